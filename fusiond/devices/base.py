@@ -1,0 +1,118 @@
+"""What a device is: a description, a builder in this process, and an executor in a child process.
+
+    Provider --devices--> DeviceInfo        who is there
+    Provider --build--> Binary | BuildFailed    in the daemon's process, ahead of time, on any core
+    Provider --executor--> Executor             in the spawned child; the only thing that touches the device
+
+Kernels never run in the daemon's process: an illegal access, a hang or an abort kills a child, which is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.errors import FusiondError
+from fusiond.model import BuildFailed, DeviceInfo, DeviceState, Outcome
+from fusiond.program import Program, Source
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binary:
+    """A built source: a shared library for the processor, a cubin for a GPU. `path` is in the build cache, named by content."""
+
+    source: str
+    path: Path
+
+
+class ExecutionError(FusiondError):
+    """Running a Program failed in a way the executor can name; it becomes a `MeasureFailed` in the worker."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        self.outcome = outcome
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Loaded(Protocol):
+    """One Program on the device, with its buffers allocated and guard zones round each of them.
+
+    Every method may raise ExecutionError. Arrays are one-dimensional, of the buffer's dtype and length.
+    """
+
+    program: Program
+
+    def write(self, buffer: str, data: Array) -> None:
+        """Copy host data into a buffer, whatever memory it is in."""
+        ...
+
+    def read(self, buffer: str) -> Array: ...
+
+    def run(self, *, seed: int, checked: bool) -> None:
+        """All steps once, in an order that the plan allows, and wait for the end.
+
+        `checked`: poison shared memory, use adversarial scheduling drawn from `seed`, where the device can; slow.
+        """
+        ...
+
+    def sample_us(self, repeats: int) -> float:
+        """One timed sample: the counted span in microseconds, divided by `repeats` runs inside it."""
+        ...
+
+    def broken_guards(self) -> tuple[str, ...]:
+        """One line for each buffer round which something was written; empty when all is well."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Executor(Protocol):
+    """In the child process: loads Programs, knows the device's state."""
+
+    clock: str
+    """`device`, `wall` or `emulated`: what `sample_us` measures with."""
+
+    def load(self, program: Program, binaries: Mapping[str, Path]) -> Loaded:
+        """Source name -> built file. Raises ExecutionError (launch_refused when limits are exceeded)."""
+        ...
+
+    def state(self) -> DeviceState: ...
+
+    def flush_cache(self) -> None:
+        """Make the next sample a cold one."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class DeviceProvider(Protocol):
+    """One kind of device (`cpu`, `cuda`), in the daemon's process. Nothing here may touch the device's context."""
+
+    kind: str
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """Those that are there, best first; empty when there are none."""
+        ...
+
+    def missing(self) -> tuple[str, ...]:
+        """What this machine lacks for this kind of device, one line each with the remedy; empty when it can be used."""
+        ...
+
+    def normalise(self, program: Program) -> Program:
+        """The Program without what this device does not act on, so that equal work has one key."""
+        ...
+
+    def build(self, source: Source, arch: str) -> Binary | BuildFailed:
+        """Build one source; answered from the cache where it was built before. Safe to call from several threads."""
+        ...
+
+    def executor(self, name: str) -> Executor:
+        """Called in the child process only."""
+        ...

@@ -1,0 +1,81 @@
+"""Every exception that fusiond raises on purpose.
+
+    FusiondError
+    ├── RequestError            the request is wrong: one line says what, where and what would be right
+    │   └── UnknownName         a name that is not in a catalogue (carries the nearest one)
+    ├── NothingKnown            the store has no answer for this workload yet
+    ├── DeviceError             a device cannot be used at all (no driver, no compiler, sick)
+    ├── StoreError              the store cannot be used (newer schema, network file system, disk full)
+    ├── PluginError             a plugin broke its contract
+    ├── DaemonError             the daemon cannot be reached, or answered something else than expected
+    └── Interrupted             the user or the daemon asked a running job to stop
+
+What goes wrong while tuning (a kernel that does not build, a wrong result, a hang) is no exception but a
+value: see `Outcome`, `BuildFailed` and `MeasureFailed` in `fusiond.model`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FusiondError(Exception):
+    """The root; `exit_status` is what the command line ends with."""
+
+    exit_status = 1
+
+
+class RequestError(FusiondError):
+    """A user's mistake. `where` is a file, `file:line`, or an option; the text says what would be right."""
+
+    exit_status = 2
+
+    def __init__(self, problem: str, *, where: str = "") -> None:
+        self.problem = " ".join(problem.split())
+        self.where = where
+        super().__init__(f"{where}: {self.problem}" if where else self.problem)
+
+
+class UnknownName(RequestError):
+    """A name that nobody knows; the text offers the nearest one that exists."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+        elif names:
+            shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+            hint = f"known: {shown}"
+        else:
+            hint = "none is known"
+        super().__init__(f"unknown {kind} {name[:80]!r}; {hint}", where=where)
+
+
+class NothingKnown(FusiondError):
+    """No record answers this question."""
+
+    exit_status = 3
+
+
+class DeviceError(FusiondError):
+    """A device that cannot be used; the text names the remedy."""
+
+
+class StoreError(FusiondError):
+    """The SQLite file or its artifacts cannot be used."""
+
+
+class PluginError(FusiondError):
+    """A plugin that broke its contract."""
+
+
+class DaemonError(FusiondError):
+    """No daemon answers on the socket, or it answered with an error of its own."""
+
+
+class Interrupted(FusiondError):
+    """Asked to stop; everything measured so far is on disk."""
+
+    exit_status = 130

@@ -1,0 +1,92 @@
+"""What the core says while it works; logging, rich and the daemon's stream subscribe.
+
+Presentation lives elsewhere: a subscriber that raises is dropped with a logged line, never a lost job.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fusiond.model import Record, Trial
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStarted:
+    """A job began, or went on: `known` trials of it were already recorded."""
+
+    job: str
+    workload: str
+    device: str
+    budget: int
+    known: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStarted:
+    """What the job does now: baselines, probes, search, final; `detail` is one line for people."""
+
+    job: str
+    phase: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineMeasured:
+    job: str
+    name: str
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFinished:
+    """A trial is on disk. `done` counts the trials of this job so far, `best` is the best ratio so far."""
+
+    job: str
+    trial: Trial
+    done: int
+    budget: int
+    best: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordChanged:
+    job: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnded:
+    job: str
+    state: str
+    problem: str | None = None
+
+
+Event: TypeAlias = JobStarted | PhaseStarted | BaselineMeasured | TrialFinished | RecordChanged | JobEnded
+Subscriber: TypeAlias = Callable[[Event], None]
+
+
+class Events:
+    """A list of subscribers, called in order in the publisher's thread."""
+
+    def __init__(self, *subscribers: Subscriber) -> None:
+        self._subscribers = list(subscribers)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.append(subscriber)
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Take a subscriber out; no error when it is already gone."""
+        self._subscribers = [each for each in self._subscribers if each is not subscriber]
+
+    def publish(self, event: Event) -> None:
+        for subscriber in tuple(self._subscribers):
+            try:
+                subscriber(event)
+            except Exception:
+                log.exception("a subscriber failed on %s and is dropped", type(event).__name__)
+                self.unsubscribe(subscriber)

@@ -1,0 +1,155 @@
+"""Loads plugins and holds what they registered. A plugin that fails to load is a state, not a crash."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pluggy
+
+from fusiond import hookspecs
+from fusiond.devices.base import DeviceProvider
+from fusiond.errors import PluginError, UnknownName
+from fusiond.events import Event, RecordChanged, TrialFinished
+from fusiond.strategy import CatalogueEntry, Strategy
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginState:
+    """One entry point: what it brought, or why it did not load."""
+
+    name: str
+    distribution: str
+    strategies: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+class Registry:
+    """Strategies, devices and the catalogue. `Registry.load()` reads the entry points of this environment."""
+
+    def __init__(self) -> None:
+        self.strategies: dict[str, Strategy] = {}
+        self.providers: dict[str, DeviceProvider] = {}
+        self.catalogue: dict[tuple[str, str], CatalogueEntry] = {}
+        self.states: list[PluginState] = []
+        self._manager = pluggy.PluginManager(hookspecs.GROUP)
+        self._manager.add_hookspecs(hookspecs)
+
+    @classmethod
+    def load(cls, entry_points: Iterable[importlib.metadata.EntryPoint] | None = None) -> Registry:
+        """Load every plugin of the entry-point group `fusiond`, in name order."""
+        registry = cls()
+        found = importlib.metadata.entry_points(group=hookspecs.GROUP) if entry_points is None else entry_points
+        for point in sorted(found, key=lambda each: each.name):
+            distribution = point.dist.name if point.dist else "?"
+            try:
+                plugin = point.load()
+                registry.add(plugin, point.name, distribution)
+            except Exception as problem:  # a stranger's code may raise anything at all
+                log.debug("plugin %s did not load", point.name, exc_info=True)
+                text = f"{type(problem).__name__}: {problem}".splitlines()[0]
+                registry.states.append(PluginState(name=point.name, distribution=distribution, problem=text))
+        return registry
+
+    def add(self, plugin: object, name: str, distribution: str = "") -> None:
+        """Register one plugin object; PluginError when its hooks are misspelt or a name is taken.
+
+        Either everything that the plugin brings is registered, or nothing.
+        """
+        strategies: list[Strategy] = []
+        providers: list[DeviceProvider] = []
+        entries: list[CatalogueEntry] = []
+        self._manager.register(plugin, name)
+        try:
+            self._manager.check_pending()
+            _check_signature_names(plugin)
+            others = [each for each in self._manager.get_plugins() if each is not plugin]
+            alone = self._manager.subset_hook_caller
+            alone("register_strategies", others)(register=strategies.append)
+            alone("register_devices", others)(register=providers.append)
+            alone("register_workloads", others)(register=entries.append)
+            self._check(name, strategies, providers, entries)
+        except Exception:
+            self._manager.unregister(plugin)
+            raise
+        self.strategies.update({each.name: each for each in strategies})
+        self.providers.update({each.kind: each for each in providers})
+        self.catalogue.update({(each.kind, each.name): each for each in entries})
+        self.states.append(
+            PluginState(
+                name=name,
+                distribution=distribution,
+                strategies=tuple(each.name for each in strategies),
+                devices=tuple(each.kind for each in providers),
+                workloads=tuple(each.name for each in entries),
+            )
+        )
+
+    def strategy(self, name: str, *, where: str = "") -> Strategy:
+        """The strategy of that name; UnknownName with the nearest one."""
+        if name not in self.strategies:
+            raise UnknownName("strategy", name, self.strategies, where=where)
+        return self.strategies[name]
+
+    def provider(self, device: str, *, where: str = "") -> DeviceProvider:
+        """The provider of a device name such as `cpu` or `cuda:1`."""
+        kind = device.partition(":")[0]
+        if kind not in self.providers:
+            raise UnknownName("device", device, self.providers, where=where)
+        return self.providers[kind]
+
+    def names(self, kind: str) -> Mapping[str, CatalogueEntry]:
+        """The catalogue of one kind."""
+        return {entry.name: entry for (each, _), entry in self.catalogue.items() if each == kind}
+
+    def notify(self, event: Event) -> None:
+        """Pass an event on to the plugins that asked for it; one that raises is logged and goes on being asked."""
+        for plugin in self._manager.get_plugins():
+            others = [each for each in self._manager.get_plugins() if each is not plugin]
+            try:
+                if isinstance(event, TrialFinished):
+                    self._manager.subset_hook_caller("trial_finished", others)(trial=event.trial)
+                elif isinstance(event, RecordChanged):
+                    self._manager.subset_hook_caller("record_changed", others)(record=event.record)
+            except Exception:
+                log.exception("plugin %s failed on %s", self._manager.get_name(plugin), type(event).__name__)
+
+    def _check(
+        self,
+        plugin: str,
+        strategies: Iterable[Strategy],
+        providers: Iterable[DeviceProvider],
+        entries: Iterable[CatalogueEntry],
+    ) -> None:
+        for strategy in strategies:
+            if not isinstance(strategy, Strategy):
+                lacks = [each for each in _members(Strategy) if not hasattr(strategy, each)]
+                raise PluginError(f"{plugin}: {strategy!r} is no strategy, it lacks {', '.join(lacks)}")
+            if strategy.name in self.strategies:
+                raise PluginError(f"{plugin}: a strategy called {strategy.name!r} is registered already")
+        for provider in providers:
+            if provider.kind in self.providers:
+                raise PluginError(f"{plugin}: a device called {provider.kind!r} is registered already")
+        for entry in entries:
+            if (entry.kind, entry.name) in self.catalogue:
+                raise PluginError(f"{plugin}: a {entry.kind} called {entry.name!r} is registered already")
+            if not entry.path.is_file():
+                raise PluginError(f"{plugin}: the {entry.kind} {entry.name!r} has no file {entry.path}")
+
+
+def _members(protocol: type) -> tuple[str, ...]:
+    return tuple(sorted({*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith("_"))}))
+
+
+def _check_signature_names(plugin: object) -> None:
+    """A misspelt hook name is silent in pluggy unless it carries the marker: refuse any that looks like one of ours."""
+    for name in dir(plugin):
+        if name.startswith("register_") and not hasattr(hookspecs, name):
+            known = ", ".join(each for each in dir(hookspecs) if each.startswith("register_"))
+            raise PluginError(f"there is no hook {name!r}; there are {known}")

@@ -1,0 +1,191 @@
+"""What a strategy is: an object that turns a job into Programs, and never talks to a device.
+
+    Job --parse--> Workload --analyse--> Analysis --space--> Space, Config --emit--> Program | Rejection
+
+Every method is a pure function of its arguments: the same input gives the same output, in every process. The contract tests
+in `fusiond.testing.strategies` run over any implementation; docs/plugins.md walks through one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from fusiond.documents import Node
+from fusiond.model import (
+    Analysis,
+    BuildFailed,
+    CompileFacts,
+    Config,
+    DeviceLimits,
+    Job,
+    Record,
+    Rejection,
+    Workload,
+)
+from fusiond.program import Program, Source
+from fusiond.space import EMPTY, Space
+
+
+class Inputs(Protocol):
+    """The files and names that a job may refer to. Every text that is read becomes part of the job's snapshot."""
+
+    def resolve(self, kind: str, name: str, *, where: str) -> str:
+        """The path behind a catalogue name, or behind a path relative to the job file (it ends in .yaml, or holds a /).
+
+        Raises UnknownName with the nearest name, RequestError for a file that is missing.
+        """
+        ...
+
+    def beside(self, path: str, relative: str, *, where: str) -> str:
+        """A path relative to the folder of another file that was read. RequestError when no such file is there."""
+        ...
+
+    def text(self, path: str, *, where: str) -> str:
+        """The text of a file. RequestError when it cannot be read or is no UTF-8."""
+        ...
+
+    def document(self, path: str, *, where: str) -> Node:
+        """A YAML file as a tree with positions."""
+        ...
+
+    def digest(self, path: str, *, where: str) -> str:
+        """The content key of a file too large to be part of the snapshot (an .npy)."""
+        ...
+
+
+class Facts(Protocol):
+    """Compile facts for the target's architecture: cached, and never a measurement."""
+
+    def __call__(self, source: Source) -> Mapping[str, CompileFacts] | BuildFailed | None:
+        """Entry -> facts; None where no compiler is there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a strategy may know of the device: its limits, and compile facts where a compiler is there.
+
+    `limits.registers_per_sm` is 0 where registers mean nothing (the cpu device): no register caps then.
+    """
+
+    arch: str
+    limits: DeviceLimits
+    facts: Facts = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A keyed micro-measurement that a strategy wants; measured once per device, kept for ever."""
+
+    key: str
+    program: Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A named unfused way. `emit` gives its Program for a point of its own small space; the first point of that space
+    is the plain one, "as given". `like` names an earlier baseline from whose best config the tuning starts (and ends:
+    only that config is measured), since the same kernels are best at the same shapes when only the schedule differs."""
+
+    name: str
+    detail: str
+    space: Space = EMPTY
+    emit: Callable[[Config], Program] = field(compare=False, repr=False)
+    like: str | None = None
+
+
+Known = Mapping[str, Record | float]
+"""What this device has answered: workload keys of parts -> Record, probe keys -> microseconds."""
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """See the module's docstring. `StrategyBase` has the defaults."""
+
+    name: str
+    version: int
+    """In every key: a mended emitter is not answered by an old record."""
+    job_keys: tuple[str, ...]
+    """The keys of a job file that belong to this strategy, beside those of the core."""
+
+    def parse(self, job: Job, inputs: Inputs) -> Workload:
+        """Read what the job refers to and check it. RequestError with file, line and key for a user's mistake."""
+        ...
+
+    def analyse(self, workload: Workload, target: Target) -> Analysis:
+        """What is known without running anything on the device."""
+        ...
+
+    def parts(self, analysis: Analysis) -> tuple[Workload, ...]:
+        """Smaller workloads whose records this one builds on."""
+        ...
+
+    def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
+        """Micro-measurements that this one wants."""
+        ...
+
+    def space(self, analysis: Analysis, known: Known) -> Space: ...
+
+    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
+        """(name, config): what the paper itself would choose, and the plain one; tried first, in this order."""
+        ...
+
+    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
+        """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition."""
+        ...
+
+    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection: ...
+
+    def resolved(self, analysis: Analysis, config: Config) -> Config:
+        """The config with its labels replaced by what they come to (`cap=paper` -> `cap=40`), for people."""
+        ...
+
+    def unfused(self, analysis: Analysis, config: Config) -> Program | None:
+        """The unfused kernels at the block shapes of this config: tells a wrong fusion from a kernel that is wrong at these
+        shapes by itself. None when a config has no such thing."""
+        ...
+
+    def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
+        """Awkward sizes (not divisible by a block) at which a winner is checked too; None when none are known."""
+        ...
+
+    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
+        """Files (name -> text) that let a user call the answer from their own program."""
+        ...
+
+
+class StrategyBase:
+    """Defaults for what most strategies do not need."""
+
+    job_keys: tuple[str, ...] = ()
+
+    def parts(self, analysis: Analysis) -> tuple[Workload, ...]:
+        return ()
+
+    def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
+        return ()
+
+    def resolved(self, analysis: Analysis, config: Config) -> Config:
+        return config
+
+    def unfused(self, analysis: Analysis, config: Config) -> Program | None:
+        return None
+
+    def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
+        return None
+
+    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
+        return {f"{source.name}.cu": source.text for source in program.sources}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueEntry:
+    """A name that job files may use, and the YAML file behind it. `kind` says what for: kernel, module, pipeline, graph."""
+
+    kind: str
+    name: str
+    path: Path
+    summary: str = ""

@@ -1,8 +1,8 @@
 """YAML files as checked trees that know where every value stands.
 
-The one home of PyYAML. A `Node` hands out typed values and raises `RequestError` with file, line and key when the file holds
-something else, so that no dict travels on and no user's mistake becomes a traceback. Tags, merge keys, duplicate keys,
-oversized files and alias bombs are refused here.
+The one home of PyYAML. A `Node` hands out typed values and raises `RequestError` with file, line and key when the
+file holds something else, so that no dict travels on and no user's mistake becomes a traceback. Tags, merge keys,
+duplicate keys, oversized files and alias bombs are refused here.
 """
 
 from __future__ import annotations

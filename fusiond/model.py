@@ -67,8 +67,8 @@ class Job:
 class Workload:
     """What is tuned, with all its sizes.
 
-    `content` is everything that decides the result of a measurement (sources, fills, flags) as plain JSON values, without
-    sizes; `payload` is the strategy's own frozen value (never stored, rebuilt by `Strategy.parse`).
+    `content` is everything that decides the result of a measurement (sources, fills, flags) as plain JSON values,
+    without sizes; `payload` is the strategy's own frozen value (never stored, rebuilt by `Strategy.parse`).
     """
 
     strategy: str
@@ -117,6 +117,9 @@ class DeviceLimits:
     blocks_per_sm: int
     warp_size: int = 32
     barriers: int = 16
+    """Per block."""
+    barriers_per_sm: int = 0
+    """Shared by the resident blocks; 0 where it is not known (then it limits nothing)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +184,8 @@ class Rejection:
 class Analysis:
     """What a strategy knows without running anything.
 
-    `report` is the JSON of `plan --json` (its shape per strategy is in docs/plugins.md), `payload` the strategy's own value.
+    `report` is the JSON of `plan --json` (its shape per strategy is in docs/plugins.md), `payload` the strategy's
+    own value.
     """
 
     workload: Workload
@@ -396,6 +400,7 @@ class Record:
     baseline: str
     """The name of the fastest unfused way."""
     baseline_us: float
+    baseline_program_key: str | None = None
     speedup: float | None
     ci95: tuple[float, float] | None
     verified: bool

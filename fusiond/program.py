@@ -1,15 +1,15 @@
 """Program: the one thing that all strategies emit and all devices run.
 
 A Program is a plan: buffers, sources, and steps over them. It knows nothing of the device that will run it, and a
-strategy knows nothing but Programs. The unfused reference is a Program over the same buffers (same names, same fills), which is
-why building, checking and timing are written once.
+strategy knows nothing but Programs. The unfused reference is a Program over the same buffers (same names, same
+fills), which is why building, checking and timing are written once.
 
 Meaning of a plan
 - Before a run, every buffer holds what its `fill` says (drawn from the run's seed and the buffer's *name*, so that two
-  programs with a buffer of one name see the same data); `output` and `scratch` buffers hold poison instead. Buffers with
-  `reset="each_run"` and role `inout` are restored before every sample, outside the timed span.
-- Steps of one stream run in the order in which they are listed; `after` names steps (of any stream, listed earlier) that
-  must have ended before this one begins. Nothing else orders two streams.
+  programs with a buffer of one name see the same data); `output` and `scratch` buffers hold poison instead. Buffers
+  with `reset="each_run"` and role `inout` are restored before every sample, outside the timed span.
+- Steps of one stream run in the order in which they are listed; `after` names steps (of any stream, listed earlier)
+  that must have ended before this one begins. Nothing else orders two streams.
 - The timed span goes from the first to the end of the last `counted` step.
 
 Only the standard library is imported here: a bundle must run where nothing can be installed.
@@ -75,8 +75,8 @@ class SourceKind(enum.StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fill:
     """What a buffer holds at the start. `low`/`high` bound `uniform` (floats, half open) and `integers` (both ends
-    included); they are mean and standard deviation for `normal`; `low` is the value of `constant`. `file` is an .npy file
-    of exactly the buffer's elements and dtype, `digest` the text_key of its bytes."""
+    included); they are mean and standard deviation for `normal`; `low` is the value of `constant`. `file` is an .npy
+    file of exactly the buffer's elements and dtype, `digest` the text_key of its bytes."""
 
     kind: str = "zeros"
     low: float = 0.0
@@ -111,7 +111,8 @@ def default_compare(dtype: str) -> Compare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """A named array. Buffers with the same `arena` lie in one allocation, at `offset_bytes`; all others have their own."""
+    """A named array. Buffers with the same `arena` lie in one allocation, at `offset_bytes`; all others have their
+    own."""
 
     name: str
     dtype: str
@@ -137,7 +138,8 @@ class Source:
     """One translation unit. `entries` are the kernels (or host functions) that steps may name.
 
     An entry is written as in the source, template arguments and namespaces included: `maxpool<float, 5>`. The register
-    cap belongs to the source (None: the compiler's choice); defines are (name, value) pairs, include_dirs absolute folders.
+    cap belongs to the source (None: the compiler's choice); defines are (name, value) pairs, include_dirs absolute
+    folders.
     """
 
     name: str
@@ -148,6 +150,8 @@ class Source:
     flags: tuple[str, ...] = ()
     defines: tuple[tuple[str, str], ...] = ()
     include_dirs: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    """The `__constant__` and `__device__` variables that buffers may be."""
 
 
 # --- arguments ------------------------------------------------------------------------------------------
@@ -198,7 +202,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """One message: a run of buffers that neighbour each other on both sides, from the first's start to the last's end."""
+    """One message: a run of buffers that neighbour each other on both sides, from the first's start to the last's
+    end."""
 
     name: str
     source: tuple[str, ...]

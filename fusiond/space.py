@@ -1,8 +1,9 @@
 """Space: parameters and restrictions (Kernel Tuner's words). It knows nothing of Optuna.
 
 A parameter with a `when` exists only where that condition over *earlier* parameters holds; a config leaves inactive
-parameters out, so that every point has exactly one form. A restriction is an expression over parameters; one that mentions an
-inactive parameter does not apply. Both are texts of `fusiond.expressions`, so that they can be printed and stored.
+parameters out, so that every point has exactly one form. A restriction is an expression over parameters; one that
+mentions an inactive parameter does not apply. Both are texts of `fusiond.expressions`, so that they can be printed
+and stored.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     Job --parse--> Workload --analyse--> Analysis --space--> Space, Config --emit--> Program | Rejection
 
-Every method is a pure function of its arguments: the same input gives the same output, in every process. The contract tests
-in `fusiond.testing.strategies` run over any implementation; docs/plugins.md walks through one.
+Every method is a pure function of its arguments: the same input gives the same output, in every process. The
+contract tests in `fusiond.testing.strategies` run over any implementation; docs/plugins.md walks through one.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class Strategy(Protocol):
         """What is known without running anything on the device."""
         ...
 
-    def parts(self, analysis: Analysis) -> tuple[Workload, ...]:
-        """Smaller workloads whose records this one builds on."""
+    def parts(self, analysis: Analysis) -> tuple[Job, ...]:
+        """Smaller jobs whose records this one builds on: ordinary jobs, each with its own key and record."""
         ...
 
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
@@ -144,8 +144,8 @@ class Strategy(Protocol):
         ...
 
     def unfused(self, analysis: Analysis, config: Config) -> Program | None:
-        """The unfused kernels at the block shapes of this config: tells a wrong fusion from a kernel that is wrong at these
-        shapes by itself. None when a config has no such thing."""
+        """The unfused kernels at the block shapes of this config: tells a wrong fusion from a kernel that is wrong
+        at these shapes by itself. None when a config has no such thing."""
         ...
 
     def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
@@ -162,7 +162,7 @@ class StrategyBase:
 
     job_keys: tuple[str, ...] = ()
 
-    def parts(self, analysis: Analysis) -> tuple[Workload, ...]:
+    def parts(self, analysis: Analysis) -> tuple[Job, ...]:
         return ()
 
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
@@ -183,7 +183,8 @@ class StrategyBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """A name that job files may use, and the YAML file behind it. `kind` says what for: kernel, module, pipeline, graph."""
+    """A name that job files may use, and the YAML file behind it. `kind` says what for: kernel, module, pipeline,
+    graph."""
 
     kind: str
     name: str

@@ -1,0 +1,132 @@
+"""The command line: one subcommand a file, named like its word. Only the file of the word that was typed is imported,
+which is what keeps `fusiond best` fast: it needs no plugin, no YAML, no Optuna, no rich.
+
+A command's module has `configure(parser)` and `run(arguments) -> int`. Exit status: 0 done, 1 failed, 2 the request
+was wrong, 3 nothing is known yet. Standard output holds answers, standard error everything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn, Protocol
+
+from fusiond import __version__
+from fusiond.cli.options import say_json
+from fusiond.errors import FusiondError, RequestError, UnknownName
+from fusiond.wire import error_document
+
+COMMANDS: Mapping[str, str] = {
+    "run": "tune a job here and now, with progress",
+    "serve": "run the daemon in the foreground",
+    "submit": "hand a job to the daemon",
+    "jobs": "list the jobs",
+    "show": "one job: its state, trials, best so far",
+    "watch": "follow a job until it ends",
+    "cancel": "stop a job, or take it off the queue",
+    "best": "the best known answer for a workload",
+    "plan": "analysis, space, seeds and rejections of a job; runs nothing",
+    "verify": "measure a recorded winner again, here",
+    "explain": "why a job came out as it did",
+    "plugins": "the plugins, and why one did not load",
+    "devices": "the devices of this machine",
+    "doctor": "what works here, what does not, and the remedy",
+}
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""What a shell shows for a program that SIGPIPE ended."""
+
+
+class Command(Protocol):
+    """What a module of this package offers."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with its complaints as RequestErrors: one line, exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{message} (see `{self.prog} --help`)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status. Never raises, never shows a traceback unless `--debug` is given."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug, json = "--debug" in words, "--json" in words
+    try:
+        status = _dispatch(words)
+        sys.stdout.flush()
+        return status
+    except FusiondError as problem:
+        return _complain(problem, json=json)
+    except KeyboardInterrupt:
+        print("fusiond: stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output is gone; the interpreter must not complain about it at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except SystemExit as end:  # argparse, after --help
+        return end.code if isinstance(end.code, int) else 0
+    except Exception as problem:
+        if debug:
+            raise
+        line = " ".join(f"{type(problem).__name__}: {problem}".split())
+        print(f"fusiond: error: {line}", file=sys.stderr)
+        print("fusiond: this is a bug in fusiond; --debug shows the traceback", file=sys.stderr)
+        return 1
+
+
+def _dispatch(words: list[str]) -> int:
+    before, name, after = _split(words)
+    if name is None:
+        if "--version" in before:
+            print(f"fusiond {__version__}")
+            return 0
+        if "-h" in before or "--help" in before:
+            print(usage())
+            return 0
+        raise RequestError("a command is wanted, for example `fusiond best --pair A,B` (see `fusiond --help`)")
+    if name not in COMMANDS:
+        raise UnknownName("command", name, COMMANDS)
+    command: Command = importlib.import_module(f"fusiond.cli.{name}")
+    parser = Parser(prog=f"fusiond {name}", description=COMMANDS[name], allow_abbrev=False)
+    parser.add_argument("--debug", action="store_true", help="show tracebacks and debug messages")
+    command.configure(parser)
+    return command.run(parser.parse_args(before + after))
+
+
+def _split(words: list[str]) -> tuple[list[str], str | None, list[str]]:
+    """Options before the command, the command, what follows. `--db FILE` may stand before the command."""
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        index += 2 if words[index] == "--db" else 1
+    if index >= len(words):
+        return words, None, []
+    return words[:index], words[index], words[index + 1 :]
+
+
+def _complain(problem: FusiondError, *, json: bool) -> int:
+    """One line on standard error; with `--json` the same as a document, so that standard output always holds one."""
+    print(f"fusiond: error: {problem}", file=sys.stderr)
+    if json:
+        say_json({"error": error_document(problem)})
+    return problem.exit_status
+
+
+def usage() -> str:
+    """What `fusiond --help` prints."""
+    lines = ["usage: fusiond COMMAND [options]", ""]
+    lines += [f"  {name:<9} {summary}" for name, summary in COMMANDS.items()]
+    lines += [
+        "",
+        "`fusiond COMMAND --help` shows a command's options. Every command knows --db FILE (or FUSIOND_DB) and --json.",
+        "Exit status: 0 done, 1 failed, 2 the request was wrong, 3 nothing is known yet.",
+    ]
+    return "\n".join(lines)

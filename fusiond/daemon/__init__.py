@@ -1,0 +1,8 @@
+"""The daemon: `serve` claims jobs from the store and tunes them, one worker thread a device, and answers on a
+Unix socket.
+
+config   what configs/fusiond.yaml says            lock      one daemon a store, and where it listens
+socket   the socket, which only its user can open  app       HTTP + JSON
+stream   progress to whoever watches               worker    the loop that claims and runs jobs
+service  puts them together; signals
+"""

@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from fusiond.errors import FusiondError
 from fusiond.model import BuildFailed, DeviceInfo, DeviceState, Outcome
 from fusiond.program import Program, Source
+from fusiond.strategy import Facts
 
 Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binary:
-    """A built source: a shared library for the processor, a cubin for a GPU. `path` is in the build cache, named by content."""
+    """A built source: a shared library for the processor, a cubin for a GPU. `path` is in the build cache, named by
+    content."""
 
     source: str
     path: Path
@@ -54,6 +56,14 @@ class Loaded(Protocol):
         ...
 
     def read(self, buffer: str) -> Array: ...
+
+    def snapshot(self) -> None:
+        """Keep a pristine copy of what `restore` brings back: the `inout` buffers that are reset for each run."""
+        ...
+
+    def restore(self) -> None:
+        """Bring back the pristine copy, on the device, outside any timed span. Does nothing before `snapshot`."""
+        ...
 
     def run(self, *, seed: int, checked: bool) -> None:
         """All steps once, in an order that the plan allows, and wait for the end.
@@ -96,6 +106,8 @@ class DeviceProvider(Protocol):
     """One kind of device (`cpu`, `cuda`), in the daemon's process. Nothing here may touch the device's context."""
 
     kind: str
+    shares_cores: bool
+    """Measuring happens on the cores that compile, so nothing may be built meanwhile."""
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """Those that are there, best first; empty when there are none."""
@@ -111,6 +123,10 @@ class DeviceProvider(Protocol):
 
     def build(self, source: Source, arch: str) -> Binary | BuildFailed:
         """Build one source; answered from the cache where it was built before. Safe to call from several threads."""
+        ...
+
+    def facts(self, arch: str) -> Facts:
+        """Compile facts for one architecture; a function that answers None where no compiler is there."""
         ...
 
     def executor(self, name: str) -> Executor:

@@ -1,0 +1,130 @@
+"""A content-addressed folder of build results, shared by any number of threads and processes.
+
+    FOLDER/ab/ab12...ef.ptx     a result: written under another name, synced, renamed; never changed afterwards
+    FOLDER/ab/ab12...ef.no      a failure, as small JSON: what did not build will not build the second time either
+
+Keys are content keys of everything that decides the result, the compiler's version included, so an entry is never
+stale: two processes that build the same key write the same bytes, and either file may win. A file's modification
+time is when it was last used; when the folder outgrows its limit, those not used for longest go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import platformdirs
+
+from fusiond.model import BuildFailed
+
+log = logging.getLogger(__name__)
+
+LIMIT_BYTES = 2 << 30
+FAILURE = ".no"
+_KEEP_SECS = 900.0
+"""What was used so recently is never evicted: somebody may be about to load it."""
+_LOG_CHARACTERS = 20_000
+
+
+def default_folder() -> Path:
+    """FUSIOND_CACHE, or `builds` in the user's cache directory."""
+    named = os.environ.get("FUSIOND_CACHE")
+    return Path(named) if named else Path(platformdirs.user_cache_dir("fusiond")) / "builds"
+
+
+class BuildCache:
+    """`get` and `put` by key and suffix. Every method may be called from any thread."""
+
+    def __init__(self, folder: Path | None = None, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.folder = folder or default_folder()
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._unswept_bytes = limit_bytes  # so that the first `put` of a process looks once
+        """Written by this process since it last looked at the folder's size."""
+
+    def path(self, key: str, suffix: str) -> Path:
+        """Where an entry is, or would be."""
+        return self.folder / key[:2] / f"{key}{suffix}"
+
+    def get(self, key: str, suffix: str) -> Path | None:
+        """The file of an entry, marked as used; None when it is not there."""
+        path = self.path(key, suffix)
+        try:
+            os.utime(path)
+        except OSError:
+            # Read-only and shared caches are fine: an entry that cannot be marked can still be used.
+            return path if path.is_file() else None
+        return path
+
+    def put(self, key: str, suffix: str, data: bytes | str) -> Path:
+        """Write an entry; the file appears whole or not at all. OSError: the disk is full, or the folder
+        read-only."""
+        path = self.path(key, suffix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = data.encode() if isinstance(data, str) else data
+        handle, work = tempfile.mkstemp(prefix=".", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(work, 0o644)
+            os.replace(work, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(work)
+            raise
+        self._grown(len(content))
+        return path
+
+    def failure(self, key: str) -> BuildFailed | None:
+        """The failure that was kept for a key; None when it built, or was never tried."""
+        path = self.get(key, FAILURE)
+        if path is None:
+            return None
+        try:
+            entry = json.loads(path.read_text())
+            return BuildFailed(reason=entry["reason"], log=entry["log"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def put_failure(self, key: str, failed: BuildFailed) -> BuildFailed:
+        """Keep a failure (its log cut to a readable length), and hand it back."""
+        entry = {"reason": failed.reason, "log": failed.log[:_LOG_CHARACTERS]}
+        self.put(key, FAILURE, json.dumps(entry))
+        return failed
+
+    def sweep(self) -> int:
+        """Delete what was not used for longest until nine tenths of the limit are left; how many bytes went."""
+        entries = []
+        for path in self.folder.glob("??/*"):
+            with contextlib.suppress(OSError):  # another process sweeps too
+                status = path.stat()
+                entries.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        if total <= self.limit_bytes:
+            return 0
+        freed, recent = 0, time.time() - _KEEP_SECS
+        for used_at, size, path in sorted(entries):
+            if total - freed <= self.limit_bytes * 9 // 10 or used_at > recent:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+                freed += size
+        log.info("build cache: %d MB of %d MB deleted", freed >> 20, total >> 20)
+        return freed
+
+    def _grown(self, size: int) -> None:
+        with self._lock:
+            self._unswept_bytes += size
+            due = self._unswept_bytes > self.limit_bytes // 16
+            if due:
+                self._unswept_bytes = 0
+        if due:
+            self.sweep()

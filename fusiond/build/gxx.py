@@ -1,0 +1,155 @@
+"""g++: CUDA C++ to shared objects for the cpu device, and host sources to shared objects for any device."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from fusiond.build.cache import BuildCache
+from fusiond.devices.cpu import commands, native
+from fusiond.devices.cpu.lower import LoweringError, lower
+from fusiond.errors import DeviceError
+from fusiond.keys import content_key, text_key
+from fusiond.model import BuildFailed
+from fusiond.program import Source, SourceKind
+
+TIMEOUT_SECS = 120.0
+_HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off")
+
+
+def find() -> str | None:
+    """The compiler: FUSIOND_CXX, else g++ on the PATH; None when there is none."""
+    return shutil.which(os.environ.get("FUSIOND_CXX") or "g++")
+
+
+def missing() -> str | None:
+    """What is missing, with the remedy; None when the compiler is there."""
+    if find() is None:
+        return "no C++ compiler: install g++ (Debian, Ubuntu: apt install g++), or name one in FUSIOND_CXX"
+    return None
+
+
+@functools.cache
+def version(compiler: str) -> str:
+    """The compiler's own first line, such as `g++ (Debian 12.2.0) 12.2.0`."""
+    try:
+        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise DeviceError(f"{compiler} does not run: {problem}") from None
+    return done.stdout.partition("\n")[0]
+
+
+@functools.cache
+def _runtime_key(compiler: str) -> str:
+    """Changes with the compiler and with every file of the runtime: objects are bound to both."""
+    texts = [(path.name, text_key(path.read_bytes())) for path in sorted(commands.RUNTIME.iterdir()) if path.is_file()]
+    flags = commands.kernel(Path("in"), Path("out"))
+    return content_key([version(compiler), native.ABI, texts, [Path(each).name for each in flags], list(_HOST_FLAGS)])
+
+
+def scheduler(cache: BuildCache | None = None) -> Path:
+    """The scheduler library of the cpu device; built on first use. DeviceError when that fails."""
+    compiler = _compiler()
+    cache = cache or BuildCache()
+    key = content_key(["scheduler", _runtime_key(compiler)])
+    found = cache.get(key, ".so")
+    if found is not None:
+        return found
+    with tempfile.TemporaryDirectory(prefix="fusiond-") as work:
+        out = Path(work) / "libfusiond_cpu.so"
+        failed = _run(commands.library(out, cxx=compiler))
+        if failed is not None:
+            raise DeviceError(f"the cpu device's scheduler does not build: {failed.reason}")
+        return cache.put(key, ".so", out.read_bytes())
+
+
+def build(source: Source, *, cache: BuildCache | None = None) -> Path | BuildFailed:
+    """The shared object of a source, from the cache where it was built before. DeviceError when there is no
+    compiler."""
+    compiler = _compiler()
+    cache = cache or BuildCache()
+    key = content_key(["object", _runtime_key(compiler), source, _included(source)])
+    known = cache.get(key, ".so") or cache.failure(key)
+    if known is not None:
+        return known
+    with tempfile.TemporaryDirectory(prefix="fusiond-") as work:
+        text = _unit(source)
+        if isinstance(text, BuildFailed):
+            return cache.put_failure(key, text)
+        path, out = Path(work) / f"{source.name}.cpp", Path(work) / "object.so"
+        path.write_text(text)
+        failed = _run(_command(compiler, source, path, out), shown=source.name)
+        if failed is not None:
+            return cache.put_failure(key, failed)
+        return cache.put(key, ".so", out.read_bytes())
+
+
+def exported(source: Source, entry: str) -> str:
+    """The name under which an entry of a device source is exported."""
+    return f"entry_{source.entries.index(entry)}"
+
+
+def exported_symbol(source: Source, symbol: str) -> str:
+    """The name under which a variable of a device source is exported."""
+    return f"symbol_{source.symbols.index(symbol)}"
+
+
+def _compiler() -> str:
+    compiler = find()
+    if compiler is None:
+        raise DeviceError(missing() or "")
+    return compiler
+
+
+def _unit(source: Source) -> str | BuildFailed:
+    if source.kind is SourceKind.HOST:
+        return source.text
+    try:
+        lowered = lower(source.text)
+    except LoweringError as problem:
+        return BuildFailed(reason=f"{source.name}: {problem}")
+    entries = {exported(source, entry): entry for entry in source.entries}
+    symbols = {exported_symbol(source, symbol): symbol for symbol in source.symbols}
+    return commands.translation_unit(lowered, entries, symbols)
+
+
+def _command(compiler: str, source: Source, path: Path, out: Path) -> list[str]:
+    defines = [f"-D{name}={value}" for name, value in source.defines]
+    includes = [f"-I{folder}" for folder in source.include_dirs]
+    if source.kind is SourceKind.HOST:
+        return [compiler, *_HOST_FLAGS, *source.flags, *defines, *includes, str(path), "-o", str(out)]
+    return commands.kernel(path, out, cxx=compiler, flags=[*defines, *includes])
+
+
+def _included(source: Source) -> list[tuple[str, str]]:
+    """Every file in the include folders: an edited header must not be answered by an old object."""
+    found = []
+    for folder in source.include_dirs:
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file() and path.suffix in (".h", ".hpp", ".cuh", ".inc", ".inl", ".cu"):
+                found.append((str(path.relative_to(folder)), text_key(path.read_bytes())))
+    return found
+
+
+def _run(command: Sequence[str], *, shown: str = "") -> BuildFailed | None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_SECS, check=False, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return BuildFailed(reason=f"g++ was still busy after {TIMEOUT_SECS:.0f} s")
+    except OSError as problem:
+        return BuildFailed(reason=f"g++ does not run: {problem.strerror}")
+    if done.returncode == 0:
+        return None
+    errors = [line for line in done.stderr.splitlines() if "error" in line]
+    reason = errors[0] if errors else (done.stderr.strip().splitlines() or ["no message"])[-1]
+    _, _, text = reason.rpartition("error: ")
+    place = reason.partition(".cpp:")[2].partition(":")[0]
+    where = f"{shown}:{place}: " if shown and place.isdigit() else ""
+    return BuildFailed(reason=f"{where}{text.strip()}"[:500], log=done.stderr)

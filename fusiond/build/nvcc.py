@@ -1,0 +1,578 @@
+"""CUDA C++ to a cubin in two steps: nvcc once per source and architecture, ptxas once more per register cap.
+
+    Source --nvcc--> PTX + names --ptxas--> cubin + facts        a value BuildFailed where either says no
+
+The second step takes a tenth of the first, so a search over register caps costs little. Everything is answered from
+the build cache. The key of the first step holds the text, the flags and the compiler's version; the files that the
+source includes are found out while compiling, and checked by content on every later look-up.
+
+Names. A step names a kernel (a buffer a variable) as the source does (`ns::maxpool<float, 5>`). A line is appended
+to the source for each entry and symbol, a device constant that holds its address; it makes the compiler instantiate
+a template, and its initialiser in the PTX is the mangled name. The lines are then taken out of the PTX again, so
+that the kernels are compiled as they stand, and a table of names goes into the binary (`fusiond.cuda.entries`).
+
+Register caps. `--maxrregcount` is silently ignored for a kernel with `__launch_bounds__` (`.maxntid` in the PTX),
+so the cap is written into the PTX as `.maxnreg`, and the registers that ptxas reports are checked against it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusiond.build.cache import BuildCache
+from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, Parameter, table_bytes
+from fusiond.cuda.ptxas import parse_report
+from fusiond.keys import content_key, plain, text_key
+from fusiond.model import BuildFailed, CompileFacts
+from fusiond.program import Source, SourceKind
+
+log = logging.getLogger(__name__)
+
+NVCC_SECS = 300.0
+PTXAS_SECS = 300.0
+"""Ten times what the slowest kernel of the papers needs; a compiler that takes longer has hung."""
+LEAST_CAP = 16
+"""Lower caps are raised to the ABI's minimum anyway."""
+_RECIPE = 1
+"""Part of every key: raise it when the same input comes to give another output here."""
+_MISSING = (
+    "no nvcc: install the CUDA toolkit (12.0 or later, with ptxas beside nvcc) and put its bin folder on PATH, or set"
+    " FUSIOND_NVCC=/path/to/nvcc or CUDA_HOME"
+)
+
+
+# --- the compiler ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolkit:
+    """A CUDA compiler that was found."""
+
+    nvcc: Path
+    ptxas: Path
+    version: str
+    """`13.0.88`."""
+    root: Path
+    """The toolkit's folder; headers below it are covered by the version."""
+
+
+def find() -> Toolkit | None:
+    """The compiler to use: FUSIOND_NVCC, else `nvcc` on PATH, in CUDA_HOME, CUDA_PATH, or /usr/local/cuda.
+
+    None when there is none (or it does not run, or has no ptxas beside it). Looked for once per environment.
+    """
+    variables = ("FUSIOND_NVCC", "PATH", "CUDA_HOME", "CUDA_PATH")
+    return _find(tuple(os.environ.get(name, "") for name in variables))
+
+
+@functools.lru_cache(maxsize=8)
+def _find(environment: tuple[str, ...]) -> Toolkit | None:
+    named, path, *homes = environment
+    candidates: list[str | None] = [named] if named else [shutil.which("nvcc", path=path)]
+    if not named:
+        candidates += [f"{home}/bin/nvcc" for home in homes if home] + ["/usr/local/cuda/bin/nvcc"]
+    for nvcc in candidates:
+        if not nvcc or not os.access(nvcc, os.X_OK):
+            continue
+        version = re.search(r"\bV(\d+(?:\.\d+)+)", _ask(nvcc, "--version"))
+        # nvcc on PATH may be a link or a script; it knows itself where its toolkit is.
+        here = re.search(r"_HERE_=(.*)", _ask(nvcc, "--dryrun", "-ptx", "-x", "cu", os.devnull))
+        if version is None or here is None:
+            continue
+        ptxas = Path(here.group(1)) / "ptxas"
+        if os.access(ptxas, os.X_OK):
+            root = ptxas.resolve().parent.parent
+            return Toolkit(nvcc=Path(nvcc), ptxas=ptxas, version=version.group(1), root=root)
+    return None
+
+
+def _ask(nvcc: str | Path, *question: str) -> str:
+    """What the compiler prints; empty when it does not run."""
+    try:
+        done = subprocess.run([nvcc, *question], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr
+
+
+def version() -> str | None:
+    """The compiler's version, `13.0.88`; None where there is none."""
+    toolkit = find()
+    return toolkit.version if toolkit else None
+
+
+def missing() -> str | None:
+    """What to do when there is no compiler, in one line; None when there is one."""
+    if find():
+        return None
+    named = os.environ.get("FUSIOND_NVCC")
+    return f"FUSIOND_NVCC={named} is no nvcc that runs, with ptxas beside it" if named else _MISSING
+
+
+def supported_archs() -> tuple[str, ...]:
+    """The architectures that this compiler knows (`sm_90`), in its own order; empty where there is none."""
+    toolkit = find()
+    return _archs(toolkit.nvcc) if toolkit else ()
+
+
+@functools.lru_cache(maxsize=8)
+def _archs(nvcc: Path) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(re.findall(r"\bsm_\d+[af]?\b", _ask(nvcc, "--list-gpu-code"))))
+
+
+# --- what is built --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cubin:
+    """One source, built for one architecture and one register cap."""
+
+    path: Path
+    facts: Mapping[str, CompileFacts]
+    """Entry as written in the source -> what ptxas reported."""
+    names: Mapping[str, str]
+    """Entry as written in the source -> mangled name."""
+    log: str
+    """Warnings; empty when there were none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ptx:
+    text: str
+    names: Mapping[str, str]
+    symbols: Mapping[str, str]
+    """Variable -> mangled name."""
+    log: str
+
+
+def ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> str | BuildFailed:
+    """The PTX of a source, without register caps and without anything that fusiond appended."""
+    toolkit = find()
+    if toolkit is None:
+        return BuildFailed(reason=_MISSING)
+    found = _ptx(toolkit, cache or BuildCache(), source, arch)
+    return found if isinstance(found, BuildFailed) else found.text
+
+
+def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubin | BuildFailed:
+    """The cubin of a source under its register cap. Safe to call from several threads and processes."""
+    toolkit = find()
+    if toolkit is None:
+        return BuildFailed(reason=_MISSING)
+    cache = cache or BuildCache()
+    front = _ptx(toolkit, cache, source, arch)
+    if isinstance(front, BuildFailed):
+        return front
+    options = _split_flags(source.flags)
+    if isinstance(options, BuildFailed):
+        return options
+    caps = [each for each in (source.register_cap, options.register_cap) if each is not None]
+    cap = min(caps, default=None)
+    if cap is not None and cap < LEAST_CAP:
+        return BuildFailed(reason=f"a register cap of {cap}; the least that is kept is {LEAST_CAP}")
+    key = content_key(
+        [_RECIPE, "cubin", front.text, front.names, front.symbols, options.ptxas, cap, arch, toolkit.version]
+    )
+    return _cubin(toolkit, cache, key, front, options.ptxas, cap, arch)
+
+
+class NvccFacts:
+    """`fusiond.strategy.Facts` of one architecture: entry -> facts, BuildFailed, or None where no compiler is
+    there."""
+
+    def __init__(self, arch: str, *, cache: BuildCache | None = None) -> None:
+        self.arch = arch
+        self._cache = cache
+
+    def __call__(self, source: Source) -> Mapping[str, CompileFacts] | BuildFailed | None:
+        if find() is None:
+            return None
+        built = build(source, self.arch, cache=self._cache)
+        return built if isinstance(built, BuildFailed) else built.facts
+
+
+# --- flags ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """A source's flags, sorted by who must see them."""
+
+    nvcc: tuple[str, ...]
+    ptxas: tuple[str, ...]
+    register_cap: int | None
+
+
+_OURS = re.compile(
+    r"-{1,2}(arch|gpu-architecture|gencode|generate-code|code|gpu-code|o|output-file|ptx|cubin|fatbin|c|compile|dc|rdc"
+    r"|relocatable-device-code|dlink|lib|run|E|M|MD|MF|keep|dryrun|x)(=.*)?$"
+)
+_PTXAS = re.compile(r"(?:-Xptxas|--?ptxas-options)(?:=(.*))?$")
+_CAP = re.compile(r"--?maxrregcount(?:=(\d+))?$")
+_FMAD_OFF = re.compile(r"--?fmad=false$")
+
+
+def _split_flags(flags: Sequence[str]) -> _Options | BuildFailed:
+    """Options of the second step are told apart from those of the first; the ones fusiond sets itself are refused."""
+    front: list[str] = []
+    back: list[str] = []
+    cap: int | None = None
+    rest = [word for flag in flags for word in shlex.split(flag)]
+    while rest:
+        flag = rest.pop(0)
+        if match := _PTXAS.match(flag):
+            value = match.group(1) if match.group(1) is not None else (rest.pop(0) if rest else "")
+            back += [each for each in value.split(",") if each]
+        elif match := _CAP.match(flag):
+            number = match.group(1) or (rest.pop(0) if rest else "")
+            if not number.isdigit():
+                return BuildFailed(reason=f"the flag {flag} wants a number")
+            cap = int(number)
+        elif _OURS.match(flag):
+            return BuildFailed(reason=f"the flag {flag} cannot be given: fusiond says what is built, for which GPU")
+        else:
+            front.append(flag)
+            if flag in ("-lineinfo", "--generate-line-info"):
+                back.append("--generate-line-info")
+            elif flag in ("-G", "--device-debug"):
+                back.append("--device-debug")
+            elif _FMAD_OFF.match(flag):
+                back += ["--fmad", "false"]
+    return _Options(nvcc=tuple(front), ptxas=tuple(back), register_cap=cap)
+
+
+# --- first step: nvcc -----------------------------------------------------------------------------------
+
+_TABLE_LINE = re.compile(r"^\.global \.align 8 \.u64 fusiond_(\w+_\d+) = (?:generic\()?([\w$]+)\)?;\n", re.MULTILINE)
+_ANONYMOUS = re.compile(r"_GLOBAL__N__[0-9a-f]{8}_")
+_ENTRY_HEAD = re.compile(r"^((?:\.\w+\s+)*)\.entry\s+([\w$]+)\s*\(([^)]*)\)([^{;]*)([{;])", re.MULTILINE)
+_POINTER = re.compile(r"\.ptr\b[^,]*?(?=[\w$]+\s*(?:,|$))")
+"""What newer compilers say about a pointer (`.ptr .global .align 4`) between its type and its name."""
+_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.[a-z](\d+)\s+[\w$]+(?:\[(\d+)\])?")
+
+
+def _ptx(toolkit: Toolkit, cache: BuildCache, source: Source, arch: str) -> _Ptx | BuildFailed:
+    if source.kind is not SourceKind.DEVICE:
+        return BuildFailed(reason=f"source {source.name!r} is host code, nvcc is not asked to build it")
+    options = _split_flags(source.flags)
+    if isinstance(options, BuildFailed):
+        return options
+    recipe = [
+        _RECIPE,
+        "ptx",
+        source.text,
+        source.entries,
+        source.symbols,
+        options.nvcc,
+        source.defines,
+        source.include_dirs,
+    ]
+    key = content_key([*recipe, _file_name(source), arch, toolkit.version])
+    known = _known_ptx(cache, key)
+    if known is not None:
+        return known
+    made = _run_nvcc(toolkit, source, options, arch)
+    if isinstance(made, _Retriable):
+        return made.failed
+    if isinstance(made, BuildFailed):
+        # A failure is kept only where no file but the source can be the cause: a missing header may come.
+        looks_elsewhere = any(each.startswith(("-I", "--include-path", "-include")) for each in options.nvcc)
+        return made if source.include_dirs or looks_elsewhere else cache.put_failure(key, made)
+    found, included = made
+    # One file, so that a text never meets the names of another run.
+    entry = {**plain(found), "included": plain(included)}
+    cache.put(key, ".json", json.dumps(entry))
+    return found
+
+
+def _known_ptx(cache: BuildCache, key: str) -> _Ptx | BuildFailed | None:
+    """The answer of an earlier run, if the files that it included are still the same."""
+    failed = cache.failure(key)
+    if failed is not None:
+        return failed
+    path = cache.get(key, ".json")
+    if path is None:
+        return None
+    try:
+        entry = json.loads(path.read_text())
+        if any(_digest(path) != digest for path, digest in entry["included"].items()):
+            return None
+        del entry["included"]
+        return _Ptx(**entry)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Retriable:
+    """A failure of the machine's (time, memory, disk), not of the source's: never kept."""
+
+    failed: BuildFailed
+
+
+def _run_nvcc(
+    toolkit: Toolkit, source: Source, options: _Options, arch: str
+) -> tuple[_Ptx, Mapping[str, str]] | BuildFailed | _Retriable:
+    name = _file_name(source)
+    with tempfile.TemporaryDirectory(prefix="fusiond-nvcc-") as folder:
+        work = Path(folder)
+        (work / name).write_text(_with_table(source))
+        command = [str(toolkit.nvcc), "-ptx", f"-arch={arch}", "-MD", "-MF", "deps", "-o", "out.ptx"]
+        command += [f"-I{each}" for each in source.include_dirs]
+        command += [f"-D{key}={value}" if value != "" else f"-D{key}" for key, value in source.defines]
+        done = _run([*command, *options.nvcc, name], work, NVCC_SECS)
+        if isinstance(done, _Retriable):
+            return done
+        messages = _readable(done.stderr + done.stdout, work)
+        if done.returncode != 0 or not (work / "out.ptx").is_file():
+            return _failed(done, messages, _nvcc_reason)
+        # An anonymous namespace is named after the folder of this run; equal sources are to give equal text.
+        text = _ANONYMOUS.sub(f"_GLOBAL__N__{text_key(source.text)[:8]}_", (work / "out.ptx").read_text())
+        included = _included(work / "deps", work, toolkit.root)
+    found = dict(_TABLE_LINE.findall(text))
+    names = {entry: found.get(f"entry_{index}", "") for index, entry in enumerate(source.entries)}
+    symbols = {symbol: found.get(f"symbol_{index}", "") for index, symbol in enumerate(source.symbols)}
+    text = _TABLE_LINE.sub("", text)
+    lost = [entry for entry, mangled in names.items() if not mangled or mangled not in _entries(text)]
+    if lost:
+        return BuildFailed(reason=f"{name}: {', '.join(lost)} is no kernel (__global__ function)", log=messages)
+    lost = [symbol for symbol, mangled in symbols.items() if not mangled]
+    if lost:
+        return BuildFailed(reason=f"{name}: {', '.join(lost)} is no variable of the device", log=messages)
+    return _Ptx(text=text, names=names, symbols=symbols, log=messages), included
+
+
+def _with_table(source: Source) -> str:
+    """The source with one constant per entry and symbol appended; errors in those lines name it."""
+    lines = [source.text.rstrip("\n"), ""]
+    for kind, names in (("entry", source.entries), ("symbol", source.symbols)):
+        for index, name in enumerate(names):
+            quoted = re.sub(r'["\\\n]', "'", name)
+            lines.append(f'#line 1 "{kind} {quoted}"')
+            lines.append(f"__device__ const void* const fusiond_{kind}_{index} = (const void*)(&{name});")
+    return "\n".join(lines) + "\n"
+
+
+def _file_name(source: Source) -> str:
+    """As it stands in messages; relative, so that no folder of this run gets into the result."""
+    return re.sub(r"[^\w.-]", "_", source.name).lstrip(".-") + ".cu"
+
+
+def _included(deps: Path, work: Path, toolkit: Path) -> Mapping[str, str]:
+    """Path -> digest of each file that was included, without the toolkit's and the system's own."""
+    if not deps.is_file():
+        return {}
+    text = deps.read_text().partition(":")[2].replace("\\\n", " ")
+    paths = [word.replace("\\ ", " ") for word in re.findall(r"(?:\\.|\S)+", text)]
+    found = {}
+    for path in paths:
+        real = (work / path).resolve()
+        ours = real.is_relative_to(work.resolve()) or path.startswith(("entry ", "symbol "))
+        if ours or any(real.is_relative_to(each) for each in (toolkit, Path("/usr/include"), Path("/usr/lib"))):
+            continue
+        digest = _digest(str(real))
+        if digest is not None:
+            found[str(real)] = digest
+    return found
+
+
+def _digest(path: str) -> str | None:
+    try:
+        return text_key(Path(path).read_bytes())
+    except OSError:
+        return None
+
+
+# --- second step: ptxas ---------------------------------------------------------------------------------
+
+
+def _cubin(
+    toolkit: Toolkit, cache: BuildCache, key: str, front: _Ptx, options: Sequence[str], cap: int | None, arch: str
+) -> Cubin | BuildFailed:
+    failed = cache.failure(key)
+    if failed is not None:
+        return failed
+    binary, facts = cache.get(key, ".cubin"), cache.get(key, ".facts")
+    if binary is not None and facts is not None:
+        try:
+            return _cubin_of(binary, json.loads(facts.read_text()), front)
+        except (OSError, ValueError, KeyError, TypeError):
+            log.warning("%s cannot be read, building again", facts)
+    made = _run_ptxas(toolkit, front, options, cap, arch)
+    if isinstance(made, _Retriable):
+        return made.failed
+    if isinstance(made, BuildFailed):
+        return cache.put_failure(key, made)
+    data, reported, messages = made
+    binary = cache.put(key, ".cubin", data)
+    entry = {"facts": plain(reported), "log": messages}
+    cache.put(key, ".facts", json.dumps(entry))
+    return _cubin_of(binary, entry, front)
+
+
+def _cubin_of(binary: Path, entry: Mapping[str, object], front: _Ptx) -> Cubin:
+    facts = entry["facts"]
+    assert isinstance(facts, dict)
+    return Cubin(
+        path=binary,
+        facts={name: CompileFacts(**each) for name, each in facts.items()},
+        names=front.names,
+        log="\n".join(each for each in (front.log, str(entry["log"])) if each),
+    )
+
+
+def _run_ptxas(
+    toolkit: Toolkit, front: _Ptx, options: Sequence[str], cap: int | None, arch: str
+) -> tuple[bytes, Mapping[str, CompileFacts], str] | BuildFailed | _Retriable:
+    text = front.text if cap is None else with_register_cap(front.text, cap)
+    with tempfile.TemporaryDirectory(prefix="fusiond-ptxas-") as folder:
+        work = Path(folder)
+        (work / "in.ptx").write_text(text + _table_ptx(front))
+        command = [str(toolkit.ptxas), "-v", f"-arch={arch}", *options, "in.ptx", "-o", "out.cubin"]
+        done = _run(command, work, PTXAS_SECS)
+        if isinstance(done, _Retriable):
+            return done
+        messages = _readable(done.stderr + done.stdout, work)
+        if done.returncode != 0 or not (work / "out.cubin").is_file():
+            for entry, mangled in front.names.items():
+                messages = messages.replace(f"'{mangled}'", f"'{entry}'")
+            return _failed(done, messages, _ptxas_reason)
+        data = (work / "out.cubin").read_bytes()
+    reported = parse_report(messages)
+    facts = {}
+    for entry, mangled in front.names.items():
+        if mangled not in reported:
+            return BuildFailed(reason=f"ptxas reported nothing about {entry} ({mangled})", log=messages)
+        each = reported[mangled]
+        if cap is not None and each.registers > cap:
+            return BuildFailed(reason=f"{entry} uses {each.registers} registers under a cap of {cap}", log=messages)
+        facts[entry] = CompileFacts(**{**plain(each), "entry": entry})
+    warnings = [line for line in messages.splitlines() if "warning" in line]
+    return data, facts, "\n".join(warnings)
+
+
+def with_register_cap(text: str, cap: int) -> str:
+    """PTX in which every entry may use at most `cap` registers; a lower limit of the source's own stays.
+
+    before  .entry k(...) .maxntid 256, 1, 1 {        after  .entry k(...) .maxntid 256, 1, 1 .maxnreg 40 {
+    """
+
+    def capped(match: re.Match[str]) -> str:
+        linkage, name, parameters, directives, end = match.groups()
+        if end == ";":  # a declaration has no directives
+            return match.group(0)
+        own = re.search(r"\.maxnreg\s+(\d+)", directives)
+        limit = min(cap, int(own.group(1))) if own else cap
+        if own:
+            directives = directives.replace(own.group(0), "")
+        return f"{linkage}.entry {name}({parameters}){directives.rstrip()}\n.maxnreg {limit}\n{{"
+
+    return _ENTRY_HEAD.sub(capped, text)
+
+
+def _table_ptx(front: _Ptx) -> str:
+    """The entry table as a constant array that no kernel refers to."""
+    parameters = _entries(front.text)
+    entries = {
+        name: EntryName(mangled=mangled, parameters=parameters[mangled]) for name, mangled in front.names.items()
+    }
+    data = table_bytes(EntryTable(entries=entries, symbols=front.symbols))
+    return f"\n.visible .global .align 1 .b8 {SYMBOL}[{len(data)}] = {{{', '.join(map(str, data))}}};\n"
+
+
+def _entries(text: str) -> Mapping[str, tuple[Parameter, ...]]:
+    """Mangled name -> the layout of its parameters, for every kernel of a PTX text."""
+    return {match.group(2): _layout(match.group(3)) for match in _ENTRY_HEAD.finditer(text)}
+
+
+def _layout(parameters: str) -> tuple[Parameter, ...]:
+    """Offsets as the ABI lays parameters out: in order, each at the next multiple of its alignment."""
+    found: list[Parameter] = []
+    end = 0
+    for alignment, bits, count in _PARAMETER.findall(_POINTER.sub("", parameters)):
+        each = int(bits) // 8
+        size = each * int(count) if count else each
+        unit = int(alignment) if alignment else each
+        offset = -(-end // unit) * unit
+        found.append(Parameter(offset_bytes=offset, size_bytes=size))
+        end = offset + size
+    return tuple(found)
+
+
+# --- running a compiler ---------------------------------------------------------------------------------
+
+
+def _run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.CompletedProcess[str] | _Retriable:
+    # Messages are read here, so they must be English; temporary files go where they are deleted.
+    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
+    tool = Path(command[0]).name
+    try:
+        return subprocess.run(
+            command,
+            cwd=work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_secs,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _Retriable(BuildFailed(reason=f"{tool} took longer than {timeout_secs:.0f} s"))
+    except OSError as problem:
+        return _Retriable(BuildFailed(reason=f"{tool} cannot be run: {problem}"))
+
+
+def _failed(
+    done: subprocess.CompletedProcess[str], messages: str, reason: Callable[[Iterable[str]], str | None]
+) -> BuildFailed | _Retriable:
+    tool = Path(done.args[0]).name
+    line = reason(messages.splitlines())
+    if line is not None:
+        return BuildFailed(reason=line, log=messages)
+    # No message that looks like an error: killed (no memory), or no room for its output.
+    first = next((each for each in messages.splitlines() if each.strip()), "")
+    return _Retriable(BuildFailed(reason=f"{tool} ended with status {done.returncode} {first}".strip(), log=messages))
+
+
+def _readable(messages: str, work: Path) -> str:
+    """Without the folder of this run, so that equal sources give equal messages."""
+    return messages.replace(f"{work}/", "").strip()
+
+
+_NVCC_ERROR = re.compile(r"^(.*?)(?:\((\d+)\)|:(\d+)(?::\d+)?): (?:catastrophic |fatal )?error(?: #[\w-]+)?: (.*)$")
+_NVCC_FATAL = re.compile(r"^nvcc (?:fatal|error)\s*:\s*(.*)$")
+_PTXAS_ERROR = re.compile(r"^ptxas (?:\S+, line \d+; )?(?:error|fatal)\s*:\s*(.*)$")
+
+
+def _nvcc_reason(lines: Iterable[str]) -> str | None:
+    """The first error as `file:line: message`; one in a line that was appended only where there is no other."""
+    appended = None
+    for line in lines:
+        if match := _NVCC_ERROR.match(line):
+            file, brackets, colon, message = match.groups()
+            if not file.startswith(("entry ", "symbol ")):
+                return f"{file}:{brackets or colon}: {message}"
+            appended = appended or f"{file}: {message}"
+        elif (match := _NVCC_FATAL.match(line)) or (match := _PTXAS_ERROR.match(line)):
+            return match.group(1)
+    return appended
+
+
+def _ptxas_reason(lines: Iterable[str]) -> str | None:
+    for line in lines:
+        if match := _PTXAS_ERROR.match(line):
+            return f"ptxas: {match.group(1)}"
+    return None

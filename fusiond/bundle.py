@@ -1,0 +1,85 @@
+"""A bundle: a folder that holds one Program and all it needs, and runs where nothing can be installed.
+
+    plan.json            the Program (fusiond.program.encode)
+    sources/NAME.cu      the texts, for people
+    binaries/NAME.so     what was built of them (.so for the processor, .cubin for a GPU)
+    inputs/FILE.npy      the files that fills refer to
+
+It is the child process's input, the bug report and the export. Only the standard library is used here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from fusiond.errors import RequestError
+from fusiond.program import Buffer, Program, SourceKind, decode, to_text
+
+
+def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -> None:
+    """Write a bundle; the folder appears whole or not at all. An existing one is left as it is (equal keys, equal
+    content)."""
+    if (folder / "plan.json").is_file():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        buffers = tuple(_with_local_file(each, work / "inputs") for each in program.buffers)
+        (work / "sources").mkdir()
+        for source in program.sources:
+            suffix = ".cu" if source.kind is SourceKind.DEVICE else ".cpp"
+            (work / "sources" / f"{source.name}{suffix}").write_text(source.text)
+        (work / "binaries").mkdir()
+        for name, path in binaries.items():
+            _link_or_copy(path, work / "binaries" / f"{name}{path.suffix}")
+        (work / "plan.json").write_text(to_text(dataclasses.replace(program, buffers=buffers)))
+        work.chmod(0o755)
+        os.rename(work, folder)
+    except OSError:
+        shutil.rmtree(work, ignore_errors=True)
+        if not (folder / "plan.json").is_file():  # else somebody wrote the same bundle first
+            raise
+
+
+def read_bundle(folder: Path) -> tuple[Program, dict[str, Path]]:
+    """The Program of a bundle, and source name -> built file. RequestError when the folder holds no bundle."""
+    try:
+        program = decode(json.loads((folder / "plan.json").read_text()))
+    except FileNotFoundError:
+        raise RequestError("is no bundle: there is no plan.json in it", where=str(folder)) from None
+    except (OSError, ValueError) as problem:
+        raise RequestError(f"plan.json cannot be read: {problem}", where=str(folder)) from None
+    buffers = tuple(_with_absolute_file(each, folder / "inputs") for each in program.buffers)
+    binaries = {path.stem: path for path in sorted((folder / "binaries").glob("*")) if path.is_file()}
+    return dataclasses.replace(program, buffers=buffers), binaries
+
+
+def _with_local_file(buffer: Buffer, inputs: Path) -> Buffer:
+    if buffer.fill.file is None:
+        return buffer
+    inputs.mkdir(exist_ok=True)
+    name = f"{buffer.fill.digest}.npy"
+    _link_or_copy(Path(buffer.fill.file), inputs / name)
+    return dataclasses.replace(buffer, fill=dataclasses.replace(buffer.fill, file=name))
+
+
+def _with_absolute_file(buffer: Buffer, inputs: Path) -> Buffer:
+    if buffer.fill.file is None:
+        return buffer
+    return dataclasses.replace(buffer, fill=dataclasses.replace(buffer.fill, file=str(inputs / buffer.fill.file)))
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """A hard link where the file system allows it: binaries are written once and never changed."""
+    if target.exists():
+        return
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,96 @@
+"""An answer in words, as `best`, `run` and `verify` print it. Plain text, standard library only: `best` imports it.
+
+It takes the document of `best --json`, which is a contract, so that people and programs are told the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Document = Mapping[str, Any]
+
+
+def lines(document: Document) -> list[str]:
+    """A few aligned lines: the workload, the verdict, how to do it, where it was measured, what to know about it."""
+    rows = [("workload", _workload(document)), ("verdict", verdict(document))]
+    if document.get("config") and document.get("verdict") != "keep":
+        rows.append(("config", " ".join(f"{name}={value}" for name, value in document["config"].items())))
+    rows.append(("times", _times(document)))
+    rows.append(("measured", _measured(document)))
+    if document.get("source"):
+        rows.append(("source", str(document["source"])))
+    rows += [("note", text) for text in notes(document)]
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {text}" for name, text in rows]
+
+
+def verdict(document: Document) -> str:
+    """One sentence: fuse, keep them apart, or undecided; with the numbers that say so."""
+    speedup, baseline = document.get("speedup"), document.get("baseline")
+    interval = document.get("ci95")
+    between = f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+    against = f"{baseline}, the fastest unfused way" if baseline else "the fastest unfused way"
+    match document.get("verdict"):
+        case "fuse":
+            return f"fuse: {_pace(speedup)} {baseline or 'the fastest unfused way'}{between}"
+        case "keep" if speedup is not None:
+            return f"keep them apart: the best fused one is {_pace(speedup)} {against}{between}"
+        case "keep":
+            return f"keep them apart: no fused one ran and was right; use {against}"
+        case _ if speedup is not None:
+            return f"undecided: the best fused one is {_pace(speedup)} {against}{between}, too close to call"
+        case _:
+            return "undecided: there is no final measurement"
+
+
+def _pace(speedup: float | None) -> str:
+    if speedup is None:
+        return "faster than"
+    if speedup >= 1:
+        return f"{speedup:.2f}x faster than" if f"{speedup:.2f}" != "1.00" else "as fast as"
+    return f"{1 / speedup:.2f}x slower than" if f"{1 / speedup:.2f}" != "1.00" else "as fast as"
+
+
+def _workload(document: Document) -> str:
+    workload = document["workload"]
+    sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
+    return f"{workload['name']} [{workload['strategy']}]" + (f" at {sizes}" if sizes else "")
+
+
+def _times(document: Document) -> str:
+    known = []
+    if document.get("time_us") is not None:
+        known.append(f"fused {microseconds(document['time_us'])}")
+    if document.get("baseline_us") is not None:
+        known.append(f"{document.get('baseline', 'unfused')} {microseconds(document['baseline_us'])}")
+    return ", ".join(known) or "none"
+
+
+def _measured(document: Document) -> str:
+    text = f"on {document['device']['name']}, {document.get('found_at') or 'at an unknown time'}"
+    if document.get("trials") is not None:
+        text += f", {document['trials']} trials"
+    return text + (", result compared with the unfused one" if document.get("verified") else ", result NOT compared")
+
+
+def notes(document: Document) -> list[str]:
+    """What one must know before using the answer."""
+    found = []
+    if document.get("evidence") == "emulated":
+        found.append("emulated: these times are of the processor running the kernels; they say nothing about a GPU")
+    given = [str(text) for text in document.get("notes") or ()]
+    if document.get("match") == "stale" and not given:
+        found.append("measured under another driver or toolkit; `fusiond verify` measures it again")
+    if document.get("match") == "nearest" and not given:
+        found.append("measured at other sizes: the nearest that are known")
+    return found + given
+
+
+def microseconds(time_us: float) -> str:
+    """A time that people can read: `3.41 us`, `1.20 ms`."""
+    if time_us >= 1e6:
+        return f"{time_us / 1e6:.3g} s"
+    if time_us >= 1e3:
+        return f"{time_us / 1e3:.3g} ms"
+    return f"{time_us:.3g} us"

@@ -1,0 +1,26 @@
+"""`fusiond cancel`: stop a job, or take it off the queue; through the daemon, or in the store when none answers."""
+
+from __future__ import annotations
+
+import argparse
+
+from fusiond.cli import options
+from fusiond.client import Client
+from fusiond.wire import job_document
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with Client(db=options.database(arguments)) as client:
+        row = client.cancel(arguments.id)
+    if arguments.json:
+        options.say_json(job_document(row))
+    elif row.state.ended:
+        print(f"job {row.id} is {row.state.value}")
+    else:
+        print(f"job {row.id} stops after the running measurement")
+    return 0

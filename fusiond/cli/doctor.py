@@ -1,0 +1,184 @@
+"""`fusiond doctor`: what works here, what does not, and the remedy. Exit status 0 when at least one device works."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusiond import __version__, driver
+from fusiond.cli import options
+from fusiond.daemon import lock
+from fusiond.daemon import socket as sockets
+from fusiond.errors import FusiondError
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.store.format import SCHEMA_VERSION
+from fusiond.store.location import file_system
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at. `state` is ok, missing (something is the less for it) or broken."""
+
+    name: str
+    state: str
+    detail: str
+    remedy: str = ""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    database = options.database(arguments)
+    registry = Registry.load()
+    devices = list(_devices(registry))
+    checks = [*_machine(), *devices, *_store(database), *_daemon(database), *_plugins(registry)]
+    works = any(check.state == "ok" for check in devices)
+    if arguments.json:
+        rows = [
+            {"name": each.name, "state": each.state, "detail": each.detail, "remedy": each.remedy} for each in checks
+        ]
+        options.say_json({"works": works, "checks": rows})
+        return 0 if works else 1
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        print(f"{check.state:<8} {check.name:<{width}}  {check.detail}")
+        if check.remedy:
+            print(f"{'':<8} {'':<{width}}  -> {check.remedy}")
+    print("fusiond works here" if works else "no device works here: see what is missing above")
+    return 0 if works else 1
+
+
+# --- what is looked at ----------------------------------------------------------------------------------
+
+
+def _machine() -> Iterator[Check]:
+    yield Check(
+        name="fusiond", state="ok", detail=f"{__version__}, Python {platform.python_version()} ({sys.executable})"
+    )
+    yield _program("g++", "the cpu device compiles with it", "install g++ 12 or newer (apt install g++)")
+    cuda = "install the CUDA toolkit and put its bin folder on PATH"
+    yield _program("nvcc", "CUDA sources become PTX with it", cuda)
+    yield _program("ptxas", "PTX becomes cubins, registers and spills become known", cuda)
+    version = driver.version()
+    loads = _loads("libcuda.so.1")
+    yield Check(
+        name="libcuda",
+        state="ok" if loads else "missing",
+        detail=f"loads, driver {version or 'of unknown version'}" if loads else "libcuda.so.1 does not load",
+        remedy="" if loads else "install the NVIDIA driver; without it only the cpu device works",
+    )
+    yield _module("pycuda", "GPUs are driven with it", "pip install 'fusiond[cuda]', with nvcc on PATH")
+    nvml = _module("pynvml", "clocks, temperature and other users of a GPU", "pip install nvidia-ml-py")
+    if nvml.state == "ok" and not _loads("libnvidia-ml.so.1"):
+        nvml = Check(
+            name="NVML", state="missing", detail="libnvidia-ml.so.1 does not load", remedy="it is part of the driver"
+        )
+    yield nvml
+
+
+def _program(name: str, use: str, remedy: str) -> Check:
+    path = shutil.which(name)
+    if path is None:
+        return Check(name=name, state="missing", detail=f"not on PATH; {use}", remedy=remedy)
+    try:
+        result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as problem:
+        return Check(name=name, state="broken", detail=f"{path} does not run: {problem}", remedy=remedy)
+    lines = result.stdout.strip().splitlines() or [""]
+    shown = next((line for line in lines if "release" in line), lines[0])
+    return Check(name=name, state="ok", detail=f"{path}: {shown.strip()}")
+
+
+def _module(name: str, use: str, remedy: str) -> Check:
+    if importlib.util.find_spec(name) is None:
+        return Check(name=name, state="missing", detail=f"not installed; {use}", remedy=remedy)
+    return Check(name=name, state="ok", detail="installed")
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _devices(registry: Registry) -> Iterator[Check]:
+    for kind, provider in registry.providers.items():
+        try:
+            found, missing = provider.devices(), provider.missing()
+        except Exception as problem:  # a provider is a plugin's: it may raise anything
+            yield Check(name=kind, state="broken", detail=f"{type(problem).__name__}: {problem}")
+            continue
+        for text in missing:
+            yield Check(name=kind, state="missing", detail=text)
+        for info in found:
+            state = "missing" if missing else "ok"
+            detail = f"{info.model}, {info.arch}, {info.memory_bytes / 2**30:.0f} GiB, times are {info.evidence}"
+            yield Check(name=info.name, state=state, detail=detail)
+    if not registry.providers:
+        yield Check(name="devices", state="broken", detail="no plugin brought a device", remedy="reinstall fusiond")
+
+
+def _store(database: Path) -> Iterator[Check]:
+    kind = file_system(Path(os.path.realpath(database)), _mounts()) or "unknown file system"
+    if not database.exists():
+        yield Check(name="store", state="ok", detail=f"{database} ({kind}): not made yet")
+        return
+    try:
+        with Store.open(database, create=False) as store:
+            sick = [row for row in store.devices() if row.sick]
+            waiting = len(store.jobs(limit=1000))
+    except FusiondError as problem:
+        remedy = "name another file with --db or FUSIOND_DB"
+        yield Check(name="store", state="broken", detail=str(problem), remedy=remedy)
+        return
+    yield Check(name="store", state="ok", detail=f"{database} ({kind}), schema {SCHEMA_VERSION}, {waiting} jobs")
+    for row in sick:
+        yield Check(
+            name=row.info.name or row.info.model,
+            state="broken",
+            detail=f"sick since {row.seen_at}: {row.sick}",
+            remedy="look at it with nvidia-smi (a reset may help), then `fusiond serve` or `run` tries it again",
+        )
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def _daemon(database: Path) -> Iterator[Check]:
+    holder = lock.holder(database)
+    if holder is None:
+        yield Check(
+            name="daemon", state="missing", detail="none serves this store", remedy="start one: `fusiond serve`"
+        )
+    elif sockets.answers(holder.socket):
+        yield Check(name="daemon", state="ok", detail=f"pid {holder.pid} on {holder.socket}")
+    else:
+        detail = f"pid {holder.pid} holds the store, but does not answer on {holder.socket}"
+        yield Check(name="daemon", state="broken", detail=detail, remedy=f"stop it: kill {holder.pid}")
+
+
+def _plugins(registry: Registry) -> Iterator[Check]:
+    for state in registry.states:
+        if state.problem:
+            remedy = f"pip install --upgrade {state.distribution}, or uninstall it"
+            yield Check(name=f"plugin {state.name}", state="broken", detail=state.problem, remedy=remedy)
+    loaded = [state.name for state in registry.states if not state.problem]
+    yield Check(name="plugins", state="ok", detail=", ".join(loaded) or "none")

@@ -1,0 +1,158 @@
+"""`fusiond explain`: why a job came out as it did. Works without a daemon, from what is in the store."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fusiond.cli import options, render
+from fusiond.cli.answer import microseconds
+from fusiond.client import Client
+from fusiond.model import Measurement, Outcome, Record, Rejection, Trial
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+from fusiond.wire import job_entry
+
+BASELINE = "baseline:"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with Client(db=options.database(arguments)) as client:
+        row = client.show(arguments.id)
+        store = client.store
+        rejections = store.rejections(row.id)
+        trials = store.trials(row.id, None)
+        finals = store.finals(row.id)
+        record = _record(store, row)
+    if arguments.json:
+        options.say_json(_document(row, rejections, trials, finals, record))
+    else:
+        _print(row, rejections, trials, finals, record)
+    return 0
+
+
+def _record(store: Store, row: JobRow) -> Record | None:
+    return store.record(row.workload_key, row.device_key) if row.device_key else None
+
+
+def _document(
+    row: JobRow,
+    rejections: list[Rejection],
+    trials: list[Trial],
+    finals: dict[str, list[Measurement]],
+    record: Record | None,
+) -> dict[str, Any]:
+    return {
+        "job": job_entry(row),
+        "rejections": [{"rule": each.rule, "nodes": list(each.nodes), "detail": each.detail} for each in rejections],
+        "baselines": [_trial(each) for each in trials if each.role.startswith(BASELINE)],
+        "trials": [_trial(each) for each in trials if not each.role.startswith(BASELINE)],
+        "finals": {key: [_final(each) for each in found] for key, found in finals.items()},
+        "answer": None
+        if record is None
+        else {
+            "verdict": record.verdict.value,
+            "config": dict(record.config) if record.config else None,
+            "baseline": record.baseline,
+            "speedup": record.speedup,
+            "ci95": list(record.ci95) if record.ci95 else None,
+            "checks": list(record.checks),
+        },
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    return {
+        "sequence": trial.sequence,
+        "role": trial.role,
+        "origin": trial.origin,
+        "config": dict(trial.config),
+        "resolved": dict(trial.resolved),
+        "outcome": trial.outcome.value,
+        "reason": trial.reason,
+        "ratio": trial.ratio,
+        "time_us": trial.time_us,
+        "worst_error": trial.worst_error,
+        "program": trial.program_key,
+    }
+
+
+def _final(measurement: Measurement) -> dict[str, Any]:
+    return {"time_us": measurement.time_us, "ratio": measurement.ratio, "clock": measurement.clock}
+
+
+def _print(
+    row: JobRow,
+    rejections: list[Rejection],
+    trials: list[Trial],
+    finals: dict[str, list[Measurement]],
+    record: Record | None,
+) -> None:
+    print(f"job {row.id} ({row.kind}) is {row.state.value}: {row.workload_name} [{row.strategy}] on {row.device}")
+    if row.problem:
+        print(f"problem: {row.problem}")
+    if rejections:
+        rows = [(each.rule, ", ".join(each.nodes), each.detail) for each in rejections]
+        render.table("what was rejected before anything ran", ("rule", "nodes", "why"), rows)
+    render.table("unfused", ("#", "way", "config", "time", "outcome"), _baseline_rows(trials))
+    render.table("fused", ("#", "origin", "config", "ratio", "time", "outcome"), _candidate_rows(trials))
+    print(_counts(trials))
+    configs = {each.program_key: str(each.config) for each in trials}
+    if finals:
+        measured = [(configs.get(key, key[:8]), len(found), *_range(found)) for key, found in finals.items()]
+        render.table("measured afresh", ("config", "processes", "least", "most"), measured)
+    if record is not None:
+        print(_words(record))
+        for text in record.checks:
+            print(f"compared: {text}")
+
+
+def _baseline_rows(trials: list[Trial]) -> list[tuple[object, ...]]:
+    return [
+        (each.sequence, each.role.removeprefix(BASELINE), each.config, _time(each), _outcome(each))
+        for each in trials
+        if each.role.startswith(BASELINE)
+    ]
+
+
+def _candidate_rows(trials: list[Trial]) -> list[tuple[object, ...]]:
+    return [
+        (each.sequence, each.origin, each.config, render.ratio(each.ratio), _time(each), _outcome(each))
+        for each in trials
+        if not each.role.startswith(BASELINE)
+    ]
+
+
+def _time(trial: Trial) -> str | None:
+    return None if trial.time_us is None else microseconds(trial.time_us)
+
+
+def _outcome(trial: Trial) -> str:
+    return f"{trial.outcome.value}: {trial.reason}" if trial.reason else trial.outcome.value
+
+
+def _counts(trials: list[Trial]) -> str:
+    """`12 candidates: 9 measured, 2 build_failed, 1 refused`."""
+    fused = [each.outcome for each in trials if not each.role.startswith(BASELINE)]
+    counted = [(outcome, fused.count(outcome)) for outcome in Outcome]
+    parts = ", ".join(f"{count} {outcome.value}" for outcome, count in counted if count)
+    return f"{len(fused)} candidates" + (f": {parts}" if parts else "")
+
+
+def _range(found: list[Measurement]) -> tuple[str | None, str | None]:
+    ratios = [each.ratio for each in found if each.ratio is not None]
+    return (render.ratio(min(ratios)), render.ratio(max(ratios))) if ratios else (None, None)
+
+
+def _words(record: Record) -> str:
+    text = f"verdict: {record.verdict.value}, against {record.baseline}"
+    if record.speedup is not None:
+        text += f": {record.speedup:.3f}x"
+    if record.ci95 is not None:
+        text += f", 95% interval {record.ci95[0]:.3f} to {record.ci95[1]:.3f}"
+    return text

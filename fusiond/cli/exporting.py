@@ -1,0 +1,74 @@
+"""`fusiond best --export`: the files with which a program calls an answer, written by the strategy that found it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from fusiond.cli.verify import recorded_job
+from fusiond.devices.base import Binary
+from fusiond.errors import DeviceError, NothingKnown, RequestError
+from fusiond.model import Analysis, Config, DeviceInfo, Record, Rejection
+from fusiond.planning import emitted, prepare, target_of
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.strategy import Strategy
+
+
+def export(database: Path, document: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write the files of an answer of `best` into `folder`: what the strategy offers, and the built sources."""
+    if document["config"] is None:
+        raise NothingKnown("this answer has no fused form to export: keep them apart")
+    registry = Registry.load()
+    with closing(Store.open(database, create=False)) as store:
+        prepared = prepare(registry, recorded_job(store, document["workload"]["key"]))
+        info = _device(store, document["device"]["key"])
+        provider = registry.provider(info.name or document["device"]["name"])
+        analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, info))
+        known = _known(store, registry, prepared.strategy, analysis, info)
+    config = Config.of(document["config"])
+    program = emitted(prepared.strategy, analysis, config, known)
+    if isinstance(program, Rejection):
+        raise NothingKnown(f"the {prepared.strategy.name} of today refuses this config: {program.detail}")
+    written = [_write(folder, name, text) for name, text in prepared.strategy.export(analysis, config, program).items()]
+    for source in program.sources:
+        binary = provider.build(source, info.arch)
+        if isinstance(binary, Binary):
+            target = folder / f"{source.name}{binary.path.suffix}"
+            shutil.copyfile(binary.path, target)
+            written.append(target)
+    return written
+
+
+def _device(store: Store, key: str) -> DeviceInfo:
+    for row in store.devices():
+        if row.info.key == key:
+            return row.info
+    raise DeviceError("the device of this answer is not in the store")
+
+
+def _known(
+    store: Store, registry: Registry, strategy: Strategy, analysis: Analysis, info: DeviceInfo
+) -> dict[str, Record | float]:
+    """What the device has answered for parts and probes: the config may build on it."""
+    known: dict[str, Record | float] = {}
+    parts = [prepare(registry, job).workload.key for job in strategy.parts(analysis)]
+    known |= store.known(info.key, parts)
+    for probe in strategy.probes(analysis):
+        time_us = store.probe(probe.key, info.key, strategy.version)
+        if time_us is not None:
+            known[probe.key] = time_us
+    return known
+
+
+def _write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise RequestError(f"cannot be written: {problem.strerror}", where=str(path)) from None
+    return path

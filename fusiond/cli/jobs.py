@@ -1,0 +1,50 @@
+"""`fusiond jobs`: the jobs of the store, newest first. Works without a daemon."""
+
+from __future__ import annotations
+
+import argparse
+
+from fusiond.cli import options, render
+from fusiond.client import Client
+from fusiond.errors import NothingKnown
+from fusiond.model import JobState
+from fusiond.wire import job_entry
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    states = [state.value for state in JobState]
+    parser.add_argument("--state", action="append", choices=states, help="only jobs in this state (may be repeated)")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="at most this many (default 50)")
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with Client(db=options.database(arguments)) as client:
+        try:
+            rows = client.jobs([JobState(each) for each in arguments.state or ()], max(1, arguments.limit))
+        except NothingKnown:  # no store yet: no jobs
+            rows = ()
+    if arguments.json:
+        options.say_json([job_entry(row) for row in rows])
+        return 0
+    if not rows:
+        print("no jobs")
+        return 0
+    render.table(
+        "",
+        ("id", "state", "workload", "device", "trials", "best", "created (UTC)", "problem"),
+        [
+            (
+                row.id,
+                row.state.value,
+                row.workload_name,
+                row.device,
+                f"{row.trials}/{row.budget}",
+                render.ratio(row.best_ratio),
+                render.when(row.created_at),
+                row.problem,
+            )
+            for row in rows
+        ],
+    )
+    return 0

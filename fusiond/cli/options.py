@@ -1,0 +1,101 @@
+"""Options that several commands share, and the one way to print JSON. Standard library only: `best` imports it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fusiond.errors import RequestError
+from fusiond.store.location import default_path
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """`--db`, `--json`."""
+    parser.add_argument(
+        "--db", metavar="FILE", help="the store (default: FUSIOND_DB, else in the user's data directory)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output, nothing else")
+
+
+def add_search(parser: argparse.ArgumentParser) -> None:
+    """`--device`, `--trials`, `--seed`: what stands above the job file."""
+    parser.add_argument("--device", metavar="D", help="cpu, cuda:N, auto: instead of what the job says")
+    parser.add_argument(
+        "--trials", type=int, metavar="N", help="how many candidates to try, instead of what the job says"
+    )
+    parser.add_argument("--seed", type=int, metavar="S", help="the search's seed, instead of what the job says")
+
+
+def add_workload(parser: argparse.ArgumentParser) -> None:
+    """`--pair A,B | --workload NAME`, `--device`, `--size`."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--pair", metavar="A,B", help="two kernels, in any order")
+    which.add_argument("--workload", metavar="NAME", help="a workload by its name")
+    parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:N, or a device's model or key")
+    parser.add_argument("--size", metavar="NAME=V", action="append", default=[], help="a size, for example a.n=5000000")
+
+
+def database(arguments: argparse.Namespace) -> Path:
+    """The store that was asked for: `--db`, FUSIOND_DB, or the user's own."""
+    return Path(arguments.db).expanduser() if arguments.db else default_path()
+
+
+def workload_name(arguments: argparse.Namespace) -> str:
+    """The name as it is looked up: for a pair, the two names sorted and joined by a comma."""
+    if arguments.workload is not None:
+        name = str(arguments.workload).strip()
+        if not name:
+            raise RequestError("a name is wanted", where="--workload")
+        return name
+    members = [each.strip() for each in str(arguments.pair).split(",")]
+    if len(members) != 2 or not all(members):
+        raise RequestError(f"{arguments.pair!r} is no pair; write two names with a comma between", where="--pair")
+    return ",".join(sorted(members))
+
+
+def sizes(arguments: argparse.Namespace) -> dict[str, int]:
+    """`--size a.n=5000000 --size b.n=100` as a mapping; underscores and `1e6` are accepted."""
+    found: dict[str, int] = {}
+    for text in arguments.size:
+        name, sign, value = (each.strip() for each in str(text).partition("="))
+        if not sign or not name:
+            raise RequestError(f"{text!r} is not NAME=NUMBER", where="--size")
+        if name in found:
+            raise RequestError(f"{name} is given twice", where="--size")
+        found[name] = _whole(value)
+    return found
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if abs(number) <= 2**53 and number == int(number):
+        return int(number)
+    raise RequestError(f"{text[:80]!r} is not a whole number", where="--size")
+
+
+def settings(pairs: list[str], *, where: str) -> Mapping[str, str]:
+    """`name=value` options as a mapping of texts."""
+    found: dict[str, str] = {}
+    for text in pairs:
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            raise RequestError(f"{text!r} is not NAME=VALUE", where=where)
+        found[name.strip()] = value.strip()
+    return found
+
+
+def say_json(document: Any) -> None:
+    """The one JSON document of a command, on standard output."""
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")

@@ -1,0 +1,69 @@
+"""`fusiond plan`: what a strategy makes of a job: analysis, space, seeds, rejections. Runs nothing on a device."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fusiond import jobs
+from fusiond.cli import options, render
+from fusiond.errors import RequestError
+from fusiond.planning import emit_bundles, plan
+from fusiond.registry import Registry
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB.yaml")
+    parser.add_argument("--arch", metavar="sm_90", help="plan for this architecture, whether it is here or not")
+    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="the config for --emit")
+    parser.add_argument("--emit", metavar="DIR", help="write two bundles: DIR/native and DIR/candidate")
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    chosen = options.settings(arguments.set, where="--set")
+    registry = Registry.load()
+    plans = [plan(registry, job, arch=arguments.arch) for job in jobs.read(arguments.job)]
+    if arguments.emit is not None:
+        for index, each in enumerate(plans):
+            folder = Path(arguments.emit)
+            emit_bundles(registry, each, chosen, folder if len(plans) == 1 else folder / str(index))
+    elif chosen:
+        raise RequestError("says what --emit writes; give --emit DIR too", where="--set")
+    documents = [each.as_json() for each in plans]
+    if arguments.json:
+        options.say_json(documents[0] if len(documents) == 1 else documents)
+        return 0
+    for document in documents:
+        _print(document)
+    if arguments.emit is not None:
+        print(f"wrote {arguments.emit}")
+    return 0
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    workload, space = document["workload"], document["space"]
+    sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
+    print(f"{workload['name']} [{document['strategy']}]" + (f" at {sizes}" if sizes else ""))
+    print(f"parts: {document['parts']}, probes missing: {document['probes_missing']}, points: {space['points']}")
+    render.table("analysis", ("what", "value"), [(name, _short(value)) for name, value in document["analysis"].items()])
+    parameters = [(name, ", ".join(map(str, values))) for name, values in space["parameters"].items()]
+    render.table("space", ("parameter", "values"), parameters)
+    for text in space["restrictions"]:
+        print(f"restriction: {text}")
+    render.table("seeds", ("#", "config"), [(index, _config(seed)) for index, seed in enumerate(document["seeds"])])
+    if document["rejections"]:
+        rows = [(each["rule"], ", ".join(each["nodes"]), each["detail"]) for each in document["rejections"]]
+        render.table("rejections", ("rule", "nodes", "detail"), rows)
+
+
+def _config(config: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 400 else text[:397] + "..."

@@ -1,0 +1,37 @@
+"""`fusiond run`: tune a job here and now, with progress, and print the answer as `best` does."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from contextlib import closing
+
+from fusiond import jobs, tuner
+from fusiond.cli import answer, options, tuning
+from fusiond.cli.render import display
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB.yaml")
+    options.add_search(parser)
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    wanted = jobs.read(arguments.job, device=arguments.device, trials=arguments.trials, seed=arguments.seed)
+    registry = Registry.load()
+    documents = []
+    with closing(Store.open(options.database(arguments))) as store:
+        store.recover()
+        rows = [tuner.submit(store, registry, each) for each in wanted]
+        for row in rows:
+            with display(plain=arguments.json) as shown:
+                again = f"fusiond run {shlex.quote(arguments.job)}"
+                documents.append(tuning.tune(store, registry, row, shown, again=again))
+            if not arguments.json:
+                print("\n".join(answer.lines(documents[-1])))
+    if arguments.json:
+        options.say_json(documents[0] if len(documents) == 1 else documents)
+    return 0

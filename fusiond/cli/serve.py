@@ -1,0 +1,95 @@
+"""`fusiond serve`: the daemon, in the foreground. systemd or a terminal keeps it; docs/operating.md has the unit."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+from fusiond import jobs, tuner
+from fusiond.cli import options
+from fusiond.cli.plugins import entry
+from fusiond.daemon import config
+from fusiond.daemon.app import Submission
+from fusiond.daemon.config import Config
+from fusiond.daemon.service import Service, Work
+from fusiond.daemon.worker import Stop
+from fusiond.events import Events
+from fusiond.model import DeviceInfo, JobState
+from fusiond.planning import choose_device
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+from fusiond.tuner import Tuner
+
+LOG_FORMAT = "%(asctime)sZ %(levelname)s %(threadName)s: %(name)s: %(message)s"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="the configuration (configs/fusiond.yaml explains its keys)")
+    parser.add_argument("--socket", metavar="FILE", help="the socket (default: beside the store)")
+    parser.add_argument("--db", metavar="FILE", help="the store (default: what the configuration says, or FUSIOND_DB)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments)
+    _log_to_stderr("debug" if arguments.debug else settings.log_level)
+    registry = Registry.load()
+    for state in registry.states:
+        if state.problem:
+            logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
+    with closing(Store.open(settings.db or options.database(arguments))) as store:
+        return Service(store, settings, work(store, registry)).run()
+
+
+def work(store: Store, registry: Registry) -> Work:
+    """What the daemon does, with the real tuner."""
+
+    def submit(submission: Submission) -> tuple[JobRow, ...]:
+        wanted = jobs.read(
+            submission.path,
+            submission.text,
+            device=submission.device,
+            trials=submission.trials,
+            seed=submission.seed,
+        )
+        for job in wanted:
+            choose_device(registry, job.device)  # a device that is not there would keep the job queued for ever
+        return tuple(tuner.submit(store, registry, job, priority=submission.priority) for job in wanted)
+
+    def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
+        return Tuner(store, registry, events).run(row.id, stop, device)
+
+    def devices() -> tuple[DeviceInfo, ...]:
+        return tuple(info for provider in registry.providers.values() for info in provider.devices())
+
+    return Work(
+        run_job=run_job, submit=submit, devices=devices, plugins=lambda: [entry(state) for state in registry.states]
+    )
+
+
+def _settings(arguments: argparse.Namespace) -> Config:
+    settings = config.read(Path(arguments.config)) if arguments.config else Config()
+    if arguments.db:
+        settings = dataclasses.replace(settings, db=Path(arguments.db).expanduser())
+    if arguments.socket:
+        settings = dataclasses.replace(settings, socket=Path(arguments.socket).expanduser())
+    return settings
+
+
+def _log_to_stderr(level: str) -> None:
+    """`2026-01-31T12:00:00Z INFO worker cuda:0: fusiond.daemon.worker: ...`; only a traceback takes several lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = logging.Formatter(LOG_FORMAT, "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+    for noisy in ("uvicorn", "uvicorn.error", "asyncio", "httpx", "httpcore"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,29 @@
+"""`fusiond show`: one job. Works without a daemon."""
+
+from __future__ import annotations
+
+import argparse
+
+from fusiond.cli import options, render
+from fusiond.client import Client
+from fusiond.wire import job_document, job_entry
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with Client(db=options.database(arguments)) as client:
+        row = client.show(arguments.id)
+    if arguments.json:
+        options.say_json(job_document(row))
+        return 0
+    known = {name: value for name, value in job_entry(row).items() if value is not None}
+    known["best"] = render.ratio(row.best_ratio) or "nothing yet"
+    known["trials"] = f"{row.trials} of {row.budget}"
+    known.pop("budget", None)
+    width = max(len(name) for name in known)
+    print("\n".join(f"{name:<{width}}  {value}" for name, value in known.items()))
+    return 0

@@ -1,0 +1,50 @@
+"""`fusiond submit`: hand a job to the daemon; with `--wait`, follow it until it ends."""
+
+from __future__ import annotations
+
+import argparse
+
+from fusiond.cli import options
+from fusiond.cli.render import display
+from fusiond.client import Client
+from fusiond.model import JobState
+from fusiond.wire import job_document
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB.yaml")
+    parser.add_argument("--wait", action="store_true", help="follow the job until it ends; exit status 1 if it failed")
+    parser.add_argument("--priority", type=int, default=0, metavar="P", help="higher goes first (default 0)")
+    parser.add_argument(
+        "--socket", metavar="FILE", help="the daemon's socket (default: where the store's daemon listens)"
+    )
+    options.add_search(parser)
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with Client(arguments.socket, options.database(arguments)) as client:
+        ids = client.submit(
+            arguments.job,
+            device=arguments.device,
+            trials=arguments.trials,
+            seed=arguments.seed,
+            priority=arguments.priority,
+        )
+        if not arguments.wait:
+            if arguments.json:
+                options.say_json({"id": ids[0]} if len(ids) == 1 else {"id": ids[0], "ids": list(ids)})
+            else:
+                print("\n".join(ids))
+            return 0
+        for job in ids:
+            with display(plain=arguments.json) as shown:
+                for progress in client.watch(job):
+                    shown.show(progress)
+        rows = [client.show(job) for job in ids]
+    if arguments.json:
+        documents = [job_document(row) for row in rows]
+        options.say_json(documents[0] if len(documents) == 1 else documents)
+    else:
+        print("\n".join(f"{row.id} {row.state.value}" for row in rows))
+    return 0 if all(row.state is JobState.DONE for row in rows) else 1

@@ -1,0 +1,127 @@
+"""Tune a job in this process, with progress: what `run` and `verify` share."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from fusiond import __version__, driver
+from fusiond.cli.render import Display
+from fusiond.client import Client
+from fusiond.daemon import lock
+from fusiond.errors import FusiondError, Interrupted, NothingKnown
+from fusiond.events import Event, Events, RecordChanged
+from fusiond.model import JobState, Record
+from fusiond.progress import of_event
+from fusiond.registry import Registry
+from fusiond.store import lookup
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow, unknown_job
+from fusiond.store.owner import this_process
+from fusiond.tuner import Tuner
+
+
+class JobFailed(FusiondError):
+    """A job that ended without an answer; the text is its problem."""
+
+
+def tune(store: Store, registry: Registry, row: JobRow, display: Display, *, again: str) -> dict[str, Any]:
+    """Run one job here, or follow it where the daemon runs it already; the document of its answer.
+
+    `again` is the command that goes on after an interruption. Raises JobFailed, and Interrupted after Ctrl-C.
+    """
+    records: list[Record] = []
+
+    def note(event: Event) -> None:
+        display.show(of_event(event))
+        if isinstance(event, RecordChanged) and event.record.workload_key == row.workload_key:
+            records.append(event.record)
+
+    with _stoppable(display) as stop:
+        claimed = store.claim(this_process(), job=row.id)
+        if claimed is not None:
+            try:
+                state = Tuner(store, registry, Events(note, registry.notify)).run(row.id, stop.is_set)
+            except BaseException as problem:
+                _let_go(store, row.id, problem)
+                raise
+        else:
+            state = _follow(store, row.id, display, stop)
+    ended = _job(store, row.id)
+    if state is JobState.QUEUED or not ended.state.ended:
+        raise _interrupted(store, ended, again)
+    if state is not JobState.DONE:
+        raise JobFailed(f"job {row.id} {state.value}: {ended.problem or 'no reason was recorded'}")
+    return answer(store, ended, records[-1] if records else None)
+
+
+def answer(store: Store, row: JobRow, record: Record | None) -> dict[str, Any]:
+    """The document of `best --json` for what a job found."""
+    device = record.device_name if record else None if row.device in ("auto", "all") else row.device
+    sizes = dict(record.sizes) if record else dict(store.load_job(row.id).sizes)
+    found = lookup.best(
+        store.path, name=row.workload_name, device=device, sizes=sizes, driver=driver.version(), version=__version__
+    )
+    if found is None:
+        raise NothingKnown(f"job {row.id} is done, but left no answer for {row.workload_name}")
+    return found
+
+
+def _let_go(store: Store, job: str, problem: BaseException) -> None:
+    """An exception ends the job, except for one that asks us to stop: then it goes back to the queue."""
+    if isinstance(problem, KeyboardInterrupt | Interrupted):
+        store.requeue(job)
+    else:
+        store.finish(job, JobState.FAILED, " ".join(str(problem).split()) or type(problem).__name__)
+
+
+def _follow(store: Store, job: str, display: Display, stop: threading.Event) -> JobState:
+    display.say(f"job {job} is run by another process; following it")
+    with Client(db=store.path) as client:
+        for progress in client.watch(job):
+            display.show(progress)
+            if stop.is_set():
+                break
+    return _job(store, job).state
+
+
+def _job(store: Store, job: str) -> JobRow:
+    row = store.job(job)
+    if row is None:
+        raise unknown_job(job)
+    return row
+
+
+def _interrupted(store: Store, row: JobRow, again: str) -> Interrupted:
+    serving = lock.holder(store.path) is not None
+    if serving or row.state is JobState.RUNNING:
+        return Interrupted(
+            f"stopped after {row.trials} trials; the daemon goes on with it (`fusiond cancel {row.id}` ends it)"
+        )
+    return Interrupted(f"stopped after {row.trials} trials; `{again}` goes on from there")
+
+
+@contextmanager
+def _stoppable(display: Display) -> Iterator[threading.Event]:
+    """The first Ctrl-C or SIGTERM sets the event, a second one interrupts at once."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        display.say("stopping after the running measurement; once more to stop at once")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

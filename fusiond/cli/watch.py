@@ -1,0 +1,32 @@
+"""`fusiond watch`: follow a job until it ends; from the daemon, or from the store when no daemon answers."""
+
+from __future__ import annotations
+
+import argparse
+
+from fusiond.cli import options
+from fusiond.cli.render import Lines
+from fusiond.client import Client
+from fusiond.model import JobState
+from fusiond.wire import job_document
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with Client(db=options.database(arguments)) as client:
+        # What happens is the answer here, so it goes to standard output; with --json the document does.
+        with Lines() if arguments.json else Lines(_say) as shown:
+            for progress in client.watch(arguments.id):
+                shown.show(progress)
+        row = client.show(arguments.id)
+    if arguments.json:
+        options.say_json(job_document(row))
+    return 0 if row.state is JobState.DONE else 1
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

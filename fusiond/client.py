@@ -1,0 +1,235 @@
+"""A client of fusiond, for programs: `Client().best("hist,maxpool")`.
+
+What only reads goes to the SQLite file itself and works without a daemon; what changes something goes to the daemon's
+Unix socket. `best` is a lookup by the standard library, well under a millisecond.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from fusiond import __version__, driver
+from fusiond.daemon import lock
+from fusiond.daemon import socket as sockets
+from fusiond.errors import DaemonError, FusiondError, NothingKnown, RequestError
+from fusiond.model import JobState
+from fusiond.progress import Progress, end_of_row, from_json, of_row
+from fusiond.store import lookup
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow, unknown_job
+from fusiond.store.location import default_path
+
+TIMEOUT_SECS = 30.0
+POLL_SECS = 0.5
+
+
+class Client:
+    """`db` names the store (default: FUSIOND_DB, else the user's own), `socket` the daemon's socket (default: where the
+    daemon of that store listens). Use it as a context manager, or call `close`."""
+
+    def __init__(self, socket: Path | str | None = None, db: Path | str | None = None) -> None:
+        self.db = Path(db) if db is not None else default_path()
+        self._socket = Path(socket) if socket is not None else None
+        self._store: Store | None = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    @property
+    def socket(self) -> Path:
+        """Where the daemon listens, or would."""
+        if self._socket is not None:
+            return self._socket
+        holder = lock.holder(self.db)
+        return holder.socket if holder else sockets.default_path(self.db)
+
+    @property
+    def store(self) -> Store:
+        """The store, opened when it is first needed. NothingKnown when there is no file yet."""
+        if self._store is None:
+            if not self.db.exists():
+                raise NothingKnown(f"there is no store at {self.db} yet; `fusiond run` or `fusiond serve` makes it")
+            self._store = Store.open(self.db, create=False)
+        return self._store
+
+    # --- the daemon ---
+
+    def health(self) -> Mapping[str, Any]:
+        """What the daemon is and does; DaemonError when none answers."""
+        found: Mapping[str, Any] = self._ask("GET", "/health")
+        return found
+
+    def submit(
+        self,
+        path: Path | str,
+        text: str | None = None,
+        *,
+        device: str | None = None,
+        trials: int | None = None,
+        seed: int | None = None,
+        priority: int = 0,
+    ) -> tuple[str, ...]:
+        """Hand a job file to the daemon: the ids of its jobs (several where it sweeps a size).
+
+        RequestError for a mistake in the file, DaemonError when no daemon answers.
+        """
+        path = Path(path).absolute()
+        if text is None:
+            try:
+                text = path.read_text(encoding="utf-8")
+            except OSError as problem:
+                raise RequestError(f"cannot be read: {problem.strerror}", where=str(path)) from None
+            except UnicodeDecodeError:
+                raise RequestError("is no UTF-8 text", where=str(path)) from None
+        body = {"path": str(path), "text": text, "device": device, "trials": trials, "seed": seed, "priority": priority}
+        return tuple(each["id"] for each in self._ask("POST", "/jobs", body)["jobs"])
+
+    def cancel(self, job: str) -> JobRow:
+        """Stop a job or take it off the queue; through the store when no daemon answers.
+
+        RequestError when there is no such job.
+        """
+        row = self.show(job)
+        try:
+            self._ask("POST", f"/jobs/{row.id}/cancel")
+        except DaemonError:
+            return self.store.cancel(row.id)
+        return self.show(row.id)
+
+    def watch(self, job: str) -> Iterator[Progress]:
+        """How the job stands, then what happens, until it ends (`event == "ended"`).
+
+        Streamed by the daemon; from the store when none answers, or when it goes away meanwhile.
+        """
+        row = self.show(job)
+        try:
+            for progress in self._stream(row.id):
+                yield progress
+                if progress.event == "ended":
+                    return
+        except DaemonError:
+            pass
+        yield from self._poll(row.id)
+
+    # --- the store ---
+
+    def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> tuple[JobRow, ...]:
+        """The jobs, newest first."""
+        return tuple(self.store.jobs(list(states) or None, limit))
+
+    def show(self, job: str) -> JobRow:
+        """One job, by its id or the beginning of it; RequestError when there is none."""
+        row = self.store.job(job) if self.db.exists() else None
+        if row is None:
+            raise unknown_job(job)
+        return row
+
+    def best(
+        self,
+        name: str,
+        *,
+        device: str | None = None,
+        sizes: Mapping[str, int] | None = None,
+        cache: str = "warm",
+    ) -> dict[str, Any] | None:
+        """The document of `fusiond best --json`, or None when nothing is known. A pair is `A,B`, in any order."""
+        return lookup.best(
+            self.db,
+            name=name,
+            device=device,
+            sizes=dict(sizes or {}),
+            driver=driver.version(),
+            version=__version__,
+            cache=cache,
+        )
+
+    # --- inside ---
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        socket = self.socket
+        try:
+            with _http(socket) as http:
+                response = http.request(method, path, json=body)
+        except httpx.TransportError as problem:
+            raise _silent(socket, problem) from None
+        return _checked(response)
+
+    def _stream(self, job: str) -> Iterator[Progress]:
+        socket = self.socket
+        try:
+            with _http(socket) as http, http.stream("GET", f"/jobs/{job}/events") as response:
+                if response.is_error:
+                    response.read()
+                    _checked(response)
+                for line in response.iter_lines():
+                    if line:
+                        yield from_json(_json(line))
+        except httpx.TransportError as problem:
+            raise _silent(socket, problem) from None
+
+    def _poll(self, job: str) -> Iterator[Progress]:
+        shown: JobRow | None = None
+        while True:
+            row = self.show(job)
+            if shown is None or (row.state, row.trials) != (shown.state, shown.trials):
+                yield of_row(row)
+                shown = row
+            if row.state.ended:
+                yield end_of_row(row)
+                return
+            time.sleep(POLL_SECS)
+
+
+def _http(socket: Path) -> httpx.Client:
+    return httpx.Client(
+        transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://fusiond", timeout=TIMEOUT_SECS, trust_env=False
+    )
+
+
+def _silent(socket: Path, problem: httpx.TransportError) -> DaemonError:
+    if isinstance(problem, httpx.TimeoutException):
+        return DaemonError(f"the daemon on {socket} does not answer within {TIMEOUT_SECS:.0f} s")
+    return DaemonError(f"no daemon answers on {socket}; start one with `fusiond serve`")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise DaemonError("the daemon answered something that is no JSON") from None
+
+
+def _checked(response: httpx.Response) -> Any:
+    """The document of a good answer; otherwise the error that the daemon raised, as it was."""
+    document = _json(response.text)
+    if not response.is_error:
+        return document
+    error = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(error, dict):
+        raise DaemonError(f"the daemon answered {response.status_code}")
+    raise _raised(response.status_code, str(error.get("problem", "")), str(error.get("where", "")), error.get("kind"))
+
+
+def _raised(status: int, problem: str, where: str, kind: object) -> FusiondError:
+    if kind == NothingKnown.__name__:
+        return NothingKnown(problem)
+    if status < 500:
+        return RequestError(problem, where=where)
+    return DaemonError(f"the daemon failed: {problem}")

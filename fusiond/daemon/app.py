@@ -1,0 +1,237 @@
+"""The daemon's HTTP + JSON, for one user on a Unix socket.
+
+    GET  /health                what this daemon is and does
+    POST /jobs                  {"path", "text"?, "device"?, "trials"?, "seed"?, "priority"?} -> {"jobs": [...]}
+    GET  /jobs?state=queued     {"jobs": [...]}
+    GET  /jobs/{id}             one job
+    GET  /jobs/{id}/events      NDJSON, one `Progress` a line, until the job ends; an empty line now and then
+    POST /jobs/{id}/cancel      one job
+    GET  /best?pair=A,B         the document of `best --json`; also workload=, device=, size=a.n=5
+    GET  /devices  /plugins     lists
+
+Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong request, 404 for what is not known, 5xx for
+what is our fault or the machine's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fusiond.daemon.stream import Broker
+from fusiond.errors import FusiondError, NothingKnown, RequestError, UnknownName
+from fusiond.store.jobs import JobRow
+from fusiond.wire import error_document, job_entry
+
+log = logging.getLogger(__name__)
+LONGEST_BODY_BYTES = 8_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """The body of POST /jobs, checked. `text` is the job file's content, `path` where it lies (for files beside it)."""
+
+    path: str
+    text: str | None
+    device: str | None
+    trials: int | None
+    seed: int | None
+    priority: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The query of GET /best, checked."""
+
+    name: str
+    device: str | None
+    sizes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actions:
+    """What the endpoints do; blocking functions, called in threads of their own. They raise FusiondErrors."""
+
+    health: Callable[[], dict[str, Any]]
+    submit: Callable[[Submission], tuple[JobRow, ...]]
+    jobs: Callable[[tuple[str, ...], int], tuple[JobRow, ...]]
+    job: Callable[[str], JobRow]
+    cancel: Callable[[str], JobRow]
+    best: Callable[[Question], dict[str, Any]]
+    devices: Callable[[], list[dict[str, Any]]]
+    plugins: Callable[[], list[dict[str, Any]]]
+
+
+class App:
+    """The endpoints, each a coroutine that checks the request, calls one action, and words the answer."""
+
+    def __init__(self, actions: Actions, broker: Broker) -> None:
+        self.actions = actions
+        self.broker = broker
+
+    def starlette(self) -> Starlette:
+        routes = [
+            Route("/health", self.health),
+            Route("/jobs", self.jobs),
+            Route("/jobs", self.submit, methods=["POST"]),
+            Route("/jobs/{id}", self.job),
+            Route("/jobs/{id}/events", self.events),
+            Route("/jobs/{id}/cancel", self.cancel, methods=["POST"]),
+            Route("/best", self.best),
+            Route("/devices", self.devices),
+            Route("/plugins", self.plugins),
+        ]
+        handlers: dict[Any, Any] = {FusiondError: _fusiond_error, HTTPException: _http_error, Exception: _our_error}
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self.actions.health))
+
+    async def submit(self, request: Request) -> Response:
+        submission = _submission(await _body(request))
+        rows = await run_in_threadpool(self.actions.submit, submission)
+        return JSONResponse({"jobs": [job_entry(row) for row in rows]}, status_code=201)
+
+    async def jobs(self, request: Request) -> Response:
+        states = tuple(request.query_params.getlist("state"))
+        limit = _whole(request.query_params.get("limit", "100"), where="limit")
+        rows = await run_in_threadpool(self.actions.jobs, states, limit)
+        return JSONResponse({"jobs": [job_entry(row) for row in rows]})
+
+    async def job(self, request: Request) -> Response:
+        row = await run_in_threadpool(self.actions.job, request.path_params["id"])
+        return JSONResponse(job_entry(row))
+
+    async def events(self, request: Request) -> Response:
+        job = (await run_in_threadpool(self.actions.job, request.path_params["id"])).id
+        return StreamingResponse(self._lines(job), media_type="application/x-ndjson")
+
+    async def _lines(self, job: str) -> AsyncIterator[str]:
+        async for progress in self.broker.follow(job, self.actions.job):
+            yield json.dumps(progress.as_json()) + "\n" if progress else "\n"
+
+    async def cancel(self, request: Request) -> Response:
+        row = await run_in_threadpool(self.actions.cancel, request.path_params["id"])
+        return JSONResponse(job_entry(row))
+
+    async def best(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self.actions.best, _question(request)))
+
+    async def devices(self, request: Request) -> Response:
+        return JSONResponse({"devices": await run_in_threadpool(self.actions.devices)})
+
+    async def plugins(self, request: Request) -> Response:
+        return JSONResponse({"plugins": await run_in_threadpool(self.actions.plugins)})
+
+
+# --- requests -------------------------------------------------------------------------------------------
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object in a request's body; RequestError for anything else."""
+    data = bytearray()
+    try:
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > LONGEST_BODY_BYTES:
+                raise RequestError(f"more than {LONGEST_BODY_BYTES // 1_000_000} MB", where="body")
+    except ClientDisconnect:
+        raise RequestError("the client went away", where="body") from None
+    try:
+        document = json.loads(bytes(data))
+    except (ValueError, RecursionError):
+        raise RequestError("is no JSON", where="body") from None
+    if not isinstance(document, dict):
+        raise RequestError("is no JSON object", where="body")
+    return document
+
+
+def _submission(body: dict[str, Any]) -> Submission:
+    known = ("path", "text", "device", "trials", "seed", "priority")
+    for name in body:
+        if name not in known:
+            raise UnknownName("key", name, known, where="body")
+    path = _field(body, "path", str)
+    if not path:
+        raise RequestError("the key 'path' is missing", where="body")
+    if not path.startswith("/") or "\0" in path:
+        raise RequestError("is no absolute path", where="path")
+    priority = _field(body, "priority", int) or 0
+    if abs(priority) > 1_000_000:
+        raise RequestError("must be from -1000000 to 1000000", where="priority")
+    return Submission(
+        path=path,
+        text=_field(body, "text", str),
+        device=_field(body, "device", str),
+        trials=_field(body, "trials", int),
+        seed=_field(body, "seed", int),
+        priority=priority,
+    )
+
+
+def _field(body: dict[str, Any], name: str, kind: type) -> Any:
+    value = body.get(name)
+    if value is None or (isinstance(value, kind) and not isinstance(value, bool)):
+        return value
+    raise RequestError(f"is no {'text' if kind is str else 'whole number'}", where=name)
+
+
+def _question(request: Request) -> Question:
+    query = request.query_params
+    pair, workload = query.get("pair"), query.get("workload")
+    if (pair is None) == (workload is None):
+        raise RequestError("give one of pair and workload", where="query")
+    if pair is not None:
+        members = sorted(each.strip() for each in pair.split(","))
+        if len(members) != 2 or not all(members):
+            raise RequestError(f"{pair[:80]!r} is no pair", where="pair")
+        workload = ",".join(members)
+    sizes = {}
+    for text in query.getlist("size"):
+        name, _, value = text.partition("=")
+        sizes[name] = _whole(value, where="size")
+    return Question(name=workload or "", device=query.get("device"), sizes=sizes)
+
+
+def _whole(text: str, *, where: str) -> int:
+    try:
+        return min(max(int(text), -(2**62)), 2**62)
+    except ValueError:
+        raise RequestError(f"{text[:80]!r} is no whole number", where=where) from None
+
+
+# --- errors ---------------------------------------------------------------------------------------------
+
+
+async def _fusiond_error(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, FusiondError)
+    if isinstance(problem, NothingKnown) or (isinstance(problem, RequestError) and problem.where == "job"):
+        status = 404
+    elif isinstance(problem, RequestError):
+        status = 400
+    else:
+        log.error("%s %s: %s", request.method, request.url.path, problem)
+        status = 503
+    return JSONResponse({"error": error_document(problem)}, status_code=status)
+
+
+async def _http_error(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    error = {"kind": "RequestError", "where": request.url.path, "problem": problem.detail}
+    return JSONResponse({"error": error}, status_code=problem.status_code, headers=problem.headers)
+
+
+async def _our_error(request: Request, problem: Exception) -> Response:
+    log.error("%s %s failed: %s: %s", request.method, request.url.path, type(problem).__name__, problem)
+    error = {"kind": "Bug", "where": request.url.path, "problem": f"{type(problem).__name__}: {problem}"}
+    return JSONResponse({"error": error}, status_code=500)

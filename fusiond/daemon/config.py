@@ -1,0 +1,75 @@
+"""The daemon's configuration: configs/fusiond.yaml, each key explained there."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusiond import documents
+from fusiond.documents import Node
+from fusiond.errors import RequestError
+
+LEVELS = ("debug", "info", "warning", "error")
+_DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """How `fusiond serve` behaves. Options of the command line stand above the file, the file above these defaults."""
+
+    db: Path | None = None
+    """The store; None: FUSIOND_DB, else the user's own."""
+    socket: Path | None = None
+    """None: beside the store."""
+    devices: tuple[str, ...] = ("all",)
+    """The devices that get a worker: `all`, `cpu`, `cuda`, `cuda:N`."""
+    poll_secs: float = 1.0
+    """How often a worker looks for jobs that another process queued."""
+    when_busy: str = "wait"
+    """`wait` while another process computes on the GPU, or `share` it with them."""
+    log_level: str = "info"
+
+
+def read(path: Path) -> Config:
+    """The configuration of one file; relative paths in it are relative to it. RequestError with file, line and key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise RequestError(f"cannot be read: {problem.strerror}", where=str(path)) from None
+    except UnicodeDecodeError:
+        raise RequestError("is no UTF-8 text", where=str(path)) from None
+    names = tuple(field.name for field in dataclasses.fields(Config))
+    keys = documents.parse(text, str(path)).mapping(known=names)
+    config = Config()
+    if "db" in keys and keys["db"].value is not None:
+        config = dataclasses.replace(config, db=_path(keys["db"], path.parent))
+    if "socket" in keys and keys["socket"].value is not None:
+        config = dataclasses.replace(config, socket=_path(keys["socket"], path.parent))
+    if "devices" in keys:
+        config = dataclasses.replace(config, devices=_devices(keys["devices"]))
+    if "poll_secs" in keys:
+        config = dataclasses.replace(config, poll_secs=keys["poll_secs"].number(least=0.05, most=3600))
+    if "when_busy" in keys:
+        config = dataclasses.replace(config, when_busy=keys["when_busy"].choice("wait", "share"))
+    if "log_level" in keys:
+        config = dataclasses.replace(config, log_level=keys["log_level"].choice(*LEVELS))
+    return config
+
+
+def _path(node: Node, folder: Path) -> Path:
+    text = node.text()
+    if not text or "\0" in text:
+        raise node.fail("is no path")
+    return folder / Path(text).expanduser()
+
+
+def _devices(node: Node) -> tuple[str, ...]:
+    names = node.sequence() if isinstance(node.value, tuple) else (node,)
+    if not names:
+        raise node.fail("names no device; write all, cpu, cuda or cuda:0")
+    for each in names:
+        if not _DEVICE.fullmatch(each.text()):
+            raise each.fail(f"is {each.text()[:40]!r}; write all, cpu, cuda or cuda:0")
+    return tuple(dict.fromkeys(each.text() for each in names))

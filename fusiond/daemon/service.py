@@ -1,0 +1,263 @@
+"""The daemon as a whole: lock, socket, workers, HTTP, signals.
+
+The first SIGTERM (or Ctrl-C) lets every worker finish and record its running measurement, puts the jobs back, and
+ends with exit status 0. A second one kills at once; what was recorded is on disk, and the next start takes the jobs
+up again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from fusiond import __version__, driver
+from fusiond.daemon import socket as sockets
+from fusiond.daemon.app import Actions, App, Question, Submission
+from fusiond.daemon.config import Config
+from fusiond.daemon.lock import StoreLock
+from fusiond.daemon.stream import Broker
+from fusiond.daemon.worker import RunJob, Worker
+from fusiond.errors import DeviceError, NothingKnown, RequestError
+from fusiond.events import Events
+from fusiond.model import DeviceInfo, JobState
+from fusiond.progress import end_of_row
+from fusiond.store import lookup
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow, unknown_job
+from fusiond.store.owner import this_process
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the daemon does for its users; a parameter, so that tests run the daemon without a device. Called in several
+    threads."""
+
+    run_job: RunJob
+    submit: Callable[[Submission], tuple[JobRow, ...]]
+    """Parse, check and store the jobs of one file. RequestError for a user's mistake."""
+    devices: Callable[[], tuple[DeviceInfo, ...]]
+    """The devices that are there, best first."""
+    plugins: Callable[[], list[dict[str, Any]]]
+    busy: Callable[[str], str | None] = lambda device: None
+    """Why a device should be left alone now, or None."""
+
+
+class Service:
+    """`run` serves until a signal."""
+
+    def __init__(self, store: Store, config: Config, work: Work) -> None:
+        self.store = store
+        self.database = store.path.absolute()
+        self.config = config
+        self.work = work
+        self.socket = (config.socket or sockets.default_path(self.database)).absolute()
+        self.broker = Broker()
+        self.events = Events(self.broker, log_event)
+        self.stopping = threading.Event()
+        self.started = time.monotonic()
+        self.workers: list[Worker] = []
+        self._threads: list[threading.Thread] = []
+        self._lock = StoreLock(self.database)
+
+    # --- life ---
+
+    def run(self) -> int:
+        """Serve; the exit status."""
+        self._lock.acquire()
+        try:
+            self.store.recover()
+            self.workers = self._make_workers(self.work.devices())
+            listener = sockets.listen(self.socket)
+            try:
+                self._lock.announce(self.socket)
+                self._handle_signals()
+                return self._serve(listener)
+            finally:
+                sockets.remove(self.socket)
+        finally:
+            self._lock.release()
+
+    def _serve(self, listener: sockets.Listener) -> int:
+        server = _server(App(self._actions(), self.broker))
+        http = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
+        http.start()
+        self._threads = [self._start(worker) for worker in self.workers]
+        log.info(
+            "serving %s on %s: %s", self.database, self.socket, ", ".join(each.device.name for each in self.workers)
+        )
+        while http.is_alive() and not self.stopping.wait(0.5):
+            self._revive()
+        status = 0
+        if not self.stopping.is_set():
+            log.error("the HTTP server ended by itself")
+            self.stopping.set()
+            status = 1
+        for worker in self.workers:
+            worker.wake()
+        while any(thread.is_alive() for thread in self._threads):
+            time.sleep(0.02)
+        self.broker.close()
+        server.should_exit = True
+        http.join(5)
+        log.info("stopped")
+        return status
+
+    def _start(self, worker: Worker) -> threading.Thread:
+        thread = threading.Thread(target=worker.loop, name=f"worker {worker.device.name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _revive(self) -> None:
+        """A worker's thread that ended although its loop lets nothing out: start another."""
+        for index, thread in enumerate(self._threads):
+            if not thread.is_alive() and not self.stopping.is_set():
+                log.error("%s ended unexpectedly and is started again", thread.name)
+                self._threads[index] = self._start(self.workers[index])
+
+    def _handle_signals(self) -> None:
+        for each in SIGNALS:
+            signal.signal(each, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.stopping.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        # No logging in here: the signal may have come while a handler's lock is held.
+        self.stopping.set()
+
+    # --- workers ---
+
+    def _make_workers(self, found: Iterable[DeviceInfo]) -> list[Worker]:
+        devices = [each for each in found if wanted(each.name, self.config.devices)]
+        if not devices:
+            raise DeviceError("no device that the configuration names is here; `fusiond doctor` says what is missing")
+        best = {each.name for each in devices if each.evidence == "measured"} or {each.name for each in devices}
+        return [self._make_worker(each, best) for each in devices]
+
+    def _make_worker(self, info: DeviceInfo, best: set[str]) -> Worker:
+        name = info.name
+
+        def accepts(request: str) -> bool:
+            return request in (name, name.partition(":")[0]) or (request == "auto" and name in best)
+
+        def hold() -> str | None:
+            sick = self.store.sick(info.key, info.uuid)
+            if sick:
+                return f"the device is sick: {sick}"
+            return self.work.busy(name) if self.config.when_busy == "wait" else None
+
+        return Worker(
+            device=info,
+            owner=this_process(),
+            accepts=accepts,
+            store=self.store,
+            run_job=self.work.run_job,
+            events=self.events,
+            stopping=self.stopping,
+            poll_secs=self.config.poll_secs,
+            hold=hold,
+        )
+
+    # --- what the endpoints do ---
+
+    def _actions(self) -> Actions:
+        return Actions(
+            health=self._health,
+            submit=self._submit,
+            jobs=self._jobs,
+            job=self._job,
+            cancel=self._cancel,
+            best=self._best,
+            devices=self._devices,
+            plugins=self.work.plugins,
+        )
+
+    def _health(self) -> dict[str, Any]:
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "store": str(self.database),
+            "state": "stopping" if self.stopping.is_set() else "serving",
+            "uptime_secs": round(time.monotonic() - self.started, 1),
+            "workers": self._devices(),
+        }
+
+    def _submit(self, submission: Submission) -> tuple[JobRow, ...]:
+        rows = self.work.submit(submission)
+        for worker in self.workers:
+            worker.wake()
+        return rows
+
+    def _jobs(self, states: tuple[str, ...], limit: int) -> tuple[JobRow, ...]:
+        known = [state.value for state in JobState]
+        for each in states:
+            if each not in known:
+                raise RequestError(f"{each[:40]!r} is none of {', '.join(known)}", where="state")
+        return tuple(self.store.jobs([JobState(each) for each in states] or None, limit))
+
+    def _job(self, job: str) -> JobRow:
+        row = self.store.job(job)
+        if row is None:
+            raise unknown_job(job)
+        return row
+
+    def _cancel(self, job: str) -> JobRow:
+        row = self.store.cancel(job)
+        if row.state.ended:
+            self.broker.publish(end_of_row(row))
+        return row
+
+    def _best(self, question: Question) -> dict[str, Any]:
+        found = lookup.best(
+            self.database,
+            name=question.name,
+            device=question.device,
+            sizes=question.sizes,
+            driver=driver.version(),
+            version=__version__,
+        )
+        if found is None:
+            raise NothingKnown(f"nothing is known about {question.name} yet")
+        return found
+
+    def _devices(self) -> list[dict[str, Any]]:
+        return [{"device": each.device.name, "job": each.job, "waiting": each.held} for each in self.workers]
+
+
+def wanted(device: str, names: Iterable[str]) -> bool:
+    """Whether a configuration's `devices` name this one."""
+    return any(each in ("all", device, device.partition(":")[0]) for each in names)
+
+
+def log_event(event: object) -> None:
+    """What happens, at debug level; the worker logs beginnings and ends."""
+    log.debug("%s", event)
+
+
+def _server(app: App) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            app.starlette(),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            timeout_graceful_shutdown=2,
+        )
+    )

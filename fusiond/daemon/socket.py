@@ -1,0 +1,107 @@
+"""The daemon's Unix socket: in a folder that only its user can enter, with mode 0600 from its first moment on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import TypeAlias
+
+from fusiond.errors import DaemonError, RequestError
+from fusiond.keys import text_key
+
+Listener: TypeAlias = socket.socket
+
+LONGEST_BYTES = 107
+"""What fits into `sockaddr_un` on Linux, without the final zero."""
+
+
+def default_path(database: Path) -> Path:
+    """Beside the store, in a folder of its own; in XDG_RUNTIME_DIR where that path would be too long."""
+    database = database.absolute()
+    beside = database.with_name(database.name + ".run") / "socket"
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if len(os.fsencode(beside)) > LONGEST_BYTES and runtime:
+        return Path(runtime) / "fusiond" / f"{text_key(str(database))[:16]}.socket"
+    return beside
+
+
+def listen(path: Path) -> socket.socket:
+    """A listening socket at `path`. A stale one is removed, but only when nobody answers on it.
+
+    DaemonError when somebody does; RequestError when the path cannot be a socket's or others may enter its folder.
+    """
+    path = path.absolute()
+    if len(os.fsencode(path)) > LONGEST_BYTES:
+        raise RequestError(
+            f"is {len(os.fsencode(path))} bytes long; a Unix socket's path has at most {LONGEST_BYTES}: "
+            "name a shorter one with --socket or `socket:` in the configuration",
+            where=str(path),
+        )
+    _private_folder(path.parent)
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # The folder keeps others out whatever the mode is; fchmod before bind gives the socket its mode from the start,
+        # without the umask, which belongs to the whole process and all its threads.
+        os.fchmod(listener.fileno(), 0o600)
+        listener.bind(str(path))
+        os.chmod(path, 0o600)
+        listener.listen(128)
+    except OSError as problem:
+        listener.close()
+        raise RequestError(f"cannot listen here: {problem.strerror}", where=str(path)) from None
+    return listener
+
+
+def remove(path: Path) -> None:
+    """Take the socket away; no error when it is gone already."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody accepts connections on this socket."""
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    probe.settimeout(2)
+    try:
+        probe.connect(str(path))
+    except TimeoutError:
+        return True  # somebody is there, and busy
+    except OSError as problem:
+        return problem.errno in (errno.EAGAIN, errno.EPERM, errno.EACCES)
+    finally:
+        probe.close()
+    return True
+
+
+def _private_folder(folder: Path) -> None:
+    """Make the folder with mode 0700, or check that it is ours and closed to others."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+    except OSError as problem:
+        raise RequestError(f"the socket's folder cannot be made: {problem.strerror}", where=str(folder)) from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise RequestError("the socket's folder is no folder", where=str(folder))
+    if found.st_uid != os.getuid():
+        raise RequestError("the socket's folder belongs to another user", where=str(folder))
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise RequestError("others may enter the socket's folder; `chmod 700` it or name another", where=str(folder))
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise RequestError("there is a file of this name that is no socket", where=str(path))
+    if answers(path):
+        raise DaemonError(f"another daemon answers on {path}")
+    path.unlink()

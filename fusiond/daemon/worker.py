@@ -1,0 +1,108 @@
+"""One device's worker: claims the next job that this device may run, runs it, and so on until asked to stop.
+
+Nothing that a job does may end the loop. A strategy that raises, a full disk, a lost store: logged, written into the
+job where that is possible, and the loop goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+from fusiond.errors import FusiondError
+from fusiond.events import Events, JobEnded
+from fusiond.model import DeviceInfo, JobState
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+
+log = logging.getLogger(__name__)
+
+Stop: TypeAlias = Callable[[], bool]
+RunJob: TypeAlias = Callable[[JobRow, DeviceInfo, Events, Stop], JobState]
+"""(claimed job, device, events, stop) -> how it ended; QUEUED when `stop()` asked for it and it was put back."""
+
+
+class Worker:
+    """`accepts` says which device requests it may serve; `hold` says why the
+    device must not be used now, or None."""
+
+    def __init__(
+        self,
+        *,
+        device: DeviceInfo,
+        owner: str,
+        accepts: Callable[[str], bool],
+        store: Store,
+        run_job: RunJob,
+        events: Events,
+        stopping: threading.Event,
+        poll_secs: float,
+        hold: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.device = device
+        self.job: str | None = None
+        """The job that runs now."""
+        self.held: str | None = None
+        """Why the device is not used now."""
+        self._owner = owner
+        self._accepts = accepts
+        self._store = store
+        self._run_job = run_job
+        self._events = events
+        self._stopping = stopping
+        self._poll_secs = poll_secs
+        self._hold = hold
+        self._bell = threading.Event()
+
+    def wake(self) -> None:
+        """There may be a job: look now."""
+        self._bell.set()
+
+    def loop(self) -> None:
+        """Claim and run until asked to stop."""
+        while not self._stopping.is_set():
+            self._bell.clear()
+            try:
+                worked = self._turn()
+            except Exception as problem:
+                log.exception("%s: %s; going on", self.device.name, type(problem).__name__)
+                worked = False
+            if not worked:
+                self._bell.wait(self._poll_secs)
+
+    def _turn(self) -> bool:
+        """Look for one job and run it; False when there was nothing to do, or it went wrong."""
+        held = self._hold()
+        if held != self.held:
+            log.warning("%s: %s", self.device.name, f"waiting: {held}" if held else "in use again")
+            self.held = held
+        if held:
+            return False
+        row = self._store.claim(self._owner, kinds_of_device=self._accepts)
+        return row is not None and self._run(row)
+
+    def _run(self, row: JobRow) -> bool:
+        self.job = row.id
+        log.info("%s: job %s begins: %s", self.device.name, row.id, row.workload_name)
+        try:
+            state = self._run_job(row, self.device, self._events, self._stopping.is_set)
+        except (Exception, SystemExit) as problem:
+            self._failed(row.id, problem)
+            return False
+        finally:
+            self.job = None
+        log.info("%s: job %s is %s", self.device.name, row.id, state.value)
+        return True
+
+    def _failed(self, job: str, problem: BaseException) -> None:
+        """Log it, and write it into the job."""
+        text = " ".join(str(problem).split())
+        if isinstance(problem, FusiondError):
+            log.error("%s: job %s failed: %s", self.device.name, job, text)
+        else:
+            text = f"a bug in fusiond or a plugin: {type(problem).__name__}: {text}"
+            log.error("%s: job %s failed", self.device.name, job, exc_info=problem)
+        self._store.finish(job, JobState.FAILED, text)
+        self._events.publish(JobEnded(job=job, state=JobState.FAILED.value, problem=text))

@@ -1,0 +1,71 @@
+"""Whether two outputs are the same, and if not, where they differ first and by how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.program import Buffer
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`worst` is the largest |a - b| / (atol + rtol * |b|) for floats (above 1 is wrong), the number of unequal
+    elements for everything compared as equal."""
+
+    equal: bool
+    worst: float
+    detail: str = ""
+
+
+def compare(buffer: Buffer, reference: Array, actual: Array) -> Comparison:
+    """Compare one output as its buffer says; both of shape (elements,). NaN equals NaN, an infinity only itself."""
+    if reference.shape != actual.shape or reference.dtype != actual.dtype:
+        return Comparison(
+            equal=False,
+            worst=float("inf"),
+            detail=f"{buffer.name}: {actual.size} x {actual.dtype} for {reference.size} x {reference.dtype}",
+        )
+    if buffer.compare.kind == "equal" or not np.issubdtype(reference.dtype, np.inexact):
+        wrong = _unequal(reference, actual)
+        worst = float(np.count_nonzero(wrong))
+    else:
+        error = _relative_error(reference, actual, buffer.compare.rtol, buffer.compare.atol)
+        wrong = error > 1.0
+        worst = float(error.max(initial=0.0))
+    if not wrong.any():
+        return Comparison(equal=True, worst=worst)
+    first = int(np.argmax(wrong))
+    count = int(np.count_nonzero(wrong))
+    return Comparison(
+        equal=False,
+        worst=worst,
+        detail=(
+            f"{buffer.name}: {count} of {reference.size} differ, first at [{first}]: "
+            f"{actual[first]} instead of {reference[first]}"
+        ),
+    )
+
+
+def _unequal(reference: Array, actual: Array) -> NDArray[np.bool_]:
+    wrong: NDArray[np.bool_] = np.asarray(reference != actual)
+    if np.issubdtype(reference.dtype, np.inexact):
+        wrong &= ~(np.isnan(reference.astype(np.float64)) & np.isnan(actual.astype(np.float64)))
+    return wrong
+
+
+def _relative_error(reference: Array, actual: Array, rtol: float, atol: float) -> NDArray[np.float64]:
+    expected = reference.astype(np.float64)
+    found = actual.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        allowed = atol + rtol * np.abs(expected)
+        error = np.abs(found - expected) / allowed
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    # What is left of NaN: inf - inf, a NaN on one side only, 0 / 0 allowed. All of them are wrong unless the same.
+    error = np.where(np.isfinite(error) & np.isfinite(expected), error, np.inf)
+    result: NDArray[np.float64] = np.where(same, 0.0, error)
+    return result

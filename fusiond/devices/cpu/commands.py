@@ -1,0 +1,83 @@
+"""The g++ commands that build the runtime and the kernels; nothing here runs them.
+
+`library` and `host` take about a second, once a machine; `header` is optional and halves the time of `kernel`.
+A kernel's object is bound to the flags here and to `native.ABI`: put both into the key of a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+RUNTIME = Path(__file__).parent / "runtime"
+PRELUDE = "fusiond_cuda.h"
+SCHEDULER = tuple(f"{part}.cpp" for part in ("scheduler", "barrier", "warp", "carrier", "failure", "signals"))
+
+_LIBRARY = (
+    "-std=c++17",
+    "-O3",
+    "-flto",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fcf-protection=none",
+)
+
+# Device code is laxer than C++: bits are reinterpreted, integers wrap. Products and sums are not contracted, so that
+# a result does not depend on the processor. A frame larger than the guard page must not step over it.
+_KERNEL = (
+    *("-std=c++17", "-O2", "-w", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fdata-sections"),
+    *("-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math"),
+    *("-fstack-clash-protection", "-fcf-protection=none"),
+)
+_SANITIZE = ("-fsanitize=thread", "-g")
+
+
+def library(out: Path, *, cxx: str = "g++", flags: Sequence[str] = ()) -> list[str]:
+    """The scheduler as a shared library, loaded before any kernel (`native.Runtime`)."""
+    sources = [str(RUNTIME / name) for name in SCHEDULER]
+    return [cxx, *_LIBRARY, *flags, "-fPIC", "-fvisibility=hidden", "-shared", *sources, "-o", str(out)]
+
+
+def host(out: Path, *, cxx: str = "g++") -> list[str]:
+    """The executable that runs one launch under ThreadSanitizer (`race.find_races`); it contains the scheduler.
+
+    The scheduler is not instrumented (no -fsanitize here), or its own bookkeeping would be taken for the kernel's.
+    """
+    sources = [str(RUNTIME / name) for name in (*SCHEDULER, "host.cpp")]
+    link = ["-rdynamic", "-Wl,--no-as-needed", "-ltsan", "-Wl,--as-needed", "-ldl"]
+    return [cxx, *_LIBRARY, "-DFUSIOND_TSAN", *sources, *link, "-o", str(out)]
+
+
+def header(folder: Path, *, cxx: str = "g++") -> list[str]:
+    """A precompiled prelude in `folder`, for kernels that are built with `precompiled=folder`."""
+    return [cxx, *_KERNEL, "-x", "c++-header", str(RUNTIME / PRELUDE), "-o", str(folder / f"{PRELUDE}.gch")]
+
+
+def kernel(
+    source: Path,
+    out: Path,
+    *,
+    cxx: str = "g++",
+    flags: Sequence[str] = (),
+    precompiled: Path | None = None,
+    sanitize: bool = False,
+) -> list[str]:
+    """A kernel's shared object from the text of `translation_unit`; `sanitize`: for `race.find_races` only."""
+    include = [] if precompiled is None or sanitize else ["-I", str(precompiled)]
+    include += ["-I", str(RUNTIME)]
+    extra = _SANITIZE if sanitize else ()
+    link = ["-shared", f"-Wl,-T,{RUNTIME / 'shared.ld'}"]
+    return [cxx, *_KERNEL, *extra, *flags, *include, "-x", "c++", str(source), *link, "-o", str(out)]
+
+
+def translation_unit(lowered: str, entries: dict[str, str], symbols: dict[str, str] | None = None) -> str:
+    """The text that `kernel` compiles: prelude, lowered device source, then what it exports.
+
+    `entries` and `symbols` map the exported name to a C++ expression: {"pool": "maxpool<float, 5>"}.
+    """
+    exports = [f"FUSIOND_ENTRY({name}, {expression})" for name, expression in entries.items()]
+    exports += [f"FUSIOND_SYMBOL({name}, {expression})" for name, expression in (symbols or {}).items()]
+    return "\n".join([f'#include "{PRELUDE}"', "#line 1", lowered, *exports, ""])

@@ -1,0 +1,248 @@
+"""Runs Programs on the processor, in this (child) process.
+
+Checked runs are adversarial: steps in any order that the plan allows (copies as late, or as early, as is legal),
+blocks and threads in random order, shared memory poisoned. Timed runs take the listed order and sum up the counted
+steps: on the processor nothing overlaps, so a sum is what a span would be. Those times are emulated, and never an
+answer about a GPU.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fusiond.build import gxx
+from fusiond.devices.base import Array, ExecutionError
+from fusiond.devices.cpu import native
+from fusiond.devices.cpu.memory import Block
+from fusiond.devices.host import HostLibrary
+from fusiond.model import DeviceState, Outcome
+from fusiond.program import (
+    Alloc,
+    Argument,
+    Bytes,
+    Copy,
+    FillStep,
+    Free,
+    HostCall,
+    Launch,
+    Pointer,
+    Program,
+    Role,
+    SourceKind,
+    Step,
+)
+
+_CACHE_BYTES = 64 << 20
+
+
+class CpuExecutor:
+    """`fusiond.devices.base.Executor` for the processor."""
+
+    clock = "emulated"
+
+    def __init__(self) -> None:
+        self._runtime = native.Runtime(gxx.scheduler())
+
+    def load(self, program: Program, binaries: Mapping[str, Path]) -> CpuProgram:
+        return CpuProgram(self._runtime, program, binaries)
+
+    def state(self) -> DeviceState:
+        return DeviceState()
+
+    def flush_cache(self) -> None:
+        np.zeros(_CACHE_BYTES, np.uint8)[::64].sum()
+
+    def close(self) -> None:
+        pass
+
+
+class CpuProgram:
+    """`fusiond.devices.base.Loaded` for the processor."""
+
+    def __init__(self, runtime: native.Runtime, program: Program, binaries: Mapping[str, Path]) -> None:
+        self.program = program
+        self._runtime = runtime
+        self._modules: dict[str, native.Module] = {}
+        self._hosts: dict[str, HostLibrary] = {}
+        try:
+            for source in program.sources:
+                path = binaries[source.name]
+                if source.kind is SourceKind.HOST:
+                    self._hosts[source.name] = HostLibrary(path)
+                else:
+                    self._modules[source.name] = runtime.load(path)
+            self._entries = {
+                step.name: self._modules[step.source].entry(gxx.exported(program.source(step.source), step.entry))
+                for step in program.steps
+                if isinstance(step, Launch)
+            }
+        except (native.NativeError, OSError, KeyError) as problem:
+            raise ExecutionError(Outcome.BUILD_FAILED, f"cannot load: {problem}") from None
+        self._blocks = self._allocated()
+        self._of = {name: block for block in self._blocks.values() for name in block.views}
+        self._symbols = self._found_symbols()
+        self._pristine: dict[str, Array] = {}
+
+    # --- buffers ---
+
+    def write(self, buffer: str, data: Array) -> None:
+        if buffer in self._symbols:
+            self._symbols[buffer][:] = np.ascontiguousarray(data).view(np.uint8)
+        else:
+            self._of[buffer].views[buffer][:] = data
+
+    def read(self, buffer: str) -> Array:
+        if buffer in self._symbols:
+            return self._symbols[buffer].copy().view(np.dtype(self.program.buffer(buffer).dtype))
+        return self._of[buffer].views[buffer].copy()
+
+    def snapshot(self) -> None:
+        self._pristine = {
+            each.name: self.read(each.name)
+            for each in self.program.buffers
+            if each.role is Role.INOUT and each.reset == "each_run"
+        }
+
+    def restore(self) -> None:
+        for name, data in self._pristine.items():
+            self.write(name, data)
+
+    def broken_guards(self) -> tuple[str, ...]:
+        return tuple(line for block in self._blocks.values() for line in block.broken())
+
+    def close(self) -> None:
+        for module in self._modules.values():
+            module.close()
+
+    def _allocated(self) -> dict[str, Block]:
+        groups: dict[str, list[int]] = {}
+        for index, buffer in enumerate(self.program.buffers):
+            if buffer.symbol is None:
+                groups.setdefault(buffer.arena or buffer.name, []).append(index)
+        return {
+            name: Block(name, [self.program.buffers[index] for index in members]) for name, members in groups.items()
+        }
+
+    def _found_symbols(self) -> dict[str, np.ndarray]:
+        found = {}
+        for buffer in self.program.buffers:
+            if buffer.symbol is not None:
+                source, _, symbol = buffer.symbol.partition(":")
+                memory = self._modules[source].symbol(gxx.exported_symbol(self.program.source(source), symbol))
+                if memory.nbytes != buffer.size_bytes:
+                    raise ExecutionError(
+                        Outcome.LAUNCH_REFUSED,
+                        f"{buffer.name} has {buffer.size_bytes} bytes, the variable {symbol} {memory.nbytes}",
+                    )
+                found[buffer.name] = memory
+        return found
+
+    # --- steps ---
+
+    def run(self, *, seed: int, checked: bool) -> None:
+        for each in self.program.steps:
+            if isinstance(each, Alloc):  # what the plan allocates itself is not there before
+                self._blocks[each.arena].release()
+        order = _adversarial(self.program.steps, seed) if checked else self.program.steps
+        for step in order:
+            self._step(step, seed=seed + 1 if checked else 0, checked=checked)
+
+    def sample_us(self, repeats: int) -> float:
+        total = 0
+        for _ in range(repeats):
+            for step in self.program.steps:
+                elapsed = self._step(step, seed=0, checked=False)
+                if step.counted:
+                    total += elapsed
+        return max(total, 1) / 1000 / repeats
+
+    def _step(self, step: Step, *, seed: int, checked: bool) -> int:
+        """Do one step; how long it took, in nanoseconds."""
+        if isinstance(step, Launch):
+            return self._launch(step, seed, checked)
+        begun = time.perf_counter_ns()
+        if isinstance(step, Copy):
+            for source, target in zip(step.source, step.target, strict=True):
+                self._live(source, step)
+                self._live(target, step)
+                self._of[target].views[target].view(np.uint8)[:] = self._of[source].views[source].view(np.uint8)
+        elif isinstance(step, FillStep):
+            self._live(step.buffer, step)
+            self._of[step.buffer].views[step.buffer].view(np.uint8)[:] = step.byte
+        elif isinstance(step, HostCall):
+            self._hosts[step.source].call(step.entry, step.arguments, lambda name: self._address(name, step))
+        elif isinstance(step, Free):
+            self._blocks[step.arena].release()
+        else:
+            self._blocks[step.arena].live = True
+        return time.perf_counter_ns() - begun
+
+    def _launch(self, step: Launch, seed: int, checked: bool) -> int:
+        launch = native.Launch(
+            grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, seed=seed, checked=checked
+        )
+        try:
+            done = self._runtime.launch(
+                self._entries[step.name], launch, [self._argument(each, step) for each in step.arguments]
+            )
+        except native.NativeError as problem:
+            raise ExecutionError(Outcome.LAUNCH_REFUSED, f"{step.name}: {problem}") from None
+        if isinstance(done, native.Fault):
+            refused = done.kind is native.FaultKind.BAD_LAUNCH
+            outcome = Outcome.LAUNCH_REFUSED if refused else Outcome.CRASHED
+            raise ExecutionError(outcome, f"{step.name}: {done.text}")
+        return done.elapsed_ns
+
+    def _argument(self, argument: Argument, step: Step) -> native.Argument:
+        if isinstance(argument, Pointer):
+            self._live(argument.buffer, step)
+            if argument.buffer in self._symbols:
+                raise ExecutionError(Outcome.LAUNCH_REFUSED, f"{argument.buffer} is a variable and no argument")
+            return self._of[argument.buffer].views[argument.buffer]
+        if isinstance(argument, Bytes):
+            return bytes.fromhex(argument.hex)
+        scalar: np.generic = np.dtype(argument.dtype).type(argument.value)
+        return scalar
+
+    def _address(self, buffer: str, step: Step) -> int:
+        self._live(buffer, step)
+        return self._of[buffer].views[buffer].ctypes.data
+
+    def _live(self, buffer: str, step: Step) -> None:
+        block = self._of.get(buffer)
+        if block is not None and not block.live:
+            raise ExecutionError(Outcome.CRASHED, f"{step.name} uses {buffer}, which is not allocated then")
+
+
+def _adversarial(steps: tuple[Step, ...], seed: int) -> list[Step]:
+    """An order that the plan allows: listed order within a stream, `after` across them, and nothing else.
+
+    By the seed, copies come as late as is legal, as early as is legal, or anywhere.
+    """
+    generator = random.Random(seed)
+    copies_last = {0: 1.0, 1: 0.0, 2: None}[seed % 3]
+    waiting = list(steps)
+    done: set[str] = set()
+    order = []
+    while waiting:
+        heads: dict[int, Step] = {}
+        for step in waiting:
+            heads.setdefault(step.stream, step)
+        ready = [step for step in heads.values() if set(step.after) <= done]
+
+        def rank(step: Step) -> tuple[float, float]:
+            chance = generator.random()
+            if copies_last is None:
+                return (0.0, chance)
+            return (copies_last if isinstance(step, Copy) else 1.0 - copies_last, chance)
+
+        step = min(ready, key=rank)
+        waiting.remove(step)
+        done.add(step.name)
+        order.append(step)
+    return order

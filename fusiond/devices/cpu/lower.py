@@ -1,0 +1,230 @@
+"""CUDA C++ device source -> text that g++ compiles behind runtime/fusiond_cuda.h.
+
+Nearly everything is left to the header; only what no header can express is edited, and lines keep their numbers:
+
+    extern __shared__ float s[];               float* const s = reinterpret_cast<float*>(::fusiond_dynamic_shared);
+    static __shared__ int n;                   __shared__ int n;
+    __noinline__                               FUSIOND_NOINLINE
+    #include <cuda_runtime.h>                  (dropped: the header stands in for it)
+    #include <cooperative_groups.h>            #include "cooperative_groups.h"
+    asm volatile("bar.sync 1, 64;" ...);       FUSIOND_BARRIER(1, 64);
+
+What cannot be mapped is a `LoweringError`, except inside `#if 0` and `#if` groups that ask for `__CUDACC__` or
+`__CUDA_ARCH__`, which g++ never sees. Comments and string literals are left alone. `sizeof` and `decltype` of a
+dynamic shared array see a pointer, where CUDA sees an array of unknown length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+class LoweringError(ValueError):
+    """Device source that the processor cannot run as it stands; `line` counts from 1."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.line = line
+        self.reason = reason
+
+
+def lower(text: str) -> str:
+    """The C++ text of CUDA device source. Raises `LoweringError`."""
+    return _Lowering(text).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str  # blank, string, number, word, directive or mark
+    text: str
+    start: int
+
+
+# A directive is one token; those that hold code (#define) are left to the other rules.
+_TOKEN = re.compile(
+    r"""
+    (?P<directive>(?:(?<=\n)|\A)[ \t]*\#[ \t]*(?:include|if|ifdef|ifndef|elif|else|endif|error|warning|pragma)\b
+                  (?:\\\r?\n|/\*.*?\*/|//[^\n]*|[^\n/]|/)*)
+  | (?P<blank>\s|//(?:\\\r?\n|[^\n])*|/\*.*?\*/|\\\r?\n)
+  | (?P<string>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]*)\(.*?\)(?P=fence)"
+              |(?:u8|[uUL])?"(?:[^"\\]|\\.)*"|(?:u8|[uUL])?'(?:[^'\\]|\\.)+')
+  | (?P<number>\.?[0-9](?:[eEpP][+-]|'(?=\w)|[\w.])*)
+  | (?P<word>[A-Za-z_$][\w$]*)
+  | (?P<mark><<<|::|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
+_INCLUDE = re.compile(r"\s*#\s*include\s*[<\"]([^>\"]+)[>\"]")
+_DEVICE_ONLY = re.compile(r"\b(__CUDACC__|__CUDA_ARCH__|__NVCC__|__CUDACC_RTC__)\b|if\s+0\b")
+_BARRIER = re.compile(r"\s*(?:bar\.sync|barrier\.sync|barrier\.sync\.aligned)\s+(\d+)\s*(?:,\s*(\d+)\s*)?;?\s*")
+
+_COOPERATIVE_GROUPS = "cooperative_groups.h"
+_STANDS_IN = re.compile(
+    r"cuda|cuda_runtime|cuda_runtime_api|device_launch_parameters|device_functions|device_atomic_functions"
+    r"|math_constants|math_functions|vector_types|vector_functions|sm_\d+_\w+"
+)
+_BEYOND = re.compile(
+    r"cooperative_groups/.*|(cub|thrust|nv|cuda|cute|cutlass)/.*"
+    r"|(cuda_(fp4|fp6|fp8|fp16|bf16|pipeline|awbarrier)\w*|mma|curand\w*|cublas\w*|texture_\w+|surface_\w+)\.h(pp)?"
+)
+
+_ALIGNERS = frozenset({"__align__", "alignas", "__attribute__"})
+_SPECIFIERS = frozenset({"static", "__shared__", "__device__", "volatile", "const", "inline"})
+
+
+class _Lowering:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(_tokens(text))
+        self._significant = [i for i, token in enumerate(self._tokens) if token.kind != "blank"]
+        self._guards: list[bool] = []  # of the open #if groups: may g++ never see what stands in it?
+
+    def run(self) -> str:
+        output: list[str] = []
+        at = 0
+        while at < len(self._tokens):
+            try:
+                replacement, end = self._replace(at)
+            except LoweringError:
+                if not any(self._guards):
+                    raise
+                replacement, end = self._tokens[at].text, at + 1
+            old_lines = sum(token.text.count("\n") for token in self._tokens[at:end])
+            output += [replacement, "\n" * (old_lines - replacement.count("\n"))]
+            at = end
+        return "".join(output)
+
+    def _replace(self, at: int) -> tuple[str, int]:
+        """The text that stands for the tokens from `at` up to the returned position."""
+        token = self._tokens[at]
+        if token.kind == "directive":
+            return self._directive(token), at + 1
+        if token.text == "extern":
+            return self._dynamic_array(at) or (token.text, at + 1)
+        if token.text == "static" and self._specifies_shared(at):
+            return "", at + 1
+        if token.text == "__noinline__" and self._neighbour(at, -1) not in ("(", ","):
+            return "FUSIOND_NOINLINE", at + 1
+        if token.text in ("asm", "__asm__", "__asm"):
+            return self._assembly(at)
+        if token.text == "<<<":
+            raise self._error(token, "a kernel launch <<<...>>> is host code, only device code can be compiled")
+        return token.text, at + 1
+
+    def _directive(self, token: _Token) -> str:
+        if condition := _CONDITION.match(token.text):
+            self._enter(condition[1], bool(_DEVICE_ONLY.search(token.text)))
+        include = _INCLUDE.match(token.text)
+        if not include:
+            return token.text
+        file = include[1]
+        if file == _COOPERATIVE_GROUPS:
+            return f'#include "{_COOPERATIVE_GROUPS}"'
+        if file.endswith(".h") and _STANDS_IN.fullmatch(file.removesuffix(".h")):
+            return f"// {file}: fusiond_cuda.h stands in for it"
+        if _BEYOND.fullmatch(file):
+            raise self._error(token, f"<{file}> cannot be used on the processor")
+        return token.text
+
+    def _enter(self, condition: str, device_only: bool) -> None:
+        if condition.startswith("if"):
+            self._guards.append(device_only)
+        elif self._guards and condition == "endif":
+            self._guards.pop()
+        elif self._guards:
+            self._guards[-1] |= device_only
+
+    def _dynamic_array(self, extern: int) -> tuple[str, int] | None:
+        """`extern __shared__ T name[]` as a pointer; None when it declares something else."""
+        declaration: list[_Token] = []  # the type's tokens, and last the name
+        shared = False
+        depth = 0
+        at = extern + 1
+        while at < len(self._tokens):
+            token = self._tokens[at]
+            if token.text in _ALIGNERS:  # the arena is aligned to a page
+                at = self._behind_parentheses(at)
+                continue
+            if token.text == "decltype":
+                end = self._behind_parentheses(at)
+                declaration += self._tokens[at:end]
+                at = end
+                continue
+            if token.kind == "string" or token.text in (";", "[", "(", "{", "=") or (token.text == "," and not depth):
+                break
+            depth += {"<": 1, ">": -1}.get(token.text, 0)
+            shared |= token.text == "__shared__"
+            if token.text not in ("__shared__", "__device__"):
+                declaration.append(token)
+            at += 1
+        if not shared:
+            return None
+        return self._pointer(extern, declaration, at)
+
+    def _pointer(self, extern: int, declaration: list[_Token], stop: int) -> tuple[str, int]:
+        first = self._tokens[extern]
+        name = next((i for i in reversed(range(len(declaration))) if declaration[i].kind != "blank"), -1)
+        brackets = [i for i in self._significant if i >= stop][:3]
+        following = [self._tokens[i].text for i in brackets]
+        if name <= 0 or declaration[name].kind != "word" or following[:2] != ["[", "]"]:
+            raise self._error(first, "an extern __shared__ variable must be an array of unknown length: T name[]")
+        if following[2:] == ["["]:
+            raise self._error(first, "an extern __shared__ array of more than one dimension cannot become a pointer")
+        if following[2:] == [","]:
+            raise self._error(first, "declare one extern __shared__ array a statement")
+        kind = " ".join("".join(token.text if token.kind != "blank" else " " for token in declaration[:name]).split())
+        text = f"{kind}* const {declaration[name].text} = reinterpret_cast<{kind}*>(::fusiond_dynamic_shared)"
+        return text, brackets[1] + 1
+
+    def _assembly(self, at: int) -> tuple[str, int]:
+        """A literal `bar.sync` as a call; any other assembly is refused."""
+        opening = at
+        while opening + 1 < len(self._tokens) and self._tokens[opening].text != "(":
+            opening += 1
+        end = self._behind_parentheses(opening - 1)
+        inside = [token for token in self._tokens[opening + 1 : end - 1] if token.kind != "blank"]
+        code = ""
+        for token in inside:
+            if token.kind != "string":
+                break
+            code += token.text[1:-1]
+        if barrier := _BARRIER.fullmatch(code):
+            return f"FUSIOND_BARRIER({barrier[1]}, {barrier[2] or 'FUSIOND_WHOLE_BLOCK'})", end
+        raise self._error(self._tokens[at], "PTX assembly cannot run on the processor")
+
+    def _behind_parentheses(self, at: int) -> int:
+        """The position behind the balanced parentheses that open after `at`."""
+        depth = 0
+        for end in range(at + 1, len(self._tokens)):
+            depth += {"(": 1, ")": -1}.get(self._tokens[end].text, 0)
+            if depth == 0 and self._tokens[end].kind != "blank":
+                return end + 1
+        return len(self._tokens)
+
+    def _specifies_shared(self, at: int) -> bool:
+        for step in (-1, 1):
+            near = at
+            while (text := self._tokens[near].text) in _SPECIFIERS or self._tokens[near].kind == "blank":
+                if text == "__shared__":
+                    return True
+                near += step
+                if not 0 <= near < len(self._tokens):
+                    break
+        return False
+
+    def _neighbour(self, at: int, step: int) -> str:
+        at += step
+        while 0 <= at < len(self._tokens) and self._tokens[at].kind == "blank":
+            at += step
+        return self._tokens[at].text if 0 <= at < len(self._tokens) else ""
+
+    def _error(self, token: _Token, reason: str) -> LoweringError:
+        return LoweringError(self._text.count("\n", 0, token.start) + 1, reason)
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    for match in _TOKEN.finditer(text):
+        yield _Token(match.lastgroup or "mark", match[0], match.start())

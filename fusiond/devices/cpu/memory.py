@@ -1,0 +1,66 @@
+"""Host memory for the buffers of a Program, with guard zones round everything that is not a buffer.
+
+    [ guard zone | arena: buffer, gap, buffer ... | guard zone ]
+
+Guard zones and gaps hold a pattern; a write that misses its buffer by less than a zone is seen afterwards, one that
+misses by more meets a mapping of somebody else's or none at all (and kills the child).
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.program import Buffer
+
+GUARD_BYTES = 64 * 1024
+_PATTERN = 0xC3
+_FREED = 0xDD
+
+
+class Block:
+    """One allocation: a buffer of its own, or an arena of several."""
+
+    def __init__(self, name: str, buffers: Sequence[Buffer]) -> None:
+        self.name = name
+        self.live = True
+        self._buffers = sorted(buffers, key=lambda each: each.offset_bytes)
+        size = max(each.offset_bytes + each.size_bytes for each in buffers)
+        total = 2 * GUARD_BYTES + size
+        self._bytes: NDArray[np.uint8] = np.frombuffer(mmap.mmap(-1, total), np.uint8)
+        self.views = {each.name: self._view(each) for each in buffers}
+        for gap, _ in self._gaps():
+            gap[:] = _PATTERN
+
+    def broken(self) -> Iterator[str]:
+        """A line for each zone that somebody wrote to; the zone is mended."""
+        for gap, where in self._gaps():
+            wrong = gap != _PATTERN
+            if wrong.any():
+                yield f"{int(np.count_nonzero(wrong))} bytes written {where}"
+                gap[:] = _PATTERN
+
+    def release(self) -> None:
+        """Free: what is read from here on is a pattern, and `live` says that nobody should."""
+        self.live = False
+        for view in self.views.values():
+            view.view(np.uint8)[:] = _FREED
+
+    def _view(self, buffer: Buffer) -> NDArray[np.generic]:
+        start = GUARD_BYTES + buffer.offset_bytes
+        return self._bytes[start : start + buffer.size_bytes].view(np.dtype(buffer.dtype))
+
+    def _gaps(self) -> Iterator[tuple[NDArray[np.uint8], str]]:
+        end = 0
+        before = ""
+        for buffer in self._buffers:
+            start = GUARD_BYTES + buffer.offset_bytes
+            where = f"before {buffer.name}" if not before else f"between {before} and {buffer.name}"
+            if start > end:
+                yield self._bytes[end:start], where
+            end = start + buffer.size_bytes
+            before = buffer.name
+        yield self._bytes[end:], f"behind {before}"

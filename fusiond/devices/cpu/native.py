@@ -1,0 +1,242 @@
+"""Loads the scheduler library and kernel objects, and runs launches in this process.
+
+    g++ ... -o libfusiond_cpu.so                 commands.library(out)
+    g++ ... kernel.cpp -o kernel.so              commands.kernel(source, out), with the text of
+                                                 commands.translation_unit(lower(cuda_text), {"hist": "histogram"})
+
+    runtime = Runtime(Path("libfusiond_cpu.so"))
+    module = runtime.load(Path("kernel.so"))
+    hist = module.entry("hist")                  # FUSIOND_ENTRY(hist, histogram) in the kernel's text
+    done = runtime.launch(hist, Launch(grid=(512, 1, 1), block=(256, 1, 1), shared_bytes=80),
+                          [counts, x, np.int32(n), np.int32(20)])
+    if isinstance(done, Fault): ...              # else Finished(elapsed_ns=..., switches=...)
+
+An argument is a NumPy array (its address is passed; the kernel reads and writes it in place), a NumPy scalar, or
+the bytes of a struct. A launch runs in the calling thread, without the GIL; launches wait for each other. A kernel
+that spins for another thread never ends: run kernels in a child process with a time limit. After a `Fault` the process
+can go on, but a wild write may have damaged it: replace the child.
+
+The C side is runtime/abi.h; `ABI` and the structs below mirror it.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+ABI = 1
+MAX_SHARED_BYTES = 227 * 1024
+_CHECKED = 1
+
+Dim3 = tuple[int, int, int]
+Argument = NDArray[Any] | np.generic | bytes
+
+
+class NativeError(Exception):
+    """The library or a kernel object cannot be used as asked: a version, a name, an argument."""
+
+
+class FaultKind(Enum):
+    """Why a launch failed; the values are those of `fusiond_code`."""
+
+    BAD_LAUNCH = 1  # refused before anything ran
+    BARRIER_STUCK = 2  # every live thread waits, none in a warp operation
+    BARRIER_MISUSE = 3  # a barrier's id, count or kind cannot be right
+    WARP_STUCK = 4  # every live thread waits, some in a warp operation
+    WARP_MISUSE = 5  # a warp operation's mask, width or source lane cannot be right
+    STACK_OVERFLOW = 6
+    ILLEGAL_ADDRESS = 7
+    ARITHMETIC = 8  # an integer division that the processor refuses
+    TRAP = 9  # assert() or __trap()
+    SHARED_OVERRUN = 10  # a write behind the dynamic shared memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How a kernel is started."""
+
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int = 0
+    seed: int = 0  # 0: blocks and threads in order; any other: in a random order that the seed determines
+    checked: bool = False  # poison shared memory before each block and look for writes behind it; not for timing
+    stack_bytes: int = 0  # of one CUDA thread; 0: 64 KiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A launch that ran to its end."""
+
+    elapsed_ns: int
+    switches: int  # from one suspended CUDA thread to another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A launch that failed."""
+
+    kind: FaultKind
+    text: str  # says who waits where
+    block: Dim3
+    thread: Dim3 | None
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = (
+        ("run", ctypes.c_void_p),
+        ("module", ctypes.c_void_p),
+        ("argument_count", ctypes.c_uint32),
+        ("argument_bytes", ctypes.POINTER(ctypes.c_uint32)),
+    )
+
+
+class _Symbol(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("abi", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("entry", ctypes.POINTER(_Entry)),
+        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("stack_bytes", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+    )
+
+
+class _Report(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_int32),
+        ("block", ctypes.c_uint32 * 3),
+        ("thread", ctypes.c_uint32 * 3),
+        ("has_thread", ctypes.c_uint32),
+        ("elapsed_ns", ctypes.c_uint64),
+        ("switches", ctypes.c_uint64),
+        ("text", ctypes.c_char * 2000),
+    )
+
+
+_Exported = TypeVar("_Exported", _Entry, _Symbol)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A kernel that can be launched."""
+
+    name: str
+    argument_bytes: tuple[int, ...]
+    _module: Module  # keeps the object loaded
+    _native: _Entry
+
+
+class Module:
+    """A loaded kernel object."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise NativeError(f"cannot load {path.name}: {error}") from error
+        self._path = path
+
+    def entry(self, name: str) -> Entry:
+        """The kernel exported by FUSIOND_ENTRY(name, ...)."""
+        native = self._exported(_Entry, f"fusiond_entry_{name}")
+        sizes = tuple(native.argument_bytes[i] for i in range(native.argument_count))
+        return Entry(name, sizes, self, native)
+
+    def symbol(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of the variable exported by FUSIOND_SYMBOL(name, ...), to read and write; not beyond `close`."""
+        native = self._exported(_Symbol, f"fusiond_symbol_{name}")
+        memory = (ctypes.c_uint8 * native.bytes).from_address(native.address)
+        return np.ctypeslib.as_array(memory)
+
+    def close(self) -> None:
+        """Unloads the object; its entries and symbols are dead from then on."""
+        _ctypes.dlclose(self._library._handle)
+
+    def _exported(self, kind: type[_Exported], name: str) -> _Exported:
+        try:
+            return kind.in_dll(self._library, name)
+        except ValueError as error:
+            raise NativeError(f"{self._path.name} exports no {name}") from error
+
+
+class Runtime:
+    """The scheduler library."""
+
+    def __init__(self, library: Path) -> None:
+        # Global, because kernel objects find the scheduler's functions among the global symbols.
+        self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        self._library.fusiond_abi.restype = ctypes.c_uint32
+        if (found := self._library.fusiond_abi()) != ABI:
+            raise NativeError(f"the scheduler library is version {found}, but {ABI} is needed: build it again")
+        self._library.fusiond_run.argtypes = [ctypes.POINTER(_Launch), ctypes.POINTER(_Report)]
+        self._library.fusiond_run.restype = ctypes.c_int32
+        self._one_at_a_time = threading.Lock()
+
+    def load(self, path: Path) -> Module:
+        """Loads a kernel object. A path names one object for the life of the process: never overwrite a loaded file."""
+        return Module(path)
+
+    def launch(self, entry: Entry, launch: Launch, arguments: Sequence[Argument]) -> Finished | Fault:
+        """Runs one launch to its end; the arrays among `arguments` are read and written in place."""
+        values = pack(entry, arguments)
+        addresses = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
+        request = _Launch(
+            abi=ABI,
+            flags=_CHECKED if launch.checked else 0,
+            entry=ctypes.pointer(entry._native),
+            arguments=addresses,
+            grid=launch.grid,
+            block=launch.block,
+            shared_bytes=launch.shared_bytes,
+            stack_bytes=launch.stack_bytes,
+            seed=launch.seed,
+        )
+        report = _Report()
+        with self._one_at_a_time:
+            self._library.fusiond_run(ctypes.byref(request), ctypes.byref(report))
+        if report.code == 0:
+            return Finished(elapsed_ns=report.elapsed_ns, switches=report.switches)
+        return Fault(
+            kind=FaultKind(report.code),
+            text=report.text.decode(errors="replace"),
+            block=_dim3(report.block),
+            thread=_dim3(report.thread) if report.has_thread else None,
+        )
+
+
+def pack(entry: Entry, arguments: Sequence[Argument]) -> list[ctypes.Array[ctypes.c_char]]:
+    """The bytes of each argument as the kernel takes it; the sizes are checked against the kernel's."""
+    if len(arguments) != len(entry.argument_bytes):
+        raise NativeError(f"{entry.name} takes {len(entry.argument_bytes)} arguments, not {len(arguments)}")
+    packed = []
+    for position, (argument, size) in enumerate(zip(arguments, entry.argument_bytes, strict=True)):
+        if isinstance(argument, np.ndarray):
+            if not argument.flags.c_contiguous:
+                raise NativeError(f"argument {position} of {entry.name} is an array that is not contiguous")
+            data = argument.ctypes.data.to_bytes(8, "little")
+        else:
+            data = argument if isinstance(argument, bytes) else argument.tobytes()
+        if len(data) != size:
+            raise NativeError(f"argument {position} of {entry.name} has {size} bytes, not {len(data)}")
+        packed.append(ctypes.create_string_buffer(data, size))
+    return packed
+
+
+def _dim3(words: Sequence[int]) -> Dim3:
+    return (words[0], words[1], words[2])

@@ -1,0 +1,91 @@
+"""The cpu device: always there where g++ is. It checks everything, and its times are never an answer about a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import fusiond
+from fusiond.build import gxx
+from fusiond.devices.base import Binary, Executor
+from fusiond.devices.cpu.executor import CpuExecutor
+from fusiond.devices.cpu.native import MAX_SHARED_BYTES
+from fusiond.errors import UnknownName
+from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
+from fusiond.program import Program, Source, SourceKind, replace_sources
+from fusiond.strategy import Facts
+
+LIMITS = DeviceLimits(
+    multiprocessors=1,
+    registers_per_sm=0,  # no register file, so no caps and no occupancy
+    registers_per_block=0,
+    shared_bytes_per_sm=MAX_SHARED_BYTES,
+    shared_bytes_per_block=MAX_SHARED_BYTES,
+    threads_per_sm=2048,
+    blocks_per_sm=32,
+)
+
+
+class CpuProvider:
+    """`fusiond.devices.base.DeviceProvider` for the processor."""
+
+    kind = "cpu"
+    shares_cores = True
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        compiler = gxx.find()
+        if compiler is None:
+            return ()
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        info = DeviceInfo(
+            name="cpu",
+            model=_model(),
+            arch="cpu",
+            memory_bytes=memory,
+            evidence="emulated",
+            env=frozen({"fusiond": fusiond.__version__, "toolkit": gxx.version(compiler)}),
+            limits=LIMITS,
+        )
+        return (info,)
+
+    def missing(self) -> tuple[str, ...]:
+        line = gxx.missing()
+        return () if line is None else (f"cpu: {line}",)
+
+    def normalise(self, program: Program) -> Program:
+        """Register caps and nvcc's flags mean nothing here."""
+
+        def plain(source: Source) -> Source:
+            if source.kind is SourceKind.HOST:
+                return source
+            return dataclasses.replace(source, register_cap=None, flags=())
+
+        return dataclasses.replace(replace_sources(program, plain), issue="streams")
+
+    def build(self, source: Source, arch: str) -> Binary | BuildFailed:
+        path = gxx.build(source)
+        return path if isinstance(path, BuildFailed) else Binary(source=source.name, path=path)
+
+    def facts(self, arch: str) -> Facts:
+        return _no_facts
+
+    def executor(self, name: str) -> Executor:
+        if name != "cpu":
+            raise UnknownName("device", name, ["cpu"])
+        return CpuExecutor()
+
+
+def _no_facts(source: Source) -> None:
+    """Nothing is known of registers where there are none."""
+
+
+def _model() -> str:
+    """The processor's name, as the kernel gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return os.uname().machine

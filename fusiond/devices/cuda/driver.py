@@ -1,0 +1,279 @@
+"""The CUDA driver through ctypes: what PyCUDA has no name for, and what must be asked without a context.
+
+    identity      devices, names, UUIDs, attributes: after cuInit, never creating a context (the daemon asks these)
+    graphs        a CUDA graph captured from streams
+    memory        stream-ordered allocation, batches of copies where the driver has them
+    kernels       functions by handle, for a loop in C that launches them
+
+Handles are plain integers; a stream's is `pycuda.driver.Stream.handle`. Everything runs in the context that is current.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import uuid
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from dataclasses import dataclass
+
+from fusiond.errors import FusiondError
+
+LIBRARY = "libcuda.so.1"
+
+
+class DriverError(FusiondError):
+    """A driver call failed: `name` is the error's (`CUDA_ERROR_ILLEGAL_ADDRESS`), `call` the function's."""
+
+    def __init__(self, call: str, name: str, text: str) -> None:
+        self.call = call
+        self.name = name
+        super().__init__(f"{call}: {text} ({name})")
+
+
+class DriverMissing(FusiondError):
+    """There is no driver, or it will not start; the text says which."""
+
+
+class Attribute:
+    """Of CUdevice_attribute, those that are asked for."""
+
+    MULTIPROCESSORS = 16
+    REGISTERS_PER_BLOCK = 12
+    THREADS_PER_BLOCK = 1
+    L2_CACHE_BYTES = 38
+    THREADS_PER_SM = 39
+    MAJOR = 75
+    MINOR = 76
+    SHARED_BYTES_PER_SM = 81
+    REGISTERS_PER_SM = 82
+    SHARED_BYTES_PER_BLOCK_OPTIN = 97
+    BLOCKS_PER_SM = 106
+    RESERVED_SHARED_BYTES_PER_BLOCK = 111
+    MEMORY_POOLS = 115
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A CUDA graph, ready to be launched: handles of the graph and of its executable form."""
+
+    graph: int
+    executable: int
+
+
+class _CopyAttributes(ctypes.Structure):
+    """CUmemcpyAttributes: source access order, two locations (type, id), flags."""
+
+    _fields_ = (
+        ("source_access_order", c_int),
+        ("source_location", c_int * 2),
+        ("target_location", c_int * 2),
+        ("flags", c_uint),
+    )
+
+
+_IN_STREAM_ORDER = 1
+_CAPTURE_THREAD_LOCAL = 1
+_MAX_DYNAMIC_SHARED_BYTES = 8
+
+# Handles are pointers, and device pointers are 64 bits: both as c_ulonglong would work, but None means a null handle.
+_SIGNATURES: dict[str, tuple[object, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (POINTER(c_int),),
+    "cuDeviceGetCount": (POINTER(c_int),),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetName": (c_char_p, c_int, c_int),
+    "cuDeviceGetUuid_v2": (c_char_p, c_int),
+    "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuGetErrorString": (c_int, POINTER(c_char_p)),
+    "cuStreamBeginCapture_v2": (c_void_p, c_int),
+    "cuStreamEndCapture": (c_void_p, POINTER(c_void_p)),
+    "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, c_ulonglong),
+    "cuGraphLaunch": (c_void_p, c_void_p),
+    "cuGraphExecDestroy": (c_void_p,),
+    "cuGraphDestroy": (c_void_p,),
+    "cuMemAllocAsync": (POINTER(c_ulonglong), c_size_t, c_void_p),
+    "cuMemFreeAsync": (c_ulonglong, c_void_p),
+    "cuLaunchHostFunc": (c_void_p, c_void_p, c_void_p),
+    "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
+    "cuModuleUnload": (c_void_p,),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuLaunchCooperativeKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p)),
+    "cuMemcpyBatchAsync": (
+        *(POINTER(c_ulonglong),) * 2,
+        POINTER(c_size_t),
+        c_size_t,
+        POINTER(_CopyAttributes),
+        POINTER(c_size_t),
+        c_size_t,
+        POINTER(c_size_t),
+        c_void_p,
+    ),
+    "cuMemcpyBatchAsync_v2": (
+        *(POINTER(c_ulonglong),) * 2,
+        POINTER(c_size_t),
+        c_size_t,
+        POINTER(_CopyAttributes),
+        POINTER(c_size_t),
+        c_size_t,
+        c_void_p,
+    ),
+}
+
+
+class Driver:
+    """The driver's library, started. Raises DriverMissing where there is none or it will not start."""
+
+    def __init__(self, library: str = LIBRARY) -> None:
+        # The same order as nvidia-smi's, in every process of fusiond: `cuda:1` must mean one board.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        try:
+            self._library = ctypes.CDLL(library)
+        except OSError:
+            raise DriverMissing(f"no NVIDIA driver: {library} cannot be loaded") from None
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(self._library, name, None)
+            if function is not None:  # older drivers lack the younger ones
+                function.argtypes = arguments
+                function.restype = c_int
+        try:
+            self.call("cuInit", 0)
+        except DriverError as problem:
+            raise DriverMissing(f"the NVIDIA driver does not start: {problem}") from None
+
+    def has(self, name: str) -> bool:
+        """Whether this driver is young enough to have a function."""
+        return hasattr(self._library, name)
+
+    def address(self, name: str) -> int:
+        """A function's address, for C code that calls the driver."""
+        return ctypes.cast(getattr(self._library, name), c_void_p).value or 0
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function of the driver. Raises DriverError."""
+        function = getattr(self._library, name, None)
+        if function is None:
+            raise DriverError(name, "CUDA_ERROR_NOT_SUPPORTED", "this driver is too old")
+        status = function(*arguments)
+        if status != 0:
+            raise DriverError(name, *self.error(status))
+
+    def error(self, status: int) -> tuple[str, str]:
+        """Name and text of an error code."""
+        found = []
+        for ask in ("cuGetErrorName", "cuGetErrorString"):
+            text = c_char_p()
+            known = getattr(self._library, ask)(status, byref(text)) == 0 and text.value is not None
+            found.append((text.value or b"").decode() if known else f"error {status}")
+        return found[0], found[1]
+
+    # --- identity ---------------------------------------------------------------------------------------
+
+    def version(self) -> str:
+        """The newest CUDA that this driver speaks: `13.0`."""
+        number = c_int()
+        self.call("cuDriverGetVersion", byref(number))
+        return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+    def count(self) -> int:
+        number = c_int()
+        self.call("cuDeviceGetCount", byref(number))
+        return number.value
+
+    def name(self, device: int) -> str:
+        """As the driver calls the model: `NVIDIA H200`."""
+        text = ctypes.create_string_buffer(256)
+        self.call("cuDeviceGetName", text, len(text), self._handle(device))
+        return text.value.decode()
+
+    def uuid(self, device: int) -> str:
+        """`GPU-xxxxxxxx-...`, or `MIG-...` for a slice of one."""
+        raw = ctypes.create_string_buffer(16)
+        self.call("cuDeviceGetUuid_v2", raw, self._handle(device))
+        prefix = "MIG" if " MIG " in self.name(device) else "GPU"
+        return f"{prefix}-{uuid.UUID(bytes=raw.raw)}"
+
+    def memory_bytes(self, device: int) -> int:
+        size = c_size_t()
+        self.call("cuDeviceTotalMem_v2", byref(size), self._handle(device))
+        return size.value
+
+    def attribute(self, device: int, attribute: int) -> int:
+        value = c_int()
+        self.call("cuDeviceGetAttribute", byref(value), attribute, self._handle(device))
+        return value.value
+
+    def _handle(self, device: int) -> int:
+        handle = c_int()
+        self.call("cuDeviceGet", byref(handle), device)
+        return handle.value
+
+    # --- graphs -----------------------------------------------------------------------------------------
+
+    def begin_capture(self, stream: int) -> None:
+        """What is enqueued on the stream from now on, and on streams that wait for it, becomes a graph."""
+        self.call("cuStreamBeginCapture_v2", stream, _CAPTURE_THREAD_LOCAL)
+
+    def end_capture(self, stream: int) -> Graph:
+        graph, executable = c_void_p(), c_void_p()
+        self.call("cuStreamEndCapture", stream, byref(graph))
+        self.call("cuGraphInstantiateWithFlags", byref(executable), graph, 0)
+        return Graph(graph.value or 0, executable.value or 0)
+
+    def launch_graph(self, graph: Graph, stream: int) -> None:
+        self.call("cuGraphLaunch", graph.executable, stream)
+
+    def destroy_graph(self, graph: Graph) -> None:
+        self.call("cuGraphExecDestroy", graph.executable)
+        self.call("cuGraphDestroy", graph.graph)
+
+    # --- memory -----------------------------------------------------------------------------------------
+
+    def allocate(self, size_bytes: int, stream: int) -> int:
+        """Stream-ordered allocation (cudaMallocAsync); the address."""
+        address = c_ulonglong()
+        self.call("cuMemAllocAsync", byref(address), size_bytes, stream)
+        return address.value
+
+    def free(self, address: int, stream: int) -> None:
+        self.call("cuMemFreeAsync", address, stream)
+
+    @property
+    def copies_in_batches(self) -> bool:
+        """Whether `copy_batch` is there (drivers of CUDA 12.8 and later)."""
+        return self.has("cuMemcpyBatchAsync_v2") or self.has("cuMemcpyBatchAsync")
+
+    def copy_batch(self, copies: Sequence[tuple[int, int, int]], stream: int) -> None:
+        """Several (target, source, bytes) as one call, in no order among themselves; addresses need not neighbour."""
+        count = len(copies)
+        targets = (c_ulonglong * count)(*(each[0] for each in copies))
+        sources = (c_ulonglong * count)(*(each[1] for each in copies))
+        sizes = (c_size_t * count)(*(each[2] for each in copies))
+        attributes = _CopyAttributes(source_access_order=_IN_STREAM_ORDER)
+        first = c_size_t(0)  # the attributes hold from the first copy on
+        common = (targets, sources, sizes, count, byref(attributes), byref(first), 1)
+        if self.has("cuMemcpyBatchAsync_v2"):
+            self.call("cuMemcpyBatchAsync_v2", *common, stream)
+        else:
+            self.call("cuMemcpyBatchAsync", *common, byref(c_size_t()), stream)
+
+    # --- kernels ----------------------------------------------------------------------------------------
+
+    def load_module(self, image: bytes) -> int:
+        module = c_void_p()
+        self.call("cuModuleLoadData", byref(module), image)
+        return module.value or 0
+
+    def unload_module(self, module: int) -> None:
+        self.call("cuModuleUnload", module)
+
+    def function(self, module: int, name: str, *, dynamic_shared_bytes: int = 0) -> int:
+        """A kernel's handle, allowed to use so much dynamic shared memory."""
+        function = c_void_p()
+        self.call("cuModuleGetFunction", byref(function), module, name.encode())
+        if dynamic_shared_bytes:
+            self.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, dynamic_shared_bytes)
+        return function.value or 0

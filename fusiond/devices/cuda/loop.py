@@ -1,0 +1,332 @@
+"""A Program's steps issued by a loop in C and timed on the wall clock: what a host program that calls the driver would see.
+
+Python issues a step in 5 to 10 us, as long as a small copy takes; where host work is inside the span that cost cannot be
+hidden behind a gate, so it is avoided. The loop calls the driver through a table of addresses and host functions through
+trampolines, which the compiler makes from the functions' own types:
+
+    fusiond_call_N(void** values)      calls the N-th entry of a host source
+    fusiond_sizes_N()                  the bytes of each of its parameters, ended by 0
+
+Where the loop cannot be built (no g++), or a host library has no trampolines, `fusiond.devices.cuda.loaded` times the steps as
+Python issues them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, Structure, byref, c_double, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from pathlib import Path
+
+from fusiond.build import gxx
+from fusiond.devices.base import ExecutionError
+from fusiond.devices.cuda import arguments
+from fusiond.devices.cuda.driver import Driver
+from fusiond.devices.cuda.failures import outcome_of
+from fusiond.devices.cuda.memory import ProgramMemory, arenas
+from fusiond.errors import DeviceError
+from fusiond.model import BuildFailed, Outcome
+from fusiond.program import (
+    Alloc,
+    Argument,
+    Copy,
+    FillStep,
+    Free,
+    HostCall,
+    Launch,
+    Memory,
+    Pointer,
+    Program,
+    Source,
+    SourceKind,
+    Step,
+)
+
+_TRAMPOLINES = """
+#include <utility>
+namespace fusiond_host {
+template <class... A> constexpr unsigned all_sizes[] = {unsigned(sizeof(A))..., 0u};
+template <class R, class... A> const unsigned* sizes(R (*)(A...)) { return all_sizes<A...>; }
+template <class R, class... A, std::size_t... I>
+void call(R (*function)(A...), void** values, std::index_sequence<I...>) {
+    function(*static_cast<A*>(values[I])...);
+}
+template <class R, class... A> void call(R (*function)(A...), void** values) {
+    call(function, values, std::index_sequence_for<A...>{});
+}
+}  // namespace fusiond_host
+"""
+
+LOOP = r"""
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+// Device pointers are 64-bit integers, handles are void*; every function of the driver returns 0 or an error code.
+struct Driver {
+    int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+    int (*to_device)(uint64_t, const void*, size_t, void*);
+    int (*to_host)(void*, uint64_t, size_t, void*);
+    int (*within_device)(uint64_t, uint64_t, size_t, void*);
+    int (*fill)(uint64_t, unsigned char, size_t, void*);
+    int (*synchronize)(void*);
+    int (*record)(void*, void*);
+    int (*stream_waits)(void*, void*, unsigned);
+    int (*host_waits)(void*);
+    int (*allocate)(uint64_t*, size_t, void*);
+    int (*free)(uint64_t, void*);
+    int (*allocate_pinned)(void**, size_t, unsigned);
+    int (*free_pinned)(void*);
+};
+enum Kind { LAUNCH, TO_DEVICE, TO_HOST, WITHIN_DEVICE, WITHIN_HOST, FILL, FILL_HOST, HOST, ALLOC, FREE };
+enum Where { DEVICE, PAGEABLE, PINNED };
+struct Step {
+    int kind, where, stream, value;
+    unsigned shape[7];  // grid, block, shared bytes
+    int waits;
+    void** events;      // what it waits for, on other streams
+    void* done;         // recorded after it, for those who wait for it; null when nobody does
+    void* function;     // a kernel, or a trampoline
+    void** values;
+    uint64_t* target;   // slots that hold addresses: an allocation changes them
+    uint64_t* source;
+    size_t bytes;
+    int slots;          // of an allocation: the buffers in it
+    uint64_t** slot;
+    uint64_t* offset;
+};
+
+static int step(const Driver& cuda, Step& it, void* stream) {
+    bool on_host = it.kind == HOST || it.kind == WITHIN_HOST || it.kind == FILL_HOST || it.kind == ALLOC || it.kind == FREE;
+    for (int i = 0; i < it.waits; i++)
+        if (int error = on_host ? cuda.host_waits(it.events[i]) : cuda.stream_waits(stream, it.events[i], 0)) return error;
+    // Device memory is allocated and freed in stream order; every other host action waits for its stream.
+    if (on_host && !((it.kind == ALLOC || it.kind == FREE) && it.where == DEVICE))
+        if (int error = cuda.synchronize(stream)) return error;
+    int error = 0;
+    switch (it.kind) {
+        case LAUNCH:
+            error = cuda.launch(it.function, it.shape[0], it.shape[1], it.shape[2], it.shape[3], it.shape[4], it.shape[5],
+                                it.shape[6], stream, it.values, nullptr);
+            break;
+        case TO_DEVICE: error = cuda.to_device(*it.target, (void*)*it.source, it.bytes, stream); break;
+        case TO_HOST: error = cuda.to_host((void*)*it.target, *it.source, it.bytes, stream); break;
+        case WITHIN_DEVICE: error = cuda.within_device(*it.target, *it.source, it.bytes, stream); break;
+        case WITHIN_HOST: memmove((void*)*it.target, (void*)*it.source, it.bytes); break;
+        case FILL: error = cuda.fill(*it.target, (unsigned char)it.value, it.bytes, stream); break;
+        case FILL_HOST: memset((void*)*it.target, it.value, it.bytes); break;
+        case HOST: ((void (*)(void**))it.function)(it.values); break;
+        case ALLOC: {
+            uint64_t base = 0;
+            if (it.where == DEVICE) error = cuda.allocate(&base, it.bytes, stream);
+            else if (it.where == PINNED) error = cuda.allocate_pinned((void**)&base, it.bytes, 0);
+            else if (!(base = (uint64_t)aligned_alloc(4096, (it.bytes + 4095) / 4096 * 4096))) error = 2;
+            if (!error) {
+                *it.target = base;
+                for (int i = 0; i < it.slots; i++) *it.slot[i] = base + it.offset[i];
+            }
+            break;
+        }
+        case FREE:
+            if (it.where == DEVICE) error = cuda.free(*it.target, stream);
+            else if (it.where == PINNED) error = cuda.free_pinned((void*)*it.target);
+            else free((void*)*it.target);
+            *it.target = 0;
+            break;
+    }
+    if (!error && it.done) error = cuda.record(it.done, stream);
+    return error;
+}
+
+static int join(const Driver& cuda, void** streams, int count) {
+    for (int i = 0; i < count; i++)
+        if (int error = cuda.synchronize(streams[i])) return error;
+    return 0;
+}
+
+// One run of all steps. `span_us` is from the first to the end of the last counted step, `failed` the step of an error.
+extern "C" int fusiond_run(const Driver* cuda, Step* steps, int count, int first, int last, void** streams, int width,
+                           double* span_us, int* failed) {
+    using clock = std::chrono::steady_clock;
+    clock::time_point begun;
+    for (int i = 0; i < count; i++) {
+        *failed = i;
+        if (i == first) {
+            if (int error = join(*cuda, streams, width)) return error;
+            begun = clock::now();
+        }
+        if (int error = step(*cuda, steps[i], streams[steps[i].stream])) return error;
+        if (i == last) {
+            if (int error = join(*cuda, streams, width)) return error;
+            *span_us = std::chrono::duration<double, std::micro>(clock::now() - begun).count();
+        }
+    }
+    return join(*cuda, streams, width);
+}
+"""
+
+_DRIVER_FUNCTIONS = (
+    "cuLaunchKernel",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuStreamSynchronize",
+    "cuEventRecord",
+    "cuStreamWaitEvent",
+    "cuEventSynchronize",
+    "cuMemAllocAsync",
+    "cuMemFreeAsync",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+)
+"""In the order of `struct Driver`."""
+_EVENT_WITHOUT_TIMING = 2
+_LAUNCH, _TO_DEVICE, _TO_HOST, _WITHIN_DEVICE, _WITHIN_HOST, _FILL, _FILL_HOST, _HOST, _ALLOC, _FREE = range(10)
+_WHERE = {Memory.DEVICE: 0, Memory.PAGEABLE: 1, Memory.PINNED: 2}
+
+
+class _Step(Structure):
+    _fields_ = (
+        ("kind", c_int),
+        ("where", c_int),
+        ("stream", c_int),
+        ("value", c_int),
+        ("shape", c_uint * 7),
+        ("waits", c_int),
+        ("events", POINTER(c_void_p)),
+        ("done", c_void_p),
+        ("function", c_void_p),
+        ("values", POINTER(c_void_p)),
+        ("target", POINTER(c_uint64)),
+        ("source", POINTER(c_uint64)),
+        ("bytes", c_size_t),
+        ("slots", c_int),
+        ("slot", POINTER(c_void_p)),
+        ("offset", POINTER(c_uint64)),
+    )
+
+
+def with_trampolines(source: Source) -> Source:
+    """A host source that also exports a trampoline for each entry."""
+    lines = [source.text.rstrip("\n"), _TRAMPOLINES]
+    for index, entry in enumerate(source.entries):
+        lines.append(f'#line 1 "entry {entry}"')
+        lines.append(f'extern "C" void fusiond_call_{index}(void** values) {{ fusiond_host::call(&{entry}, values); }}')
+        lines.append(f'extern "C" const unsigned* fusiond_sizes_{index}() {{ return fusiond_host::sizes(&{entry}); }}')
+    return dataclasses.replace(source, text="\n".join(lines) + "\n")
+
+
+def loop_library() -> ctypes.CDLL | None:
+    """The loop, built on first use and kept in the build cache; None where there is no compiler."""
+    source = Source(name="fusiond_loop", kind=SourceKind.HOST, text=LOOP, entries=("fusiond_run",))
+    try:
+        path = gxx.build(source)
+    except DeviceError:
+        return None
+    return None if isinstance(path, BuildFailed) else ctypes.CDLL(str(path))
+
+
+class HostFunctions:
+    """The trampolines of a host library. Raises LookupError when it has none (somebody else built it)."""
+
+    def __init__(self, source: Source, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+        self._source = source
+        if not hasattr(self._library, "fusiond_call_0"):
+            raise LookupError(f"{path.name} has no trampolines")
+
+    def address(self, entry: str) -> int:
+        function = getattr(self._library, f"fusiond_call_{self._source.entries.index(entry)}")
+        return ctypes.cast(function, c_void_p).value or 0
+
+    def sizes(self, entry: str) -> tuple[int, ...]:
+        """The bytes of each parameter."""
+        function = getattr(self._library, f"fusiond_sizes_{self._source.entries.index(entry)}")
+        function.restype = POINTER(c_uint)
+        sizes, found = function(), []
+        while sizes[len(found)]:
+            found.append(int(sizes[len(found)]))
+        return tuple(found)
+
+
+class TimedLoop:
+    """The steps of one Program as the C loop takes them. Close it before the memory is freed."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        driver: Driver,
+        program: Program,
+        memory: ProgramMemory,
+        kernels: Mapping[str, int],
+        hosts: Mapping[str, HostFunctions],
+        streams: Sequence[int],
+        numbers: Mapping[int, int],
+    ) -> None:
+        """`kernels`: step name -> function handle; `streams`: handles; `numbers`: a step's stream -> index in `streams`."""
+        self._driver = driver
+        self._program = program
+        self._memory = memory
+        self._run = library.fusiond_run
+        self._run.restype = c_int
+        self._table = (c_void_p * len(_DRIVER_FUNCTIONS))(*(driver.address(each) for each in _DRIVER_FUNCTIONS))
+        self._streams = (c_void_p * len(streams))(*streams)
+        self._keep: list[object] = []
+        """What the C side points to."""
+        self._events: dict[str, int] = {}
+        self._slots = {each.name: c_uint64(memory.address(each.name)) for each in program.buffers}
+        self._arenas = arenas(program)
+        self._bases = {
+            step.arena: c_uint64(0) for step in program.steps if isinstance(step, Alloc | Free)
+        }
+        counted = [index for index, step in enumerate(program.steps) if step.counted]
+        self._first, self._last = counted[0], counted[-1]
+        by_name = {step.name: step for step in program.steps}
+        awaited = {
+            name for step in program.steps for name in step.after if by_name[name].stream != step.stream
+        }
+        for name in awaited:
+            event = c_void_p()
+            driver.call("cuEventCreate", byref(event), _EVENT_WITHOUT_TIMING)
+            self._events[name] = event.value or 0
+        made = [self._step(each, kernels, hosts, numbers, by_name) for each in program.steps]
+        self._steps = (_Step * len(made))(*made)
+
+    def span_us(self) -> float:
+        """One run; the counted span in microseconds. What the plan allocates is allocated in this very run."""
+        for name, slot in self._slots.items():
+            slot.value = self._memory.address(name)
+        span, failed = c_double(), c_int()
+        status = self._run(
+            self._table, self._steps, len(self._steps), self._first, self._last,
+            self._streams, len(self._streams), byref(span), byref(failed),
+        )  # fmt: skip
+        if status != 0:
+            name, text = self._driver.error(status)
+            step = self._program.steps[failed.value].name
+            raise ExecutionError(outcome_of(text), f"step {step!r}: {text} ({name})")
+        self._release()
+        return span.value
+
+    def close(self) -> None:
+        for event in self._events.values():
+            self._driver.call("cuEventDestroy_v2", event)
+        self._events.clear()
+
+    def _release(self) -> None:
+        """Free what the plan allocated and did not free."""
+        libc = ctypes.CDLL(None)
+        for arena, base in self._bases.items():
+            if base.value == 0:
+                continue
+            memory = self._members(arena)[0].memory
+            if memory is Memory.DEVICE:
+                self._driver.free(base.value, self._streams[0] or 0)
+            elif memory is Memory.PINNED:
+                self._driver.call("cuMemFreeHost", base.value)
+            else:
+                libc.free(c_void_p(base.value))
+            base.value = 0

@@ -1,0 +1,203 @@
+"""A Program's buffers on the device and on the host, each allocation between two guard zones.
+
+    | guard 4 KiB | buffer, or the buffers of an arena at their offsets | guard 4 KiB |
+
+A guard begins at the very byte where the allocation's last buffer ends, so an overrun by one element is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.devices.base import Array, ExecutionError
+from fusiond.model import Outcome
+from fusiond.program import Buffer, Memory, Program, Role
+
+GUARD_BYTES = 4096
+GUARD_BYTE = 0xDB
+"""Not 0, not all ones, not what poison consists of: what a stray kernel is unlikely to write."""
+_PAGE = 4096
+
+Raw = NDArray[np.uint8]
+
+
+class Block:
+    """One allocation, or the variable of a module: `address` in bytes, and the host's view of it unless it is device
+    memory."""
+
+    def __init__(self, cuda: Any, memory: Memory, size_bytes: int, *, address: int | None = None) -> None:
+        """Allocates with guard zones; with `address` it wraps a module's variable, which has none."""
+        self._cuda = cuda
+        self.size_bytes = size_bytes
+        self.guarded = address is None
+        self.array: Raw | None = None
+        self._whole: Raw | None = None
+        self._allocation: Any = None
+        if address is not None:
+            self.address = address
+            return
+        total = size_bytes + 2 * GUARD_BYTES
+        if memory is Memory.DEVICE:
+            self._allocation = cuda.mem_alloc(total)
+            self.address = int(self._allocation) + GUARD_BYTES
+            for start in (self.address - GUARD_BYTES, self.address + size_bytes):
+                cuda.memset_d8(start, GUARD_BYTE, GUARD_BYTES)
+            return
+        if memory is Memory.PINNED:
+            self._whole = cuda.pagelocked_empty(total, np.uint8)
+        else:
+            spare = np.empty(total + _PAGE, np.uint8)
+            start = -spare.ctypes.data % _PAGE
+            self._whole = spare[start : start + total]
+        assert self._whole is not None
+        self._whole[:GUARD_BYTES] = GUARD_BYTE
+        self._whole[GUARD_BYTES + size_bytes :] = GUARD_BYTE
+        self.array = self._whole[GUARD_BYTES : GUARD_BYTES + size_bytes]
+        self.address = self._whole.ctypes.data + GUARD_BYTES
+
+    def write(self, offset: int, data: Raw) -> None:
+        if self.array is not None:
+            self.array[offset : offset + data.size] = data
+        else:
+            self._cuda.memcpy_htod(self.address + offset, data)
+
+    def read(self, offset: int, size_bytes: int) -> Raw:
+        if self.array is not None:
+            return self.array[offset : offset + size_bytes].copy()
+        data = np.empty(size_bytes, np.uint8)
+        self._cuda.memcpy_dtoh(data, self.address + offset)
+        return data
+
+    def broken(self) -> tuple[str, ...]:
+        """`before`, `after`: where the guard zones were written to, with the distance of the nearest byte."""
+        if not self.guarded:
+            return ()
+        if self._whole is not None:
+            left, right = self._whole[:GUARD_BYTES], self._whole[-GUARD_BYTES:]
+        else:
+            left, right = np.empty(GUARD_BYTES, np.uint8), np.empty(GUARD_BYTES, np.uint8)
+            self._cuda.memcpy_dtoh(left, self.address - GUARD_BYTES)
+            self._cuda.memcpy_dtoh(right, self.address + self.size_bytes)
+        found = []
+        (before,) = np.nonzero(left != GUARD_BYTE)
+        if before.size:
+            found.append(f"{GUARD_BYTES - int(before[-1])} bytes before it")
+        (after,) = np.nonzero(right != GUARD_BYTE)
+        if after.size:
+            found.append(f"{int(after[0])} bytes after its end")
+        return tuple(found)
+
+    def free(self) -> None:
+        if self._allocation is not None:
+            self._allocation.free()
+        self._allocation = self._whole = self.array = None
+
+
+class ProgramMemory:
+    """All buffers of one Program: `blocks` by arena, or by buffer where it has none of its own.
+
+    `symbols` holds (address, size in bytes) of the buffers that are a module's variables.
+    """
+
+    def __init__(self, cuda: Any, program: Program, symbols: dict[str, tuple[int, int]]) -> None:
+        self._cuda = cuda
+        self._buffers = {each.name: each for each in program.buffers}
+        self.blocks: dict[str, Block] = {}
+        self._pristine: dict[str, Any] = {}
+        try:
+            for buffer in program.buffers:
+                if buffer.symbol is not None:
+                    address, size = symbols[buffer.name]
+                    if size < buffer.size_bytes:
+                        raise ExecutionError(
+                            Outcome.LAUNCH_REFUSED,
+                            f"buffer {buffer.name!r} has {buffer.size_bytes} bytes, {buffer.symbol} has {size}",
+                        )
+                    self.blocks[buffer.name] = Block(cuda, Memory.DEVICE, buffer.size_bytes, address=address)
+                elif buffer.arena is None:
+                    self.blocks[buffer.name] = Block(cuda, buffer.memory, buffer.size_bytes)
+            for arena, members in arenas(program).items():
+                size = max(each.offset_bytes + each.size_bytes for each in members)
+                self.blocks[arena] = Block(cuda, members[0].memory, size)
+        except BaseException:
+            self.free()
+            raise
+
+    def place(self, name: str) -> tuple[Block, int]:
+        """The block of a buffer and its offset there."""
+        buffer = self._buffers[name]
+        if buffer.arena is not None and buffer.symbol is None:
+            return self.blocks[buffer.arena], buffer.offset_bytes
+        return self.blocks[name], 0
+
+    def address(self, name: str) -> int:
+        block, offset = self.place(name)
+        return block.address + offset
+
+    def span(self, names: Sequence[str]) -> tuple[Block, int, int]:
+        """Block, offset and bytes of a run of neighbouring buffers, from the first's start to the last's end."""
+        block, start = self.place(names[0])
+        last, offset = self.place(names[-1])
+        if last is not block or any(self.place(each)[0] is not block for each in names):
+            raise ExecutionError(Outcome.LAUNCH_REFUSED, f"buffers {', '.join(names)} do not lie in one arena")
+        return block, start, offset + self._buffers[names[-1]].size_bytes - start
+
+    def write(self, name: str, data: Array) -> None:
+        buffer = self._buffers[name]
+        wanted = np.dtype(buffer.dtype)
+        if data.shape != (buffer.elements,) or data.dtype != wanted:
+            raise ValueError(f"{name}: {data.dtype}{data.shape} is not {wanted}({buffer.elements},)")
+        block, offset = self.place(name)
+        block.write(offset, np.ascontiguousarray(data).view(np.uint8))
+
+    def read(self, name: str) -> Array:
+        buffer = self._buffers[name]
+        block, offset = self.place(name)
+        return block.read(offset, buffer.size_bytes).view(np.dtype(buffer.dtype))
+
+    def snapshot(self) -> None:
+        """Copies of the inout buffers that are reset for each run, on the side where they live."""
+        for buffer in self._buffers.values():
+            if buffer.role is not Role.INOUT or buffer.reset != "each_run":
+                continue
+            block, offset = self.place(buffer.name)
+            if block.array is not None:
+                self._pristine[buffer.name] = block.read(offset, buffer.size_bytes)
+            else:
+                copy = self._pristine.get(buffer.name) or self._cuda.mem_alloc(buffer.size_bytes)
+                self._cuda.memcpy_dtod(int(copy), block.address + offset, buffer.size_bytes)
+                self._pristine[buffer.name] = copy
+
+    def restore(self) -> None:
+        for name, copy in self._pristine.items():
+            block, offset = self.place(name)
+            if block.array is not None:
+                block.write(offset, copy)
+            else:
+                self._cuda.memcpy_dtod(block.address + offset, int(copy), self._buffers[name].size_bytes)
+
+    def broken_guards(self) -> tuple[str, ...]:
+        """One line for each allocation round which something was written."""
+        return tuple(f"{name}: {each}" for name, block in self.blocks.items() for each in block.broken())
+
+    def free(self) -> None:
+        for copy in self._pristine.values():
+            if hasattr(copy, "free"):
+                copy.free()
+        self._pristine.clear()
+        for block in self.blocks.values():
+            block.free()
+        self.blocks.clear()
+
+
+def arenas(program: Program) -> dict[str, list[Buffer]]:
+    """Arena -> its buffers."""
+    found: dict[str, list[Buffer]] = {}
+    for buffer in program.buffers:
+        if buffer.arena is not None and buffer.symbol is None:
+            found.setdefault(buffer.arena, []).append(buffer)
+    return found

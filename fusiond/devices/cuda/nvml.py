@@ -1,0 +1,91 @@
+"""What NVML knows of a GPU: clock, temperature, throttling, who else is there. Everything degrades to "not known".
+
+The library is `pynvml` of the package nvidia-ml-py, part of the extra `fusiond[cuda]`. NVML needs no context, so the daemon's
+process may ask as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from fusiond.model import DeviceState
+
+try:
+    import pynvml
+except ImportError:  # the extra is not installed
+    pynvml = None
+
+_REASONS = {
+    # NVML's bit: the word in DeviceState.throttle. Idle and clocks that a user set are no throttling.
+    0x0000000000000004: "power_cap",
+    0x0000000000000008: "hw_slowdown",
+    0x0000000000000010: "sync_boost",
+    0x0000000000000020: "sw_thermal",
+    0x0000000000000040: "hw_thermal",
+    0x0000000000000080: "hw_power_brake",
+}
+
+
+class Sensors:
+    """The sensors of one device, by UUID (`GPU-...` or `MIG-...`)."""
+
+    def __init__(self, uuid: str) -> None:
+        self._handle: Any = None
+        if pynvml is None:
+            return
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            # Clocks and temperature belong to the whole board; a slice of one has none of its own.
+            if uuid.startswith("MIG-"):
+                self._handle = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self._handle)
+
+    @property
+    def present(self) -> bool:
+        return self._handle is not None
+
+    def state(self) -> DeviceState:
+        """The device now; fields that NVML does not answer are None or empty."""
+        if not self.present:
+            return DeviceState()
+        clock = self._ask("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")
+        temperature = self._ask("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU")
+        return DeviceState(
+            clock_mhz=None if clock is None else float(clock),
+            temperature_c=None if temperature is None else float(temperature),
+            throttle=self._throttle(),
+            others=self._others(),
+        )
+
+    def driver_version(self) -> str | None:
+        """The driver's own version: `580.65.06`."""
+        if not self.present:
+            return None
+        with contextlib.suppress(pynvml.NVMLError):
+            version = pynvml.nvmlSystemGetDriverVersion()
+            return version.decode() if isinstance(version, bytes) else str(version)
+        return None
+
+    def _throttle(self) -> str:
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        return ",".join(word for bit, word in _REASONS.items() if int(bits) & bit)
+
+    def _others(self) -> int:
+        """Processes with a compute context, without this one and its parent (inside a container NVML may see none)."""
+        ours = {os.getpid(), os.getppid()}
+        found = self._ask("nvmlDeviceGetComputeRunningProcesses") or []
+        return sum(each.pid not in ours for each in found)
+
+    def _ask(self, function: str, constant: str | None = None) -> Any:
+        call = getattr(pynvml, function, None)
+        if call is None:
+            return None
+        arguments = [self._handle] + ([getattr(pynvml, constant)] if constant else [])
+        try:
+            return call(*arguments)
+        except pynvml.NVMLError:  # not supported on this board, or not allowed to this user
+            return None

@@ -1,0 +1,51 @@
+"""Host functions: `extern "C"` entry points of a shared object, called with pointers and scalars."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fusiond.devices.base import ExecutionError
+from fusiond.model import Outcome
+from fusiond.program import Argument, Bytes, Pointer
+
+_SCALARS: dict[str, Any] = {
+    "bool": ctypes.c_bool,
+    "int8": ctypes.c_int8,
+    "uint8": ctypes.c_uint8,
+    "int16": ctypes.c_int16,
+    "uint16": ctypes.c_uint16,
+    "int32": ctypes.c_int32,
+    "uint32": ctypes.c_uint32,
+    "int64": ctypes.c_int64,
+    "uint64": ctypes.c_uint64,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
+
+
+class HostLibrary:
+    """A loaded host source."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+
+    def call(self, entry: str, arguments: tuple[Argument, ...], address: Callable[[str], int]) -> None:
+        """Call an entry; `address` gives where a buffer lies. ExecutionError for what a host function cannot take."""
+        try:
+            function = self._library[entry]
+        except AttributeError:
+            raise ExecutionError(Outcome.BUILD_FAILED, f'there is no extern "C" function {entry!r}') from None
+        function.restype = None
+        function(*(_packed(each, address) for each in arguments))
+
+
+def _packed(argument: Argument, address: Callable[[str], int]) -> object:
+    if isinstance(argument, Pointer):
+        return ctypes.c_void_p(address(argument.buffer))
+    if isinstance(argument, Bytes) or argument.dtype not in _SCALARS:
+        raise ExecutionError(Outcome.LAUNCH_REFUSED, "a host function takes pointers and plain scalars only")
+    packed: object = _SCALARS[argument.dtype](argument.value)
+    return packed

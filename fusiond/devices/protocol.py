@@ -1,0 +1,102 @@
+"""What the daemon's process and the child say to each other: one JSON document a line, on the child's own pipe.
+
+Reference   run a bundle on a seed and keep its outputs: the truth that candidates are compared with
+Check       run a bundle on seeds, compare its outputs with references, check the guard zones
+Sample      time a bundle, alone or in pairs with another
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fusiond.devices.timing import Sampling
+from fusiond.keys import plain
+from fusiond.model import DeviceState, MeasureFailed, Measurement, Outcome, Purpose
+
+READY = "ready"
+"""The child's first line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    bundle: str
+    seed: int
+    outputs: str
+    """Where to write the outputs: an .npz, arrays named like the buffers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    bundle: str
+    references: tuple[tuple[int, str], ...]
+    """(seed, .npz) pairs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    candidate: str
+    baseline: str | None
+    plan: Sampling
+
+
+Request: TypeAlias = Reference | Check | Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The outputs are right. `worst` as in `fusiond.devices.compare.Comparison`."""
+
+    worst: float
+
+
+Reply: TypeAlias = Measurement | Checked | MeasureFailed
+_REQUESTS: dict[str, Any] = {each.__name__: each for each in (Reference, Check, Sample)}
+
+
+def encode_request(request: Request) -> str:
+    return json.dumps({"do": type(request).__name__, **plain(request)})
+
+
+def decode_request(line: str) -> Request:
+    values = json.loads(line)
+    kind = _REQUESTS[values.pop("do")]
+    if "plan" in values:
+        values["plan"] = Sampling(**{**values["plan"], "purpose": Purpose(values["plan"]["purpose"])})
+    if "references" in values:
+        values["references"] = tuple((seed, path) for seed, path in values["references"])
+    request: Request = kind(**values)
+    return request
+
+
+def encode_reply(reply: Reply) -> str:
+    return json.dumps({"is": type(reply).__name__, **plain(reply)})
+
+
+def decode_reply(line: str) -> Reply:
+    """ValueError when the line is no reply."""
+    values = json.loads(line)
+    kind = values.pop("is", None)
+    if kind == "Checked":
+        return Checked(**values)
+    if kind == "MeasureFailed":
+        return MeasureFailed(outcome=Outcome(values["outcome"]), reason=values["reason"])
+    if kind == "Measurement":
+        return measurement(values)
+    raise ValueError(f"not a reply: {line[:200]!r}")
+
+
+def measurement(values: dict[str, Any]) -> Measurement:
+    """A Measurement from its JSON form."""
+    return Measurement(
+        **{
+            **values,
+            "span_us": tuple(values["span_us"]),
+            "baseline_us": tuple(values["baseline_us"]),
+            "wall_us": tuple(values["wall_us"]),
+            "purpose": Purpose(values["purpose"]),
+            "before": DeviceState(**values["before"]),
+            "after": DeviceState(**values["after"]),
+        }
+    )

@@ -1,0 +1,162 @@
+"""Owns the child process of one device: starts it, speaks to it, kills it when it hangs, replaces it when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Protocol
+
+from fusiond.devices import protocol
+from fusiond.devices.base import DeviceProvider
+from fusiond.errors import DeviceError
+from fusiond.model import DeviceInfo, MeasureFailed, Outcome
+
+log = logging.getLogger(__name__)
+
+START_SECS = 60.0
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
+
+
+class Runner(Protocol):
+    """What the tuner needs of a device; the supervisor is the one for real devices."""
+
+    device: DeviceInfo
+
+    def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply: ...
+
+    def fresh(self) -> None:
+        """Make sure that the next call is the first of a new process."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Supervisor:
+    """`call` never raises for what a Program does; it raises DeviceError when no child can be started at all."""
+
+    def __init__(self, provider: DeviceProvider, device: DeviceInfo) -> None:
+        self.device = device
+        self.replaced = 0
+        """How many children were replaced because of a fault."""
+        kind = type(provider)
+        self._command = [
+            sys.executable, "-m", "fusiond.devices.worker", f"{kind.__module__}:{kind.__qualname__}", device.name,
+        ]  # fmt: skip
+        self._child: subprocess.Popen[bytes] | None = None
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self._buffer = b""
+
+    def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+        """Ask the child and wait. A lost child (killed from outside) is retried once, alone, on a fresh one: only two
+        strikes condemn a candidate."""
+        reply = self._ask(request, timeout_secs)
+        if isinstance(reply, MeasureFailed) and reply.outcome is Outcome.WORKER_DIED:
+            log.warning("%s: %s; trying once more on a fresh one", self.device.name, reply.reason)
+            reply = self._ask(request, timeout_secs)
+        return reply
+
+    def fresh(self) -> None:
+        self._stop()
+
+    def close(self) -> None:
+        self._stop()
+        self._errors.close()
+
+    def _ask(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+        child = self._running()
+        assert child.stdin is not None
+        try:
+            child.stdin.write(protocol.encode_request(request).encode() + b"\n")
+            child.stdin.flush()
+        except OSError:
+            return self._dead(child)
+        line = self._line(child, timeout_secs)
+        if line is None:
+            self._replace()
+            return MeasureFailed(outcome=Outcome.TIMED_OUT, reason=f"no answer within {timeout_secs:.1f} s")
+        if not line:
+            return self._dead(child)
+        reply = protocol.decode_reply(line)
+        if isinstance(reply, MeasureFailed) and reply.outcome in (Outcome.CRASHED, Outcome.LAUNCH_REFUSED):
+            self._replace()  # a device's context is not to be trusted after any error
+        return reply
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._child is not None and self._child.poll() is None:
+            return self._child
+        self._stop()
+        self._errors.seek(0)
+        self._errors.truncate()
+        # Spawned, never forked: a forked CUDA context is broken, and the parent has threads.
+        child = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+        self._child = child
+        self._buffer = b""
+        line = self._line(child, START_SECS)
+        if line != protocol.READY:
+            self._stop()
+            raise DeviceError(f"{self.device.name}: the worker does not start: {line or self._last_error()}")
+        return child
+
+    def _line(self, child: subprocess.Popen[bytes], timeout_secs: float) -> str | None:
+        """One line of the child's; None after the time is up, empty at end of file."""
+        assert child.stdout is not None
+        deadline = time.monotonic() + timeout_secs
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    return None
+                chunk = child.stdout.read1(1 << 16)  # type: ignore[attr-defined]
+                if not chunk:
+                    return ""
+                self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def _dead(self, child: subprocess.Popen[bytes]) -> MeasureFailed:
+        """What became of a child that closed its pipe."""
+        try:
+            status = child.wait(5)
+        except subprocess.TimeoutExpired:
+            status = 0
+        last = self._last_error()
+        self._replace()
+        if status < 0 and signal.Signals(-status) in _FAULTS:
+            name = signal.Signals(-status).name
+            return MeasureFailed(outcome=Outcome.CRASHED, reason=f"the worker died of {name}{last and ': ' + last}")
+        if status > 0:
+            return MeasureFailed(outcome=Outcome.CRASHED, reason=f"the worker ended with status {status}: {last}")
+        how = signal.Signals(-status).name if status < 0 else "no reason given"
+        return MeasureFailed(outcome=Outcome.WORKER_DIED, reason=f"the worker was lost ({how})")
+
+    def _last_error(self) -> str:
+        self._errors.flush()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:500] if lines else ""
+
+    def _replace(self) -> None:
+        self.replaced += 1
+        self._stop()
+
+    def _stop(self) -> None:
+        """End the child. One that does not go (stuck in the driver) is not waited for without limit."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        child.kill()
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            log.error("%s: worker %d cannot be killed; left behind", self.device.name, child.pid)

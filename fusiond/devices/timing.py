@@ -1,0 +1,118 @@
+"""Paired sampling: candidate and baseline alternate (A B A B ...), so that drift hits both alike.
+
+Numbers behind the defaults, from public raw samples of real GPUs: the first samples after a pause are 2 to 14 % off,
+so at least three warm-ups; dropping a candidate after 2 pairs when it is 10 % behind the best so far, after 5 when
+it is 3 % behind, saves over a third of the launches and loses next to nothing (docs/measuring.md).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusiond.devices.base import ExecutionError, Executor, Loaded
+from fusiond.model import DeviceState, Measurement, Outcome, Purpose, median
+
+SHORT_US = 20.0
+"""Spans below this hold several runs: one event pair is not finer than about a microsecond."""
+_DROP_RULES = ((2, 1.10), (5, 1.03))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to sample one pair of Programs."""
+
+    purpose: Purpose
+    warmups: int = 3
+    pairs: int = 10
+    least_pairs: int = 5
+    budget_secs: float = 5.0
+    """After `least_pairs`, stop when this much time has gone into samples."""
+    cold: bool = False
+    """Flush the cache before each sample."""
+    incumbent: float | None = None
+    """The best ratio (baseline / candidate) so far; a candidate clearly behind it is dropped early."""
+    noise_limit: float = 0.35
+    """Robust standard deviation of the log ratios above which the pair says nothing."""
+
+
+def sample_pair(executor: Executor, candidate: Loaded, baseline: Loaded | None, plan: Sampling) -> Measurement:
+    """Sample a candidate against a baseline (or alone, where `baseline` is None).
+
+    Raises ExecutionError; `too_noisy` when the samples scatter beyond `plan.noise_limit`.
+    """
+    before = executor.state()
+    programs = [candidate] if baseline is None else [candidate, baseline]
+    repeats = [_warm_up(each, plan) for each in programs]
+    samples: list[list[float]] = [[] for _ in programs]
+    deadline = time.monotonic() + plan.budget_secs
+    dropped = False
+    for done in range(1, plan.pairs + 1):
+        for index, loaded in enumerate(programs):
+            samples[index].append(_sample(executor, loaded, repeats[index], plan))
+        if baseline is not None and _behind(samples[0], samples[1], plan.incumbent):
+            dropped = True
+            break
+        if done >= plan.least_pairs and time.monotonic() > deadline:
+            break
+    after = executor.state()
+    if baseline is not None and not dropped:
+        _refuse_noise(samples[0], samples[1], plan.noise_limit)
+    return Measurement(
+        span_us=tuple(samples[0]),
+        baseline_us=tuple(samples[1]) if baseline is not None else (),
+        clock=executor.clock,
+        cache="cold" if plan.cold else "warm",
+        purpose=plan.purpose,
+        before=before,
+        after=_with_drift(before, after),
+        dropped=dropped,
+    )
+
+
+def _warm_up(loaded: Loaded, plan: Sampling) -> int:
+    """Run a program until it is warm; returns how many runs one of its samples should hold."""
+    spans = []
+    for _ in range(plan.warmups):
+        loaded.restore()
+        spans.append(loaded.sample_us(1))
+    accumulates = any(each.role.value == "inout" and each.reset == "each_run" for each in loaded.program.buffers)
+    if plan.cold or accumulates or min(spans) >= SHORT_US:
+        return 1
+    return min(1000, math.ceil(SHORT_US * 5 / max(min(spans), 0.01)))
+
+
+def _sample(executor: Executor, loaded: Loaded, repeats: int, plan: Sampling) -> float:
+    loaded.restore()
+    if plan.cold:
+        executor.flush_cache()
+    return loaded.sample_us(repeats)
+
+
+def _behind(candidate: Sequence[float], baseline: Sequence[float], incumbent: float | None) -> bool:
+    """Whether the pairs so far place the candidate clearly behind the best so far."""
+    if incumbent is None:
+        return False
+    ratio = median(tuple(b / a for a, b in zip(candidate, baseline, strict=True)))
+    return any(len(candidate) == pairs and ratio * factor < incumbent for pairs, factor in _DROP_RULES)
+
+
+def _refuse_noise(candidate: Sequence[float], baseline: Sequence[float], limit: float) -> None:
+    logs = [math.log(b / a) for a, b in zip(candidate, baseline, strict=True)]
+    middle = median(tuple(logs))
+    scatter = 1.4826 * median(tuple(abs(each - middle) for each in logs))
+    if scatter > limit:
+        raise ExecutionError(
+            Outcome.TOO_NOISY, f"the pairs scatter by {100 * scatter:.0f} % (at most {100 * limit:.0f} %)"
+        )
+
+
+def _with_drift(before: DeviceState, after: DeviceState) -> DeviceState:
+    """A clock that fell by over 5 % between two readings counts as throttled, whatever the driver says."""
+    if before.clock_mhz and after.clock_mhz and after.clock_mhz < 0.95 * before.clock_mhz and not after.throttle:
+        return DeviceState(
+            clock_mhz=after.clock_mhz, temperature_c=after.temperature_c, throttle="clock_fell", others=after.others
+        )
+    return after

@@ -1,0 +1,164 @@
+"""The child process: the only one that touches a device. `python -m fusiond.devices.worker MODULE:CLASS DEVICE`.
+
+It reads requests from standard input and answers on a private copy of standard output (what kernels print goes to
+standard error). It ends when its parent does: end of file on standard input means that nobody wants an answer any more.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import queue
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from fusiond.bundle import read_bundle
+from fusiond.devices import protocol
+from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
+from fusiond.devices.compare import compare
+from fusiond.devices.timing import sample_pair
+from fusiond.fills import initial
+from fusiond.model import MeasureFailed, Outcome
+from fusiond.program import Role
+
+TIMING_SEED = 0
+"""Data for timed runs are always those of this seed."""
+
+
+class Worker:
+    """Runs requests on one executor. Keeps the last two Programs loaded: a candidate, and the baseline it is paired
+    with."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._loaded: dict[str, Loaded] = {}
+
+    def answer(self, request: protocol.Request) -> protocol.Reply:
+        """Do what is asked; every failure of the Program's own is an answer."""
+        try:
+            if isinstance(request, protocol.Reference):
+                return self._reference(request)
+            if isinstance(request, protocol.Check):
+                return self._check(request)
+            return self._sample(request)
+        except ExecutionError as problem:
+            return MeasureFailed(outcome=problem.outcome, reason=problem.reason)
+        except MemoryError:
+            return MeasureFailed(outcome=Outcome.LAUNCH_REFUSED, reason="not enough memory for the buffers")
+
+    def close(self) -> None:
+        for loaded in self._loaded.values():
+            loaded.close()
+        self._executor.close()
+
+    def _load(self, bundle: str, *, keep: str | None = None) -> Loaded:
+        if bundle not in self._loaded:
+            for old in [name for name in self._loaded if name != keep]:
+                self._loaded.pop(old).close()
+            program, binaries = read_bundle(Path(bundle))
+            self._loaded[bundle] = self._executor.load(program, binaries)
+        return self._loaded[bundle]
+
+    def _run(self, loaded: Loaded, seed: int) -> dict[str, np.ndarray]:
+        """One checked run from fresh data; returns the outputs. Guard zones are checked."""
+        inputs = {}
+        for buffer in loaded.program.buffers:
+            data = initial(buffer, seed)
+            loaded.write(buffer.name, data)
+            if buffer.role is Role.INPUT:
+                inputs[buffer.name] = data
+        loaded.run(seed=seed, checked=True)
+        broken = loaded.broken_guards()
+        if broken:
+            raise ExecutionError(Outcome.CRASHED, f"out of bounds: {'; '.join(broken)}")
+        for name, data in inputs.items():
+            if not np.array_equal(loaded.read(name).view(np.uint8), data.view(np.uint8)):
+                raise ExecutionError(Outcome.WRONG_RESULT, f"{name} is an input, and was written to")
+        return {each.name: loaded.read(each.name) for each in loaded.program.buffers if each.role.compared}
+
+    def _reference(self, request: protocol.Reference) -> protocol.Reply:
+        loaded = self._load(request.bundle)
+        outputs = self._run(loaded, request.seed)
+        again = self._run(loaded, request.seed)
+        for buffer in loaded.program.buffers:
+            if buffer.role.compared:
+                found = compare(buffer, outputs[buffer.name], again[buffer.name])
+                if not found.equal:
+                    raise ExecutionError(Outcome.WRONG_UNFUSED, f"two runs on the same data differ: {found.detail}")
+        np.savez(request.outputs, **outputs)  # type: ignore[arg-type]
+        return protocol.Checked(worst=0.0)
+
+    def _check(self, request: protocol.Check) -> protocol.Reply:
+        loaded = self._load(request.bundle)
+        worst = 0.0
+        for seed, path in request.references:
+            outputs = self._run(loaded, seed)
+            with np.load(path) as reference:
+                for buffer in loaded.program.buffers:
+                    if not buffer.role.compared:
+                        continue
+                    if buffer.name not in reference:
+                        raise ExecutionError(Outcome.WRONG_RESULT, f"the reference has no output {buffer.name!r}")
+                    found = compare(buffer, reference[buffer.name], outputs[buffer.name])
+                    if not found.equal:
+                        raise ExecutionError(Outcome.WRONG_RESULT, f"seed {seed}: {found.detail}")
+                    worst = max(worst, found.worst)
+                missing = set(reference.files) - set(outputs)
+                if missing:
+                    raise ExecutionError(Outcome.WRONG_RESULT, f"no output {min(missing)!r} is written")
+        return protocol.Checked(worst=worst)
+
+    def _sample(self, request: protocol.Sample) -> protocol.Reply:
+        candidate = self._load(request.candidate, keep=request.baseline)
+        baseline = None
+        if request.baseline is not None:
+            baseline = self._load(request.baseline, keep=request.candidate)
+        for loaded in (candidate, baseline):
+            if loaded is not None:
+                for buffer in loaded.program.buffers:
+                    loaded.write(buffer.name, initial(buffer, TIMING_SEED))
+                loaded.snapshot()
+        return sample_pair(self._executor, candidate, baseline, request.plan)
+
+
+def serve(worker: Worker, requests: IO[str], replies: IO[str]) -> None:
+    """Answer until the requests end."""
+    lines: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(requests, lines), daemon=True).start()
+    while True:
+        reply = worker.answer(protocol.decode_request(lines.get()))
+        replies.write(protocol.encode_reply(reply) + "\n")
+        replies.flush()
+
+
+def _read(requests: IO[str], lines: queue.Queue[str]) -> None:
+    """A thread of its own, so that a parent's death is seen in the middle of a kernel."""
+    for line in requests:
+        lines.put(line)
+    os._exit(0)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    module, _, name = sys.argv[1].partition(":")
+    provider: DeviceProvider = getattr(importlib.import_module(module), name)()
+    try:
+        worker = Worker(provider.executor(sys.argv[2]))
+    except Exception as problem:  # a driver may raise anything; the parent needs one line
+        replies.write(f"cannot start: {type(problem).__name__}: {problem}".splitlines()[0] + "\n")
+        replies.flush()
+        raise SystemExit(1) from None
+    replies.write(protocol.READY + "\n")
+    replies.flush()
+    serve(worker, sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    main()

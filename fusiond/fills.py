@@ -1,0 +1,92 @@
+"""What buffers hold: data drawn from a run's seed and the buffer's name, and the poison for what must be written."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.errors import RequestError
+from fusiond.program import Buffer, Role
+
+Array = NDArray[np.generic]
+
+_NAN_BYTE = 0xFF
+"""All-ones is a NaN in every float type: an output that nobody wrote is never close to anything."""
+_ODD_BYTE = 0xA5
+_HUGE_BYTE = 0x7B
+"""1.3e36 as a float32: what a maximum or a comparison would swallow as NaN, it does not swallow as this."""
+
+
+def fill(buffer: Buffer, seed: int) -> Array:
+    """The contents of a buffer at the start of a run: shape (elements,), dtype as declared.
+
+    Equal for equal (name, fill, dtype, elements, seed), so that a reference and a candidate see the same data. Raises
+    RequestError when a file does not fit the buffer.
+    """
+    dtype = np.dtype(buffer.dtype)
+    spec = buffer.fill
+    if spec.kind == "zeros":
+        return np.zeros(buffer.elements, dtype)
+    if spec.kind == "constant":
+        return np.full(buffer.elements, spec.low).astype(dtype)
+    if spec.kind == "iota":
+        return np.arange(buffer.elements, dtype=np.int64).astype(dtype)
+    if spec.kind == "file":
+        return _from_file(buffer, dtype)
+    return _drawn(buffer, dtype, _generator(buffer.name, seed))
+
+
+def poison(buffer: Buffer, seed: int = 0) -> Array:
+    """Poison of the buffer's size: shape (elements,). NaN in float outputs; scratch memory has two kinds, by the
+    seed."""
+    if not np.issubdtype(np.dtype(buffer.dtype), np.floating):
+        byte = _ODD_BYTE
+    elif buffer.role is Role.SCRATCH and seed % 2:
+        byte = _HUGE_BYTE
+    else:
+        byte = _NAN_BYTE
+    data = np.full(buffer.size_bytes, byte, np.uint8)
+    return data.astype(bool) if buffer.dtype == "bool" else data.view(np.dtype(buffer.dtype))
+
+
+def initial(buffer: Buffer, seed: int) -> Array:
+    """What a buffer holds before a run: its fill where the program reads it, else poison."""
+    read = buffer.role in (Role.INPUT, Role.INOUT)
+    return fill(buffer, seed) if read else poison(buffer, seed)
+
+
+def _drawn(buffer: Buffer, dtype: np.dtype[np.generic], generator: np.random.Generator) -> Array:
+    spec = buffer.fill
+    if spec.kind == "integers":
+        low, high = int(spec.low), int(spec.high)
+        return generator.integers(low, high, size=buffer.elements, endpoint=True).astype(dtype)
+    # float32 is drawn as such: half the time of drawing doubles, and no value rounds up to `high`.
+    draw_type = np.float32 if dtype == np.float32 else np.float64
+    if spec.kind == "uniform":
+        unit = generator.random(buffer.elements, dtype=draw_type)
+        return (unit * draw_type(spec.high - spec.low) + draw_type(spec.low)).astype(dtype)
+    if spec.kind == "normal":
+        normal = generator.standard_normal(buffer.elements, dtype=draw_type)
+        return (normal * draw_type(spec.high) + draw_type(spec.low)).astype(dtype)
+    raise RequestError(f"unknown fill {spec.kind!r}", where=buffer.name)
+
+
+def _generator(name: str, seed: int) -> np.random.Generator:
+    """SFC64, NumPy's fastest, keyed by the buffer's name: two buffers of one program differ."""
+    digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.SFC64(int.from_bytes(digest, "big")))
+
+
+def _from_file(buffer: Buffer, dtype: np.dtype[np.generic]) -> Array:
+    path = buffer.fill.file or ""
+    try:
+        data = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as problem:
+        raise RequestError(f"cannot read {path}: {problem}", where=buffer.name) from None
+    if data.dtype != dtype or data.size != buffer.elements:
+        raise RequestError(
+            f"{path} holds {data.size} x {data.dtype}; {buffer.elements} x {dtype} are wanted", where=buffer.name
+        )
+    return np.ascontiguousarray(data).reshape(-1)

@@ -1,0 +1,162 @@
+"""Programs to outcomes: build, bundle, check against the reference, sample. Everything that a tuner does more than
+once.
+
+The order is always the same: built -> bundled -> checked on every reference -> sampled in pairs. A Program that
+fails on the way comes back as `MeasureFailed`, never as an exception.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusiond.bundle import write_bundle
+from fusiond.devices import protocol
+from fusiond.devices.base import Binary, DeviceProvider
+from fusiond.devices.supervisor import Runner
+from fusiond.devices.timing import Sampling
+from fusiond.errors import DeviceError, StoreError
+from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome
+from fusiond.program import Program, Source
+
+SEEDS = (0, 1)
+"""Every candidate is checked on the data of both; timing uses those of the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """The outputs that are right by definition: (seed, .npz) of one reference Program."""
+
+    of: tuple[tuple[int, str], ...]
+    run_secs: float
+    """How long one checked run took at most; what patience with candidates is measured in."""
+
+
+class Measurer:
+    """One device, one folder for bundles, one for the references of a job. Not thread-safe; its builds are."""
+
+    def __init__(
+        self,
+        provider: DeviceProvider,
+        runner: Runner,
+        bundles: Path,
+        work: Path,
+        *,
+        jobs: int | None = None,
+        least_patience_secs: float = 10.0,
+    ) -> None:
+        self._provider = provider
+        self._runner = runner
+        self._bundles = bundles
+        self._work = work
+        self._patience_secs = least_patience_secs
+        self._arch = runner.device.arch
+        self._pool = ThreadPoolExecutor(max_workers=jobs or os.cpu_count() or 1, thread_name_prefix="build")
+        self._builds: dict[Source, Future[Binary | BuildFailed]] = {}
+        bundles.mkdir(parents=True, exist_ok=True)
+        work.mkdir(parents=True, exist_ok=True)
+
+    def close(self) -> None:
+        """Drop what is being built and the references; the bundles stay."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        shutil.rmtree(self._work, ignore_errors=True)
+
+    # --- building ---
+
+    def build_ahead(self, program: Program) -> None:
+        """Begin to build every source of a program, on any core."""
+        for source in program.sources:
+            if source not in self._builds:
+                self._builds[source] = self._pool.submit(self._provider.build, source, self._arch)
+
+    def bundle(self, program: Program) -> Path | MeasureFailed:
+        """Wait for the builds of a program and write its bundle."""
+        self.build_ahead(program)
+        binaries = {}
+        for source in program.sources:
+            binary = self._builds[source].result()
+            if isinstance(binary, BuildFailed):
+                return MeasureFailed(outcome=Outcome.BUILD_FAILED, reason=binary.reason)
+            binaries[source.name] = binary.path
+        folder = self._bundles / program.key
+        try:
+            write_bundle(folder, program, binaries)
+        except OSError as problem:
+            raise StoreError(f"cannot write {folder}: {problem.strerror}") from None
+        return folder
+
+    def _quiet(self, *programs: Program) -> None:
+        """Wait until no build competes with a measurement that happens on the cores."""
+        if self._provider.shares_cores or any(each.host_sensitive for each in programs):
+            for future in self._builds.values():
+                future.exception()
+
+    # --- checking ---
+
+    def references(self, program: Program, name: str) -> References | MeasureFailed:
+        """Run a reference on every seed and keep its outputs."""
+        folder = self.bundle(program)
+        if isinstance(folder, MeasureFailed):
+            return folder
+        made = []
+        slowest = 0.0
+        for seed in SEEDS:
+            path = self._work / f"{name}-{seed}.npz"
+            request = protocol.Reference(bundle=str(folder), seed=seed, outputs=str(path))
+            begun = time.monotonic()
+            reply = self._runner.call(request, 60 + self._patience_secs)
+            slowest = max(slowest, time.monotonic() - begun)
+            if isinstance(reply, MeasureFailed):
+                return reply
+            made.append((seed, str(path)))
+        return References(of=tuple(made), run_secs=slowest)
+
+    def check(self, program: Program, references: References) -> float | MeasureFailed:
+        """Compare a program's outputs with those of the reference on every seed; returns the worst error."""
+        folder = self.bundle(program)
+        if isinstance(folder, MeasureFailed):
+            return folder
+        patience = self._patience_secs + 30 * references.run_secs
+        reply = self._runner.call(protocol.Check(bundle=str(folder), references=references.of), patience)
+        if isinstance(reply, Measurement):
+            raise DeviceError("the worker answered a check with a measurement")
+        return reply if isinstance(reply, MeasureFailed) else reply.worst
+
+    # --- sampling ---
+
+    def sample(
+        self, program: Program, against: Program | None, plan: Sampling, references: References
+    ) -> Measurement | MeasureFailed:
+        """Sample a program in pairs with another, or alone. A batch in which the device throttled is thrown away,
+        once."""
+        reply = self._sample(program, against, plan, references)
+        if isinstance(reply, Measurement) and reply.after.throttle:
+            reply = self._sample(program, against, plan, references)
+            if isinstance(reply, Measurement) and reply.after.throttle:
+                reason = f"the device throttled twice ({reply.after.throttle})"
+                return MeasureFailed(outcome=Outcome.TOO_NOISY, reason=reason)
+        return reply
+
+    def _sample(
+        self, program: Program, against: Program | None, plan: Sampling, references: References
+    ) -> Measurement | MeasureFailed:
+        folder = self.bundle(program)
+        other = None if against is None else self.bundle(against)
+        for each in (folder, other):
+            if isinstance(each, MeasureFailed):
+                return each
+        self._quiet(*(each for each in (program, against) if each is not None))
+        request = protocol.Sample(candidate=str(folder), baseline=None if other is None else str(other), plan=plan)
+        patience = self._patience_secs + plan.budget_secs + 60 * references.run_secs
+        reply = self._runner.call(request, patience)
+        if isinstance(reply, protocol.Checked):
+            raise DeviceError("the worker answered a measurement with a check")
+        return reply
+
+    def fresh(self) -> None:
+        """Let the next request be the first of a new child process."""
+        self._runner.fresh()

@@ -1,0 +1,245 @@
+"""From a job to everything that is known without running it: `plan`, and the first half of tuning."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusiond.build.nvcc import NvccFacts
+from fusiond.bundle import write_bundle
+from fusiond.cuda.limits import limits
+from fusiond.devices.base import DeviceProvider
+from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
+from fusiond.jobs import JobInputs, check_keys
+from fusiond.model import (
+    Analysis,
+    BuildFailed,
+    Config,
+    DeviceInfo,
+    Job,
+    Rejection,
+    Value,
+    Workload,
+)
+from fusiond.program import Program, problems
+from fusiond.registry import Registry
+from fusiond.space import Space
+from fusiond.strategy import Known, Strategy, Target
+from fusiond.study import check_seeds
+
+COUNT_LIMIT = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A job that was read and checked: its strategy, its workload, and itself with a snapshot of its files."""
+
+    job: Job
+    strategy: Strategy
+    workload: Workload
+
+
+def prepare(registry: Registry, job: Job) -> Prepared:
+    """Parse a job with its strategy. RequestError for whatever the user got wrong."""
+    strategy = registry.strategy(job.strategy, where=job.where("strategy"))
+    check_keys(job, strategy.job_keys)
+    inputs = JobInputs(registry, job)
+    workload = strategy.parse(job, inputs)
+    return Prepared(job=dataclasses.replace(job, files=inputs.snapshot()), strategy=strategy, workload=workload)
+
+
+def choose_device(registry: Registry, request: str) -> tuple[DeviceProvider, DeviceInfo]:
+    """The device behind `auto`, `cpu`, `cuda`, `cuda:1`. `auto` takes one that measures over one that emulates.
+
+    DeviceError says what is missing when there is none.
+    """
+    if request == "auto":
+        found = [(provider, info) for provider in registry.providers.values() for info in provider.devices()]
+        found.sort(key=lambda each: each[1].evidence != "measured")
+        missing = [line for provider in registry.providers.values() for line in provider.missing()]
+    else:
+        provider = registry.provider(request, where="device")
+        infos = provider.devices()
+        found = [(provider, info) for info in infos if request in (info.name, provider.kind)]
+        if infos and not found:
+            raise UnknownName("device", request, [info.name for info in infos], where="device")
+        missing = list(provider.missing())
+    if not found:
+        raise DeviceError(f"no device for {request!r}: {'; '.join(missing) or 'none is there'}")
+    return found[0]
+
+
+def target_of(provider: DeviceProvider, device: DeviceInfo) -> Target:
+    """What a strategy may know of a device."""
+    return Target(arch=device.arch, limits=device.limits, facts=provider.facts(device.arch))
+
+
+def target_for_arch(arch: str) -> Target:
+    """A GPU that is not there: limits from the architecture, facts from nvcc and ptxas where they are installed."""
+    return Target(arch=arch, limits=limits(arch), facts=NvccFacts(arch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `fusiond plan` shows."""
+
+    prepared: Prepared
+    target: Target
+    device: str
+    analysis: Analysis
+    space: Space
+    points: int
+    seeds: tuple[tuple[str, Config], ...]
+    rejections: tuple[Rejection, ...]
+    parts: int
+    probes_missing: int
+
+    @property
+    def workload(self) -> Workload:
+        return self.prepared.workload
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `plan --json`."""
+        workload = self.workload
+        return {
+            "strategy": workload.strategy,
+            "workload": {
+                "name": workload.name,
+                "key": workload.key,
+                "members": list(workload.members),
+                "sizes": dict(workload.sizes),
+            },
+            "target": {"arch": self.target.arch, "device": self.device},
+            "analysis": dict(self.analysis.report),
+            "parts": self.parts,
+            "probes_missing": self.probes_missing,
+            "space": {
+                "parameters": {each.name: list(each.values) for each in self.space.parameters},
+                "conditions": {each.name: each.when for each in self.space.parameters if each.when},
+                "restrictions": list(self.space.restrictions),
+                "points": self.points,
+            },
+            "seeds": [{"name": name, **dict(config)} for name, config in self.seeds],
+            "rejections": [
+                {"rule": each.rule, "nodes": list(each.nodes), "detail": each.detail} for each in self.rejections
+            ],
+        }
+
+
+def plan(registry: Registry, job: Job, *, arch: str | None = None, known: Known | None = None) -> Plan:
+    """All that is known of a job without running it, for its device or for the architecture that is named."""
+    prepared = prepare(registry, job)
+    if arch is not None:
+        target, device = target_for_arch(arch), arch
+    else:
+        provider, info = choose_device(registry, job.device)
+        target, device = target_of(provider, info), info.name
+    known = known or {}
+    strategy = prepared.strategy
+    analysis = strategy.analyse(prepared.workload, target)
+    space = strategy.space(analysis, known)
+    seeds, refused = check_seeds(space, strategy.seeds(analysis, space, known))
+    rejections = [*analysis.rejections, *refused_seeds(refused)]
+    for name, config in seeds:
+        emitted = strategy.emit(analysis, config, known)
+        if isinstance(emitted, Rejection):
+            rejections.append(dataclasses.replace(emitted, nodes=(f"seed:{name}", *emitted.nodes)))
+    return Plan(
+        prepared=prepared,
+        target=target,
+        device=device,
+        analysis=analysis,
+        space=space,
+        points=space.count(COUNT_LIMIT),
+        seeds=seeds,
+        rejections=tuple(rejections),
+        parts=len(strategy.parts(analysis)),
+        probes_missing=sum(each.key not in known for each in strategy.probes(analysis)),
+    )
+
+
+def refused_seeds(refused: Mapping[str, str]) -> tuple[Rejection, ...]:
+    """Seeds that are no points of the space, as data."""
+    return tuple(Rejection(rule="seed", nodes=(name,), detail=detail) for name, detail in refused.items())
+
+
+def chosen_config(found: Plan, settings: Mapping[str, str]) -> Config:
+    """The first seed, changed by `--set name=value`. RequestError when that is no point of the space."""
+    if not found.seeds and not settings:
+        raise RequestError("there is no seed to emit; name a config with --set", where="--emit")
+    values: dict[str, Value] = dict(found.seeds[0][1]) if found.seeds else {}
+    parameters = {each.name: each for each in found.space.parameters}
+    for name, text in settings.items():
+        if name not in parameters:
+            raise UnknownName("parameter", name, parameters, where="--set")
+        matching = [each for each in parameters[name].values if str(each) == text]
+        if not matching:
+            offered = ", ".join(str(each) for each in parameters[name].values)
+            raise RequestError(f"{name} cannot be {text!r}; it can be {offered}", where="--set")
+        values[name] = matching[0]
+    active: dict[str, Value] = {}
+    for parameter in found.space.parameters:  # what no longer applies falls away, what now applies gets its first value
+        if found.space.active(active, parameter):
+            active[parameter.name] = values.get(parameter.name, parameter.values[0])
+    trouble = found.space.problems(active)
+    if trouble:
+        raise RequestError("; ".join(trouble), where="--set")
+    return Config.of(active)
+
+
+def emitted(strategy: Strategy, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+    """What a strategy emits, checked against the invariants of a plan. PluginError when it breaks one."""
+    program = strategy.emit(analysis, config, known)
+    if isinstance(program, Program):
+        sound(strategy.name, program)
+    return program
+
+
+def sound(strategy: str, program: Program) -> Program:
+    """The program itself; PluginError when it breaks an invariant."""
+    broken = problems(program)
+    if broken:
+        raise PluginError(f"{strategy} emitted a broken plan for {program.name!r}: {'; '.join(broken)}")
+    return program
+
+
+def emit_bundles(registry: Registry, found: Plan, settings: Mapping[str, str], folder: Path) -> tuple[Path, Path]:
+    """Write FOLDER/native (the reference) and FOLDER/candidate (the first seed, or what `settings` say).
+
+    Built for the plan's device where a compiler for it is there. RequestError when the folder is taken, or the
+    config is refused.
+    """
+    config = chosen_config(found, settings)
+    strategy = found.prepared.strategy
+    reference = strategy.baselines(found.analysis)[0]
+    native = reference.emit(next(reference.space.points()))
+    candidate = emitted(strategy, found.analysis, config, {})
+    if isinstance(candidate, Rejection):
+        raise RequestError(f"{config} is refused: {candidate.detail} ({candidate.rule})", where="--emit")
+    paths = folder / "native", folder / "candidate"
+    for path, program in zip(paths, (native, candidate), strict=True):
+        if path.exists():
+            raise RequestError(f"{path} exists already; name an empty folder", where="--emit")
+        binaries = built(registry, found, sound(strategy.name, program))
+        if isinstance(binaries, BuildFailed):
+            raise DeviceError(f"{program.name} does not build for {found.device}: {binaries.reason}")
+        write_bundle(path, program, binaries)
+    return paths
+
+
+def built(registry: Registry, found: Plan, program: Program) -> dict[str, Path] | BuildFailed:
+    """The binaries of a program for the plan's target; none where no compiler for it is there."""
+    kind = "cuda" if found.target.arch.startswith("sm_") else found.device.partition(":")[0]
+    provider = registry.providers.get(kind)
+    if provider is None:
+        return {}
+    binaries = {}
+    for source in program.sources:
+        binary = provider.build(source, found.target.arch)
+        if isinstance(binary, BuildFailed):
+            return binary
+        binaries[source.name] = binary.path
+    return binaries

@@ -1,0 +1,65 @@
+"""The nouns as JSON texts and columns, and back: what is read equals what was written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fusiond.keys import canonical
+from fusiond.model import Config, DeviceState, Job, Measurement, Purpose, Search, frozen
+
+
+def printable(text: str) -> str:
+    """A text that SQLite takes: what a compiler printed may hold bytes that are no Unicode."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def mapping_from(text: str) -> Mapping[str, Any]:
+    return frozen(json.loads(text))
+
+
+def config_text(config: Config) -> str:
+    return canonical(dict(config))
+
+
+def config_from(text: str) -> Config:
+    return Config.of(json.loads(text))
+
+
+def job_from(text: str) -> Job:
+    """The Job of `canonical(job)`."""
+    values = json.loads(text)
+    for name in ("request", "sizes", "lines", "files"):
+        values[name] = frozen(values[name])
+    return Job(**{**values, "search": Search(**values["search"])})
+
+
+def measurement_columns(measurement: Measurement) -> dict[str, object]:
+    """`time_us` is there for those who look into the file; it follows from the samples."""
+    return {
+        "purpose": measurement.purpose.value,
+        "clock": measurement.clock,
+        "cache": measurement.cache,
+        "time_us": measurement.time_us if measurement.span_us else None,
+        "span_us": canonical(measurement.span_us),
+        "baseline_us": canonical(measurement.baseline_us),
+        "wall_us": canonical(measurement.wall_us),
+        "state_before": canonical(measurement.before),
+        "state_after": canonical(measurement.after),
+        "dropped": int(measurement.dropped),
+    }
+
+
+def measurement_from(row: Mapping[str, Any]) -> Measurement:
+    return Measurement(
+        span_us=tuple(json.loads(row["span_us"])),
+        baseline_us=tuple(json.loads(row["baseline_us"])),
+        wall_us=tuple(json.loads(row["wall_us"])),
+        clock=row["clock"],
+        cache=row["cache"],
+        purpose=Purpose(row["purpose"]),
+        before=DeviceState(**json.loads(row["state_before"])),
+        after=DeviceState(**json.loads(row["state_after"])),
+        dropped=bool(row["dropped"]),
+    )

@@ -1,0 +1,310 @@
+"""Jobs and their workloads: the queue, who runs what, and how it ended.
+
+queued --claim--> running --finish--> done | failed | cancelled
+  ^                  |
+  +-- requeue, recover (the owner's process is gone)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlite_utils import Database
+
+from fusiond.errors import RequestError, StoreError
+from fusiond.keys import canonical
+from fusiond.model import Job, JobState, Search, Workload
+from fusiond.store.connection import Connected, Row
+from fusiond.store.encoding import job_from, printable
+from fusiond.store.format import lookup_name, new_id, now
+from fusiond.store.owner import is_alive
+
+_COLUMNS = """
+    SELECT j.number, j.id, j.kind, w.strategy, w.name AS workload_name, j.workload_key, j.device, j.device_key, j.state,
+        j.priority, j.parent_id, j.problem, j.search, j.space_hash, j.created_at, j.started_at, j.ended_at,
+        j.cancel_requested,
+        (SELECT COUNT(*) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS trials,
+        (SELECT MAX(t.ratio) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS best_ratio
+    FROM jobs j JOIN workloads w USING (workload_key)
+"""
+_ACTIVE = "state IN ('queued', 'running')"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """A job as the queue sees it. Times of day are UTC in ISO 8601."""
+
+    id: str
+    kind: str
+    """`tune`, or `verify`: measure the recorded winner again."""
+    strategy: str
+    workload_name: str
+    workload_key: str
+    device: str
+    """As asked for: `auto`, `cpu`, `cuda:0`."""
+    device_key: str | None
+    """Of the device that it runs on, once that is known."""
+    state: JobState
+    priority: int
+    parent: str | None
+    problem: str | None
+    """One line on why it failed."""
+    search: Search
+    space_hash: str | None
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    trials: int
+    """Candidates that have an outcome."""
+    budget: int
+    """Candidates that it may try."""
+    best_ratio: float | None
+    """Of the candidates measured so far; search samples, no verdict."""
+    cancel_requested: bool
+
+
+class Jobs(Connected):
+    # --- arrival ---
+
+    def save_workload(self, workload: Workload) -> None:
+        """Write down a workload; one that is there already (a key is its content) is left as it is."""
+        with self._transaction() as database:
+            database.table("workloads").insert(
+                {
+                    "workload_key": workload.key,
+                    "family_key": workload.family_key,
+                    "strategy": workload.strategy,
+                    "strategy_version": workload.strategy_version,
+                    "name": workload.name,
+                    "lookup_name": lookup_name(workload.name),
+                    "members": canonical(sorted(workload.members)),
+                    "sizes": canonical(workload.sizes),
+                    "source_hashes": canonical(absolute(workload.source_hashes)),
+                    "created_at": now(),
+                },
+                ignore=True,
+            )
+
+    def submit(
+        self, job: Job, workload: Workload, *, kind: str = "tune", priority: int = 0, parent: str | None = None
+    ) -> JobRow:
+        """Queue a job. The same one (kind, workload, device, search) that is queued or running is returned instead,
+        with the higher of the two priorities. StoreError when there is no job `parent`."""
+        search = canonical(job.search)
+        with self._transaction() as database:
+            self.save_workload(workload)
+            same = _first(
+                database,
+                f"SELECT id FROM jobs WHERE kind = ? AND workload_key = ? AND device = ? AND search = ? AND {_ACTIVE}",
+                [kind, workload.key, job.device, search],
+            )
+            if same:
+                database.execute("UPDATE jobs SET priority = MAX(priority, ?) WHERE id = ?", [priority, same["id"]])
+                found: str = same["id"]
+            else:
+                found = _free_id(database)
+                database.table("jobs").insert(
+                    {
+                        "id": found,
+                        "kind": kind,
+                        "workload_key": workload.key,
+                        "device": job.device,
+                        "state": JobState.QUEUED.value,
+                        "priority": priority,
+                        "parent_id": parent,
+                        "cancel_requested": 0,
+                        "search": search,
+                        "created_at": now(),
+                        "job": canonical(job),
+                    }
+                )
+        return self._known(found)
+
+    # --- reading ---
+
+    def job(self, id: str) -> JobRow | None:
+        """The job of that id, or of the only id that begins so; RequestError when several do."""
+        rows = self._rows(f"{_COLUMNS} WHERE j.id >= ? AND j.id < ? ORDER BY j.id LIMIT 2", [id, id + "\U0010ffff"])
+        if not id or not rows:
+            return None
+        if len(rows) > 1 and rows[0]["id"] != id:
+            raise RequestError(f"several jobs begin with {id!r}; give more of the id", where="job")
+        return _job_row(rows[0])
+
+    def jobs(self, states: Iterable[JobState] | None = None, limit: int = 100) -> list[JobRow]:
+        """The newest jobs first, those of the given states only."""
+        wanted = [state.value for state in (JobState if states is None else states)]
+        marks = ", ".join("?" * len(wanted))
+        rows = self._rows(f"{_COLUMNS} WHERE j.state IN ({marks}) ORDER BY j.number DESC LIMIT ?", [*wanted, limit])
+        return [_job_row(row) for row in rows]
+
+    def load_job(self, id: str) -> Job:
+        """The Job that was submitted, files and all. RequestError when there is no such job."""
+        row = self._row("SELECT job FROM jobs WHERE id = ?", [id])
+        if row is None:
+            raise unknown_job(id)
+        return job_from(row["job"])
+
+    # --- running ---
+
+    def claim(
+        self, owner: str, *, kinds_of_device: Callable[[str], bool] | None = None, job: str | None = None
+    ) -> JobRow | None:
+        """Take the oldest queued job of the highest priority, or the one named; None when there is none to take.
+
+        `owner` is `owner.this_process()`; `kinds_of_device` says of a device's name whether the caller can run on it.
+        No two callers, in any process, are given the same job.
+        """
+        if self._row("SELECT 1 FROM jobs WHERE state = 'queued' LIMIT 1") is None:
+            return None  # the usual case for a daemon that asks again and again: no lock taken
+        with self._transaction() as database:
+            query = "SELECT id, device FROM jobs WHERE state = 'queued'"
+            parameters = []
+            if job is not None:
+                query += " AND id = ?"
+                parameters = [job]
+            found = None
+            for row in database.query(f"{query} ORDER BY priority DESC, number", parameters):
+                if kinds_of_device is None or kinds_of_device(row["device"]):
+                    found = row["id"]
+                    break
+            if found is None:
+                return None
+            database.execute(
+                "UPDATE jobs SET state = 'running', owner = ?, started_at = COALESCE(started_at, ?) WHERE id = ?",
+                [owner, now(), found],
+            )
+        return self._known(found)
+
+    def recover(self) -> list[str]:
+        """Queue the running jobs whose owner's process is gone, and say which; one that was to be cancelled is."""
+        with self._transaction() as database:
+            rows = database.query("SELECT id, owner FROM jobs WHERE state = 'running' ORDER BY number")
+            lost = [row["id"] for row in rows if not is_alive(row["owner"] or "")]
+            for id in lost:
+                _give_back(database, id)
+        return lost
+
+    def requeue(self, id: str) -> None:
+        """Give a running job back, to be gone on with later; one that was to be cancelled is cancelled.
+
+        A job in another state is left alone. RequestError when there is no such job.
+        """
+        with self._transaction() as database:
+            _demand(database, id)
+            _give_back(database, id)
+
+    def finish(self, id: str, state: JobState, problem: str | None = None) -> None:
+        """End a job; one that has ended keeps its state. RequestError when there is no such job."""
+        if not state.ended:
+            raise ValueError(f"{state} is no end")
+        with self._transaction() as database:
+            _demand(database, id)
+            database.execute(
+                f"UPDATE jobs SET state = ?, problem = ?, owner = NULL, ended_at = ? WHERE id = ? AND {_ACTIVE}",
+                [state.value, printable(problem) if problem is not None else None, now(), id],
+            )
+
+    def cancel(self, id: str) -> JobRow:
+        """Cancel a queued job at once, and ask for a running one to be stopped; a prefix of the id will do.
+
+        RequestError when there is no such job; a job that has ended stays as it is.
+        """
+        row = self.job(id)
+        if row is None:
+            raise unknown_job(id)
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE jobs SET state = 'cancelled', ended_at = ? WHERE id = ? AND state = 'queued'", [now(), row.id]
+            )
+            database.execute("UPDATE jobs SET cancel_requested = 1 WHERE id = ? AND state = 'running'", [row.id])
+        return self._known(row.id)
+
+    def cancel_requested(self, id: str) -> bool:
+        """Whether somebody wants a job to stop. RequestError when there is no such job."""
+        row = self._row("SELECT cancel_requested, state FROM jobs WHERE id = ?", [id])
+        if row is None:
+            raise unknown_job(id)
+        return bool(row["cancel_requested"]) or row["state"] == JobState.CANCELLED
+
+    def set_device(self, id: str, device_key: str) -> None:
+        """Write down on which device a job runs. RequestError when there is no such job."""
+        with self._transaction() as database:
+            _demand(database, id)
+            database.execute("UPDATE jobs SET device_key = ? WHERE id = ?", [device_key, id])
+
+    def set_space(self, id: str, space_hash: str) -> None:
+        """Write down which space a job searches. RequestError when there is no such job."""
+        with self._transaction() as database:
+            _demand(database, id)
+            database.execute("UPDATE jobs SET space_hash = ? WHERE id = ?", [space_hash, id])
+
+    def _known(self, id: str) -> JobRow:
+        row = self._row(f"{_COLUMNS} WHERE j.id = ?", [id])
+        if row is None:
+            raise StoreError(f"{self.path}: the job {id} has vanished")
+        return _job_row(row)
+
+
+def unknown_job(id: str) -> RequestError:
+    return RequestError(f"there is no job {id[:80]!r}", where="job")
+
+
+def absolute(source_hashes: Any) -> dict[str, str]:
+    """Files by their absolute paths, so that a lookup from another folder compares the same ones."""
+    return {os.path.abspath(path): digest for path, digest in source_hashes.items()}
+
+
+def _job_row(row: Row) -> JobRow:
+    search = Search(**json.loads(row["search"]))
+    return JobRow(
+        id=row["id"],
+        kind=row["kind"],
+        strategy=row["strategy"],
+        workload_name=row["workload_name"],
+        workload_key=row["workload_key"],
+        device=row["device"],
+        device_key=row["device_key"],
+        state=JobState(row["state"]),
+        priority=row["priority"],
+        parent=row["parent_id"],
+        problem=row["problem"],
+        search=search,
+        space_hash=row["space_hash"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        trials=row["trials"],
+        budget=search.trials,
+        best_ratio=row["best_ratio"],
+        cancel_requested=bool(row["cancel_requested"]),
+    )
+
+
+def _first(database: Database, sql: str, parameters: list[Any]) -> Row | None:
+    return next(iter(database.query(sql, parameters)), None)
+
+
+def _demand(database: Database, id: str) -> None:
+    if _first(database, "SELECT 1 FROM jobs WHERE id = ?", [id]) is None:
+        raise unknown_job(id)
+
+
+def _free_id(database: Database) -> str:
+    while True:
+        id = new_id()
+        if _first(database, "SELECT 1 FROM jobs WHERE id = ?", [id]) is None:
+            return id
+
+
+def _give_back(database: Database, id: str) -> None:
+    database.execute(
+        "UPDATE jobs SET state = 'cancelled', owner = NULL, ended_at = ? "
+        "WHERE id = ? AND state = 'running' AND cancel_requested",
+        [now(), id],
+    )
+    database.execute("UPDATE jobs SET state = 'queued', owner = NULL WHERE id = ? AND state = 'running'", [id])

@@ -1,0 +1,219 @@
+"""The schema, as numbered steps. A step that was released is never edited: the next one changes what it did.
+
+A file's `user_version` counts the steps that it has seen; a new step raises `SCHEMA_VERSION` in format.py with it.
+"""
+
+from __future__ import annotations
+
+from sqlite_utils import Database, Migrations
+
+from fusiond.store.format import APPLICATION_ID, SCHEMA_VERSION
+
+STEPS = Migrations("fusiond")
+
+
+def migrate(database: Database, steps: Migrations = STEPS, version: int = SCHEMA_VERSION) -> None:
+    """Apply the steps that are missing. Called inside a transaction: a step that fails leaves the file as it was."""
+    steps.apply(database)
+    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    database.execute(f"PRAGMA user_version = {version}")
+
+
+@STEPS()
+def m001_tables(database: Database) -> None:
+    """Everything that version 1 knows. JSON columns hold `keys.canonical` texts; times of day are UTC in ISO 8601."""
+    _devices(database)
+    _jobs(database)
+    _programs(database)
+    _study(database)
+    _records(database)
+
+
+def _devices(database: Database) -> None:
+    database.table("devices").create(  # what a device is: one row for all boards of a model
+        {"device_key": str, "model": str, "arch": str, "memory_bytes": int, "mig": str, "evidence": str, "limits": str},
+        pk="device_key",
+    )
+    database.table("envs").create({"env_key": str, "env": str, "first_seen_at": str}, pk="env_key")
+    database.table("boards").create(  # one piece of hardware, and what it was called last
+        {"device_key": str, "uuid": str, "name": str, "env_key": str, "sick": str, "seen_at": str},
+        pk=("device_key", "uuid"),
+        not_null={"name", "seen_at"},
+        foreign_keys=[("device_key", "devices", "device_key"), ("env_key", "envs", "env_key")],
+    )
+    database.table("boards").create_index(["name"])
+
+
+def _jobs(database: Database) -> None:
+    database.table("workloads").create(
+        {
+            "workload_key": str,
+            "family_key": str,
+            "strategy": str,
+            "strategy_version": int,
+            "name": str,
+            "lookup_name": str,  # the name's parts in order: pairs are unordered
+            "members": str,
+            "sizes": str,
+            "source_hashes": str,
+            "created_at": str,
+        },
+        pk="workload_key",
+    )
+    database.table("workloads").create_index(["lookup_name", "strategy", "strategy_version"])
+    database.table("workloads").create_index(["strategy", "strategy_version"])
+    database.table("workloads").create_index(["family_key", "sizes"])
+    database.table("jobs").create(
+        {
+            "number": int,  # the order of arrival
+            "id": str,
+            "kind": str,
+            "workload_key": str,
+            "device": str,
+            "device_key": str,
+            "state": str,
+            "priority": int,
+            "parent_id": str,
+            "owner": str,
+            "cancel_requested": int,
+            "problem": str,
+            "search": str,
+            "space_hash": str,
+            "created_at": str,
+            "started_at": str,
+            "ended_at": str,
+            "job": str,
+        },
+        pk="number",
+        not_null={"id", "kind", "workload_key", "device", "state", "priority", "cancel_requested", "search", "job"},
+        foreign_keys=[("workload_key", "workloads", "workload_key"), ("parent_id", "jobs", "id")],
+    )
+    database.table("jobs").create_index(["id"], unique=True)
+    database.execute("CREATE INDEX idx_jobs_waiting ON jobs (state, priority DESC, number)")
+    database.execute(  # the same job twice is one job, as long as it has not ended
+        "CREATE UNIQUE INDEX idx_jobs_same ON jobs (kind, workload_key, device, search) "
+        "WHERE state IN ('queued', 'running')"
+    )
+
+
+def _programs(database: Database) -> None:
+    database.table("programs").create({"program_key": str, "plan": str, "saved_at": str}, pk="program_key")
+    database.table("artifacts").create({"path": str, "bytes": int, "saved_at": str}, pk="path")
+
+
+def _study(database: Database) -> None:
+    database.table("asks").create(
+        {"job_id": str, "sequence": int, "config_key": str, "config": str, "origin": str},
+        pk=("job_id", "sequence"),
+        foreign_keys=[("job_id", "jobs", "id")],
+    )
+    database.table("measurements").create(
+        {
+            "id": int,
+            "program_key": str,
+            "purpose": str,
+            "clock": str,
+            "cache": str,
+            "time_us": float,
+            "span_us": str,
+            "baseline_us": str,
+            "wall_us": str,
+            "state_before": str,
+            "state_after": str,
+            "dropped": int,
+            "at": str,
+        },
+        pk="id",
+    )
+    database.table("trials").create(
+        {
+            "id": int,
+            "job_id": str,
+            "role": str,
+            "sequence": int,
+            "config_key": str,
+            "config": str,
+            "origin": str,
+            "outcome": str,
+            "reason": str,
+            "ratio": float,
+            "time_us": float,
+            "program_key": str,
+            "against": str,
+            "resolved": str,
+            "worst_error": float,
+            "measurement_id": int,
+            "device_key": str,
+            "gpu_uuid": str,
+            "env_key": str,
+            "at": str,
+        },
+        pk="id",
+        not_null={"job_id", "role", "sequence", "config_key", "config", "outcome", "device_key", "env_key"},
+        foreign_keys=[("job_id", "jobs", "id"), ("measurement_id", "measurements", "id")],
+    )
+    database.table("trials").create_index(["job_id", "role", "config_key"], unique=True)
+    database.table("trials").create_index(["job_id", "role", "sequence"], unique=True)
+    database.table("trials").create_index(["program_key", "device_key", "env_key"])
+    database.table("finals").create(
+        {"job_id": str, "program_key": str, "process": int, "measurement_id": int},
+        pk=("job_id", "program_key", "process"),
+        foreign_keys=[("job_id", "jobs", "id"), ("measurement_id", "measurements", "id")],
+    )
+    database.table("probes").create(
+        {"probe_key": str, "device_key": str, "version": int, "time_us": float, "measurement_id": int},
+        pk=("probe_key", "device_key", "version"),
+        foreign_keys=[("measurement_id", "measurements", "id")],
+    )
+    database.table("rejections").create(
+        {"job_id": str, "rule": str, "nodes": str, "detail": str},
+        foreign_keys=[("job_id", "jobs", "id")],
+    )
+    database.table("rejections").create_index(["job_id", "rule", "nodes", "detail"], unique=True)
+
+
+def _records(database: Database) -> None:
+    database.table("records").create(
+        {
+            "id": int,
+            "workload_key": str,
+            "lookup_name": str,  # the workload's, once more: the index that answers `best` begins with it
+            "device_key": str,
+            "device_name": str,
+            "env_key": str,
+            "cache": str,
+            "evidence": str,
+            "verdict": str,
+            "config": str,
+            "program_key": str,
+            "time_us": float,
+            "baseline": str,
+            "baseline_us": float,
+            "baseline_program_key": str,
+            "speedup": float,
+            "ci_low": float,
+            "ci_high": float,
+            "verified": int,
+            "checks": str,
+            "trials": int,
+            "found_at": str,
+            "source": str,
+            "source_hashes": str,
+            "job_id": str,
+            "replaced_by": int,
+        },
+        pk="id",
+        not_null={"workload_key", "lookup_name", "device_key", "cache", "evidence", "verdict", "found_at"},
+        foreign_keys=[
+            ("workload_key", "workloads", "workload_key"),
+            ("job_id", "jobs", "id"),
+            ("replaced_by", "records", "id"),
+        ],
+    )
+    database.execute(
+        "CREATE UNIQUE INDEX idx_records_current ON records (workload_key, device_key, cache) WHERE replaced_by IS NULL"
+    )
+    database.execute(
+        "CREATE INDEX idx_records_by_name ON records (lookup_name, cache, evidence, found_at) WHERE replaced_by IS NULL"
+    )
+    database.table("records").create_index(["workload_key", "device_key", "cache"])  # the history too

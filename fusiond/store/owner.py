@@ -1,0 +1,40 @@
+"""Who runs a job: a process id means something only with the boot it belongs to and the moment it began."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def this_process() -> str:
+    """`pid:boot_id:start_time` of the calling process."""
+    pid = os.getpid()
+    return f"{pid}:{_boot_id()}:{_start_time(pid)}"
+
+
+def is_alive(owner: str) -> bool:
+    """Whether that very process still runs. What is no owner's text belongs to nobody.
+
+    Where the owner is in another container of the same machine it cannot be seen, and counts as gone.
+    """
+    pid, _, rest = owner.partition(":")
+    boot, _, started = rest.rpartition(":")
+    if not (pid.isascii() and pid.isdigit()) or not boot or boot != _boot_id():
+        return False
+    return _start_time(int(pid)) == started
+
+
+def _boot_id() -> str:
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _start_time(pid: int) -> str | None:
+    """In clock ticks since boot; None when there is no such process, or only what is left of one."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before it may hold blanks and parentheses
+    return None if fields[0] in "ZX" else fields[19]

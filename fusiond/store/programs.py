@@ -1,0 +1,104 @@
+"""Programs by their keys, and the artifacts: files in a folder beside the SQLite file, named by their content.
+
+A file is complete, and on disk, before the row that names it; what a crash leaves without a row is an orphan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from fusiond.errors import StoreError
+from fusiond.keys import text_key
+from fusiond.program import Program, decode, to_text
+from fusiond.store.connection import Connected
+from fusiond.store.format import artifacts_folder, disk_full, now
+
+_UNFINISHED = ".writing-"
+
+
+class Programs(Connected):
+    def save_program(self, program: Program) -> None:
+        """Keep a plan, its sources included; one that is there already is left as it is."""
+        with self._transaction() as database:
+            database.table("programs").insert(
+                {"program_key": program.key, "plan": to_text(program), "saved_at": now()}, ignore=True
+            )
+
+    def program(self, program_key: str) -> Program | None:
+        """The plan of that key; StoreError when another version of fusiond wrote it in another form."""
+        row = self._row("SELECT plan FROM programs WHERE program_key = ?", [program_key])
+        if row is None:
+            return None
+        try:
+            return decode(json.loads(row["plan"]))
+        except ValueError as problem:
+            raise StoreError(f"{self.path}: the program {program_key} cannot be read: {problem}") from problem
+
+    @property
+    def artifacts(self) -> Path:
+        """The folder of the artifacts; it is made with the first of them."""
+        return Path(artifacts_folder(str(self.path)))
+
+    def save_artifact(self, data: bytes, suffix: str) -> Path:
+        """Keep bytes as a file, and say where. Equal bytes with an equal suffix are one file.
+
+        StoreError when the disk is full; then nothing is left behind.
+        """
+        digest = text_key(data)
+        name = f"{digest[:2]}/{digest}{suffix}"
+        path = self.artifacts / name
+        try:
+            if not (path.is_file() and path.stat().st_size == len(data)):
+                _write(path, data)
+        except OSError as problem:
+            if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise disk_full(str(path)) from problem
+            raise StoreError(f"{path}: {problem.strerror or problem}") from problem
+        with self._transaction() as database:
+            database.table("artifacts").insert({"path": name, "bytes": len(data), "saved_at": now()}, ignore=True)
+        return path
+
+    def collect_orphans(self, *, older_than_secs: float = 3600.0) -> list[Path]:
+        """Remove the files that no row names, and say which; young ones may belong to a writer that is not done yet."""
+        known = {row["path"] for row in self._rows("SELECT path FROM artifacts")}
+        removed = []
+        for path in sorted(self.artifacts.glob("*/*")):
+            if path.relative_to(self.artifacts).as_posix() in known:
+                continue
+            with contextlib.suppress(OSError):  # somebody else was faster, or it is not ours to remove
+                if time.time() - path.stat().st_mtime >= older_than_secs:
+                    path.unlink()
+                    removed.append(path)
+        return removed
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of the file or none of it, also when the power fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
+        raise
+    for folder in (path.parent, path.parent.parent):
+        _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

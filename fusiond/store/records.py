@@ -1,0 +1,141 @@
+"""Records: the answer for a workload on a device, and those that it replaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from fusiond.errors import StoreError
+from fusiond.keys import canonical
+from fusiond.model import Record, Verdict
+from fusiond.store.connection import Row
+from fusiond.store.encoding import config_from, config_text, mapping_from, printable
+from fusiond.store.format import ARTIFACT, artifact_path, lookup_name
+from fusiond.store.jobs import absolute
+from fusiond.store.programs import Programs
+
+_RECORDS = """
+    SELECT r.*, w.strategy, w.name AS workload_name, w.sizes
+    FROM records r JOIN workloads w USING (workload_key)
+"""
+_AT_ONCE = 500
+"""Keys in one query; SQLite takes 999 parameters in its oldest builds."""
+
+
+class Records(Programs):
+    def save_record(self, record: Record, *, job: str | None, source_hashes: Mapping[str, str]) -> None:
+        """Make this the answer; the one before becomes history. `source_hashes`: file -> text_key of its content.
+
+        StoreError when the workload was never submitted, or has another strategy, name or sizes than the record says.
+        """
+        with self._transaction() as database:
+            self._check_workload(record)
+            where = "workload_key = ? AND device_key = ? AND cache = ? AND replaced_by IS NULL"
+            key = [record.workload_key, record.device_key, record.cache]
+            old = [row["id"] for row in database.query(f"SELECT id FROM records WHERE {where}", key)]
+            database.execute(f"UPDATE records SET replaced_by = id WHERE {where}", key)  # makes room for the new one
+            new = database.table("records").insert(self._columns(record, job, source_hashes)).last_pk
+            for id in old:
+                database.execute("UPDATE records SET replaced_by = ? WHERE id = ?", [new, id])
+
+    def record(self, workload_key: str, device_key: str, cache: str = "warm") -> Record | None:
+        """The answer of today."""
+        return self.known(device_key, [workload_key], cache).get(workload_key)
+
+    def known(self, device_key: str, workload_keys: Iterable[str], cache: str = "warm") -> dict[str, Record]:
+        """The answers of today for many workloads; those without one are left out."""
+        keys = list(dict.fromkeys(workload_keys))
+        found = {}
+        for start in range(0, len(keys), _AT_ONCE):
+            chunk = keys[start : start + _AT_ONCE]
+            marks = ", ".join("?" * len(chunk))
+            rows = self._rows(
+                f"{_RECORDS} WHERE r.workload_key IN ({marks}) AND r.device_key = ? AND r.cache = ? "
+                "AND r.replaced_by IS NULL",
+                [*chunk, device_key, cache],
+            )
+            found.update({row["workload_key"]: self._record(row) for row in rows})
+        return found
+
+    def history(self, workload_key: str, device_key: str, cache: str = "warm") -> list[Record]:
+        """All answers that there ever were, the newest first."""
+        rows = self._rows(
+            f"{_RECORDS} WHERE r.workload_key = ? AND r.device_key = ? AND r.cache = ? ORDER BY r.id DESC",
+            [workload_key, device_key, cache],
+        )
+        return [self._record(row) for row in rows]
+
+    def _check_workload(self, record: Record) -> None:
+        rows = self._database.query(
+            "SELECT strategy, name, sizes FROM workloads WHERE workload_key = ?", [record.workload_key]
+        )
+        stored = next(iter(rows), None)
+        if stored is None:
+            raise StoreError(f"{self.path}: a record of {record.workload_name!r}, which was never submitted")
+        said = {"strategy": record.strategy, "name": record.workload_name, "sizes": canonical(record.sizes)}
+        if said != stored:
+            wrong = ", ".join(name for name in said if said[name] != stored[name])
+            raise StoreError(f"{self.path}: a record of {record.workload_name!r} that has another {wrong} than it")
+
+    def _columns(self, record: Record, job: str | None, source_hashes: Mapping[str, str]) -> dict[str, object]:
+        low, high = record.ci95 or (None, None)
+        return {
+            "workload_key": record.workload_key,
+            "lookup_name": lookup_name(record.workload_name),
+            "device_key": record.device_key,
+            "device_name": record.device_name,
+            "env_key": record.env_key,
+            "cache": record.cache,
+            "evidence": record.evidence,
+            "verdict": record.verdict.value,
+            "config": config_text(record.config) if record.config is not None else None,
+            "program_key": record.program_key,
+            "time_us": record.time_us,
+            "baseline": record.baseline,
+            "baseline_us": record.baseline_us,
+            "baseline_program_key": record.baseline_program_key,
+            "speedup": record.speedup,
+            "ci_low": low,
+            "ci_high": high,
+            "verified": int(record.verified),
+            "checks": canonical([printable(each) for each in record.checks]),
+            "trials": record.trials,
+            "found_at": record.found_at,
+            "source": self._stored(record.source),
+            "source_hashes": canonical(absolute(source_hashes)),
+            "job_id": job,
+        }
+
+    def _stored(self, source: str | None) -> str | None:
+        """A path inside the artifacts is stored without their folder."""
+        if source is None or not Path(source).is_relative_to(self.artifacts):
+            return source
+        return ARTIFACT + Path(source).relative_to(self.artifacts).as_posix()
+
+    def _record(self, row: Row) -> Record:
+        return Record(
+            strategy=row["strategy"],
+            workload_name=row["workload_name"],
+            workload_key=row["workload_key"],
+            sizes=mapping_from(row["sizes"]),
+            device_name=row["device_name"],
+            device_key=row["device_key"],
+            env_key=row["env_key"],
+            verdict=Verdict(row["verdict"]),
+            config=config_from(row["config"]) if row["config"] is not None else None,
+            program_key=row["program_key"],
+            time_us=row["time_us"],
+            baseline=row["baseline"],
+            baseline_us=row["baseline_us"],
+            baseline_program_key=row["baseline_program_key"],
+            speedup=row["speedup"],
+            ci95=(row["ci_low"], row["ci_high"]) if row["ci_low"] is not None else None,
+            verified=bool(row["verified"]),
+            checks=tuple(json.loads(row["checks"])),
+            evidence=row["evidence"],
+            cache=row["cache"],
+            trials=row["trials"],
+            found_at=row["found_at"],
+            source=artifact_path(str(self.path), row["source"]),
+        )

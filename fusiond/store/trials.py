@@ -1,0 +1,179 @@
+"""What a study knows: its asks, trials with their measurements, rejections, and the finals that decide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from sqlite_utils import Database
+
+from fusiond.keys import canonical
+from fusiond.model import Ask, Measurement, Outcome, Rejection, Trial
+from fusiond.store.connection import Connected, Row
+from fusiond.store.encoding import (
+    config_from,
+    config_text,
+    mapping_from,
+    measurement_columns,
+    measurement_from,
+    printable,
+)
+from fusiond.store.format import now
+
+_TRIALS = """
+    SELECT t.*, m.purpose, m.clock, m.cache, m.span_us, m.baseline_us, m.wall_us, m.state_before, m.state_after,
+        m.dropped
+    FROM trials t LEFT JOIN measurements m ON m.id = t.measurement_id
+"""
+
+
+class Trials(Connected):
+    # --- asks ---
+
+    def add_asks(self, job: str, asks: Sequence[Ask]) -> None:
+        """Write down what the study chose, all or nothing. StoreError for a sequence number that was used before."""
+        with self._transaction() as database:
+            for ask in asks:
+                database.table("asks").insert(
+                    {
+                        "job_id": job,
+                        "sequence": ask.sequence,
+                        "config_key": ask.config.key,
+                        "config": config_text(ask.config),
+                        "origin": ask.origin,
+                    }
+                )
+
+    def asks(self, job: str) -> list[Ask]:
+        """What the study of a job chose, in order."""
+        rows = self._rows("SELECT sequence, config, origin FROM asks WHERE job_id = ? ORDER BY sequence", [job])
+        return [Ask(sequence=row["sequence"], config=config_from(row["config"]), origin=row["origin"]) for row in rows]
+
+    # --- trials ---
+
+    def add_trial(
+        self, job: str, trial: Trial, *, device_key: str, gpu_uuid: str, env_key: str, against: str | None
+    ) -> None:
+        """Write down a trial and its measurement, both or neither.
+
+        `against` is the program_key of the baseline that it was paired with. StoreError when this job has a trial of
+        this role with this config, or with this sequence number: no recorded trial is repeated.
+        """
+        with self._transaction() as database:
+            measured = None
+            if trial.measurement is not None:
+                measured = add_measurement(database, trial.measurement, trial.program_key)
+            database.table("trials").insert(
+                {
+                    "job_id": job,
+                    "role": trial.role,
+                    "sequence": trial.sequence,
+                    "config_key": trial.config.key,
+                    "config": config_text(trial.config),
+                    "origin": trial.origin,
+                    "outcome": trial.outcome.value,
+                    "reason": printable(trial.reason),
+                    "ratio": trial.ratio,
+                    "time_us": trial.time_us,
+                    "program_key": trial.program_key,
+                    "against": against,
+                    "resolved": canonical(trial.resolved),
+                    "worst_error": trial.worst_error,
+                    "measurement_id": measured,
+                    "device_key": device_key,
+                    "gpu_uuid": gpu_uuid,
+                    "env_key": env_key,
+                    "at": now(),
+                }
+            )
+
+    def trials(self, job: str, role: str | None = "candidate") -> list[Trial]:
+        """The trials of a job in the order in which they were asked; role None: of all roles, role by role."""
+        rows = self._rows(
+            f"{_TRIALS} WHERE t.job_id = :job AND (:role IS NULL OR t.role = :role) ORDER BY t.role, t.sequence",
+            {"job": job, "role": role},
+        )
+        return [_trial(row) for row in rows]
+
+    def measured(
+        self, program_key: str, against: str | None, device_key: str, env_key: str, *, cache: str = "warm"
+    ) -> Trial | None:
+        """The last trial, of any job, that measured an equal program against the same baseline program in the same
+        environment, a complete one before one that was stopped early. Finals and probes are no answer."""
+        row = self._row(
+            f"{_TRIALS} WHERE t.program_key = ? AND t.against IS ? AND t.device_key = ? AND t.env_key = ? "
+            "AND t.outcome = ? AND m.cache = ? AND m.purpose IN ('search', 'baseline') "
+            "ORDER BY m.dropped, t.id DESC LIMIT 1",
+            [program_key, against, device_key, env_key, Outcome.MEASURED.value, cache],
+        )
+        return _trial(row) if row else None
+
+    # --- rejections ---
+
+    def add_rejections(self, job: str, rejections: Iterable[Rejection]) -> None:
+        """Write down what the strategy ruled out; one that stands there already is not repeated."""
+        with self._transaction() as database:
+            for each in rejections:
+                database.table("rejections").insert(
+                    {
+                        "job_id": job,
+                        "rule": each.rule,
+                        "nodes": canonical(each.nodes),
+                        "detail": printable(each.detail),
+                    },
+                    ignore=True,
+                )
+
+    def rejections(self, job: str) -> list[Rejection]:
+        """In the order in which they were added."""
+        rows = self._rows("SELECT rule, nodes, detail FROM rejections WHERE job_id = ? ORDER BY rowid", [job])
+        return [
+            Rejection(rule=row["rule"], nodes=tuple(json.loads(row["nodes"])), detail=row["detail"]) for row in rows
+        ]
+
+    # --- finals ---
+
+    def add_final(self, job: str, program_key: str, process: int, measurement: Measurement) -> None:
+        """Write down what one fresh process measured. StoreError when that process's result is there already."""
+        with self._transaction() as database:
+            measured = add_measurement(database, measurement, program_key)
+            database.table("finals").insert(
+                {"job_id": job, "program_key": program_key, "process": process, "measurement_id": measured}
+            )
+
+    def finals(self, job: str) -> dict[str, list[Measurement]]:
+        """program_key -> its measurements, in the order of the processes."""
+        rows = self._rows(
+            "SELECT m.* FROM finals f JOIN measurements m ON m.id = f.measurement_id "
+            "WHERE f.job_id = ? ORDER BY f.process, m.id",
+            [job],
+        )
+        found: dict[str, list[Measurement]] = {}
+        for row in rows:
+            found.setdefault(row["program_key"], []).append(measurement_from(row))
+        return found
+
+
+def add_measurement(database: Database, measurement: Measurement, program_key: str | None) -> int:
+    """Inside a transaction: a measurement's row, and its id."""
+    row = {"program_key": program_key, **measurement_columns(measurement), "at": now()}
+    id = database.table("measurements").insert(row).last_pk
+    assert isinstance(id, int)
+    return id
+
+
+def _trial(row: Row) -> Trial:
+    return Trial(
+        sequence=row["sequence"],
+        config=config_from(row["config"]),
+        role=row["role"],
+        origin=row["origin"],
+        outcome=Outcome(row["outcome"]),
+        reason=row["reason"],
+        ratio=row["ratio"],
+        time_us=row["time_us"],
+        program_key=row["program_key"],
+        resolved=mapping_from(row["resolved"]),
+        measurement=measurement_from(row) if row["measurement_id"] is not None else None,
+        worst_error=row["worst_error"],
+    )

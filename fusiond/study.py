@@ -1,0 +1,271 @@
+"""Which config to try next. The one home of Optuna: ask and tell, in memory; our store is the truth.
+
+Seeds come first. A space no larger than the budget is searched whole, in its own order. Otherwise Optuna's TPE asks,
+with its random state drawn from (job's seed, number of the ask), so that a study that was interrupted and rebuilt
+from its asks and trials goes on exactly as it would have gone on (for equal measurements).
+
+Every ask is handed to `remember`. Asks that lead nowhere (restrictions broken, asked before) are remembered too, because
+they are part of what the sampler knows. An ask that was never written down is asked again in the same words, so it is
+enough to store asks together with the next trial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import random
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from fusiond.model import Ask, Config, Outcome, Trial, Value
+from fusiond.space import Parameter, Space
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+VAIN_LIMIT = 8
+"""After this many asks in a row that lead nowhere, an untried point is drawn from the enumerated space."""
+ENUMERATE_LIMIT = 20_000
+
+
+class Study:
+    """`next` hands out asks until the budget is spent or nothing is left; `tell` takes what became of them.
+
+    Several asks may be out at once: the next candidates compile while one is measured.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        seeds: Sequence[tuple[str, Config]],
+        *,
+        budget: int,
+        seed: int,
+        remember: Callable[[Ask], None],
+        asks: Iterable[Ask] = (),
+        trials: Iterable[Trial] = (),
+    ) -> None:
+        """`asks` and `trials` are those of an earlier session of the same job, in order."""
+        self._space = space
+        self._seed = seed
+        self._remember = remember
+        self._budget = budget
+        points = space.count(limit=budget + 1)
+        self.whole = points <= budget
+        """The budget covers the space, so all of it is tried."""
+        self.budget = min(budget, points)
+        self._told: dict[str, Trial] = {}
+        self._out: dict[int, optuna.Trial | None] = {}
+        self._echoes: dict[str, list[optuna.Trial]] = {}
+        """Duplicates of configs that are still out, by config key: they get the same answer, at the same time."""
+        self._pending: list[Ask] = []
+        self._sequence = 0
+        self._useful = 0
+        self._study = optuna.create_study(direction="maximize", sampler=self._sampler(0))
+        self._seeds = _distinct(seeds)
+        self._grid = space.points() if self.whole else iter(())
+        self._asked: set[str] = set()
+        self._rebuild(asks, trials)
+
+    def next(self) -> Ask | None:
+        """The next config to try; None when there is nothing more to ask."""
+        if self._pending:
+            return self._pending.pop(0)
+        if self._useful >= self.budget:
+            return None
+        for name, config in self._seeds:
+            if config.key not in self._asked:
+                return self._ask(config, f"seed:{name}")
+        if self.whole:
+            for config in self._grid:
+                if config.key not in self._asked:
+                    return self._ask(config, "grid")
+            return None
+        return self._ask_sampler()
+
+    def tell(self, ask: Ask, trial: Trial) -> None:
+        """What became of an ask. Only a measured trial has a value; a failed one is told as pruned, since no number is
+        honest, and a FAIL would teach the sampler nothing."""
+        self._told[ask.config.key] = trial
+        for each in (self._out.pop(ask.sequence), *self._echoes.pop(ask.config.key, ())):
+            self._settle(each, trial)
+
+    @property
+    def done(self) -> int:
+        """Trials told so far."""
+        return len(self._told)
+
+    # --- asking ---
+
+    def _ask(self, config: Config, origin: str) -> Ask:
+        ask = Ask(sequence=self._sequence, config=config, origin=origin)
+        self._remember(ask)
+        self._issue(ask)
+        return ask
+
+    def _issue(self, ask: Ask) -> None:
+        """Take an ask into the study's state."""
+        self._sequence = ask.sequence + 1
+        self._asked.add(ask.config.key)
+        self._useful += 1
+        # Only a study whose sampler is asked needs to know of the others.
+        self._out[ask.sequence] = None if self.whole else self._fixed(ask.config)
+
+    def _ask_sampler(self) -> Ask | None:
+        for _ in range(VAIN_LIMIT):
+            self._study.sampler = self._sampler(self._sequence)
+            trial = self._study.ask()
+            config = self._suggest(trial)
+            vain = self._vain(config)
+            if vain is None:
+                ask = Ask(sequence=self._sequence, config=config, origin="sampler")
+                self._remember(ask)
+                self._sequence += 1
+                self._asked.add(config.key)
+                self._useful += 1
+                self._out[ask.sequence] = trial
+                return ask
+            ask = Ask(sequence=self._sequence, config=config, origin=vain)
+            self._remember(ask)
+            self._settle_vain(ask, trial)
+        return self._ask_untried()
+
+    def _ask_untried(self) -> Ask | None:
+        points = list(itertools.islice(self._space.points(), ENUMERATE_LIMIT))
+        untried = [each for each in points if each.key not in self._asked]
+        if not untried:
+            return None
+        generator = random.Random(self._number(self._sequence))
+        return self._ask(generator.choice(untried), "sampler")
+
+    def _vain(self, config: Config) -> str | None:
+        """Why an ask leads nowhere, or None."""
+        if self._space.broken(config):
+            return "invalid"
+        return "duplicate" if config.key in self._asked else None
+
+    def _settle_vain(self, ask: Ask, trial: optuna.Trial) -> None:
+        self._sequence = ask.sequence + 1
+        if ask.origin == "duplicate" and ask.config.key not in self._told:
+            self._echoes.setdefault(ask.config.key, []).append(trial)
+        else:
+            self._settle(trial, self._told.get(ask.config.key))
+
+    def _settle(self, trial: optuna.Trial | None, result: Trial | None) -> None:
+        if trial is None:
+            return
+        if result is not None and result.outcome is Outcome.MEASURED and result.ratio:
+            self._study.tell(trial, math.log(result.ratio))
+        else:
+            self._study.tell(trial, state=TrialState.PRUNED)
+
+    # --- Optuna's side ---
+
+    def _sampler(self, sequence: int) -> optuna.samplers.BaseSampler:
+        with warnings.catch_warnings():
+            # `group` is what samples conditional parameters jointly; it has been "experimental" since Optuna 2.8.
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            # No constant liar: what it takes from trials that are out cannot be rebuilt, and few of them are.
+            return optuna.samplers.TPESampler(seed=self._number(sequence), group=True, constant_liar=False)
+
+    def _number(self, sequence: int) -> int:
+        """A 32-bit number from (job's seed, number of the ask)."""
+        digest = hashlib.blake2b(f"{self._seed}:{sequence}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big")
+
+    def _suggest(self, trial: optuna.Trial) -> Config:
+        chosen: dict[str, Value] = {}
+        for parameter in self._space.parameters:
+            if self._space.active(chosen, parameter):
+                chosen[parameter.name] = _suggested(trial, parameter)
+        return Config.of(chosen)
+
+    def _fixed(self, config: Config) -> optuna.Trial:
+        """An Optuna trial for a config that somebody else chose."""
+        self._study.enqueue_trial(dict(config))
+        trial = self._study.ask()
+        self._suggest(trial)
+        return trial
+
+    def _rebuild(self, asks: Iterable[Ask], trials: Iterable[Trial]) -> None:
+        results = {trial.sequence: trial for trial in trials}
+        self._told = {trial.config.key: trial for trial in results.values()}
+        for ask in asks:
+            if ask.origin in ("duplicate", "invalid"):
+                self._rebuild_vain(ask)
+                continue
+            result = results.get(ask.sequence)
+            if result is None:
+                self._issue(ask)
+                self._pending.append(ask)
+                continue
+            self._sequence = ask.sequence + 1
+            self._asked.add(ask.config.key)
+            self._useful += 1
+            if not self.whole:
+                self._study.add_trial(self._past(ask.config, result))
+
+    def _rebuild_vain(self, ask: Ask) -> None:
+        self._sequence = ask.sequence + 1
+        if self.whole:
+            return
+        if ask.origin == "duplicate" and ask.config.key not in self._told:
+            self._echoes.setdefault(ask.config.key, []).append(self._fixed(ask.config))
+        else:
+            self._study.add_trial(self._past(ask.config, self._told.get(ask.config.key)))
+
+    def _past(self, config: Config, result: Trial | None) -> optuna.trial.FrozenTrial:
+        measured = result is not None and result.outcome is Outcome.MEASURED and result.ratio
+        active = [each for each in self._space.parameters if each.name in config]
+        return optuna.trial.create_trial(
+            state=TrialState.COMPLETE if measured else TrialState.PRUNED,
+            value=math.log(result.ratio) if measured and result and result.ratio else None,
+            params={each.name: config[each.name] for each in active},
+            distributions={each.name: _distribution(each) for each in active},
+        )
+
+
+def _distinct(seeds: Sequence[tuple[str, Config]]) -> tuple[tuple[str, Config], ...]:
+    """Seeds that are the same config under two names are tried once, under the first."""
+    found: dict[str, tuple[str, Config]] = {}
+    for name, config in seeds:
+        found.setdefault(config.key, (name, config))
+    return tuple(found.values())
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    """Evenly spaced whole numbers keep their order, which TPE makes use of; all else is a categorical choice."""
+    values = parameter.values
+    if len(values) >= 3 and all(type(each) is int for each in values):
+        numbers = [each for each in values if isinstance(each, int)]
+        step = numbers[1] - numbers[0]
+        if step > 0 and all(right - left == step for left, right in itertools.pairwise(numbers)):
+            return IntDistribution(numbers[0], numbers[-1], step=step)
+    return CategoricalDistribution(values)
+
+
+def _suggested(trial: optuna.Trial, parameter: Parameter) -> Value:
+    distribution = _distribution(parameter)
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(parameter.name, distribution.low, distribution.high, step=distribution.step)
+    value: Value = trial.suggest_categorical(parameter.name, parameter.values)
+    return value
+
+
+def check_seeds(
+    space: Space, seeds: Sequence[tuple[str, Config]]
+) -> tuple[tuple[tuple[str, Config], ...], Mapping[str, str]]:
+    """The seeds that are points of the space, and why the others are not (Optuna would take them with a warning)."""
+    sound = []
+    refused = {}
+    for name, config in seeds:
+        problems = space.problems(config)
+        if problems:
+            refused[name] = "; ".join(problems)
+        else:
+            sound.append((name, config))
+    return tuple(sound), refused

@@ -1,0 +1,275 @@
+"""A device whose times are known, and a strategy whose best config is known: tests of the search assert on these,
+never on times of the cpu device.
+
+A source of the fake device is a text of directives, one a line:
+
+    cost_us 12.5        what one launch takes
+    fault wrong         wrong | crash | hang | die | refuse | nobuild | late (wrong on the second seed only)
+
+Its outputs depend on nothing but buffer and seed, so every program is right unless its fault says otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import fusiond
+from fusiond.devices import protocol
+from fusiond.devices.base import Array, Binary, DeviceProvider, ExecutionError, Executor
+from fusiond.devices.worker import Worker
+from fusiond.fills import fill
+from fusiond.hookspecs import hookimpl
+from fusiond.model import (
+    Analysis,
+    BuildFailed,
+    Config,
+    DeviceInfo,
+    DeviceLimits,
+    DeviceState,
+    Job,
+    Outcome,
+    Rejection,
+    Workload,
+    frozen,
+)
+from fusiond.program import Buffer, Fill, Launch, Program, Role, Source
+from fusiond.space import Parameter, Space
+from fusiond.strategy import Baseline, Facts, Inputs, Known, StrategyBase, Target
+
+_ANSWER = Fill(kind="integers", low=0, high=1000)
+NOISE = 0.002
+"""Relative standard deviation of a sample."""
+
+
+class FakeProvider:
+    """A `DeviceProvider` that needs no compiler and no device. `FUSIOND_FAKE_MODEL` gives the device another model
+    name."""
+
+    kind = "fake"
+    shares_cores = False
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        limits = DeviceLimits(
+            multiprocessors=8,
+            shared_bytes_per_sm=233472,
+            shared_bytes_per_block=232448,
+            threads_per_sm=2048,
+            blocks_per_sm=32,
+        )
+        info = DeviceInfo(
+            name="fake",
+            model=os.environ.get("FUSIOND_FAKE_MODEL", "Fake 1"),
+            arch="fake",
+            memory_bytes=1 << 30,
+            uuid="FAKE-0",
+            env=frozen({"fusiond": fusiond.__version__}),
+            limits=limits,
+        )
+        return (info,)
+
+    def missing(self) -> tuple[str, ...]:
+        return ()
+
+    def normalise(self, program: Program) -> Program:
+        return program
+
+    def build(self, source: Source, arch: str) -> Binary | BuildFailed:
+        if _directives(source.text).get("fault") == "nobuild":
+            return BuildFailed(reason=f"{source.name}:1: expected a kernel")
+        folder = Path(os.environ.get("FUSIOND_CACHE") or "/tmp") / "fake"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{Program(name='', buffers=(), sources=(source,), steps=()).key}.fake"
+        if not path.exists():
+            path.write_text(source.text)
+        return Binary(source=source.name, path=path)
+
+    def facts(self, arch: str) -> Facts:
+        return lambda source: None
+
+    def executor(self, name: str) -> Executor:
+        return FakeExecutor()
+
+
+class FakeExecutor:
+    clock = "device"
+
+    def load(self, program: Program, binaries: Mapping[str, Path]) -> FakeLoaded:
+        texts = {name: path.read_text() for name, path in binaries.items()}
+        if any(_directives(text).get("fault") == "refuse" for text in texts.values()):
+            raise ExecutionError(Outcome.LAUNCH_REFUSED, "too many resources requested for launch")
+        return FakeLoaded(program, texts)
+
+    def state(self) -> DeviceState:
+        return DeviceState(clock_mhz=1000.0, temperature_c=40.0)
+
+    def flush_cache(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class FakeLoaded:
+    def __init__(self, program: Program, texts: Mapping[str, str]) -> None:
+        self.program = program
+        self._directives = [_directives(texts[each.source]) for each in program.steps if isinstance(each, Launch)]
+        self._data: dict[str, Array] = {}
+        self._random = random.Random(program.key)
+
+    def write(self, buffer: str, data: Array) -> None:
+        self._data[buffer] = data.copy()
+
+    def read(self, buffer: str) -> Array:
+        return self._data[buffer].copy()
+
+    def snapshot(self) -> None:
+        pass
+
+    def restore(self) -> None:
+        pass
+
+    def run(self, *, seed: int, checked: bool) -> None:
+        for buffer in self.program.buffers:
+            if buffer.role.compared:
+                self._data[buffer.name] = fill(dataclasses.replace(buffer, fill=_ANSWER), seed)
+        for each in self._directives:
+            self._misbehave(each.get("fault", ""), seed)
+
+    def sample_us(self, repeats: int) -> float:
+        cost = sum(float(each.get("cost_us", 10.0)) for each in self._directives)
+        return cost * (1 + self._random.gauss(0, NOISE))
+
+    def broken_guards(self) -> tuple[str, ...]:
+        faults = [each.get("fault") for each in self._directives]
+        return ("4 bytes written behind y",) if "outside" in faults else ()
+
+    def close(self) -> None:
+        pass
+
+    def _misbehave(self, fault: str, seed: int) -> None:
+        if fault == "crash":
+            raise ExecutionError(Outcome.CRASHED, "illegal address")
+        if fault == "hang":
+            time.sleep(3600)
+        if fault == "die":
+            os.kill(os.getpid(), 9)
+        if fault == "abort":
+            os.abort()
+        if fault == "wrong" or (fault == "late" and seed == 1):
+            for buffer in self.program.buffers:
+                if buffer.role.compared:
+                    self._data[buffer.name][-1] += 1
+
+
+class InProcess:
+    """A `Runner` without a child process, for benchmarks of everything round the device."""
+
+    def __init__(self, provider: DeviceProvider, device: DeviceInfo) -> None:
+        self.device = device
+        self._worker = Worker(provider.executor(device.name))
+
+    def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+        return self._worker.answer(request)
+
+    def fresh(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+def _directives(text: str) -> dict[str, str]:
+    return dict(line.split(None, 1) for line in text.splitlines() if len(line.split()) == 2)
+
+
+# --- a strategy whose answer is known ---
+
+
+class ToyStrategy(StrategyBase):
+    """Two knobs, x and y, from 0 to `side` - 1; the fused cost is 10 + (x - 3)^2 + (y - 5)^2 / 4 microseconds, the
+    unfused one 20 (or `unfused` microseconds). `faults: {"3,5": wrong}` in a job makes a config misbehave."""
+
+    name = "toy"
+    version = 1
+    job_keys = ("side", "unfused", "faults", "label")
+
+    def parse(self, job: Job, inputs: Inputs) -> Workload:
+        sizes = {"n": 64, **job.sizes}
+        label = job.request.get("label", "toy")
+        payload = {
+            "side": job.request.get("side", 8),
+            "unfused": job.request.get("unfused", 20.0),
+            "faults": job.request.get("faults", {}),
+        }
+        return Workload(
+            strategy=self.name,
+            strategy_version=self.version,
+            name=label,
+            members=(label,),
+            sizes=sizes,
+            content=payload,
+            payload=payload,
+        )
+
+    def analyse(self, workload: Workload, target: Target) -> Analysis:
+        return Analysis(workload=workload, report=frozen({"side": workload.payload["side"]}))
+
+    def space(self, analysis: Analysis, known: Known) -> Space:
+        values = tuple(range(analysis.workload.payload["side"]))
+        return Space(parameters=(Parameter(name="x", values=values), Parameter(name="y", values=values)))
+
+    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
+        return (("plain", Config.of({"x": 0, "y": 0})),)
+
+    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
+        cost = analysis.workload.payload["unfused"]
+        knob = Space(parameters=(Parameter(name="block", values=(128, 256)),))
+
+        def given(config: Config) -> Program:
+            # The other block size is 5 % faster: baselines are tuned too.
+            return self._program(analysis, cost * (1.0 if config["block"] == 128 else 0.95), "")
+
+        def graph(config: Config) -> Program:
+            return self._program(analysis, cost * 1.1, "")
+
+        return (
+            Baseline(name="sequential", detail="as given", space=knob, emit=given),
+            Baseline(name="graph", detail="as a graph", emit=graph),
+        )
+
+    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+        x, y = config.integer("x"), config.integer("y")
+        fault = analysis.workload.payload["faults"].get(f"{x},{y}", "")
+        if fault == "rejected":
+            return Rejection(rule="toy", nodes=("x", "y"), detail=f"{x},{y} is not allowed")
+        return self._program(analysis, 10 + (x - 3) ** 2 + (y - 5) ** 2 / 4, fault)
+
+    def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
+        return {"n": 61}
+
+    def _program(self, analysis: Analysis, cost_us: float, fault: str) -> Program:
+        text = f"cost_us {cost_us}\n" + (f"fault {fault}\n" if fault else "")
+        elements = analysis.workload.sizes["n"]
+        return Program(
+            name="toy",
+            buffers=(Buffer(name="y", dtype="int32", elements=elements, role=Role.OUTPUT),),
+            sources=(Source(name="toy", text=text, entries=("toy",)),),
+            steps=(Launch(name="toy", source="toy", entry="toy", grid=(1, 1, 1), block=(32, 1, 1), arguments=()),),
+        )
+
+
+class FakePlugin:
+    """Registers both; give it to `Registry.add`."""
+
+    @hookimpl
+    def register_strategies(self, register: Callable[[ToyStrategy], None]) -> None:
+        register(ToyStrategy())
+
+    @hookimpl
+    def register_devices(self, register: Callable[[FakeProvider], None]) -> None:
+        register(FakeProvider())

@@ -1,0 +1,231 @@
+"""Tuning one job from end to end:
+
+    parts -> probes -> reference -> baselines -> search -> finals -> record
+
+Everything that is found is in the store before it is announced, and nothing that is in the store is measured again: a
+job that was killed anywhere goes on from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+from fusiond import events as say
+from fusiond.devices.base import DeviceProvider
+from fusiond.devices.lock import device_lock
+from fusiond.devices.supervisor import Runner, Supervisor
+from fusiond.devices.timing import Sampling
+from fusiond.errors import FusiondError, Interrupted, NothingKnown, StoreError
+from fusiond.events import Events
+from fusiond.measuring import Measurer
+from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose
+from fusiond.planning import Prepared, choose_device, prepare, target_of
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+from fusiond.tuning import finals
+from fusiond.tuning.baselines import fastest_unfused
+from fusiond.tuning.context import Context, Odd, Unfused
+from fusiond.tuning.search import search
+
+log = logging.getLogger(__name__)
+
+RunnerFactory = Callable[[DeviceProvider, DeviceInfo], Runner]
+
+
+def submit(store: Store, registry: Registry, job: Job, *, kind: str = "tune", priority: int = 0) -> JobRow:
+    """Check a job and put it into the store with a snapshot of every file it refers to. RequestError stores nothing."""
+    prepared = prepare(registry, job)
+    return store.submit(prepared.job, prepared.workload, kind=kind, priority=priority)
+
+
+class Tuner:
+    """Runs claimed jobs, one at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        events: Events,
+        *,
+        runner: RunnerFactory = Supervisor,
+        least_patience_secs: float = 10.0,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._events = events
+        self._runner = runner
+        self._least_patience_secs = least_patience_secs
+
+    def run(self, job_id: str, stop: Callable[[], bool], device: DeviceInfo | None = None) -> JobState:
+        """Tune a claimed job to its end, and write down how it ended.
+
+        Returns QUEUED when `stop` asked for it: the job is back in the queue with all that it has measured. `device`
+        overrules the job's own choice (the daemon has one worker for each device).
+        """
+        state, problem = JobState.DONE, None
+        try:
+            self._run(job_id, stop, device)
+        except Interrupted as interruption:
+            if not self._store.cancel_requested(job_id):
+                self._store.requeue(job_id)
+                self._events.publish(say.JobEnded(job=job_id, state=JobState.QUEUED.value, problem=str(interruption)))
+                return JobState.QUEUED
+            state = JobState.CANCELLED
+        except FusiondError as failure:
+            state, problem = JobState.FAILED, str(failure)
+        self._store.finish(job_id, state, problem)
+        self._events.publish(say.JobEnded(job=job_id, state=state.value, problem=problem))
+        return state
+
+    def _run(self, job_id: str, stop: Callable[[], bool], device: DeviceInfo | None) -> None:
+        row = self._store.job(job_id)
+        if row is None:
+            raise StoreError(f"there is no job {job_id}")
+        job = self._store.load_job(row.id)
+        prepared = prepare(self._registry, job)
+        if prepared.workload.key != row.workload_key:
+            raise StoreError("a plugin has changed what this job means since it was submitted; submit it again")
+        provider, info = choose_device(self._registry, device.name if device else job.device)
+        self._store.save_device(info)
+        self._store.set_device(row.id, info.key)
+
+        def asked_to_stop() -> bool:
+            return stop() or self._store.cancel_requested(row.id)
+
+        def waiting() -> None:
+            detail = f"another fusiond uses {info.name}"
+            self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=detail))
+
+        with device_lock(info, stop=asked_to_stop, waiting=waiting):
+            runner = self._runner(provider, info)
+            measurer = Measurer(
+                provider,
+                runner,
+                self._store.artifacts / "bundles",
+                self._store.artifacts / "work" / row.id,
+                least_patience_secs=self._least_patience_secs,
+            )
+            try:
+                context = self._context(row, prepared, provider, info, measurer, asked_to_stop)
+                if row.kind == "verify":
+                    self._verify(context)
+                else:
+                    self._tune(context)
+            finally:
+                measurer.close()
+                runner.close()
+
+    def _context(
+        self,
+        row: JobRow,
+        prepared: Prepared,
+        provider: DeviceProvider,
+        device: DeviceInfo,
+        measurer: Measurer,
+        stop: Callable[[], bool],
+    ) -> Context:
+        analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, device))
+        return Context(
+            store=self._store,
+            events=self._events,
+            row=row,
+            prepared=prepared,
+            provider=provider,
+            device=device,
+            measurer=measurer,
+            stop=stop,
+            analysis=analysis,
+        )
+
+    def _tune(self, context: Context) -> None:
+        self._announce(context)
+        self._parts(context)
+        self._probes(context)
+        context.phase("reference", "the outputs of the unfused program")
+        references = context.references(context.analysis, "reference")
+        odd = self._odd(context)
+        baseline = fastest_unfused(context, references)
+        search(context, references, odd, baseline)
+        entered = finals.finalists(context)
+        measured = finals.measure(context, entered, references, baseline)
+        finals.conclude(context, entered, measured, references, odd, baseline)
+
+    def _verify(self, context: Context) -> None:
+        """Measure the recorded winner again, here and now, against the baseline that it was measured against."""
+        self._announce(context)
+        workload = context.prepared.workload
+        record = self._store.record(workload.key, context.device.key)
+        if record is None or record.program_key is None or record.baseline_program_key is None:
+            raise NothingKnown(f"nothing is recorded for {workload.name} on {context.device.name}")
+        candidate = self._store.program(record.program_key)
+        unfused = self._store.program(record.baseline_program_key)
+        if candidate is None or unfused is None:
+            raise NothingKnown(f"the programs of {workload.name} are gone from the store; tune it again")
+        baseline = Unfused(
+            name=record.baseline, program=unfused, config=Config(()), time_us=record.baseline_us, ratio=1.0
+        )
+        context.phase("reference", "the outputs of the unfused program")
+        references = context.references(context.analysis, "reference")
+        entered = {record.program_key: finals.Finalist(config=record.config or Config(()), program=candidate)}
+        measured = finals.measure(context, entered, references, baseline)
+        finals.conclude(context, entered, measured, references, self._odd(context), baseline)
+
+    def _announce(self, context: Context) -> None:
+        self._events.publish(
+            say.JobStarted(
+                job=context.row.id,
+                workload=context.prepared.workload.name,
+                device=context.device.name,
+                budget=context.prepared.job.search.trials,
+                known=len(self._store.trials(context.row.id)),
+            )
+        )
+
+    def _odd(self, context: Context) -> Odd | None:
+        sizes = context.strategy.odd_sizes(context.prepared.workload)
+        if sizes is None:
+            return None
+        job = dataclasses.replace(context.prepared.job, sizes={**context.prepared.job.sizes, **sizes})
+        workload = prepare(self._registry, job).workload
+        analysis = context.strategy.analyse(workload, target_of(context.provider, context.device))
+        return Odd(sizes=sizes, analysis=analysis, references=context.references(analysis, "odd"))
+
+    def _parts(self, context: Context) -> None:
+        """The records of the smaller workloads that this one builds on; those that are missing are tuned first,
+        here."""
+        for job in context.strategy.parts(context.analysis):
+            part = prepare(self._registry, job)
+            key = part.workload.key
+            if self._store.record(key, context.device.key) is None:
+                context.phase("part", part.workload.name)
+                row = self._store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
+                self._store.claim(context.row.id, job=row.id)
+                self._tune(self._context(row, part, context.provider, context.device, context.measurer, context.stop))
+                self._store.finish(row.id, JobState.DONE)
+            record = self._store.record(key, context.device.key)
+            if record is not None:
+                context.known[key] = record
+
+    def _probes(self, context: Context) -> None:
+        """Microseconds of each probe that the strategy wants; those that this device has not answered are measured."""
+        version = context.strategy.version
+        for probe in context.strategy.probes(context.analysis):
+            time_us = self._store.probe(probe.key, context.device.key, version)
+            if time_us is None:
+                context.phase("probe", probe.key)
+                program = context.normal(probe.program)
+                references = context.measurer.references(program, f"probe-{program.key}")
+                if isinstance(references, MeasureFailed):
+                    log.warning("probe %s: %s", probe.key, references.reason)
+                    continue
+                plan = Sampling(purpose=Purpose.PROBE)
+                measured = context.measurer.sample(program, None, plan, references)
+                if isinstance(measured, MeasureFailed):
+                    log.warning("probe %s: %s", probe.key, measured.reason)
+                    continue
+                self._store.add_probe(probe.key, context.device.key, version, measured)
+                time_us = measured.time_us
+            context.known[probe.key] = time_us

@@ -1,0 +1,1 @@
+"""The phases of tuning one job; `fusiond.tuner` runs them."""

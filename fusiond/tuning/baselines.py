@@ -1,0 +1,101 @@
+"""The unfused ways, each tuned with its own knobs: a fused candidate must beat the fastest of them, not the first."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fusiond import events as say
+from fusiond.devices.timing import Sampling
+from fusiond.errors import FusiondError
+from fusiond.measuring import References
+from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Trial
+from fusiond.program import Program
+from fusiond.strategy import Baseline
+from fusiond.tuning.context import Context, Unfused, outcome_of
+
+
+def fastest_unfused(context: Context, references: References) -> Unfused:
+    """Measure every baseline of the strategy; what an earlier session measured is taken from the store.
+
+    FusiondError when not even the unfused program as given can be measured.
+    """
+    best: dict[str, Unfused] = {}
+    given: Unfused | None = None
+    for baseline in context.strategy.baselines(context.analysis):
+        context.phase("baseline", f"{baseline.name}: {baseline.detail}")
+        start = best[baseline.like].config if baseline.like in best else next(baseline.space.points())
+        found = _point(context, baseline, start, references, given, incumbent=None)
+        if found is None:
+            if given is None:
+                raise FusiondError("the unfused program could not be measured, so nothing can be compared with it")
+            continue
+        given = given or found
+        if baseline.like is None:
+            found = _one_pass(context, baseline, found, references, given)
+        best[baseline.name] = found
+    fastest = max(best.values(), key=lambda each: each.ratio)
+    context.store.save_program(fastest.program)
+    return fastest
+
+
+def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: References, given: Unfused) -> Unfused:
+    """Each value of each knob, with the others at their best so far."""
+    for parameter in baseline.space.parameters:
+        for value in parameter.values:
+            config = Config.of({**best.config, parameter.name: value})
+            if config == best.config or baseline.space.problems(config):
+                continue
+            context.pause_point()
+            found = _point(context, baseline, config, references, given, incumbent=best.ratio)
+            if found is not None and found.ratio > best.ratio:
+                best = found
+    return best
+
+
+def _point(
+    context: Context,
+    baseline: Baseline,
+    config: Config,
+    references: References,
+    given: Unfused | None,
+    *,
+    incumbent: float | None,
+) -> Unfused | None:
+    """One config of one baseline, in pairs with the unfused program as given; None when it does not work there."""
+    program = context.normal(baseline.emit(config))
+    role = f"baseline:{baseline.name}"
+    trials = context.store.trials(context.row.id, role)
+    trial = next((each for each in trials if each.config == config), None)
+    if trial is None:
+        against = None if given is None else given.program
+        result = _measure(context, program, against, references, incumbent)
+        fields: dict[str, Any] = {"outcome": Outcome.MEASURED, **outcome_of(result)}
+        trial = Trial(
+            sequence=len(trials),
+            config=config,
+            role=role,
+            origin="tuned" if trials else "given",
+            program_key=program.key,
+            **fields,
+        )
+        context.save_trial(trial, program, against)
+        if trial.time_us is not None:
+            name = f"{baseline.name} {config}".strip()
+            context.events.publish(say.BaselineMeasured(job=context.row.id, name=name, time_us=trial.time_us))
+    if trial.outcome is not Outcome.MEASURED or trial.time_us is None:
+        return None
+    ratio = 1.0 if trial.ratio is None else trial.ratio
+    return Unfused(name=baseline.name, program=program, config=config, time_us=trial.time_us, ratio=ratio)
+
+
+def _measure(
+    context: Context, program: Program, against: Program | None, references: References, incumbent: float | None
+) -> Measurement | MeasureFailed:
+    worst = context.measurer.check(program, references)
+    if isinstance(worst, MeasureFailed):
+        if worst.outcome is Outcome.WRONG_RESULT:  # no fusion is involved: the kernel is not tunable as its file claims
+            return dataclasses.replace(worst, outcome=Outcome.WRONG_UNFUSED)
+        return worst
+    plan = Sampling(purpose=Purpose.BASELINE, incumbent=incumbent)
+    return context.measurer.sample(program, against, plan, references)

@@ -1,0 +1,149 @@
+"""The search: ask, build, check, sample, tell; until the budget, the space or the time is used up."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from fusiond import events as say
+from fusiond.devices.timing import Sampling
+from fusiond.errors import StoreError
+from fusiond.measuring import References
+from fusiond.model import Ask, Config, MeasureFailed, Measurement, Outcome, Purpose, Rejection, Trial
+from fusiond.planning import refused_seeds
+from fusiond.program import Program
+from fusiond.study import Study, check_seeds
+from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
+
+AHEAD = 2
+"""Candidates asked for but not measured yet: one is measured, the next builds."""
+
+
+def search(context: Context, references: References, odd: Odd | None, baseline: Unfused) -> None:
+    """Run the study of a job to its end; every trial is in the store when it is announced."""
+    asks: list[Ask] = []
+    """Not on disk yet: they go there with the next trial, in one commit."""
+    study = _study(context, asks)
+    context.phase("search", "the whole space" if study.whole else f"{study.budget} configs")
+    search_plan = context.prepared.job.search
+    deadline = time.monotonic() + search_plan.timeout_secs
+    best = max((each.ratio or 0.0 for each in context.store.trials(context.row.id)), default=0.0)
+    for ask, program in _asked(context, study):
+        trial = _trial(context, ask, program, references, odd, baseline, best or None)
+        with context.store.transaction():
+            context.store.add_asks(context.row.id, asks)
+            context.save_trial(trial, program if isinstance(program, Program) else None, baseline.program)
+        asks.clear()
+        study.tell(ask, trial)
+        best = max(best, trial.ratio or 0.0)
+        context.events.publish(
+            say.TrialFinished(job=context.row.id, trial=trial, done=study.done, budget=study.budget, best=best or None)
+        )
+        context.pause_point()
+        if time.monotonic() > deadline:
+            context.phase("search", f"ended after {search_plan.timeout_secs:.0f} s, as the job asks")
+            return
+
+
+def _study(context: Context, asks: list[Ask]) -> Study:
+    store, job = context.store, context.row.id
+    space = context.strategy.space(context.analysis, context.known)
+    seeds, refused = check_seeds(space, context.strategy.seeds(context.analysis, space, context.known))
+    if context.row.space_hash is None:
+        store.add_rejections(job, (*context.analysis.rejections, *refused_seeds(refused)))
+        store.set_space(job, space.hash)
+    elif context.row.space_hash != space.hash:
+        raise StoreError("the space of this job is not what it was when the job began; submit the job again")
+    return Study(
+        space,
+        seeds,
+        budget=context.prepared.job.search.trials,
+        seed=context.prepared.job.search.seed,
+        remember=asks.append,
+        asks=store.asks(job),
+        trials=store.trials(job),
+    )
+
+
+def _asked(context: Context, study: Study) -> Iterator[tuple[Ask, Program | Rejection]]:
+    """What the study asks for, a step ahead, so that the next candidate builds while this one is measured."""
+    waiting: list[tuple[Ask, Program | Rejection]] = []
+    while True:
+        while len(waiting) < AHEAD and (ask := study.next()) is not None:
+            program = context.emit(context.analysis, ask.config)
+            if isinstance(program, Program):
+                context.measurer.build_ahead(program)
+            waiting.append((ask, program))
+        if not waiting:
+            return
+        yield waiting.pop(0)
+
+
+def _trial(
+    context: Context,
+    ask: Ask,
+    program: Program | Rejection,
+    references: References,
+    odd: Odd | None,
+    baseline: Unfused,
+    incumbent: float | None,
+) -> Trial:
+    """What becomes of one candidate."""
+    plain = Trial(sequence=ask.sequence, config=ask.config, origin=ask.origin, outcome=Outcome.MEASURED)
+    if isinstance(program, Rejection):
+        return dataclasses.replace(plain, outcome=Outcome.REFUSED, reason=f"{program.rule}: {program.detail}")
+    plain = dataclasses.replace(
+        plain,
+        program_key=program.key,
+        resolved=dict(context.strategy.resolved(context.analysis, ask.config)),
+    )
+    known = context.store.measured(program.key, baseline.program.key, context.device.key, context.device.env_key)
+    if known is not None:  # an equal program was measured against the same baseline, perhaps for another config
+        return dataclasses.replace(
+            plain,
+            ratio=known.ratio,
+            time_us=known.time_us,
+            measurement=known.measurement,
+            worst_error=known.worst_error,
+        )
+    worst = _check(context, program, ask.config, references, odd)
+    if isinstance(worst, MeasureFailed):
+        return dataclasses.replace(plain, outcome=worst.outcome, reason=worst.reason)
+    plan = Sampling(purpose=Purpose.SEARCH, incumbent=incumbent)
+    result: Measurement | MeasureFailed = context.measurer.sample(program, baseline.program, plan, references)
+    fields: dict[str, Any] = outcome_of(result)
+    return dataclasses.replace(plain, worst_error=worst, **fields)
+
+
+def _check(
+    context: Context, program: Program, config: Config, references: References, odd: Odd | None
+) -> float | MeasureFailed:
+    """The worst error over all seeds and sizes. A wrong result is laid at the door of whoever is wrong."""
+    worst = context.measurer.check(program, references)
+    if not isinstance(worst, MeasureFailed) and odd is not None:
+        other = context.emit(odd.analysis, config)
+        if isinstance(other, Program):
+            at_odd = context.measurer.check(other, odd.references)
+            worst = at_odd if isinstance(at_odd, MeasureFailed) else max(worst, at_odd)
+    if isinstance(worst, MeasureFailed) and worst.outcome is Outcome.WRONG_RESULT:
+        return _blame(context, config, worst, references, odd)
+    return worst
+
+
+def _blame(
+    context: Context, config: Config, wrong: MeasureFailed, references: References, odd: Odd | None
+) -> MeasureFailed:
+    """Whether the unfused kernels are wrong at these block shapes too."""
+    places = [(context.analysis, references)]
+    if odd is not None:
+        places.append((odd.analysis, odd.references))
+    for analysis, truth in places:
+        unfused = context.strategy.unfused(analysis, config)
+        if unfused is None:
+            continue
+        found = context.measurer.check(context.normal(unfused), truth)
+        if isinstance(found, MeasureFailed) and found.outcome is Outcome.WRONG_RESULT:
+            return dataclasses.replace(found, outcome=Outcome.WRONG_UNFUSED)
+    return wrong

@@ -1,0 +1,45 @@
+"""The JSON forms of jobs and errors: the same on the command line and on the socket. Standard library only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fusiond.errors import FusiondError, RequestError
+
+if TYPE_CHECKING:  # `fusiond best` imports this file and must not pay for the store
+    from fusiond.store.jobs import JobRow
+
+
+def error_document(problem: FusiondError) -> dict[str, str]:
+    """`{"kind", "where", "problem"}`; `where` is a file, `file:line` or an option, empty when there is none."""
+    if isinstance(problem, RequestError):
+        return {"kind": type(problem).__name__, "where": problem.where, "problem": problem.problem}
+    return {"kind": type(problem).__name__, "where": "", "problem": str(problem)}
+
+
+def job_document(row: JobRow) -> dict[str, Any]:
+    """What `show --json` prints: a contract."""
+    return {
+        "id": row.id,
+        "state": str(row.state),
+        "trials": row.trials,
+        "best": row.best_ratio,
+        "problem": row.problem,
+    }
+
+
+def job_entry(row: JobRow) -> dict[str, Any]:
+    """A job in a list: the same, and what tells jobs apart."""
+    return {
+        **job_document(row),
+        "kind": row.kind,
+        "strategy": row.strategy,
+        "workload": row.workload_name,
+        "device": row.device,
+        "budget": row.budget,
+        "priority": row.priority,
+        "parent": row.parent,
+        "created_at": row.created_at,
+        "started_at": row.started_at,
+        "ended_at": row.ended_at,
+    }

@@ -1,0 +1,496 @@
+"""Reads a kernel's YAML file; docs/kernels.md describes the format.
+
+Expressions are worked out in one order: block, grid, shared bytes, scalar values. Each may use what stands before it,
+so that no cycle can be written down.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from fusiond import expressions
+from fusiond.documents import Node
+from fusiond.errors import RequestError
+from fusiond.expressions import Expression, ExpressionError
+from fusiond.keys import content_key, plain
+from fusiond.program import (
+    DTYPES,
+    EQUAL,
+    FILL_KINDS,
+    Buffer,
+    Compare,
+    Dim3,
+    Fill,
+    Role,
+    default_compare,
+)
+from fusiond.strategy import Inputs
+from fusiond_hfuse import includes
+from fusiond_hfuse.graph import WARP, Argument, Block, Kernel, Parameter, Shape, Slot, volume
+from fusiond_hfuse.parse import parse_unit
+
+KEYS = (
+    "kernel", "source", "entry", "instance", "defines", "include", "flags", "sizes", "odd", "arguments", "block",
+    "grid", "shared", "summary",
+)  # fmt: skip
+FLAGS = re.compile(
+    r"--?(use_fast_math|expt-relaxed-constexpr|extended-lambda|lineinfo|std=c\+\+(14|17|20)"
+    r"|(fmad|ftz|prec-div|prec-sqrt)=(true|false))"
+)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_QUALIFIED = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*")
+_INSTANCE = re.compile(r"[\w:]+\s*<[\w\s:,<>*&+.()'-]*>")
+MAX_BUFFER_BYTES = 2**40
+MAX_SHARED_BYTES = 2**20
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+_INTEGERS = {
+    name: (
+        0 if name.startswith("u") else -(2 ** (8 * size - 1)),
+        2 ** (8 * size - (0 if name.startswith("u") else 1)) - 1,
+    )
+    for name, (_, size) in DTYPES.items()
+    if "int" in name
+}
+
+
+def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
+    """Read a kernel's YAML file and its source. RequestError with file, line and key for anything that is wrong."""
+    document = inputs.document(path, where=where)
+    keys = document.mapping(known=KEYS, required=("kernel", "source", "entry", "arguments", "block", "grid"))
+    name = _matching(keys["kernel"], _NAME, "a name of letters, digits, _ and -")
+    sizes = _sizes(keys.get("sizes"))
+    odd = _sizes(keys.get("odd"))
+    for size in odd:
+        if size not in sizes:
+            raise keys["odd"].fail(f"{size!r} is no size of this kernel")
+    block = _block(keys["block"])
+    flags = tuple(_matching(each, FLAGS, _FLAGS_WANTED) for each in _list(keys.get("flags")))
+    defines = _defines(keys.get("defines"), sizes)
+    folders = tuple(each.text() for each in _list(keys.get("include")))
+    arguments = tuple(_argument(inputs, path, each) for each in keys["arguments"].sequence())
+    names = [argument.name for argument in arguments]
+    for argument in arguments:
+        if names.count(argument.name) > 1:
+            raise RequestError(f"two arguments are called {argument.name!r}", where=argument.where)
+    grid = _grid(keys["grid"])
+    shared = expressions.parse("0") if "shared" not in keys else _expression(keys["shared"])
+    source_node = keys["source"]
+    source = inputs.beside(path, source_node.text(), where=source_node.where)
+    unit = includes.expand(inputs, source, folders, yaml=path, where=source_node.where)
+    entry = _matching(keys["entry"], _QUALIFIED, "the name of a kernel")
+    instance = entry
+    if "instance" in keys:
+        instance = _matching(
+            keys["instance"], _INSTANCE, "the entry with template arguments, such as maxpool<float, 5>"
+        )
+        if instance.partition("<")[0].strip() != entry:
+            raise keys["instance"].fail(f"is no instance of {entry}")
+    parsed = parse_unit(
+        unit,
+        entry,
+        name=name,
+        template="instance" in keys,
+        defines=define_values(defines, sizes, block.shapes[0], where=_where(keys, "defines")),
+        where=keys["entry"].where,
+    )
+    _check_parameters(arguments, parsed.parameters, keys["arguments"])
+    if parsed.uses_dynamic_shared and "shared" not in keys:
+        raise document.fail(f"{entry} has an extern __shared__ array, so the key 'shared' must give its bytes")
+    return Kernel(
+        name=name,
+        path=path,
+        unit=unit,
+        entry=entry,
+        instance=instance,
+        defines=defines,
+        flags=flags,
+        sizes=sizes,
+        odd=odd,
+        arguments=arguments,
+        block=block,
+        grid=grid,
+        shared=shared,
+        parsed=parsed,
+        content_key=_content_key(keys, unit.text, arguments),
+        lines={key: node.where for key, node in keys.items()},
+    )
+
+
+_FLAGS_WANTED = (
+    "one of -use_fast_math, -fmad=, -ftz=, -prec-div=, -prec-sqrt=, -std=c++17, --expt-relaxed-constexpr, "
+    "--extended-lambda, -lineinfo (register caps are searched, include folders stand under 'include')"
+)
+
+
+def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[Argument, ...]) -> str:
+    """A key without sizes and without anybody's paths; an input file counts by its content."""
+    left_out = ("source", "include", "sizes", "odd", "summary", "arguments")
+    described = {key: node.plain() for key, node in keys.items() if key not in left_out}
+    patterns = [
+        [each.name, each.dtype, each.elements.text if each.elements else None, _value_text(each), _pattern(each.buffer)]
+        for each in arguments
+    ]
+    return content_key([described, patterns, text])
+
+
+def _value_text(argument: Argument) -> str | float | None:
+    return argument.value.text if isinstance(argument.value, Expression) else argument.value
+
+
+def _pattern(buffer: Buffer | None) -> object:
+    if buffer is None:
+        return None
+    fill = plain(buffer.fill)
+    fill.pop("file")
+    return [buffer.role.value, fill, plain(buffer.compare)]
+
+
+# --- the parts of the file ------------------------------------------------------------------------------
+
+
+def _where(keys: Mapping[str, Node], key: str) -> str:
+    return keys[key].where if key in keys else ""
+
+
+def _list(node: Node | None) -> tuple[Node, ...]:
+    return () if node is None else node.sequence()
+
+
+def _matching(node: Node, pattern: re.Pattern[str], wanted: str) -> str:
+    text = node.text().strip()
+    if not pattern.fullmatch(text):
+        raise node.fail(f"is {text[:80]!r}; wanted is {wanted}")
+    return text
+
+
+def _sizes(node: Node | None) -> dict[str, int]:
+    if node is None:
+        return {}
+    sizes = {}
+    for name, value in node.mapping().items():
+        if not _IDENTIFIER.fullmatch(name) or name in ("block", "grid", "min", "max", "ceil_div", "and", "or", "not"):
+            raise value.fail(f"{name[:80]!r} cannot be the name of a size")
+        sizes[name] = value.integer(least=1)
+    return sizes
+
+
+def _expression(node: Node) -> Expression:
+    """An expression, or a whole number."""
+    text = str(node.integer()) if isinstance(node.value, int) and not isinstance(node.value, bool) else node.text()
+    try:
+        return expressions.parse(text)
+    except ExpressionError as problem:
+        raise node.fail(str(problem)) from None
+
+
+def _defines(node: Node | None, sizes: Mapping[str, int]) -> tuple[tuple[str, Expression | str], ...]:
+    """Macros. A value over sizes and block.* is worked out; anything else is taken as it stands."""
+    defines: list[tuple[str, Expression | str]] = []
+    for name, value in (node.mapping() if node is not None else {}).items():
+        if not _IDENTIFIER.fullmatch(name):
+            raise value.fail(f"{name[:80]!r} cannot be the name of a macro")
+        if isinstance(value.value, int) and not isinstance(value.value, bool):
+            text = str(value.integer())
+        else:
+            text = "" if value.value is None else value.text()
+        if not text.isprintable():
+            raise value.fail("a macro's value is one line")
+        try:
+            parsed = expressions.parse(text)
+        except ExpressionError:
+            defines.append((name, text))
+            continue
+        known = {*sizes, "block.x", "block.y", "block.z"}
+        defines.append((name, parsed if parsed.names <= known else text))
+    return tuple(defines)
+
+
+def define_values(
+    defines: tuple[tuple[str, Expression | str], ...], sizes: Mapping[str, int], block: Dim3, *, where: str
+) -> tuple[tuple[str, str], ...]:
+    """Macros with their values at a block shape."""
+    names = {**sizes, **_axes("block", block)}
+    try:
+        return tuple(
+            (name, str(value.integer(names)) if isinstance(value, Expression) else value) for name, value in defines
+        )
+    except ExpressionError as problem:
+        raise RequestError(str(problem), where=where) from None
+
+
+def _block(node: Node) -> Block:
+    keys = node.mapping(known=("shape", "shapes", "tune"))
+    if ("shape" in keys) == ("shapes" in keys):
+        raise node.fail("holds either 'shape' or 'shapes'")
+    if "shapes" in keys:
+        if "tune" in keys:
+            raise keys["tune"].fail("goes with 'shape', not with a list of shapes")
+        shapes = tuple(_shape(each) for each in keys["shapes"].sequence())
+        if not shapes:
+            raise keys["shapes"].fail("is empty")
+        volumes = [volume(shape) for shape in shapes]
+        for shape, size in zip(shapes, volumes, strict=True):
+            if volumes.count(size) > 1:
+                raise keys["shapes"].fail(f"two shapes have {size} threads, {shape} is one; keep the better one")
+        return Block(shapes=shapes)
+    shape = _shape(keys["shape"])
+    tune = "xyz".index(keys["tune"].choice("x", "y", "z")) if "tune" in keys else None
+    return Block(shapes=(shape,), tune=tune)
+
+
+def _shape(node: Node) -> Dim3:
+    lengths = [each.integer(least=1, most=most) for each, most in zip(_up_to_three(node), MAX_BLOCK, strict=False)]
+    shape = (*lengths, 1, 1)[:3]
+    result = (shape[0], shape[1], shape[2])
+    if volume(result) > 1024:
+        raise node.fail(f"has {volume(result)} threads; a block has at most 1024")
+    return result
+
+
+def _up_to_three(node: Node) -> tuple[Node, ...]:
+    parts = node.sequence()
+    if not 1 <= len(parts) <= 3:
+        raise node.fail(f"has {len(parts)} lengths; one to three are wanted")
+    return parts
+
+
+def _grid(node: Node) -> tuple[Expression, ...]:
+    return tuple(_expression(each) for each in _up_to_three(node))
+
+
+def _argument(inputs: Inputs, path: str, node: Node) -> Argument:
+    keys = node.mapping(
+        known=("name", "dtype", "elements", "role", "fill", "compare", "value"), required=("name", "dtype")
+    )
+    name = _matching(keys["name"], _IDENTIFIER, "a C identifier")
+    dtype = keys["dtype"].choice(*DTYPES)
+    if ("elements" in keys) == ("value" in keys):
+        raise node.fail("holds either 'elements' (a buffer) or 'value' (a scalar)")
+    if "value" in keys:
+        for key in ("role", "fill", "compare"):
+            if key in keys:
+                raise keys[key].fail("belongs to buffers; this argument is a scalar")
+        return Argument(name=name, dtype=dtype, value=_value(keys["value"], dtype), where=node.where)
+    if "role" not in keys:
+        raise node.fail("the key 'role' is missing")
+    role = Role(keys["role"].choice(*(each.value for each in Role)))
+    poisoned = role in (Role.OUTPUT, Role.SCRATCH)
+    if poisoned and "fill" in keys:
+        raise keys["fill"].fail(f"a buffer with the role {role.value} starts with poison; one that is filled is inout")
+    if not poisoned and "fill" not in keys:
+        raise node.fail("the key 'fill' is missing")
+    if not role.compared and "compare" in keys:
+        raise keys["compare"].fail(f"a buffer with the role {role.value} is not compared")
+    return Argument(
+        name=name,
+        dtype=dtype,
+        elements=_expression(keys["elements"]),
+        buffer=Buffer(
+            name=name,
+            dtype=dtype,
+            elements=1,
+            role=role,
+            fill=Fill() if poisoned else _fill(inputs, path, keys["fill"], dtype),
+            compare=_compare(keys.get("compare"), dtype) if role.compared else EQUAL,
+        ),
+        where=node.where,
+    )
+
+
+def _value(node: Node, dtype: str) -> Expression | float:
+    if not isinstance(node.value, float):
+        return _expression(node)
+    if not dtype.startswith("float"):
+        raise node.fail(f"is {node.value:g}; a whole number is wanted for {dtype}")
+    if not math.isfinite(node.value):
+        raise node.fail("must be a finite number")
+    return node.value
+
+
+def _fill(inputs: Inputs, path: str, node: Node, dtype: str) -> Fill:
+    if isinstance(node.value, str):
+        return Fill(kind=node.choice("zeros", "iota"))
+    keys = node.mapping(known=tuple(kind for kind in FILL_KINDS if kind not in ("zeros", "iota")))
+    if len(keys) != 1:
+        raise node.fail("holds one way to fill, such as {uniform: [0, 1]}")
+    kind, value = next(iter(keys.items()))
+    if kind == "file":
+        file = inputs.beside(path, value.text(), where=value.where)
+        return Fill(kind="file", file=file, digest=inputs.digest(file, where=value.where))
+    if kind == "constant":
+        return Fill(kind=kind, low=_bound(value, dtype))
+    bounds = value.sequence()
+    if len(bounds) != 2:
+        raise value.fail("two numbers are wanted")
+    if kind == "integers":
+        low, high = (float(each.integer(least=-(2**53), most=2**53)) for each in bounds)
+    else:
+        if not dtype.startswith("float"):
+            raise value.fail(f"{kind} fills floats; for {dtype} there is integers: [low, high]")
+        low, high = (each.number(least=-1e300, most=1e300) for each in bounds)
+    if kind == "normal" and high < 0:
+        raise value.fail("the standard deviation is negative")
+    if kind != "normal" and low > high:
+        raise value.fail("the first bound is above the second")
+    if kind == "integers" and dtype in _INTEGERS:
+        least, most = _INTEGERS[dtype]
+        if low < least or high > most:
+            raise value.fail(f"does not fit {dtype}")
+    return Fill(kind=kind, low=low, high=high)
+
+
+def _bound(node: Node, dtype: str) -> float:
+    if dtype in _INTEGERS:
+        least, most = _INTEGERS[dtype]
+        return float(node.integer(least=max(least, -(2**53)), most=min(most, 2**53)))
+    return node.number(least=-1e300, most=1e300)
+
+
+def _compare(node: Node | None, dtype: str) -> Compare:
+    if node is None:
+        return default_compare(dtype)
+    if isinstance(node.value, str):
+        node.choice("equal")
+        return EQUAL
+    keys = node.mapping(known=("rtol", "atol"))
+    if not keys:
+        raise node.fail("holds rtol, atol or both")
+    tolerances = {key: value.number(least=0.0, most=1e300) for key, value in keys.items()}
+    return Compare(kind="close", rtol=tolerances.get("rtol", 0.0), atol=tolerances.get("atol", 0.0))
+
+
+def _check_parameters(arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], node: Node) -> None:
+    """The YAML's arguments against the kernel's parameters: number, order, kind and type."""
+    if len(arguments) != len(parameters):
+        names = ", ".join(parameter.spelling for parameter in parameters) or "none"
+        raise node.fail(f"{len(arguments)} arguments for {len(parameters)} parameters ({names})")
+    for argument, parameter in zip(arguments, parameters, strict=True):
+        if parameter.dependent:
+            continue
+        is_buffer = argument.buffer is not None
+        if is_buffer != parameter.pointer:
+            wanted = "a buffer, with elements" if parameter.pointer else "a scalar, with a value"
+            raise RequestError(
+                f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}", where=argument.where
+            )
+        if parameter.dtype is not None and parameter.dtype != argument.dtype:
+            raise RequestError(
+                f"{argument.name} is {argument.dtype}, but the kernel's parameter {parameter.spelling!r} is "
+                f"{parameter.dtype}",
+                where=argument.where,
+            )
+        if parameter.dtype is None and not parameter.void:
+            raise RequestError(
+                f"{argument.name}: the kernel's parameter {parameter.spelling!r} is neither a number nor a pointer to "
+                f"numbers, and this version passes nothing else",
+                where=argument.where,
+            )
+
+
+# --- a slot at a block shape ----------------------------------------------------------------------------
+
+
+def _axes(what: str, shape: Dim3) -> dict[str, int]:
+    return {f"{what}.{axis}": length for axis, length in zip("xyz", shape, strict=True)}
+
+
+def shape_of(slot: Slot, block: Dim3) -> Shape:
+    """Grid, shared bytes and scalar values of a slot at a block shape. RequestError names the key that fails."""
+    kernel = slot.kernel
+    names: dict[str, expressions.Scalar] = {**slot.sizes, **_axes("block", block)}
+    key = "grid"
+    where = kernel.lines["grid"]
+    try:
+        lengths = [each.integer(names) for each in kernel.grid]
+        for length, most in zip(lengths, MAX_GRID, strict=False):
+            if not 1 <= length <= most:
+                raise ExpressionError(f"a grid of {lengths} blocks; each length must be from 1 to {most}")
+        padded = (*lengths, 1, 1)
+        grid = (padded[0], padded[1], padded[2])
+        names.update(_axes("grid", grid))
+        key = "shared"
+        where = kernel.lines.get("shared", kernel.path)
+        shared_bytes = kernel.shared.integer(names)
+        if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
+            raise ExpressionError(f"{shared_bytes} bytes of shared memory, which no block has")
+        scalars: dict[str, int | float] = {}
+        for argument in kernel.arguments:
+            if argument.value is not None:
+                key, where = argument.name, argument.where
+                scalars[argument.name] = _scalar(argument, names)
+    except ExpressionError as problem:
+        at = f" at the sizes {_said(slot.sizes)} and a block of {'x'.join(map(str, block))}"
+        raise RequestError(f"{key}: {problem}{at}", where=where) from None
+    return Shape(block=block, grid=grid, shared_bytes=shared_bytes, scalars=scalars)
+
+
+def _scalar(argument: Argument, names: Mapping[str, expressions.Scalar]) -> int | float:
+    if isinstance(argument.value, float):
+        return argument.value
+    assert argument.value is not None
+    value = argument.value.integer(names)
+    if argument.dtype.startswith("float"):
+        return float(value)
+    least, most = _INTEGERS.get(argument.dtype, (0, 1))
+    if not least <= value <= most:
+        raise ExpressionError(f"{value} does not fit {argument.dtype}")
+    return value
+
+
+def buffers_of(slot: Slot) -> tuple[Buffer, ...]:
+    """The slot's buffers, named `a.counts`. RequestError for a size that is no size."""
+    found = []
+    for argument in slot.kernel.arguments:
+        if argument.buffer is None or argument.elements is None:
+            continue
+        try:
+            elements = argument.elements.integer(slot.sizes)
+        except ExpressionError as problem:
+            raise RequestError(f"elements: {problem}", where=argument.where) from None
+        if elements < 1:
+            raise RequestError(
+                f"{argument.name} has {elements} elements at the sizes {_said(slot.sizes)}; at least 1 is wanted",
+                where=argument.where,
+            )
+        pattern = argument.buffer
+        buffer = Buffer(
+            name=f"{slot.letter}.{argument.name}",
+            dtype=pattern.dtype,
+            elements=elements,
+            role=pattern.role,
+            fill=pattern.fill,
+            compare=pattern.compare,
+        )
+        if buffer.size_bytes > MAX_BUFFER_BYTES:
+            raise RequestError(
+                f"{argument.name} has {buffer.size_bytes} bytes at the sizes {_said(slot.sizes)}; "
+                f"at most {MAX_BUFFER_BYTES} are sane",
+                where=argument.where,
+            )
+        found.append(buffer)
+    return tuple(found)
+
+
+def _said(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(sizes.items())) or "none"
+
+
+def thread_counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
+    """How many threads a slot's block can have: the given count first, then all others, ascending.
+
+    Only whole warps: a partial barrier counts warps, and a warp must not serve two kernels. Stretchable blocks go in
+    steps of `granularity` (Li et al., CGO 2022, section III-B uses 128).
+    """
+    block = slot.kernel.block
+    bound = min(most, slot.kernel.parsed.launch_bound or most)
+    given = volume(block.shapes[0])
+    if block.tune is None:
+        counts = [volume(shape) for shape in block.shapes]
+    else:
+        counts = [given, *(threads for threads in range(granularity, bound + 1, granularity) if block.shape(threads))]
+    allowed = {threads for threads in counts if threads % WARP == 0 and threads <= bound}
+    return tuple(sorted(allowed, key=lambda threads: (threads != given, threads)))

@@ -1,0 +1,26 @@
+"""The hooks of horizontal fusion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fusiond import documents
+from fusiond.hookspecs import hookimpl
+from fusiond.strategy import CatalogueEntry, Strategy
+from fusiond_hfuse.strategy import Hfuse
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+@hookimpl
+def register_strategies(register: Callable[[Strategy], None]) -> None:
+    register(Hfuse())
+
+
+@hookimpl
+def register_workloads(register: Callable[[CatalogueEntry], None]) -> None:
+    for path in sorted(KERNELS.glob("*.yaml")):
+        keys = documents.parse(path.read_text(encoding="utf-8"), str(path)).mapping()
+        summary = keys["summary"].text() if "summary" in keys else ""
+        register(CatalogueEntry(kind="kernel", name=path.stem, path=path, summary=summary))

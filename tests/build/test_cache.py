@@ -1,0 +1,103 @@
+"""The build cache: whole files or none, failures, eviction, several processes at once."""
+
+import multiprocessing
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fusiond.build.cache import BuildCache, default_folder
+from fusiond.model import BuildFailed
+
+KEY = "ab" + "0" * 30
+
+
+def test_what_was_put_is_got(tmp_path: Path) -> None:
+    cache = BuildCache(tmp_path)
+    assert cache.get(KEY, ".ptx") is None
+    path = cache.put(KEY, ".ptx", "text")
+    assert path == cache.get(KEY, ".ptx")
+    assert path.read_text() == "text"
+    assert path.suffix == ".ptx"
+    assert cache.get(KEY, ".cubin") is None
+
+
+def test_a_failure_is_kept_with_its_log(tmp_path: Path) -> None:
+    cache = BuildCache(tmp_path)
+    assert cache.failure(KEY) is None
+    failed = BuildFailed(reason="x.cu:1: no", log="all of it")
+    assert cache.put_failure(KEY, failed) == failed
+    assert BuildCache(tmp_path).failure(KEY) == failed
+
+
+def test_a_damaged_failure_is_no_failure(tmp_path: Path) -> None:
+    cache = BuildCache(tmp_path)
+    cache.put(KEY, ".no", "{")
+    assert cache.failure(KEY) is None
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        BuildCache(tmp_path).put(KEY, ".ptx", "text")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_those_not_used_for_longest_go(tmp_path: Path) -> None:
+    cache = BuildCache(tmp_path, limit_bytes=1000)
+    old = time.time() - 5000
+    paths = []
+    for index in range(8):
+        path = cache.put(f"{index:02x}" + "0" * 30, ".ptx", "x" * 100)
+        os.utime(path, (old + index, old + index))
+        paths.append(path)
+    assert cache.get("00" + "0" * 30, ".ptx") is not None  # used just now
+    cache.put("ff" + "0" * 30, ".ptx", "x" * 400)
+    cache.sweep()
+    assert paths[0].exists()
+    assert not paths[1].exists()
+    assert paths[7].exists()
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.ptx")) <= 1000
+
+
+def test_what_was_used_just_now_is_never_evicted(tmp_path: Path) -> None:
+    cache = BuildCache(tmp_path, limit_bytes=10)
+    path = cache.put(KEY, ".ptx", "x" * 100)
+    assert cache.sweep() == 0
+    assert path.exists()
+
+
+def test_the_environment_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path))
+    assert default_folder() == tmp_path
+    monkeypatch.delenv("FUSIOND_CACHE")
+    assert default_folder().parts[-2:] == ("fusiond", "builds")
+
+
+def _put_many(folder: Path) -> None:
+    cache = BuildCache(folder)
+    for index in range(30):
+        cache.put(f"{index:02x}" + "0" * 30, ".ptx", f"{index}" * 10_000)
+        path = cache.get(f"{index:02x}" + "0" * 30, ".ptx")
+        assert path is not None
+        assert path.read_text() == f"{index}" * 10_000
+
+
+def test_several_processes_build_the_same_keys(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=_put_many, args=(tmp_path,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(_put_many, tmp_path) for _ in range(4)]:
+            done.result()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert len(list(tmp_path.rglob("*.ptx"))) == 30
+    assert [path for path in tmp_path.rglob(".*") if path.is_file()] == []

@@ -1,0 +1,59 @@
+"""Fixtures for all tests: nothing of the user's is touched, and what the machine lacks is a skip with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusiond.build import gxx, nvcc
+from fusiond.devices.cuda.provider import CudaProvider
+from fusiond.registry import Registry
+from fusiond.testing.fakes import FakePlugin
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a compiler or a GPU that is not here; the reason is the remedy."""
+    lacking = {"needs_nvcc": nvcc.missing(), "needs_gpu": "; ".join(CudaProvider().missing()) or None}
+    for item in items:
+        for marker, reason in lacking.items():
+            if reason is not None and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One build cache for the whole run (for each process of it): builds are by content, so tests cannot disturb each
+    other through it."""
+    return tmp_path_factory.mktemp("builds")
+
+
+@pytest.fixture(autouse=True)
+def _isolated(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    monkeypatch.setenv("FUSIOND_LOCKS", str(locks))
+    monkeypatch.setenv("FUSIOND_CACHE", str(shared_cache))
+    monkeypatch.setenv("FUSIOND_DB", str(tmp_path / "store" / "fusiond.sqlite"))
+
+
+@pytest.fixture
+def fakes() -> Registry:
+    """A registry with the toy strategy and the fake device, and nothing else."""
+    registry = Registry()
+    registry.add(FakePlugin(), "fakes")
+    return registry
+
+
+@pytest.fixture(scope="session")
+def real() -> Registry:
+    """The registry of this environment."""
+    return Registry.load()
+
+
+@pytest.fixture(scope="session")
+def gxx_here() -> None:
+    """Skips where there is no C++ compiler."""
+    reason = gxx.missing()
+    if reason is not None:
+        pytest.skip(reason)

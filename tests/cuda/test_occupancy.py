@@ -1,0 +1,156 @@
+"""Occupancy: values worked out by hand, properties, and the toolkit's own calculator as the oracle."""
+
+import dataclasses
+import itertools
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusiond.build import nvcc
+from fusiond.cuda.limits import ARCHS, limits
+from fusiond.cuda.occupancy import launch_problem, occupancy
+
+registers = st.integers(0, 255)
+shared = st.integers(0, 260 * 1024)
+threads = st.integers(1, 1024)
+archs = st.sampled_from(ARCHS)
+
+
+@pytest.mark.parametrize(
+    ("arch", "regs", "shared_bytes", "block", "blocks", "warps", "limited_by"),
+    [
+        ("sm_90", 32, 0, 256, 8, 64, "registers"),  # 65536 / (8 warps * 1024) = 8, as 2048 / 256
+        ("sm_90", 33, 0, 256, 6, 48, "registers"),  # 33 * 32 = 1056 -> 1280; 16384 // 1280 = 12; 4 * 12 // 8
+        ("sm_90", 16, 0, 64, 32, 64, "threads"),  # 2048 / 64 = 32, as the limit on blocks
+        ("sm_90", 16, 0, 32, 32, 32, "blocks"),
+        ("sm_90", 16, 100 * 1024, 128, 2, 8, "shared"),  # 228 // 101
+        ("sm_90", 16, 227 * 1024, 128, 1, 4, "shared"),
+        ("sm_80", 16, 48 * 1024, 128, 3, 12, "shared"),  # 164 // 49
+        ("sm_86", 40, 0, 1024, 1, 32, "registers"),  # 1536 // 1024
+        ("sm_75", 64, 0, 1024, 1, 32, "registers"),
+        ("sm_75", 16, 0, 1000, 1, 32, "threads"),  # 1000 threads are 32 warps
+    ],
+)
+def test_by_hand(arch: str, regs: int, shared_bytes: int, block: int, blocks: int, warps: int, limited_by: str) -> None:
+    found = occupancy(limits(arch), regs, shared_bytes, block)
+    assert (found.blocks_per_sm, found.warps_per_sm, found.limited_by) == (blocks, warps, limited_by)
+    assert found.ratio == pytest.approx(warps * 32 / limits(arch).threads_per_sm)
+
+
+def test_named_barriers_come_from_a_pool_of_the_multiprocessor() -> None:
+    blackwell = limits("sm_120")
+    assert occupancy(blackwell, 16, 0, 64, barriers=1).blocks_per_sm == 24
+    assert occupancy(blackwell, 16, 0, 64, barriers=3).blocks_per_sm == 8
+    assert occupancy(blackwell, 16, 0, 64, barriers=3).limited_by == "barriers"
+
+
+def test_what_builds_and_would_not_launch() -> None:
+    hopper = limits("sm_90")
+    assert launch_problem(hopper, 64, 0, 1024) is None
+    assert "72" in (launch_problem(hopper, 72, 0, 1024) or "")
+    # 30 warps of 68 registers: 69120 as they are handed out (72 a thread, 32 warps), though 65280 are used.
+    assert launch_problem(hopper, 68, 0, 960) is not None
+    assert "1025 threads" in (launch_problem(hopper, 16, 0, 1025) or "")
+    assert "shared memory" in (launch_problem(hopper, 16, 228 * 1024, 32) or "")
+    assert "256 registers" in (launch_problem(hopper, 256, 0, 32) or "")
+
+
+def test_a_device_without_registers_has_no_register_limit() -> None:
+    processor = dataclasses.replace(limits("sm_90"), registers_per_sm=0)
+    assert occupancy(processor, 255, 0, 64).blocks_per_sm == 32
+
+
+@given(arch=archs, regs=registers, shared_bytes=shared, block=threads)
+def test_refused_exactly_when_nothing_fits(arch: str, regs: int, shared_bytes: int, block: int) -> None:
+    fits = occupancy(limits(arch), regs, shared_bytes, block).blocks_per_sm > 0
+    assert fits == (launch_problem(limits(arch), regs, shared_bytes, block) is None)
+
+
+@given(arch=archs, regs=registers, shared_bytes=shared, block=threads, more=st.integers(1, 64))
+def test_asking_for_more_never_helps(arch: str, regs: int, shared_bytes: int, block: int, more: int) -> None:
+    here = limits(arch)
+    blocks = occupancy(here, regs, shared_bytes, block).blocks_per_sm
+    assert occupancy(here, regs + more, shared_bytes, block).blocks_per_sm <= blocks
+    assert occupancy(here, regs, shared_bytes + more * 128, block).blocks_per_sm <= blocks
+    if block + more <= 1024:
+        assert occupancy(here, regs, shared_bytes, block + more).blocks_per_sm <= blocks
+
+
+@given(arch=archs, regs=registers, shared_bytes=shared, block=threads)
+def test_what_is_resident_fits_and_one_more_block_does_not(arch: str, regs: int, shared_bytes: int, block: int) -> None:
+    here = limits(arch)
+    found = occupancy(here, regs, shared_bytes, block)
+    assert 0 <= found.ratio <= 1
+    assert found.warps_per_sm * 32 <= here.threads_per_sm
+    assert found.blocks_per_sm <= here.blocks_per_sm
+    if found.limited_by == "threads" and found.blocks_per_sm < here.blocks_per_sm:
+        assert (found.blocks_per_sm + 1) * -(-block // 32) * 32 > here.threads_per_sm
+
+
+ORACLE = r"""
+#include <cstdio>
+#include <climits>
+#include <cstddef>
+#include "cuda_occupancy.h"
+int main() {
+    int major, minor, sm_threads, sm_shared, block_shared, reserved, regs, shared, threads, barriers;
+    while (scanf("%d%d%d%d%d%d%d%d%d%d", &major, &minor, &sm_threads, &sm_shared, &block_shared, &reserved, &regs,
+                 &shared, &threads, &barriers) == 10) {
+        cudaOccDeviceProp device;
+        device.computeMajor = major; device.computeMinor = minor;
+        device.maxThreadsPerBlock = 1024; device.maxThreadsPerMultiprocessor = sm_threads;
+        device.regsPerBlock = 65536; device.regsPerMultiprocessor = 65536; device.warpSize = 32;
+        device.sharedMemPerBlock = 48 * 1024; device.sharedMemPerMultiprocessor = sm_shared;
+        device.numSms = 100; device.sharedMemPerBlockOptin = block_shared;
+        device.reservedSharedMemPerBlock = reserved;
+        cudaOccFuncAttributes kernel;
+        kernel.maxThreadsPerBlock = 1024; kernel.numRegs = regs; kernel.sharedSizeBytes = 0;
+        kernel.partitionedGCConfig = PARTITIONED_GC_OFF; kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+        kernel.maxDynamicSharedSizeBytes = block_shared; kernel.numBlockBarriers = barriers;
+        cudaOccDeviceState state;
+        cudaOccResult result;
+        int status = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, shared);
+        printf("%d\n", status == 0 ? result.activeBlocksPerMultiprocessor : -status);
+    }
+}
+"""
+
+
+def test_agrees_with_nvidias_calculator(tmp_path: Path) -> None:
+    toolkit = nvcc.find()
+    header = toolkit.root / "include" / "cuda_occupancy.h" if toolkit else None
+    if header is None or not header.is_file():
+        pytest.skip("needs cuda_occupancy.h of a CUDA toolkit")
+    (tmp_path / "oracle.cpp").write_text(ORACLE)
+    oracle = tmp_path / "oracle"
+    subprocess.run(
+        ["g++", "-w", "-O1", f"-I{header.parent}", "oracle.cpp", "-o", str(oracle)], cwd=tmp_path, check=True
+    )
+    # sm_88 is newer than the header of some toolkits, which then calls the device unknown.
+    cases = [
+        (arch, regs, shared_bytes, block, barriers)
+        for arch, regs, shared_bytes, block, barriers in itertools.product(
+            [each for each in ARCHS if each != "sm_88"],
+            [1, 16, 24, 31, 32, 33, 40, 63, 64, 65, 72, 128, 168, 255],
+            [0, 1, 1024, 16_000, 48 * 1024, 49 * 1024, 64 * 1024, 99 * 1024, 100 * 1024, 163 * 1024, 227 * 1024],
+            [1, 32, 33, 64, 96, 128, 192, 256, 512, 768, 992, 1024],
+            [0, 1, 3, 16],
+        )
+    ]
+    lines = []
+    for arch, regs, shared_bytes, block, barriers in cases:
+        here = limits(arch)
+        number = int(arch.removeprefix("sm_"))
+        values = [*divmod(number, 10), here.threads_per_sm, here.shared_bytes_per_sm, here.shared_bytes_per_block]
+        values += [here.shared_bytes_reserved, regs, shared_bytes, block, barriers]
+        lines.append(" ".join(map(str, values)))
+    done = subprocess.run([oracle], input="\n".join(lines), capture_output=True, text=True, check=True)
+    expected = [int(each) for each in done.stdout.split()]
+    assert len(expected) == len(cases)
+    for case, wanted in zip(cases, expected, strict=True):
+        arch, regs, shared_bytes, block, barriers = case
+        found = occupancy(limits(arch), regs, shared_bytes, block, barriers=barriers)
+        assert found.blocks_per_sm == wanted, case

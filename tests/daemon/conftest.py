@@ -1,0 +1,83 @@
+"""What the daemon's tests share: a store in a folder, a job file, and a service in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fusiond.client import Client
+from fusiond.daemon.config import Config
+from fusiond.daemon.service import Service
+from fusiond.errors import DaemonError
+from fusiond.store.database import Store
+from fusiond.testing import daemon
+
+JOB = "strategy: toy\npair: [hist, maxpool]\nsizes: {hist.n: 500}\nsearch: {trials: 4}\n"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "fusiond.sqlite"
+
+
+@pytest.fixture
+def store(database: Path) -> Iterator[Store]:
+    with Store.open(database) as opened:
+        yield opened
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write a job file; `end` is what becomes of it (see fusiond.testing.daemon)."""
+
+    def write(name: str = "job.yaml", *, trials: int = 4, end: str = "done", text: str | None = None) -> Path:
+        path = tmp_path / name
+        path.write_text(JOB.replace("trials: 4", f"trials: {trials}") + f"end: {end}\n" if text is None else text)
+        return path
+
+    return write
+
+
+@contextmanager
+def running(
+    store: Store, *, trial_secs: float = 0.01, config: Config | None = None
+) -> Iterator[tuple[Service, Client]]:
+    """A service in a thread of this process (without signals), and a client of it."""
+    service = Service(store, config or Config(poll_secs=0.05), daemon.work(store, trial_secs))
+    ended: list[int] = []
+    thread = threading.Thread(target=lambda: ended.append(service.run()), name="service")
+    thread.start()
+    with Client(db=store.path) as client:
+        try:
+            _wait_until_it_answers(client)
+            yield service, client
+        finally:
+            service.stopping.set()
+            thread.join(20)
+    assert ended == [0]
+
+
+def _wait_until_it_answers(client: Client) -> None:
+    for _ in range(200):
+        try:
+            client.health()
+        except DaemonError:
+            time.sleep(0.02)
+        else:
+            return
+    raise AssertionError("the service does not answer")
+
+
+@pytest.fixture
+def serving(store: Store) -> Callable[..., object]:
+    """`with serving() as (service, client)`."""
+
+    def start(**options: object) -> object:
+        return running(store, **options)  # type: ignore[arg-type]
+
+    return start

@@ -1,0 +1,156 @@
+"""HTTP + JSON over the real socket: what each endpoint answers, and that nobody's mistake is a 500."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fusiond.daemon.app import LONGEST_BODY_BYTES
+from fusiond.store.database import Store
+
+
+@pytest.fixture
+def http(serving: Callable[..., Any]) -> Iterator[httpx.Client]:
+    with (
+        serving() as (_, client),
+        httpx.Client(transport=httpx.HTTPTransport(uds=str(client.socket)), base_url="http://fusiond") as found,
+    ):
+        yield found
+
+
+def error(response: httpx.Response) -> dict[str, str]:
+    found = response.json()
+    assert set(found) == {"error"}
+    assert set(found["error"]) == {"kind", "where", "problem"}
+    inner: dict[str, str] = found["error"]
+    return inner
+
+
+def test_health(http: httpx.Client, store: Store) -> None:
+    found = http.get("/health").json()
+    assert found["state"] == "serving"
+    assert found["store"] == str(store.path)
+    assert found["workers"] == [{"device": "cpu", "job": None, "waiting": None}]
+
+
+def test_a_job_from_submission_to_answer(http: httpx.Client, job_file: Callable[..., Path]) -> None:
+    path = job_file()
+    response = http.post("/jobs", json={"path": str(path), "text": path.read_text(), "trials": 3})
+    assert response.status_code == 201
+    (job,) = response.json()["jobs"]
+    assert (job["workload"], job["budget"]) == ("hist,maxpool", 3)
+    lines = [json.loads(line) for line in http.get(f"/jobs/{job['id']}/events").text.splitlines() if line]
+    assert lines[-1] == {"job": job["id"], "event": "ended", "state": "done"}
+    shown = http.get(f"/jobs/{job['id']}").json()
+    assert (shown["state"], shown["trials"]) == ("done", 3)
+    assert [each["id"] for each in http.get("/jobs?state=done").json()["jobs"]] == [job["id"]]
+    assert http.get("/jobs?state=queued").json() == {"jobs": []}
+    best = http.get("/best", params={"pair": "maxpool,hist"}).json()
+    assert best["verdict"] == "fuse"
+    assert http.get("/best", params={"workload": "hist,maxpool", "size": "hist.n=600"}).json()["match"] == "nearest"
+
+
+def test_the_file_is_read_when_no_text_is_given(http: httpx.Client, job_file: Callable[..., Path]) -> None:
+    assert http.post("/jobs", json={"path": str(job_file())}).status_code == 201
+
+
+def test_a_sweep_is_several_jobs(http: httpx.Client, job_file: Callable[..., Path]) -> None:
+    path = job_file()
+    text = path.read_text() + "sweep: {hist.n: [1, 2, 3]}\n"
+    assert len(http.post("/jobs", json={"path": str(path), "text": text}).json()["jobs"]) == 3
+
+
+def test_devices_and_plugins(http: httpx.Client) -> None:
+    assert http.get("/devices").json()["devices"][0]["device"] == "cpu"
+    assert http.get("/plugins").json()["plugins"][0]["name"] == "make-believe"
+
+
+def test_a_mistake_in_a_job_names_file_line_and_key_and_stores_nothing(http: httpx.Client) -> None:
+    response = http.post("/jobs", json={"path": "/x/job.yaml", "text": "strategy: toy\nsearch: {trails: 3}\n"})
+    assert response.status_code == 400
+    assert error(response) == {
+        "kind": "UnknownName",
+        "where": "/x/job.yaml:2",
+        "problem": "unknown key 'trails'; did you mean 'trials'?",
+    }
+    assert http.get("/jobs").json() == {"jobs": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"", "is no JSON"),
+        (b"{", "is no JSON"),
+        (b"\xff\xfe", "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"[]", "is no JSON object"),
+        (b"{}", "the key 'path' is missing"),
+        (b'{"path": 3}', "is no text"),
+        (b'{"path": "job.yaml"}', "is no absolute path"),
+        (b'{"path": "/a\\u0000b"}', "is no absolute path"),
+        (b'{"path": "/none/job.yaml"}', "there is no file"),
+        (b'{"path": "/x", "trials": true}', "is no whole number"),
+        (b'{"path": "/x", "trials": 1.5}', "is no whole number"),
+        (b'{"path": "/x", "text": "strategy: toy", "trials": 0}', "must be from 1"),
+        (b'{"path": "/x", "priority": 10000000000000000000000}', "must be from"),
+        (b'{"path": "/x", "paht": 1}', "did you mean 'path'?"),
+        (b'{"path": "/x", "text": "\\ud800"}', ""),
+    ],
+)
+def test_a_malformed_body_is_a_400(http: httpx.Client, body: bytes, problem: str) -> None:
+    response = http.post("/jobs", content=body)
+    assert response.status_code == 400, response.text
+    assert problem in error(response)["problem"]
+
+
+def test_a_body_too_large_is_a_400(http: httpx.Client) -> None:
+    response = http.post("/jobs", content=b"x" * (LONGEST_BODY_BYTES + 1))
+    assert response.status_code == 400
+    assert "more than 8 MB" in error(response)["problem"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/job", 404),
+        ("DELETE", "/jobs", 405),
+        ("GET", "/jobs/none", 404),
+        ("GET", "/jobs/none/events", 404),
+        ("POST", "/jobs/none/cancel", 404),
+        ("GET", "/jobs?state=asleep", 400),
+        ("GET", "/jobs?limit=many", 400),
+        ("GET", "/jobs?limit=-1", 200),
+        ("GET", "/best", 400),
+        ("GET", "/best?pair=a", 400),
+        ("GET", "/best?pair=a,b&workload=c", 400),
+        ("GET", "/best?pair=a,b&size=n=x", 400),
+        ("GET", "/best?pair=a,b", 404),
+        ("GET", "/best?workload=%00", 404),
+    ],
+)
+def test_what_is_wrong_or_unknown_is_a_4xx(http: httpx.Client, method: str, path: str, status: int) -> None:
+    response = http.request(method, path)
+    assert response.status_code == status, response.text
+    if status != 200:
+        assert error(response)["problem"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=st.dictionaries(st.sampled_from(["path", "text", "device", "trials", "seed", "priority", "x"]), JSON))
+def test_no_body_is_a_500(http: httpx.Client, body: dict[str, Any]) -> None:
+    assert http.post("/jobs", content=json.dumps(body)).status_code in (201, 400)

@@ -1,0 +1,69 @@
+"""The daemon's configuration file."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fusiond import documents
+from fusiond.daemon import config
+from fusiond.errors import RequestError
+
+SHIPPED = Path(__file__).parents[2] / "configs" / "fusiond.yaml"
+
+
+def read(tmp_path: Path, text: str) -> config.Config:
+    path = tmp_path / "fusiond.yaml"
+    path.write_text(text)
+    return config.read(path)
+
+
+def test_the_shipped_file_names_every_key_and_holds_the_defaults() -> None:
+    assert config.read(SHIPPED) == config.Config()
+    keys = documents.parse(SHIPPED.read_text(), str(SHIPPED)).mapping()
+    assert set(keys) == {field.name for field in dataclasses.fields(config.Config)}
+
+
+def test_everything_can_be_set(tmp_path: Path) -> None:
+    text = "db: store/x.sqlite\nsocket: /run/x\ndevices: [cpu, 'cuda:1']\npoll_secs: 2\nwhen_busy: share\nlog_level: debug\n"
+    found = read(tmp_path, text)
+    assert found == config.Config(
+        db=tmp_path / "store/x.sqlite",
+        socket=Path("/run/x"),
+        devices=("cpu", "cuda:1"),
+        poll_secs=2.0,
+        when_busy="share",
+        log_level="debug",
+    )
+
+
+def test_one_device_needs_no_list(tmp_path: Path) -> None:
+    assert read(tmp_path, "devices: cuda\n").devices == ("cuda",)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("poll_sec: 1\n", "fusiond.yaml:1: unknown key 'poll_sec'; did you mean 'poll_secs'?"),
+        ("poll_secs: soon\n", "poll_secs: is 'soon'; a number is wanted"),
+        ("poll_secs: 0\n", "must be from"),
+        ("devices: [gpu]\n", "is 'gpu'; write all, cpu, cuda or cuda:0"),
+        ("devices: []\n", "names no device"),
+        ("when_busy: never\n", "it can be wait, share"),
+        ("log_level: loud\n", "it can be debug"),
+        ("db: 3\n", "a text is wanted"),
+        ("- a\n", "a mapping is wanted"),
+    ],
+)
+def test_mistakes_name_file_line_and_key(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read(tmp_path, text)
+    assert says in str(caught.value)
+    assert "fusiond.yaml:1" in str(caught.value)
+
+
+def test_a_missing_file_is_a_request_error(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="cannot be read"):
+        config.read(tmp_path / "none.yaml")

@@ -1,0 +1,209 @@
+"""Workers and queue, in this process; tests/acceptance has the signals."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond.client import Client
+from fusiond.daemon.config import Config
+from fusiond.daemon.service import Service, wanted
+from fusiond.errors import DaemonError, DeviceError, RequestError
+from fusiond.model import DeviceInfo, JobState
+from fusiond.store.database import Store
+from fusiond.testing import daemon
+
+JobFile = Callable[..., Path]
+
+
+def finished(client: Client, job: str) -> JobState:
+    """Wait for the end of a job."""
+    for _ in client.watch(job):
+        pass
+    return client.show(job).state
+
+
+@pytest.mark.parametrize(
+    ("end", "problem"),
+    [
+        ("crash", "a bug in fusiond or a plugin: RuntimeError: the strategy fell over"),
+        ("exit", "a bug in fusiond or a plugin: SystemExit: 3"),
+        ("fail", "the device is not to be trusted"),
+    ],
+)
+def test_a_job_that_falls_over_fails_and_the_next_one_runs(
+    serving: Callable[..., Any], job_file: JobFile, end: str, problem: str
+) -> None:
+    with serving() as (_, client):
+        (bad,) = client.submit(job_file("bad.yaml", end=end))
+        (good,) = client.submit(job_file("good.yaml"))
+        assert finished(client, bad) is JobState.FAILED
+        assert client.show(bad).problem == problem
+        assert finished(client, good) is JobState.DONE
+
+
+def test_a_store_that_fails_does_not_end_the_worker(
+    serving: Callable[..., Any], job_file: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = threading.Event()
+    claim = Store.claim
+
+    def sometimes(self: Store, *arguments: Any, **options: Any) -> Any:
+        if failing.is_set():
+            raise OSError("the disk went away")
+        return claim(self, *arguments, **options)
+
+    monkeypatch.setattr(Store, "claim", sometimes)
+    with serving() as (_, client):
+        failing.set()
+        (job,) = client.submit(job_file())
+        time.sleep(0.2)
+        assert client.show(job).state is JobState.QUEUED
+        failing.clear()
+        assert finished(client, job) is JobState.DONE
+
+
+def test_priority_first_then_age(store: Store, serving: Callable[..., Any], job_file: JobFile) -> None:
+    from fusiond import jobs
+
+    ids = []
+    for index, priority in enumerate((0, 0, 5)):
+        text = job_file().read_text().replace("hist.n: 500", f"hist.n: {500 + index}")
+        ids.append(daemon.submit(store, jobs.read("/job.yaml", text)[0], priority=priority).id)
+    with serving() as (_, client):
+        for job in ids:
+            assert finished(client, job) is JobState.DONE
+    started = sorted(ids, key=lambda job: store._known(job).started_at or "")
+    assert started == [ids[2], ids[0], ids[1]]
+
+
+def test_cancelling_a_running_and_a_queued_job(serving: Callable[..., Any], job_file: JobFile) -> None:
+    with serving(trial_secs=0.05) as (_, client):
+        (running,) = client.submit(job_file(trials=1000))
+        (queued,) = client.submit(job_file("other.yaml", trials=999))
+        while client.show(running).trials < 2:
+            time.sleep(0.02)
+        assert client.cancel(queued).state is JobState.CANCELLED
+        client.cancel(running)
+        assert finished(client, running) is JobState.CANCELLED
+        assert client.show(running).trials >= 2
+
+
+def test_stopping_puts_the_job_back_with_what_it_measured(
+    store: Store, serving: Callable[..., Any], job_file: JobFile
+) -> None:
+    with serving(trial_secs=0.05) as (_, client):
+        (job,) = client.submit(job_file(trials=8))
+        while client.show(job).trials < 3:
+            time.sleep(0.02)
+    first = store._known(job)
+    assert first.state is JobState.QUEUED
+    assert 3 <= first.trials < 8
+    with serving() as (_, client):
+        assert finished(client, job) is JobState.DONE
+    assert store._known(job).trials == 8
+
+
+def test_the_same_job_twice_is_one_job(serving: Callable[..., Any], job_file: JobFile) -> None:
+    with serving(trial_secs=0.05) as (_, client):
+        assert client.submit(job_file(trials=20)) == client.submit(job_file(trials=20))
+
+
+def test_a_sick_device_gets_no_job(store: Store, serving: Callable[..., Any], job_file: JobFile) -> None:
+    store.save_device(daemon.DEVICE)
+    store.set_sick(daemon.DEVICE.key, daemon.DEVICE.uuid, "three deaths")
+    with serving() as (service, client):
+        (job,) = client.submit(job_file())
+        time.sleep(0.2)
+        assert client.show(job).state is JobState.QUEUED
+        assert service.workers[0].held == "the device is sick: three deaths"
+        store.set_sick(daemon.DEVICE.key, daemon.DEVICE.uuid, None)
+        assert finished(client, job) is JobState.DONE
+
+
+def test_a_busy_device_waits_or_is_shared(store: Store) -> None:
+    busy = dataclasses.replace(daemon.work(store, 0.01), busy=lambda device: f"{device} is used by pid 7")
+    for when_busy, held in (("wait", "cpu is used by pid 7"), ("share", None)):
+        service = Service(store, Config(when_busy=when_busy), busy)
+        (worker,) = service._make_workers([daemon.DEVICE])
+        assert worker._hold() == held
+
+
+def test_who_accepts_which_request(store: Store) -> None:
+    def device(name: str, evidence: str) -> DeviceInfo:
+        return dataclasses.replace(daemon.DEVICE, name=name, evidence=evidence)
+
+    gpus = [device("cpu", "emulated"), device("cuda:0", "measured"), device("cuda:1", "measured")]
+
+    def accepted(devices: list[DeviceInfo]) -> dict[str, list[str]]:
+        service = Service(store, Config(), daemon.work(store, 0.01))
+        requests = ("auto", "cpu", "cuda", "cuda:1")
+        workers = service._make_workers(devices)
+        return {each.device.name: [request for request in requests if each._accepts(request)] for each in workers}
+
+    assert accepted(gpus) == {"cpu": ["cpu"], "cuda:0": ["auto", "cuda"], "cuda:1": ["auto", "cuda", "cuda:1"]}
+    assert accepted(gpus[:1]) == {"cpu": ["auto", "cpu"]}
+
+
+def test_the_configuration_names_the_devices(store: Store) -> None:
+    assert wanted("cuda:1", ("cuda",))
+    assert wanted("cpu", ("all",))
+    assert not wanted("cpu", ("cuda", "cuda:0"))
+    with pytest.raises(DeviceError, match="fusiond doctor"):
+        Service(store, Config(devices=("cuda",)), daemon.work(store, 0.01)).run()
+
+
+def test_two_services_on_one_store(store: Store, serving: Callable[..., Any]) -> None:
+    with serving(), pytest.raises(DaemonError, match="another daemon serves this store"):
+        Service(store, Config(), daemon.work(store, 0.01)).run()
+
+
+def test_a_dead_worker_thread_is_started_again(
+    serving: Callable[..., Any], job_file: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fusiond.daemon.worker import Worker
+
+    loop, deaths = Worker.loop, []
+
+    def mortal(self: Worker) -> None:
+        if not deaths:
+            deaths.append(1)
+            return
+        loop(self)
+
+    monkeypatch.setattr(Worker, "loop", mortal)
+    with serving() as (_, client):
+        (job,) = client.submit(job_file())
+        assert finished(client, job) is JobState.DONE
+
+
+def test_the_client_without_a_daemon(store: Store, job_file: JobFile) -> None:
+    from fusiond import jobs
+
+    row = daemon.submit(store, jobs.read(job_file())[0])
+    with Client(db=store.path) as client:
+        with pytest.raises(DaemonError, match="no daemon answers on .*; start one with `fusiond serve`"):
+            client.submit(job_file())
+        assert [each.id for each in client.jobs()] == [row.id]
+        assert client.show(row.id[:4]).id == row.id
+        assert client.best("hist,maxpool") is None
+        assert client.cancel(row.id).state is JobState.CANCELLED
+        assert [each.event for each in client.watch(row.id)] == ["job", "ended"]
+        with pytest.raises(RequestError, match="there is no job 'zzz'"):
+            client.show("zzz")
+
+
+def test_a_watch_outlives_the_daemon(store: Store, serving: Callable[..., Any], job_file: JobFile) -> None:
+    with Client(db=store.path) as watcher:
+        with serving(trial_secs=0.05) as (_, client):
+            (job,) = client.submit(job_file(trials=50))
+            seen = watcher.watch(job)
+            assert next(seen).event == "job"
+        store.cancel(job)
+        assert [each for each in seen][-1].state == "cancelled"

@@ -1,0 +1,98 @@
+"""lower.py: every edit, what must be left alone, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusiond.devices.cpu.lower import LoweringError, lower
+
+ARENA = "(::fusiond_dynamic_shared)"
+
+
+@pytest.mark.parametrize(
+    ("text", "lowered"),
+    [
+        ("extern __shared__ float s[];", f"float* const s = reinterpret_cast<float*>{ARENA};"),
+        (
+            "extern volatile __shared__ __align__(16) unsigned char s [ ] ;",
+            f"volatile unsigned char* const s = reinterpret_cast<volatile unsigned char*>{ARENA} ;",
+        ),
+        (
+            "extern __shared__ __align__(sizeof(T)) std::pair<T, int> q[];",
+            f"std::pair<T, int>* const q = reinterpret_cast<std::pair<T, int>*>{ARENA};",
+        ),
+        ("extern __shared__ alignas(8) T /* x */ t[];", f"T* const t = reinterpret_cast<T*>{ARENA};"),
+        ("extern __shared__ float* p[];", f"float** const p = reinterpret_cast<float**>{ARENA};"),
+        ("#define S(T) extern __shared__ T s[]\n", f"#define S(T) T* const s = reinterpret_cast<T*>{ARENA}\n"),
+        ("extern __shared__ int\n\na[];\nx", f"int* const a = reinterpret_cast<int*>{ARENA}\n\n;\nx"),
+        ("static __shared__ int a;", " __shared__ int a;"),
+        ("__shared__ volatile static int b[3];", "__shared__ volatile  int b[3];"),
+        ("__device__ __noinline__ int f();", "__device__ FUSIOND_NOINLINE int f();"),
+        ("#include <cuda_runtime.h>\n", "// cuda_runtime.h: fusiond_cuda.h stands in for it\n"),
+        (" # include <cooperative_groups.h>\n", '#include "cooperative_groups.h"\n'),
+        ('asm volatile("bar.sync 1, 64;" ::: "memory");', "FUSIOND_BARRIER(1, 64);"),
+        ('asm("bar.sync 0;");', "FUSIOND_BARRIER(0, FUSIOND_WHOLE_BLOCK);"),
+    ],
+)
+def test_edits(text: str, lowered: str) -> None:
+    assert lower(text) == lowered
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "// extern __shared__ int q[][2]; k<<<1, 2>>>();\n",
+        "/* asm(\n'\"' */ int i = 1'000; char c = '\"', d = '\\'';",
+        'const char* s = "extern __shared__ int a[];" R"x(static __shared__ )" asm("mov"))x";',
+        'extern "C" __global__ void f(int);',
+        "extern int table[4]; static int n; extern const float __restrict__* p;",
+        "__attribute__((__noinline__)) int g(); __attribute__((const, __noinline__)) int h();",
+        '#include "mine.h"\n#include <cmath>\n',
+        '#ifdef __CUDACC__\n#define B(id) asm volatile("bar.sync " #id)\nk<<<1, 2>>>();\n#include <cub/cub.cuh>\n#endif\n',
+        "#if 0\nextern __shared__ int a[][2];\n#endif\n",
+        "#error don't\n",
+        "a << b; a < b; x = c<d<e>>::f;",
+    ],
+)
+def test_left_alone(text: str) -> None:
+    assert lower(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\nextern __shared__ float s[][4];", "line 2: an extern __shared__ array of more than one dimension"),
+        ("extern __shared__ float s;", "line 1: an extern __shared__ variable must be an array of unknown length"),
+        ("extern __shared__ int a[4];", "line 1: an extern __shared__ variable must be an array of unknown length"),
+        ("extern __shared__ int a[], b[];", "line 1: declare one extern __shared__ array a statement"),
+        ("extern __shared__ int (*p)[];", "line 1: an extern __shared__ variable must be an array"),
+        ('\n\nasm("mov.u32 %0, %tid.x;" : "=r"(x));', "line 3: PTX assembly cannot run on the processor"),
+        ("k<<<1, 2>>>(x);", "line 1: a kernel launch <<<...>>> is host code"),
+        ("#include <cub/cub.cuh>\n", "line 1: <cub/cub.cuh> cannot be used on the processor"),
+        ("#include <cuda_fp16.h>\n", "line 1: <cuda_fp16.h> cannot be used on the processor"),
+        ("#if __CUDA_ARCH__ > 7\n#endif\nextern __shared__ int a;", "line 3: an extern __shared__ variable"),
+    ],
+)
+def test_refusals(text: str, message: str) -> None:
+    with pytest.raises(LoweringError) as caught:
+        lower(text)
+    assert str(caught.value).startswith(message)
+    assert isinstance(caught.value, ValueError)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["extern ", "__shared__ ", "int ", "a", "[]", ";", "\n", "/*", "*/", '"', "#if 0\n", "(", "asm"]
+        )
+    )
+)
+def test_any_text_keeps_its_lines_or_is_refused(parts: list[str]) -> None:
+    text = "".join(parts)
+    try:
+        lowered = lower(text)
+    except LoweringError:
+        return
+    assert lowered.count("\n") == text.count("\n")

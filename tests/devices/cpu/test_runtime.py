@@ -1,0 +1,626 @@
+"""The C++ runtime: each feature against NumPy, each fault against its message, races against their mutants."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fusiond.devices.cpu import commands
+from fusiond.devices.cpu.lower import lower
+from fusiond.devices.cpu.native import (
+    MAX_SHARED_BYTES,
+    Argument,
+    Fault,
+    FaultKind,
+    Finished,
+    Launch,
+    Module,
+    NativeError,
+    Runtime,
+)
+from fusiond.devices.cpu.race import find_races
+
+KERNELS = Path(__file__).parent / "kernels"
+FEATURES = {
+    **{name: name for name in ("indices", "order", "affine", "block_sum", "reducing_barriers", "votes", "converge")},
+    **{name: name for name in ("atomics", "bits", "real", "stale", "overrun", "groups", "last_block", "fused")},
+    "stencil": "stencil<int, 3>",
+    "shuffle_i32": "shuffles<int>",
+    "shuffle_f64": "shuffles<double>",
+    "shuffle_f32": "shuffles<float>",
+    "shuffle_u64": "shuffles<unsigned long long>",
+}
+SEEDS = (0, 1, 2, 0xFFFF_FFFF_FFFF_FFFF)
+RACES = ("shared_neighbour", "shared_reuse", "counter", "across_blocks", "warp_exchange", "last_block", "own_stack")
+POISON = 0x7FFFA5A5
+
+random_launches = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def fault_names(file: str) -> list[str]:
+    text = (KERNELS / file).read_text()
+    return [line.split("void ")[1].split("(")[0] for line in text.splitlines() if line.startswith("__global__")]
+
+
+def compile_kernels(folder: Path, file: str, entries: dict[str, str], *, sanitize: bool = False) -> Path:
+    symbols = {"coefficients": "coefficients", "tickets": "tickets"} if file == "features.cu" else {}
+    source = folder / f"{file}.{'tsan' if sanitize else 'plain'}.cpp"
+    source.write_text(commands.translation_unit(lower((KERNELS / file).read_text()), entries, symbols))
+    out = source.with_suffix(".so")
+    subprocess.run(commands.kernel(source, out, sanitize=sanitize), check=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runtime")
+
+
+@pytest.fixture(scope="module")
+def runtime(folder: Path) -> Runtime:
+    library = folder / "libfusiond_cpu.so"
+    subprocess.run(commands.library(library, flags=["-Werror"]), check=True)
+    return Runtime(library)
+
+
+@pytest.fixture(scope="module")
+def features(runtime: Runtime, folder: Path) -> Module:
+    return runtime.load(compile_kernels(folder, "features.cu", FEATURES))
+
+
+@pytest.fixture(scope="module")
+def faults(runtime: Runtime, folder: Path) -> Module:
+    return runtime.load(compile_kernels(folder, "faults.cu", {name: name for name in fault_names("faults.cu")}))
+
+
+@pytest.fixture(scope="module")
+def bad_barriers(runtime: Runtime, folder: Path) -> Module:
+    names = fault_names("bad_barriers.cu")
+    return runtime.load(compile_kernels(folder, "bad_barriers.cu", {name: name for name in names}))
+
+
+def line(blocks: int, threads: int, *, shared_bytes: int = 0, seed: int = 0, checked: bool = True) -> Launch:
+    return Launch(grid=(blocks, 1, 1), block=(threads, 1, 1), shared_bytes=shared_bytes, seed=seed, checked=checked)
+
+
+def run(runtime: Runtime, module: Module, entry: str, launch: Launch, arguments: Sequence[Argument]) -> Finished:
+    done = runtime.launch(module.entry(entry), launch, arguments)
+    assert isinstance(done, Finished), done
+    return done
+
+
+# Threads, blocks and their order
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_thread_runs_once_and_knows_its_index(runtime: Runtime, features: Module, seed: int) -> None:
+    launch = Launch(grid=(3, 2, 5), block=(4, 6, 3), seed=seed, checked=True)
+    threads = np.full((30 * 72, 3), 99, np.uint32)
+    blocks = threads.copy()
+    run(runtime, features, "indices", launch, [threads, blocks])
+    z, y, x = np.meshgrid(range(3), range(6), range(4), indexing="ij")
+    assert (threads.reshape(30, 72, 3) == np.stack([x, y, z], -1).reshape(1, 72, 3)).all()
+    z, y, x = np.meshgrid(range(5), range(2), range(3), indexing="ij")
+    assert (blocks.reshape(30, 72, 3) == np.stack([x, y, z], -1).reshape(30, 1, 3)).all()
+
+
+def order_of(runtime: Runtime, features: Module, seed: int) -> list[int]:
+    seen = np.zeros(2 * 4 * 64, np.int32)
+    run(runtime, features, "order", line(4, 64, seed=seed), [np.zeros(1, np.uint32), seen])
+    return list(seen)
+
+
+def test_seed_zero_runs_in_order(runtime: Runtime, features: Module) -> None:
+    order = np.array(order_of(runtime, features, 0)).reshape(4, 2, 64)
+    assert (np.sort(order, axis=2) == np.arange(256).reshape(4, 1, 64)).all()
+    assert (order[:, 0] == np.arange(256).reshape(4, 64)).all()
+
+
+def test_a_seed_determines_the_order(runtime: Runtime, features: Module) -> None:
+    orders = [order_of(runtime, features, seed) for seed in range(6)]
+    assert orders == [order_of(runtime, features, seed) for seed in range(6)]
+    assert len({tuple(order) for order in orders}) == 6
+    blocks = {tuple(np.array(order).reshape(4, 128)[:, 0] // 64) for order in orders}
+    assert len(blocks) > 1
+    for order in orders:  # a block's threads are all before the barrier, then all behind it
+        for block in np.array(order).reshape(4, 2, 64):
+            assert set(block[0]) == set(block[1])
+            assert len(set(block[0])) == 64
+
+
+def test_threads_that_never_block_never_switch(runtime: Runtime, features: Module) -> None:
+    nothing = np.zeros(1024 * 50 * 3, np.uint32)
+    done = run(runtime, features, "indices", line(50, 1024), [nothing, nothing.copy()])
+    assert done.switches == 2 * 50
+
+
+# Arguments, symbols, shared memory
+
+
+def test_struct_argument_and_constant_symbol(runtime: Runtime, features: Module) -> None:
+    features.symbol("coefficients").view(np.float32)[:] = [0.5, 1.5, 2.5, 3.5]
+    struct = np.array([(2.0, 7, b"abcd\x09")], dtype=np.dtype([("s", "f8"), ("o", "i4"), ("t", "S5")], align=True))
+    out = np.zeros(100, np.float32)
+    run(runtime, features, "affine", line(2, 64), [out, struct.tobytes(), np.int32(100)])
+    i = np.arange(100)
+    assert (out == 2 * i + 7 + 9 + np.array([0.5, 1.5, 2.5, 3.5])[i % 4]).all()
+
+
+def test_wrong_arguments_are_refused(runtime: Runtime, features: Module) -> None:
+    entry = features.entry("affine")
+    assert entry.argument_bytes == (8, 24, 4)
+    out = np.zeros(8, np.float32)
+    with pytest.raises(NativeError, match="takes 3 arguments, not 1"):
+        runtime.launch(entry, line(1, 32), [out])
+    with pytest.raises(NativeError, match="argument 2 of affine has 4 bytes, not 8"):
+        runtime.launch(entry, line(1, 32), [out, bytes(24), np.int64(8)])
+    with pytest.raises(NativeError, match="argument 0 of affine is an array that is not contiguous"):
+        runtime.launch(entry, line(1, 32), [out[::2], bytes(24), np.int32(8)])
+    with pytest.raises(NativeError, match=r"exports no fusiond_entry_missing"):
+        features.entry("missing")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_template_with_static_shared_tile(runtime: Runtime, features: Module, seed: int) -> None:
+    n = 1000
+    data = np.random.default_rng(seed % 1000).integers(-50, 50, n).astype(np.int32)
+    out = np.zeros(n, np.int32)
+    run(runtime, features, "stencil", line(4, 256, seed=seed), [data, out, np.int32(n)])
+    assert (out == np.convolve(data, np.ones(7, int), "same")).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("threads", [1, 2, 32, 64, 1024])
+def test_tree_sum_in_dynamic_shared_memory(runtime: Runtime, features: Module, seed: int, threads: int) -> None:
+    data = np.random.default_rng(threads).integers(-999, 999, (7, threads)).astype(np.int32)
+    out = np.zeros(7, np.int32)
+    run(runtime, features, "block_sum", line(7, threads, shared_bytes=4 * threads, seed=seed), [data, out])
+    assert (out == data.sum(axis=1)).all()
+
+
+def test_shared_memory_is_poisoned_only_when_checked(runtime: Runtime, features: Module) -> None:
+    out = np.zeros(7, np.float32)
+    run(runtime, features, "stale", line(2, 1, shared_bytes=64, checked=True), [out])
+    assert np.isnan(out).all()
+    assert (out.view(np.uint32)[[0, 1, 2, 4, 5, 6]] == POISON).all()
+
+
+def test_a_write_behind_the_dynamic_shared_memory_is_found(runtime: Runtime, features: Module) -> None:
+    run(runtime, features, "overrun", line(1, 32, shared_bytes=64), [np.int32(15)])
+    done = runtime.launch(features.entry("overrun"), line(3, 32, shared_bytes=64), [np.int32(17)])
+    assert done == Fault(
+        kind=FaultKind.SHARED_OVERRUN,
+        text="block (0,0,0): byte 4 behind the 64 bytes of dynamic shared memory was written",
+        block=(0, 0, 0),
+        thread=None,
+    )
+    run(runtime, features, "overrun", line(1, 32, shared_bytes=64, checked=False), [np.int32(17)])
+    run(runtime, features, "overrun", line(1, 1, shared_bytes=MAX_SHARED_BYTES), [np.int32(MAX_SHARED_BYTES // 4 - 1)])
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"block": (1025, 1, 1)}, "a block has 1 to 1024 threads"),
+        ({"block": (32, 0, 1)}, "a block has 1 to 1024 threads"),
+        ({"block": (1, 1, 65)}, "a block has 1 to 1024 threads"),
+        ({"grid": (0, 1, 1)}, "a grid has 1 to"),
+        ({"grid": (1, 65536, 1)}, "a grid has 1 to"),
+        ({"grid": (2**31 - 1, 65535, 65535)}, "more than 2147483647 blocks"),
+        ({"shared_bytes": MAX_SHARED_BYTES + 1}, "at most 232448 bytes"),
+    ],
+)
+def test_launches_that_no_gpu_takes(runtime: Runtime, features: Module, change: dict[str, object], text: str) -> None:
+    launch = replace(line(1, 32), **change)  # type: ignore[arg-type]
+    done = runtime.launch(features.entry("overrun"), launch, [np.int32(0)])
+    assert isinstance(done, Fault)
+    assert done.kind is FaultKind.BAD_LAUNCH
+    assert text in done.text
+
+
+# Barriers
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_reducing_barriers_ask_the_live_threads(runtime: Runtime, features: Module, seed: int) -> None:
+    live = np.arange(100) % 5 != 4
+    for values in (np.zeros(100), np.ones(100), np.arange(100) % 7 == 0):
+        out = np.full(100, -1, np.int32)
+        run(runtime, features, "reducing_barriers", line(1, 100, seed=seed), [values.astype(np.int32), out])
+        asked = values[live]
+        assert (out[live] == np.count_nonzero(asked) + 10000 * asked.all() + 100000 * asked.any()).all()
+        assert (out[~live] == -1).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fused_kernels_with_shadowed_builtins_and_partial_barriers(
+    runtime: Runtime, features: Module, seed: int
+) -> None:
+    x = np.random.default_rng(0).random(5000, dtype=np.float32)
+    counts = np.zeros(16, np.uint32)
+    data = np.arange(9 * 128, dtype=np.int32)
+    out = np.zeros_like(data)
+    run(runtime, features, "fused", line(9, 96 + 128, seed=seed), [counts, x, np.int32(5000), data, out])
+    assert (counts == np.histogram(x, 16, (0, 1))[0]).all()
+    assert (out.reshape(9, 128) == data.reshape(9, 128)[:, ::-1]).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cooperative_groups(runtime: Runtime, features: Module, seed: int) -> None:
+    out = np.zeros(64, np.int32)
+    run(runtime, features, "groups", line(1, 64, seed=seed), [out])
+    sums = np.repeat([np.arange(32, 64).sum(), np.arange(32).sum()], 32)
+    assert (out == sums + 10000 * (np.arange(64) % 4) + 100000 * 4).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_last_block_sees_all_blocks(runtime: Runtime, features: Module, seed: int) -> None:
+    features.symbol("tickets")[:] = 0
+    data = np.arange(1, 21, dtype=np.int32)
+    out = np.zeros(1, np.int32)
+    run(runtime, features, "last_block", line(20, 64, seed=seed), [data, np.zeros(20, np.int32), out])
+    assert out[0] == data.sum()
+
+
+# Warps
+
+
+def shuffle_source(kind: int, lane: int, operand: int, width: int) -> int:
+    """CUDA's words, not PTX's: groups of `width` lanes; beyond the group a lane keeps its own value."""
+    group = lane // width * width
+    if kind == 0:
+        return group + operand % width
+    if kind == 1:
+        return lane - operand if lane - operand >= group else lane
+    if kind == 2:
+        return lane + operand if lane + operand < group + width else lane
+    return lane ^ operand if (lane ^ operand) < group + width else lane
+
+
+masks = st.integers(1, 2**32 - 1) | st.just(2**32 - 1)
+
+
+@random_launches
+@given(
+    kind=st.integers(0, 3),
+    name=st.sampled_from([("i32", np.int32), ("f32", np.float32), ("f64", np.float64), ("u64", np.uint64)]),
+    mask=masks,
+    width=st.sampled_from([1, 2, 4, 8, 16, 32]),
+    operands=st.lists(st.integers(0, 31), min_size=32, max_size=32),
+    threads=st.sampled_from([64, 32, 40]),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_shuffles(
+    runtime: Runtime,
+    features: Module,
+    kind: int,
+    name: tuple[str, type],
+    mask: int,
+    width: int,
+    operands: list[int],
+    threads: int,
+    seed: int,
+) -> None:
+    values = (np.arange(threads) * 37 + 1000).astype(name[1])
+    out = np.zeros(threads, name[1])
+    operand = np.resize(np.array(operands, np.int32), threads)
+    arguments = [np.int32(kind), np.uint32(mask), np.int32(width), operand, values, out]
+    run(runtime, features, f"shuffle_{name[0]}", line(1, threads, seed=seed), arguments)
+
+    nothing = np.frombuffer(np.full(2, POISON, np.uint32).tobytes(), name[1])[0]
+    for thread in range(threads):
+        source = shuffle_source(kind, thread % 32, int(operand[thread]), width)
+        answers = mask >> source & 1 and thread // 32 * 32 + source < threads
+        expected = values[thread // 32 * 32 + source] if answers else nothing
+        if not mask >> (thread % 32) & 1:
+            expected = 0
+        assert np.array_equal(out[thread], expected, equal_nan=np.issubdtype(name[1], np.floating))
+
+
+@random_launches
+@given(
+    mask=masks,
+    values=st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(0, 7), min_size=64, max_size=64),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_votes_matches_and_reductions(
+    runtime: Runtime, features: Module, mask: int, values: list[int], seed: int
+) -> None:
+    data = np.array(values, np.int32)
+    out = np.zeros((64, 16), np.uint32)
+    run(runtime, features, "votes", line(1, 64, seed=seed), [np.uint32(mask), data, out])
+    for first in (0, 32):
+        lanes = [lane for lane in range(32) if mask >> lane & 1]
+        v = data[[first + lane for lane in lanes]]
+        u = v.view(np.uint32)
+        bits = lambda chosen: sum(1 << lane for lane, yes in zip(lanes, chosen, strict=True) if yes)  # noqa: B023, E731
+        same = len(set(v & ~7)) == 1
+        common = [
+            *(bits(v & 1), int((v & 2).any()), int((v & 4).all())),
+            *((mask + 1) % 2**32 if same else 0, int(v.sum(dtype=np.int64)), int(v.min()), int(v.max())),
+            *(int(u.min()), int(u.max())),
+            *(int(np.bitwise_and.reduce(u)), int(np.bitwise_or.reduce(u)), int(np.bitwise_xor.reduce(u))),
+        ]
+        for lane in lanes:
+            row = out[first + lane]
+            assert row[3] == bits(v == data[first + lane])
+            assert [int(word) for word in np.delete(row[:13], 3)] == [word % 2**32 for word in common]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_activemask_gathers_a_divergent_branch(runtime: Runtime, features: Module, seed: int) -> None:
+    total, gathered = np.zeros(1, np.uint32), np.zeros(64, np.uint32)
+    run(runtime, features, "converge", line(1, 64, seed=seed), [total, gathered])
+    assert total[0] == sum(i % 3 == 0 for i in range(64))
+    for warp in (0, 32):
+        branch = [(warp + lane) % 3 == 0 for lane in range(32)]
+        taken = sum(1 << lane for lane in range(32) if branch[lane])
+        expected = [taken if yes else 2**32 - 1 - taken for yes in branch]
+        assert list(gathered[warp : warp + 32]) == expected
+
+
+# Atomics and arithmetic
+
+
+def test_atomics(runtime: Runtime, features: Module) -> None:
+    i = np.array([0, 0, 0, 0, 0, 0, -1, 0, 0], np.int32)
+    u, wide = np.zeros(3, np.uint32), np.zeros(2, np.uint64)
+    f, d = np.zeros(1, np.float32), np.zeros(1)
+    run(runtime, features, "atomics", line(1, 100), [i, u, wide, f, d])
+    t = np.arange(100)
+    assert list(i) == [t.sum(), -t.sum(), -99, 99, np.bitwise_xor.reduce(t), 255, -256, 7, 100]
+    assert list(u) == [0, 0, 99]
+    assert list(wide) == [100 << 40, 99 << 33]
+    assert (f[0], d[0]) == (50, 25)
+
+
+def test_bit_operations(runtime: Runtime, features: Module) -> None:
+    edges = [0, 1, 2, 0x7F, 0x80, 0xFFFF, 0x800000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x4F000000, 0x7FC00000]
+    rng = np.random.default_rng(3)
+    a = np.array([*edges, *rng.integers(0, 2**32, 52)], np.uint32)
+    b = np.roll(a, 5)
+    out = np.zeros((64, 24), np.uint32)
+    run(runtime, features, "bits", line(1, 64), [a, b, out, np.int32(64)])
+    for x, y, row in zip(a.tolist(), b.tolist(), out.tolist(), strict=True):
+        sx, sy = (v - 2**32 if v >> 31 else v for v in (x, y))
+        low24 = [(v & 0xFFFFFF) - (1 << 24 if v >> 23 & 1 else 0) for v in (x, y)]
+        pair = y << 32 | x
+        picked = [pair >> 8 * byte & 255 for byte in (0, 4, 1, 5)]
+        real = float(np.array([x], np.uint32).view(np.float32)[0])
+        clamp = lambda v: 0 if math.isnan(v) else int(min(max(v, -(2**31)), 2**31 - 1))  # noqa: E731
+        expected = [
+            *(x.bit_count(), 32 - x.bit_length(), (x & -x).bit_length(), int(f"{x:032b}"[::-1], 2)),
+            *((pair << (y & 31)) >> 32, pair >> (y & 31), x * y >> 32, sx * sy >> 32),
+            *(low24[0] * low24[1], (x & 0xFFFFFF) * (y & 0xFFFFFF), sum(v << 8 * i for i, v in enumerate(picked))),
+            *(min(sx, sy), max(x, y), x & 0x7F7FFFFF, clamp(np.rint(real)), clamp(np.trunc(real))),
+            *((x & -x).bit_length() + 32 if x else 0, (sx + sy) >> 1, abs(x - y) + 1, x.bit_count() + y.bit_count()),
+            int(f"{x:032b}"[::-1], 2),
+        ]
+        assert row[:21] == [word % 2**32 for word in expected]
+
+
+def test_real_arithmetic(runtime: Runtime, features: Module) -> None:
+    rng = np.random.default_rng(4)
+    a = np.array([0.5, -2, np.nan, 1, np.inf, 3, *rng.normal(size=26)], np.float32)
+    b = np.array([1.5, -3, 2, np.nan, 1, 3, *rng.normal(size=26)], np.float32)
+    out = np.zeros((32, 16), np.float32)
+    run(runtime, features, "real", line(1, 32), [a, b, out, np.int32(32)])
+    with np.errstate(all="ignore"):
+        size = np.abs(a)
+        expected = [
+            *(np.fmin(a, b), np.fmax(a, b), np.fmin(a, b), np.fmax(a, b), np.fmin(np.fmax(a, 0), 1), 1 / np.sqrt(size)),
+            *(np.exp(a), np.log(size), a / b, a * b, a + b, a.astype(float) * b + a, a),
+            *(np.where(a > b, np.inf, -np.inf), size**2, np.sqrt(size)),
+        ]
+    np.testing.assert_allclose(out, np.stack(expected, 1), rtol=3e-6, equal_nan=True)
+    np.testing.assert_array_equal(
+        out[:, [0, 1, 8, 9, 10, 12, 15]], np.stack(expected, 1)[:, [0, 1, 8, 9, 10, 12, 15]].astype(np.float32)
+    )
+
+
+# Faults
+
+K = FaultKind
+STUCK = {
+    "warp_returns_before_counted": (
+        *(K.BARRIER_STUCK, (0, 0, 0)),
+        "barrier 1 can never complete: thread (0,0,0) and 63 others wait at barrier 1 "
+        "(expects 96 threads, 64 have arrived); thread (64,0,0) and 31 others have returned",
+    ),
+    "crossed": (
+        *(K.BARRIER_STUCK, (0, 0, 0)),
+        "barrier 1 can never complete: thread (0,0,0) and 31 others wait at barrier 1 "
+        "(expects 96 threads, 32 have arrived); thread (32,0,0) and 63 others wait at barrier 2 "
+        "(expects 96 threads, 64 have arrived)",
+    ),
+    "shuffle_meets_ballot": (
+        *(K.WARP_STUCK, (0, 0, 0)),
+        "__ballot_sync can never complete: thread (0,0,0) and 15 others wait at __ballot_sync (mask 0xffffffff); "
+        "thread (16,0,0) and 15 others wait at __shfl_down_sync (mask 0xffffffff); "
+        "thread (32,0,0) and 63 others have returned",
+    ),
+    "different_masks": (
+        *(K.WARP_STUCK, (0, 0, 0)),
+        "__shfl_xor_sync can never complete: thread (0,0,0) and 15 others wait at __shfl_xor_sync (mask 0xffffffff); "
+        "thread (1,0,0) and 15 others wait at __shfl_xor_sync (mask 0xfffffffe); "
+        "thread (32,0,0) and 63 others have returned",
+    ),
+    "shuffle_meets_barrier": (
+        *(K.WARP_STUCK, (32, 0, 0)),
+        "__shfl_sync can never complete: thread (32,0,0) and 30 others wait at __shfl_sync (mask 0xffffffff); "
+        "thread (0,0,0) and 64 others wait at barrier 0 "
+        "(__syncthreads, expects all threads of the block that have not returned)",
+    ),
+}
+AT_ONCE = {
+    "different_counts": (K.BARRIER_MISUSE, None, "the users of barrier 3 disagree about its count"),
+    "too_many": (K.BARRIER_MISUSE, None, "barrier 4 expects 64 threads, but 96 threads use it"),
+    "divergent_warp": (K.BARRIER_MISUSE, None, "threads of one warp wait at different barriers"),
+    "mixed_kinds": (K.BARRIER_MISUSE, None, "barrier 0 is "),
+    "odd_count": (K.BARRIER_MISUSE, None, "barrier 1 counts 40 threads, which is no positive multiple of 32"),
+    "no_count": (K.BARRIER_MISUSE, None, "barrier 1 counts 0 threads"),
+    "no_such_id": (K.BARRIER_MISUSE, None, "barrier 16 does not exist: the ids are 0 to 15"),
+    "reads_returned_lane": (K.WARP_MISUSE, None, "reads lane 3, but thread (3,0,0) has returned"),
+    "outside_mask": (K.WARP_MISUSE, None, "__shfl_sync(mask 0xfffffff0) is called by lane"),
+    "odd_width": (K.WARP_MISUSE, None, "__shfl_sync has width 12, which is no power of two up to 32"),
+    "stack": (K.STACK_OVERFLOW, (40, 0, 0), "the thread's stack has overflowed"),
+    "wild": (K.ILLEGAL_ADDRESS, (65, 0, 0), "illegal address 0x8"),
+    "division": (K.ARITHMETIC, (2, 0, 0), "integer division by zero"),
+    "assertion": (K.TRAP, (9, 0, 0), "assertion `!bad || threadIdx.x != 9` failed at"),
+    "trap": (K.TRAP, (1, 0, 0), "__trap()"),
+}
+FINE = ("lanes_return_before_counted", "warp_returns_before_syncthreads")
+
+
+def provoke(
+    runtime: Runtime, faults: Module, bad_barriers: Module, name: str, *, bad: bool, seed: int
+) -> Finished | Fault:
+    entry = (bad_barriers if name in fault_names("bad_barriers.cu") else faults).entry(name)
+    arguments: list[Argument] = [np.int32(bad), np.zeros(1, np.int32)]
+    return runtime.launch(entry, line(3, 96, seed=seed), arguments[: len(entry.argument_bytes)])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", [*STUCK, *AT_ONCE])
+def test_a_fault_says_who_waits_where(
+    runtime: Runtime, faults: Module, bad_barriers: Module, name: str, seed: int
+) -> None:
+    kind, thread, text = (STUCK | AT_ONCE)[name]
+    done = provoke(runtime, faults, bad_barriers, name, bad=True, seed=seed)
+    assert isinstance(done, Fault)
+    assert (done.kind, thread or done.thread) == (kind, done.thread)
+    assert done.thread is not None
+    where = "block ({},{},{}), thread ({},{},{}): ".format(*done.block, *done.thread)
+    assert done.text.startswith(where)
+    if name in STUCK:
+        assert done.text == where + text
+    else:
+        assert text in done.text
+    assert isinstance(provoke(runtime, faults, bad_barriers, name, bad=False, seed=seed), Finished)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", FINE)
+def test_what_may_return_before_a_barrier(
+    runtime: Runtime, faults: Module, bad_barriers: Module, name: str, seed: int
+) -> None:
+    assert isinstance(provoke(runtime, faults, bad_barriers, name, bad=True, seed=seed), Finished)
+
+
+def test_every_fault_kernel_is_expected() -> None:
+    assert {*fault_names("faults.cu"), *fault_names("bad_barriers.cu")} == {*STUCK, *AT_ONCE, *FINE}
+
+
+def test_a_larger_stack_holds_a_deeper_recursion(runtime: Runtime, faults: Module) -> None:
+    arguments: list[Argument] = [np.int32(1), np.zeros(1, np.int32)]
+    launch = replace(line(1, 32), stack_bytes=16 * 1024)
+    assert isinstance(runtime.launch(faults.entry("stack"), launch, arguments), Finished)
+
+
+# A dropped barrier
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_dropped_barrier_gives_wrong_results(runtime: Runtime, folder: Path, seed: int) -> None:
+    text = (KERNELS / "features.cu").read_text()
+    head, kernel = text.split("__global__ void block_sum", 1)
+    source = folder / f"mutant{seed}.cpp"
+    mutant = head + "__global__ void block_sum" + kernel.replace("__syncthreads();", "", 1)
+    source.write_text(commands.translation_unit(lower(mutant), {"block_sum": "block_sum"}))
+    subprocess.run(commands.kernel(source, source.with_suffix(".so")), check=True)
+    module = runtime.load(source.with_suffix(".so"))
+    data = np.arange(4 * 256, dtype=np.int32)
+    out = np.zeros(4, np.int32)
+    run(runtime, module, "block_sum", line(4, 256, shared_bytes=1024, seed=seed), [data, out])
+    assert (out != data.reshape(4, 256).sum(axis=1)).any()
+    module.close()
+
+
+# Races
+
+
+@pytest.fixture(scope="module")
+def host(folder: Path) -> Path:
+    out = folder / "fusiond_cpu_host"
+    done = subprocess.run(commands.host(out), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"g++ here has no ThreadSanitizer: {done.stderr[-200:]}")
+    return out
+
+
+@pytest.fixture(scope="module")
+def racy(folder: Path) -> Path:
+    names = (*RACES, "wrong_barrier")
+    entries = {f"{name}_{sound}": f"{name}<{str(sound).lower()}>" for name in names for sound in (True, False)}
+    return compile_kernels(folder, "races.cu", entries, sanitize=True)
+
+
+def races_of(host: Path, racy: Path, name: str, *, sound: bool, seed: int) -> list[str]:
+    launch = Launch(grid=(3, 1, 1), block=(64, 1, 1), shared_bytes=256, seed=seed)
+    return find_races(host, racy, f"{name}_{sound}", launch, [np.zeros(512, np.int32)])
+
+
+@pytest.mark.parametrize("name", [*RACES, "wrong_barrier"])
+def test_races_are_found_and_sound_code_is_not_blamed(host: Path, racy: Path, name: str) -> None:
+    assert races_of(host, racy, name, sound=True, seed=5) == []
+    assert races_of(host, racy, name, sound=False, seed=0) != []
+
+
+def test_a_race_names_place_threads_and_lines(host: Path, racy: Path) -> None:
+    (race,) = races_of(host, racy, "shared_neighbour", sound=False, seed=0)
+    assert "shared_neighbour<false>(int*)::s: write of 4 bytes by thread (32,0,0) of block (0,0,0) at races.cu" in race
+    assert "races with read of 4 bytes by thread (31,0,0) of block (0,0,0)" in race
+    assert races_of(host, racy, "counter", sound=False, seed=0)[0].startswith("argument 0, byte 0: ")
+
+
+def test_a_launch_that_fails_is_no_race_check(host: Path, racy: Path) -> None:
+    launch = Launch(grid=(1, 1, 1), block=(2048, 1, 1))
+    with pytest.raises(NativeError, match="a block has 1 to 1024 threads"):
+        find_races(host, racy, "counter_True", launch, [np.zeros(1, np.int32)])
+    with pytest.raises(NativeError, match="exports no fusiond_entry_nothing"):
+        find_races(host, racy, "nothing", launch, [np.zeros(1, np.int32)])
+
+
+# The other compilers
+
+
+def test_the_portable_switch(folder: Path, features: Module) -> None:
+    """Processors without an own switch use ucontext; in a child, because two libraries must not share one process."""
+    library = folder / "libportable.so"
+    subprocess.run(commands.library(library, flags=["-DFUSIOND_UCONTEXT", "-Werror"]), check=True)
+    script = (
+        "import sys, numpy as np; from pathlib import Path; from fusiond.devices.cpu.native import *;"
+        "r = Runtime(Path(sys.argv[1])); m = r.load(Path(sys.argv[2])); d = np.arange(512, dtype=np.int32);"
+        "o = np.zeros(2, np.int32); l = Launch(grid=(2, 1, 1), block=(256, 1, 1), shared_bytes=1024, seed=3);"
+        "r.launch(m.entry('block_sum'), l, [d, o]); assert list(o) == [d[:256].sum(), d[256:].sum()], o"
+    )
+    subprocess.run(
+        [shutil.which("python") or "python3", "-c", script, library, folder / "features.cu.plain.so"], check=True
+    )
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["features.cu", "faults.cu", "races.cu"])
+def test_the_same_kernels_compile_with_nvcc(folder: Path, file: str) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("nvcc is not on PATH")
+    source = folder / file
+    text = (KERNELS / file).read_text()
+    if file == "races.cu":  # instantiate the templates
+        names = (*RACES, "wrong_barrier")
+        text += "".join(f"template __global__ void {n}<{s}>(int*);\n" for n in names for s in ("true", "false"))
+    source.write_text(text)
+    command = [nvcc, "-std=c++17", "-arch=sm_80", "-cubin", str(source), "-o", str(source.with_suffix(".cubin"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,114 @@
+"""Faults put into fused kernels: each must be found by what the tests compare, without a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fusiond.devices.cpu.native import Fault
+from fusiond.model import Config
+from fusiond.program import Program, Scalar
+from fusiond_hfuse import partition, verify
+
+CONFIG = Config.of({"kind": "horizontal", "threads.a": 256, "threads.b": 384, "order": "ab"})
+SIZES = {"a.n": 30_000, "b.n": 7_000, "a.bins": 18, "b.bins": 40}
+
+
+@pytest.fixture
+def pair(analyse, strategy, kernel_file, tmp_path):
+    """Two histograms on grids of 7 blocks at most, so that a block too many counts something twice."""
+    from fusiond_hfuse.plugin import KERNELS
+
+    yaml = (KERNELS / "hist.yaml").read_text().replace("min(10000", "min(7").replace("kernel: hist", "kernel: few")
+    name = kernel_file("hist", (KERNELS / "hist.cu").read_text(), yaml)
+    analysis = analyse(name, name, sizes=SIZES)
+    return analysis, strategy.emit(analysis, CONFIG, {})
+
+
+def killed(runner, mutant: Program, reference: Program) -> bool:
+    wanted = runner.run(reference)
+    for order in (0, 3, 11):
+        got = runner.run(mutant, order=order)
+        if isinstance(got, Fault):
+            return True
+        if any(not np.array_equal(got[name], wanted[name]) for name in ("a.counts", "b.counts")):
+            return True
+    return False
+
+
+def with_text(program: Program, old: str, new: str, count: int = -1) -> Program:
+    source = program.sources[0]
+    assert old in source.text, old
+    return dataclasses.replace(
+        program, sources=(dataclasses.replace(source, text=source.text.replace(old, new, count)),)
+    )
+
+
+def with_launch(program: Program, **changes) -> Program:
+    return dataclasses.replace(program, steps=(dataclasses.replace(program.steps[0], **changes),))
+
+
+def with_offset(program: Program, offset: int) -> Program:
+    arguments = (*program.steps[0].arguments[:-1], Scalar(dtype="uint32", value=offset))
+    return with_launch(program, arguments=arguments)
+
+
+TEXT_MUTANTS = {
+    "a's barrier dropped": ("FUSIOND_BARRIER(1, 256);", ";"),
+    "b's barrier dropped": ("FUSIOND_BARRIER(2, 384);", ";"),
+    "one barrier for both": ("FUSIOND_BARRIER(2, 384);", "FUSIOND_BARRIER(1, 384);"),
+    "the block's own barrier": ("FUSIOND_BARRIER(2, 384);", "FUSIOND_BARRIER(0, 640);"),
+    "a count too small": ("FUSIOND_BARRIER(1, 256);", "FUSIOND_BARRIER(1, 224);"),
+    "a count too large": ("FUSIOND_BARRIER(1, 256);", "FUSIOND_BARRIER(1, 288);"),
+    "b's threads not counted from 0": ("thread - 256,", "thread,"),
+    "the boundary a warp too low": ("if (thread < 256)", "if (thread < 224)"),
+    "b's block size as a's": ("dim3(384, 1, 1)", "dim3(256, 1, 1)"),
+    "b's grid as the fused one's": ("if (block < fusiond_b_grid_x)", "if (block < 1000)"),
+    "grids swapped": ("block,\n                fusiond_a_grid_x", "block,\n                fusiond_b_grid_x"),
+}
+
+
+@pytest.mark.parametrize("name", TEXT_MUTANTS)
+def test_a_changed_text_is_noticed(runner, strategy, pair, name):
+    analysis, program = pair
+    mutant = with_text(program, *TEXT_MUTANTS[name])
+    if "grid" in name:  # seven blocks of the one, more of the other
+        mutant = with_launch(mutant, grid=(11, 1, 1), arguments=_with_grids(program, 7, 5))
+        reference_ok = with_launch(program, grid=(11, 1, 1), arguments=_with_grids(program, 7, 5))
+        assert not killed(runner, reference_ok, strategy.unfused(analysis, CONFIG))
+    assert killed(runner, mutant, strategy.unfused(analysis, CONFIG))
+
+
+def _with_grids(program: Program, a: int, b: int):
+    arguments = program.steps[0].arguments
+    return (*arguments[:-3], Scalar(dtype="uint32", value=a), Scalar(dtype="uint32", value=b), arguments[-1])
+
+
+@pytest.mark.parametrize("offset", [0, 16, 64, 72, 96])
+def test_a_wrong_offset_is_noticed(runner, strategy, pair, offset):
+    """Slot a has 72 bytes, so b's begin at 80: lower ones overlap, 72 is not aligned, at 96 the arena ends too early."""
+    analysis, program = pair
+    assert program.steps[0].arguments[-1].value == 80
+    mutant = with_offset(program, offset)
+    if offset != 72:  # every byte of b's part still lies behind a's, so that only the check of the plan sees it
+        assert killed(runner, mutant, strategy.unfused(analysis, CONFIG))
+    assert verify.problems(partition.plan(analysis.payload.pair, CONFIG), mutant)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"block": (608, 1, 1)}, {"grid": (6, 1, 1)}, {"shared_bytes": 128}, {"arguments": ()}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_wrong_launch_breaks_an_invariant(strategy, pair, change):
+    analysis, program = pair
+    plan = partition.plan(analysis.payload.pair, CONFIG)
+    assert verify.problems(plan, program) == ()
+    assert verify.problems(plan, with_launch(program, **change))
+
+
+def test_the_unchanged_program_survives(runner, strategy, pair):
+    analysis, program = pair
+    assert not killed(runner, program, strategy.unfused(analysis, CONFIG))

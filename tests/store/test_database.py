@@ -1,0 +1,247 @@
+"""Opening a store: what is made, what is refused, and who may use it at the same time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond.errors import StoreError
+from fusiond.store import location
+from fusiond.store.database import Store
+from fusiond.store.format import SCHEMA_VERSION
+
+PLACE = {"device_key": "device", "gpu_uuid": "GPU-0", "env_key": "env", "against": "baseline"}
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 22 0:40 / /home rw,relatime shared:5 - nfs4 server:/home rw
+31 30 0:41 / /home/local rw - xfs /dev/vdb rw
+32 22 0:42 / /mnt/two\\040words rw - fuse.sshfs me@there rw
+33 22 0:43 / /data rw - xfs /dev/vdc rw
+34 22 0:44 / /data rw master:3 - cifs //server/data rw
+"""
+
+
+def test_a_store_is_made_with_its_folders_and_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "fusiond.sqlite"
+    with Store.open(path) as store:
+        assert store.path == path
+        assert store.artifacts == path.with_suffix(".artifacts")
+    with Store.open(str(path), create=False) as again:
+        assert again.jobs() == []
+
+
+def test_what_is_acknowledged_is_on_disk(store: Store) -> None:
+    connection = store._database.conn
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
+
+
+def test_a_missing_file_is_made_only_when_asked(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no such file"):
+        Store.open(tmp_path / "none.sqlite", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "fusiond.sqlite"
+    Store.open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    with pytest.raises(StoreError, match=rf"newer fusiond \(schema {SCHEMA_VERSION + 1}; this one knows"):
+        Store.open(path)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION + 1,)
+    connection.close()
+
+
+def test_another_programs_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="not one of fusiond's"):
+        Store.open(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough to have a header" * 20, b"SQLite format 3\0" + b"\x07" * 200]
+)
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "fusiond.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="no SQLite file, or a damaged one"):
+        Store.open(path)
+    assert path.read_bytes() == content
+
+
+def test_a_folder_in_the_way_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="folder cannot be made"):
+        Store.open(tmp_path / "file" / "fusiond.sqlite")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        Store.open(tmp_path)
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "fusiond.sqlite")
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.jobs()
+    with pytest.raises(StoreError, match="closed"):
+        store.recover()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/lib/f.sqlite", "ext4"),
+        ("/home/me/f.sqlite", "nfs4"),
+        ("/home/local/me/f.sqlite", "xfs"),
+        ("/homes/f.sqlite", "ext4"),
+        ("/mnt/two words/f.sqlite", "fuse.sshfs"),
+        ("/data/f.sqlite", "cifs"),
+    ],
+)
+def test_the_file_system_is_that_of_the_innermost_last_mount(path: str, kind: str) -> None:
+    assert location.file_system(Path(path), MOUNTS) == kind
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/vda rw\n2 1 0:2 / {tmp_path.resolve()} rw - nfs4 server:/x rw\n")
+    with pytest.raises(StoreError, match=r"network file system \(nfs4\).*--db"):
+        location.refuse_network(tmp_path / "new" / "fusiond.sqlite", mounts)
+    location.refuse_network(Path("/elsewhere/fusiond.sqlite"), mounts)
+    location.refuse_network(tmp_path / "fusiond.sqlite", tmp_path / "no such mountinfo")
+    monkeypatch.setattr(location.refuse_network, "__defaults__", (mounts,))
+    with pytest.raises(StoreError, match="network file system"):
+        Store.open(tmp_path / "new" / "fusiond.sqlite")
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_default_path_holds_the_hosts_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("FUSIOND_DB", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert location.default_path() == tmp_path / "fusiond" / os.uname().nodename / "fusiond.sqlite"
+    monkeypatch.setenv("FUSIOND_DB", "~/my.sqlite")
+    assert location.default_path() == Path.home() / "my.sqlite"
+
+
+# --- a full disk ---
+
+
+def test_a_full_database_is_a_store_error_and_loses_nothing(store: Store, job: str, make: Any) -> None:
+    def fill() -> None:
+        for sequence in range(len(store.trials(job)), 100):
+            store.add_trial(job, make.trial(sequence, reason="x" * 2000), **PLACE)
+            acknowledged.append(sequence)
+
+    acknowledged: list[int] = []
+    (pages,) = store._database.conn.execute("PRAGMA page_count").fetchone()
+    store._database.conn.execute(f"PRAGMA max_page_count = {pages + 10}")
+    with pytest.raises(StoreError, match="disk is full; free some space"):
+        fill()
+    assert [trial.sequence for trial in store.trials(job)] == acknowledged != []
+    store._database.conn.execute("PRAGMA max_page_count = 1000000")
+    fill()
+    assert [trial.sequence for trial in store.trials(job)] == acknowledged == list(range(100))
+
+
+def test_a_full_disk_leaves_no_half_artifact(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="disk is full"):
+        store.save_artifact(b"data", ".cu")
+    monkeypatch.undo()
+    assert [path for path in store.artifacts.rglob("*") if path.is_file()] == []
+
+
+_LIMITED = """
+import resource, signal, sys
+from fusiond.errors import StoreError
+from fusiond.model import Job, Workload
+from fusiond.store.database import Store
+
+store = Store.open(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+try:
+    store.save_artifact(b"x" * 500_000, ".bin")
+except StoreError as problem:
+    print("artifact:", problem)
+try:
+    for n in range(10_000):
+        workload = Workload(
+            strategy="s", strategy_version=1, name="n", members=(), sizes={"n": n}, content=0, payload=0
+        )
+        store.submit(Job(strategy="s", request={"text": "y" * 5000}, sizes={}), workload)
+except StoreError as problem:
+    print("row:", problem)
+print("kept:", n, len(store.jobs(limit=100_000)))
+"""
+
+
+def test_a_file_that_may_not_grow_is_a_store_error(tmp_path: Path) -> None:
+    """As near as one comes to a full disk without one: the kernel refuses to write."""
+    command = [sys.executable, "-c", _LIMITED, str(tmp_path / "fusiond.sqlite")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    artifact, row, kept = done.stdout.splitlines()
+    assert "the disk is full" in artifact
+    assert "is the disk full or failing?" in row or "the disk is full" in row
+    submitted, found = kept.split()[1:]
+    assert submitted == found != "0"
+
+
+# --- several at once ---
+
+
+def test_many_threads_write_and_read(store: Store, job: str, make: Any) -> None:
+    problems: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            for index in range(20):
+                store.add_trial(job, make.trial(thread * 100 + index), **PLACE)
+                assert any(trial.sequence == thread * 100 + index for trial in store.trials(job))
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert len(store.trials(job)) == 120
+
+
+def test_a_reader_does_not_wait_for_a_writer(store: Store, job: str) -> None:
+    with store._transaction() as database:
+        database.execute("UPDATE jobs SET priority = 5")
+        seen = []
+        reader = threading.Thread(target=lambda: seen.append(store.job(job)))
+        reader.start()
+        reader.join(timeout=5)
+        assert seen[0] is not None
+        assert seen[0].priority == 0
+
+
+def test_several_processes_make_one_store(tmp_path: Path) -> None:
+    script = f"from fusiond.store.database import Store; Store.open({str(tmp_path / 'fusiond.sqlite')!r}).close()"
+    children = [subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [child.communicate()[1] for child in children] == [""] * 4

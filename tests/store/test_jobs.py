@@ -1,0 +1,239 @@
+"""The queue: one job for one question, claimed by one process, recovered when that process is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from fusiond.errors import RequestError, StoreError
+from fusiond.model import JobState, Outcome
+from fusiond.store.database import Store
+from fusiond.store.owner import is_alive, this_process
+
+PLACE = {"device_key": "device", "gpu_uuid": "GPU-0", "env_key": "env", "against": "baseline"}
+
+
+def test_a_submitted_job_is_queued_with_all_that_it_is(store: Store, make: Any) -> None:
+    row = store.submit(make.job(device="cuda:0"), make.workload(), priority=3)
+    assert row == store.job(row.id)
+    assert (row.kind, row.strategy, row.workload_name, row.device) == ("tune", "hfuse", "hist,maxpool", "cuda:0")
+    assert (row.state, row.priority, row.trials, row.budget) == (JobState.QUEUED, 3, 0, 64)
+    assert (row.device_key, row.parent, row.problem, row.started_at, row.ended_at) == (None,) * 5
+    assert len(row.id) == 8
+    assert store.load_job(row.id) == make.job(device="cuda:0")
+
+
+def test_the_same_job_twice_is_one_row_while_it_has_not_ended(store: Store, make: Any) -> None:
+    first = store.submit(make.job(), make.workload())
+    assert store.submit(make.job(path="other.yaml"), make.workload(), priority=7).id == first.id
+    assert store.claim(this_process()) is not None
+    again = store.submit(make.job(), make.workload(), priority=1)
+    assert (again.id, again.state, again.priority) == (first.id, JobState.RUNNING, 7)
+    store.finish(first.id, JobState.DONE)
+    assert store.submit(make.job(), make.workload()).id != first.id
+    assert len(store.jobs()) == 2
+
+
+def test_another_device_search_kind_or_workload_is_another_job(store: Store, make: Any) -> None:
+    ids = {
+        store.submit(make.job(), make.workload()).id,
+        store.submit(make.job(device="cpu"), make.workload()).id,
+        store.submit(make.job(search=make.search(seed=1)), make.workload()).id,
+        store.submit(make.job(), make.workload(), kind="verify").id,
+        store.submit(make.job(), make.workload(sizes={"a.n": 1, "b.n": 1})).id,
+    }
+    assert len(ids) == 5
+
+
+def test_a_parent_must_be_there(store: Store, make: Any) -> None:
+    parent = store.submit(make.job(), make.workload())
+    child = store.submit(make.job(), make.workload("hist"), parent=parent.id)
+    assert child.parent == parent.id
+    with pytest.raises(StoreError, match="not stored"):
+        store.submit(make.job(), make.workload("maxpool"), parent="nobody")
+    assert len(store.jobs()) == 2
+
+
+def test_a_prefix_names_a_job_when_it_names_only_one(store: Store, make: Any) -> None:
+    rows = [store.submit(make.job(), make.workload(sizes={"n": size})) for size in range(40)]
+    letters = [row.id[0] for row in rows]
+    shared = next(letter for letter in letters if letters.count(letter) > 1)
+    with pytest.raises(RequestError, match="several jobs begin with"):
+        store.job(shared)
+    found = store.job(rows[0].id[:7])
+    assert found is not None
+    assert found.id == rows[0].id
+    assert store.job("") is None
+    assert store.job("_") is None
+    assert store.job("zzzzzzzzz") is None
+
+
+def test_jobs_are_listed_newest_first_and_by_state(store: Store, make: Any) -> None:
+    ids = [store.submit(make.job(), make.workload(sizes={"n": size})).id for size in range(4)]
+    store.cancel(ids[1])
+    assert [row.id for row in store.jobs()] == ids[::-1]
+    assert [row.id for row in store.jobs([JobState.QUEUED], limit=2)] == [ids[3], ids[2]]
+    assert [row.id for row in store.jobs({JobState.CANCELLED, JobState.DONE})] == [ids[1]]
+    assert store.jobs([]) == []
+
+
+def test_the_oldest_of_the_highest_priority_is_claimed_first(store: Store, make: Any) -> None:
+    priorities = [0, 5, 0, 5]
+    ids = [
+        store.submit(make.job(), make.workload(sizes={"n": index}), priority=priority).id
+        for index, priority in enumerate(priorities)
+    ]
+    claimed = [store.claim(this_process()) for _ in range(5)]
+    assert [row.id if row else None for row in claimed] == [ids[1], ids[3], ids[0], ids[2], None]
+    assert {row.state for row in claimed if row} == {JobState.RUNNING}
+    assert all(row.started_at for row in claimed if row)
+
+
+def test_a_claim_can_ask_for_a_device_or_a_job(store: Store, make: Any) -> None:
+    gpu = store.submit(make.job(device="cuda:0"), make.workload(), priority=9).id
+    cpu = store.submit(make.job(device="cpu"), make.workload()).id
+    other = store.submit(make.job(device="cpu"), make.workload("hist")).id
+    claimed = store.claim(this_process(), kinds_of_device=lambda device: device == "cpu", job=other)
+    assert claimed is not None
+    assert claimed.id == other
+    assert store.claim(this_process(), job=other) is None
+    claimed = store.claim(this_process(), kinds_of_device=lambda device: device == "cpu")
+    assert claimed is not None
+    assert claimed.id == cpu
+    assert store.claim(this_process(), kinds_of_device=lambda device: device == "cpu") is None
+    assert store.jobs([JobState.QUEUED])[0].id == gpu
+
+
+def test_what_a_running_job_learns_stands_in_its_row(store: Store, job: str, make: Any) -> None:
+    store.set_device(job, "H200")
+    store.set_space(job, "space")
+    store.add_trial(job, make.trial(0, ratio=1.2), **PLACE)
+    store.add_trial(job, make.trial(1, ratio=1.7), **PLACE)
+    store.add_trial(job, make.trial(2, outcome=Outcome.CRASHED, ratio=None, measurement=None), **PLACE)
+    store.add_trial(job, make.trial(0, role="baseline:streams", ratio=9.0), **PLACE)
+    row = store.job(job)
+    assert row is not None
+    assert (row.device_key, row.space_hash, row.trials, row.best_ratio) == ("H200", "space", 3, 1.7)
+
+
+def test_a_queued_job_is_cancelled_at_once_and_a_running_one_asked(store: Store, make: Any) -> None:
+    queued = store.submit(make.job(), make.workload())
+    assert store.cancel(queued.id[:7]).state is JobState.CANCELLED
+    assert store.cancel_requested(queued.id)
+    running = store.submit(make.job(), make.workload("hist"))
+    store.claim(this_process(), job=running.id)
+    assert not store.cancel_requested(running.id)
+    row = store.cancel(running.id)
+    assert (row.state, row.cancel_requested) == (JobState.RUNNING, True)
+    store.finish(running.id, JobState.CANCELLED)
+    assert store.cancel(running.id).state is JobState.CANCELLED
+
+
+def test_a_job_that_has_ended_keeps_its_end(store: Store, job: str) -> None:
+    with pytest.raises(ValueError, match="no end"):
+        store.finish(job, JobState.RUNNING)
+    store.finish(job, JobState.FAILED, "no \udcff compiler")
+    store.finish(job, JobState.DONE)
+    store.requeue(job)
+    row = store.job(job)
+    assert row is not None
+    assert (row.state, row.problem) == (JobState.FAILED, "no \\udcff compiler")
+    assert row.ended_at is not None
+
+
+def test_a_job_given_back_is_queued_unless_it_was_to_be_cancelled(store: Store, make: Any) -> None:
+    for name, cancelled, state in (("hist", False, JobState.QUEUED), ("maxpool", True, JobState.CANCELLED)):
+        row = store.submit(make.job(), make.workload(name))
+        store.claim(this_process(), job=row.id)
+        if cancelled:
+            store.cancel(row.id)
+        store.requeue(row.id)
+        again = store.job(row.id)
+        assert again is not None
+        assert again.state is state
+
+
+@pytest.mark.parametrize("call", ["load_job", "cancel", "requeue", "cancel_requested"])
+def test_an_unknown_job_is_a_wrong_request(store: Store, call: str) -> None:
+    with pytest.raises(RequestError, match="there is no job 'nobody'"):
+        getattr(store, call)("nobody")
+    with pytest.raises(RequestError, match="there is no job"):
+        store.finish("nobody", JobState.DONE)
+    with pytest.raises(RequestError, match="there is no job"):
+        store.set_device("nobody", "x")
+
+
+# --- owners ---
+
+
+def test_a_job_whose_process_is_gone_is_queued_again(store: Store, make: Any) -> None:
+    mine, theirs, stopped = (store.submit(make.job(), make.workload(name)).id for name in "abc")
+    store.claim(this_process(), job=mine)
+    script = "from fusiond.store.owner import this_process; print(this_process())"
+    gone = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    store.claim(gone, job=theirs)
+    store.claim(gone, job=stopped)
+    store.cancel(stopped)
+    assert store.recover() == [theirs, stopped]
+    states = {row.id: row.state for row in store.jobs()}
+    assert states == {mine: JobState.RUNNING, theirs: JobState.QUEUED, stopped: JobState.CANCELLED}
+    assert store.recover() == []
+
+
+def test_an_owner_is_a_process_and_not_a_number() -> None:
+    me = this_process()
+    pid, boot, started = me.split(":")
+    assert is_alive(me)
+    assert not is_alive(f"{pid}:{boot}:{int(started) - 1}")  # the number was given to another process since
+    assert not is_alive(f"{pid}:00000000-0000-0000-0000-000000000000:{started}")  # before the last boot
+    for text in ("", "me", "1:2", f"{pid}:{boot}:", "-1:x:1", "²:x:1"):
+        assert not is_alive(text)
+
+
+def test_a_zombie_owns_nothing() -> None:
+    script = "from fusiond.store.owner import this_process; print(this_process(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        owner = child.stdout.readline().strip()
+        assert is_alive(owner)
+        child.stdin.close()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still in the table
+        assert not is_alive(owner)
+
+
+# --- several processes ---
+
+_CLAIM = """
+import sys
+from fusiond.store.database import Store
+from fusiond.store.owner import this_process
+with Store.open(sys.argv[1]) as store:
+    sys.stdin.readline()
+    while (row := store.claim(this_process())) is not None:
+        print(row.id, flush=True)
+"""
+
+
+def test_no_two_processes_claim_one_job(store: Store, make: Any) -> None:
+    ids = {store.submit(make.job(), make.workload(sizes={"n": index})).id for index in range(60)}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CLAIM, str(store.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    claimed = [id for child in children for id in child.communicate()[0].split()]
+    assert len(claimed) == len(ids)
+    assert set(claimed) == ids
+    assert sorted(store.recover()) == sorted(ids)

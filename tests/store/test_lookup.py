@@ -1,0 +1,369 @@
+"""The rules of `best`, one by one; test_lookup_rules.py holds them against a model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond import keys
+from fusiond.errors import RequestError, StoreError
+from fusiond.model import JobState, Verdict
+from fusiond.store import lookup
+from fusiond.store.database import Store
+from fusiond.store.owner import this_process
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(store: Store) -> Ask:
+    """`best` in this store, by default with the environment in which `make.device()` was."""
+
+    def best(name: str = "hist,maxpool", **options: Any) -> Any:
+        return lookup.best(store.path, name=name, **{"driver": "580.1", "version": "0.1.0", **options})
+
+    return best
+
+
+def test_the_answer_has_exactly_the_fields_of_the_contract(store: Store, make: Any, ask: Ask) -> None:
+    workload, device = make.workload(), make.device()
+    source = store.save_artifact(b"__global__", ".cu")
+    make.known(store, workload, device, source=str(source))
+    assert ask() == {
+        "workload": {
+            "strategy": "hfuse",
+            "name": "hist,maxpool",
+            "key": workload.key,
+            "sizes": {"a.n": 1000, "b.n": 1000},
+        },
+        "device": {"name": "cuda:0", "key": device.key},
+        "verdict": "fuse",
+        "config": {"cap": 32, "partition": "paper"},
+        "time_us": 10.0,
+        "baseline": "streams",
+        "baseline_us": 15.0,
+        "speedup": 1.5,
+        "ci95": [1.4, 1.6],
+        "verified": True,
+        "evidence": "measured",
+        "match": "exact",
+        "trials": 64,
+        "source": str(source),
+        "found_at": "2026-01-01T00:00:00.000+00:00",
+        "sizes_asked": {"a.n": 1000, "b.n": 1000},
+        "checks": ["2 seeds, equal"],
+        "notes": [],
+    }
+
+
+def test_keep_them_apart_is_an_answer(store: Store, make: Any, ask: Ask) -> None:
+    nothing = {"config": None, "program_key": None, "time_us": None, "speedup": None, "ci95": None}
+    make.known(store, make.workload(), make.device(), verdict=Verdict.KEEP, **nothing)
+    found = ask()
+    assert (found["verdict"], found["config"], found["ci95"], found["time_us"]) == ("keep", None, None, None)
+
+
+@pytest.mark.parametrize("name", ["hist,maxpool", "maxpool,hist", " maxpool , hist"])
+def test_pairs_are_unordered(store: Store, make: Any, ask: Ask, name: str) -> None:
+    make.known(store, make.workload(), make.device())
+    assert ask(name)["workload"]["name"] == "hist,maxpool"
+    assert ask("hist,hist") is None
+    assert ask("hist") is None
+
+
+# --- what is there ---
+
+
+def test_nothing_is_known_without_a_file_or_in_an_empty_one(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.sqlite"
+    for path in (tmp_path / "missing.sqlite", empty):
+        assert lookup.best(path, name="hist", driver=None, version="0") is None
+        assert lookup.suggestions(str(path)) == []
+        empty.touch()
+    assert sorted(tmp_path.iterdir()) == [empty]
+
+
+def test_a_file_of_something_else_is_a_store_error(tmp_path: Path) -> None:
+    path = tmp_path / "odd #1?.sqlite"
+    path.write_text("no database, but long enough to be looked at" * 10)
+    with pytest.raises(StoreError, match="no SQLite file"):
+        lookup.best(path, name="hist", driver=None, version="0")
+    path.unlink()
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    with pytest.raises(StoreError, match="not one of fusiond's"):
+        lookup.suggestions(path)
+
+
+_WITHOUT_RIGHTS = """
+import os, sys
+from fusiond.store import lookup
+if os.getuid() == 0:
+    os.setuid(65534)  # nobody: root may write anything
+found = lookup.best(sys.argv[1], name="maxpool,hist", driver=None, version="9")
+print(found["match"], lookup.queue_recheck(sys.argv[1], found))
+"""
+
+
+def test_a_lookup_needs_no_right_to_write(store: Store, make: Any) -> None:
+    make.known(store, make.workload(), make.device())
+    store.close()
+    with tempfile.TemporaryDirectory() as folder:
+        path = shutil.copy(store.path, folder)
+        Path(folder).chmod(0o555)
+        Path(path).chmod(0o444)
+        done = subprocess.run(
+            [sys.executable, "-c", _WITHOUT_RIGHTS, path], capture_output=True, text=True, check=False
+        )
+        Path(folder).chmod(0o700)
+        assert os.listdir(folder) == ["fusiond.sqlite"]
+    assert done.stdout.split() == ["stale", "None"], done.stderr
+
+
+def test_a_lookup_sees_what_an_open_store_has_just_written(store: Store, make: Any, ask: Ask) -> None:
+    assert ask() is None
+    for trials in (1, 2):
+        make.known(store, make.workload(), make.device(), trials=trials)
+        assert ask()["trials"] == trials
+
+
+def test_suggestions_are_the_names_with_an_answer(store: Store, make: Any) -> None:
+    store.submit(make.job(), make.workload("unanswered"))
+    for name in ("hist,maxpool", "hist,hist"):
+        for size in (1, 2):
+            make.known(store, make.workload(name, sizes={"n": size}), make.device())
+    assert lookup.suggestions(store.path) == ["hist,hist", "hist,maxpool"]
+
+
+# --- devices and evidence ---
+
+
+def test_what_was_measured_goes_before_what_was_emulated(store: Store, make: Any, ask: Ask) -> None:
+    make.known(store, make.workload(), make.device("cpu"), found_at="2026-02-02T00:00:00.000+00:00")
+    assert ask()["evidence"] == "emulated"
+    make.known(store, make.workload(), make.device("cuda:0"))
+    assert ask()["evidence"] == "measured"
+    assert ask(device="auto")["device"]["name"] == "cuda:0"
+    assert ask(device="cpu")["evidence"] == "emulated"
+
+
+def test_a_device_is_asked_for_by_any_of_its_names(store: Store, make: Any, ask: Ask) -> None:
+    device = make.device("cuda:1")
+    make.known(store, make.workload(), device)
+    store.save_device(make.device("cuda:0"))  # another board of the same model
+    for name in ("cuda:1", "cuda:0", "cuda", "NVIDIA H200", device.key):
+        assert ask(device=name)["device"]["key"] == device.key
+    for name in ("cuda:2", "cpu", "cud", "cuda:"):
+        assert ask(device=name) is None
+
+
+def test_a_name_means_the_hardware_that_has_it_now(store: Store, make: Any, ask: Ask) -> None:
+    make.known(store, make.workload(), make.device("cuda:0", model="NVIDIA A100"))
+    assert ask(device="cuda:0") is not None
+    store.save_device(make.device("cuda:0", uuid="GPU-new"))
+    assert ask(device="cuda:0") is None
+    assert ask(device="NVIDIA A100") is not None
+
+
+def test_a_device_that_was_never_seen_here_is_known_by_its_records_name(store: Store, make: Any, ask: Ask) -> None:
+    workload = make.workload()
+    store.save_workload(workload)
+    store.save_record(make.record(workload, make.device("cuda:7")), job=None, source_hashes={})
+    assert ask(device="cuda:7")["match"] == "exact"
+
+
+def test_cold_and_warm_are_two_questions(store: Store, make: Any, ask: Ask) -> None:
+    make.known(store, make.workload(), make.device(), cache="cold")
+    assert ask() is None
+    assert ask(cache="cold") is not None
+
+
+# --- sizes ---
+
+
+def test_without_sizes_the_last_one_found_is_meant(store: Store, make: Any, ask: Ask) -> None:
+    for size, day in ((10, 3), (20, 5), (30, 4)):
+        sizes = {"a.n": size, "b.n": 1}
+        make.known(store, make.workload(sizes=sizes), make.device(), found_at=f"2026-01-0{day}T00:00:00.000+00:00")
+    assert ask()["workload"]["sizes"] == {"a.n": 20, "b.n": 1}
+    assert ask()["match"] == "exact"
+
+
+def test_given_sizes_override_those_of_the_last_one_found(store: Store, make: Any, ask: Ask) -> None:
+    for size in (10, 1000):
+        make.known(store, make.workload(sizes={"a.n": size, "b.n": 7}), make.device())
+    found = ask(sizes={"a.n": 10})
+    assert (found["match"], found["sizes_asked"], found["notes"]) == ("exact", {"a.n": 10, "b.n": 7}, [])
+    found = ask(sizes={"a.n": 64})
+    assert (found["match"], found["workload"]["sizes"]) == ("nearest", {"a.n": 10, "b.n": 7})
+    assert found["sizes_asked"] == {"a.n": 64, "b.n": 7}
+    assert found["notes"] == ["measured at a.n=10; nothing is known at a.n=64"]
+    assert ask(sizes={"a.n": 200})["workload"]["sizes"]["a.n"] == 1000
+
+
+def test_a_size_that_the_workload_lacks_is_a_wrong_request(store: Store, make: Any, ask: Ask) -> None:
+    make.known(store, make.workload(), make.device())
+    with pytest.raises(RequestError, match=r"hist,maxpool: unknown size 'a.m'; did you mean 'a.n'\?"):
+        ask(sizes={"a.m": 3})
+
+
+def test_distance_counts_doublings() -> None:
+    assert lookup.distance({"n": 8}, {"n": 8}) == 0
+    assert lookup.distance({"n": 8}, {"n": 1}) == lookup.distance({"n": 1}, {"n": 8}) == 3
+    assert lookup.distance({"n": 8, "m": 16}, {"n": 1, "m": 1}) == 5
+    assert lookup.distance({"n": -4}, {"n": 0}) == 0
+
+
+def test_only_the_family_of_the_last_one_found_is_near(store: Store, make: Any, ask: Ask) -> None:
+    """After a kernel was edited, an old record with just these sizes is about another kernel."""
+    make.known(store, make.workload(sizes={"n": 64}, content="old"), make.device())
+    make.known(store, make.workload(sizes={"n": 8}, content="new"), make.device())
+    assert ask(sizes={"n": 64})["workload"]["sizes"] == {"n": 8}
+
+
+# --- what has changed since ---
+
+
+def test_another_driver_or_fusiond_makes_an_answer_stale(store: Store, make: Any, ask: Ask) -> None:
+    make.known(store, make.workload(), make.device())
+    assert ask(driver=None)["match"] == "exact"  # unknown is no change
+    found = ask(driver="590.2", version="0.2.0")
+    assert found["match"] == "stale"
+    assert found["notes"] == [
+        "found with driver 580.1; today it is 590.2",
+        "found with fusiond 0.1.0; today it is 0.2.0",
+    ]
+
+
+def test_an_exact_answer_goes_before_a_stale_one_found_later(store: Store, make: Any, ask: Ask) -> None:
+    later = make.device("cuda:1", model="NVIDIA A100", env={"driver": "1"})
+    make.known(store, make.workload(), make.device())
+    make.known(store, make.workload(), later, found_at="2026-05-05T00:00:00.000+00:00")
+    assert ask(sizes={"a.n": 1000})["device"]["name"] == "cuda:0"
+    assert ask()["device"]["name"] == "cuda:1"  # nothing asked: the last one found
+    assert ask(device="cuda:1", sizes={"a.n": 1000})["match"] == "stale"
+
+
+def test_an_older_version_of_the_strategy_is_no_answer_once_a_newer_one_is_asked(
+    store: Store, make: Any, ask: Ask
+) -> None:
+    make.known(store, make.workload(), make.device())
+    store.submit(make.job(), make.workload("hist,hist", strategy_version=2))
+    assert ask()["notes"] == ["found by version 1 of hfuse; there is a version 2"]
+    store.submit(make.job(), make.workload(strategy_version=2))
+    assert ask() is None
+    make.known(store, make.workload(strategy_version=2), make.device())
+    assert ask()["match"] == "exact"
+
+
+def test_a_changed_source_file_is_said(store: Store, make: Any, ask: Ask, tmp_path: Path) -> None:
+    same, changed, gone, crlf = (tmp_path / name for name in ("same.cu", "changed.cu", "gone.cu", "crlf.cu"))
+    for path in (same, changed, gone):
+        path.write_text("int x;\n")
+    crlf.write_bytes(b"int x;\r\n")
+    hashes = {str(path): keys.text_key(path.read_text()) for path in (same, changed, gone, crlf)}
+    make.known(store, make.workload(), make.device(), source_hashes=hashes)
+    changed.write_text("int y;\n")
+    gone.unlink()
+    assert ask()["notes"] == [f"source changed: {changed}"]
+
+
+def test_a_large_file_is_compared_by_its_date(
+    store: Store, make: Any, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "x.npy"
+    data.write_bytes(b"x" * 100)
+    monkeypatch.setattr(lookup, "COMPARED_BYTES", 10)
+    make.known(store, make.workload(), make.device(), source_hashes={str(data): "?"})
+    os.utime(data, (1_700_000_000, 1_700_000_000))
+    assert ask()["notes"] == []
+    os.utime(data, (1_900_000_000, 1_900_000_000))
+    assert ask()["notes"] == [
+        f"source may have changed: {data} (too large to compare here) is younger than this answer"
+    ]
+
+
+def test_the_lookups_text_key_is_that_of_keys() -> None:
+    assert lookup.text_key("naïve".encode()) == keys.text_key("naïve")
+
+
+# --- checking again ---
+
+
+def test_a_stale_answer_queues_one_check_on_its_own_device(store: Store, make: Any, ask: Ask) -> None:
+    tuned = store.submit(make.job(device="auto"), make.workload())
+    store.claim(this_process(), job=tuned.id)
+    make.known(store, make.workload(), make.device(), job=tuned.id)
+    store.finish(tuned.id, JobState.DONE)
+    stale = ask(driver="590.2")
+    id = lookup.queue_recheck(store.path, stale)
+    assert id is not None
+    row = store.job(id)
+    assert row is not None
+    assert (row.kind, row.device, row.workload_key) == ("verify", "cuda:0", make.workload().key)
+    assert (row.state, row.search, row.trials) == (JobState.QUEUED, tuned.search, 0)
+    assert store.load_job(id) == make.job(device="cuda:0")
+    assert lookup.queue_recheck(store.path, stale) is None
+    assert store.claim(this_process()) == store.job(id)
+    assert lookup.queue_recheck(store.path, stale) is None
+    store.finish(id, JobState.FAILED, "the device is sick")
+    assert lookup.queue_recheck(store.path, stale) is None  # not again and again
+    with store._transaction() as database:
+        database.execute("UPDATE jobs SET ended_at = '2026-01-01T00:00:00.000+00:00'")
+    assert lookup.queue_recheck(store.path, stale) is not None
+
+
+def test_a_check_needs_a_job_and_a_file_that_can_be_written(store: Store, make: Any, ask: Ask, tmp_path: Path) -> None:
+    make.known(store, make.workload(), make.device())
+    assert lookup.queue_recheck(store.path, ask()) is None
+    assert lookup.queue_recheck(tmp_path / "missing.sqlite", ask()) is None
+    assert not (tmp_path / "missing.sqlite").exists()
+    with store._transaction():
+        assert lookup.queue_recheck(store.path, ask()) is None
+
+
+# --- what it costs ---
+
+
+_IMPORTS = """
+import sys
+import fusiond.store.lookup
+heavy = {"sqlite_utils", "dataclasses", "typing", "inspect", "pathlib", "numpy", "yaml", "optuna", "platformdirs"}
+print(*(heavy & set(sys.modules)), *(name for name in sys.modules if name.startswith("fusiond")))
+"""
+
+
+def test_a_lookup_imports_the_standard_library_only() -> None:
+    environment = {"PYTHONPATH": str(Path(lookup.__file__).parents[2])}
+    command = [sys.executable, "-S", "-c", _IMPORTS]  # -S: without what the installed packages' .pth files import
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    ours = ["fusiond", "fusiond.errors", "fusiond.store", "fusiond.store.format", "fusiond.store.lookup"]
+    assert sorted(done.stdout.split()) == ours
+
+
+def test_no_query_reads_a_whole_table(store: Store, make: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    make.known(store, make.workload(), make.device())
+    connect, statements = lookup._connect, []
+
+    def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(lookup, "_connect", traced)
+    ask(device="cuda:0", sizes={"a.n": 64})
+    queries = [each for each in statements if " FROM records" in each or " FROM workloads" in each]
+    assert len(queries) == 4
+    for query in queries:
+        plan = [row["detail"] for row in store._rows(f"EXPLAIN QUERY PLAN {query}")]
+        assert not [step for step in plan if step.startswith("SCAN")], plan

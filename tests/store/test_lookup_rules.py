@@ -1,0 +1,190 @@
+"""`best` against its rules written out in plain Python, over any contents of a store."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusiond.errors import RequestError
+from fusiond.model import DeviceInfo, Record, Workload
+from fusiond.store import lookup
+from fusiond.store.database import Store
+
+NAMES = ("a", "a,b", "b,b")
+SIZES = (1, 2, 3, 8, 100)
+DEVICES = ("cpu", "cuda:0", "cuda:1", "old")
+DRIVERS = ("1", "2")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One call of save_record, by its choices."""
+
+    name: str
+    family: int
+    version: int
+    n: int
+    m: int
+    device: str
+    driver: str
+    cache: str
+    day: int
+
+
+@dataclass(frozen=True)
+class Question:
+    name: str
+    device: str | None
+    sizes: tuple[tuple[str, int], ...] | None
+    driver: str | None
+    cache: str
+
+
+SAVED = st.builds(
+    Saved,
+    name=st.sampled_from(NAMES),
+    family=st.integers(0, 1),
+    version=st.sampled_from([1, 1, 1, 2]),
+    n=st.sampled_from(SIZES),
+    m=st.sampled_from(SIZES),
+    device=st.sampled_from(DEVICES),
+    driver=st.sampled_from(DRIVERS),
+    cache=st.sampled_from(["warm", "warm", "cold"]),
+    day=st.integers(1, 4),
+)
+QUESTIONS = st.builds(
+    Question,
+    name=st.sampled_from(["a", "a,b", "b,a", "b , b"]),
+    device=st.sampled_from([None, None, "auto", *DEVICES, "cuda", "cuda:9", "Model cuda:1"]),
+    sizes=st.none()
+    | st.dictionaries(st.sampled_from(["n", "n", "m", "x"]), st.sampled_from([*SIZES, 5, 50]), max_size=2).map(
+        lambda sizes: tuple(sizes.items())
+    ),
+    driver=st.none() | st.sampled_from(DRIVERS),
+    cache=st.sampled_from(["warm", "warm", "cold"]),
+)
+
+
+# --- the rules ---
+
+
+def expected(saved: list[Saved], question: Question) -> tuple[Saved, str] | str | None:
+    """The record and its match; "request" for sizes that do not exist; None when nothing is known."""
+    parts = sorted(part.strip() for part in question.name.split(","))
+    newest = max((each.version for each in saved if each.name.split(",") == parts), default=0)
+    current: dict[tuple[object, ...], tuple[int, Saved]] = {}
+    for index, each in enumerate(saved):
+        key = (each.name, each.family, each.version, each.n, each.m, each.device, each.cache)
+        current[key] = (index, each)
+    found = [
+        (each.day, index, each)
+        for index, each in current.values()
+        if each.name.split(",") == parts and each.version == newest and each.cache == question.cache
+        and asks_for(question.device, each.device)
+    ]  # fmt: skip
+    measured = [each for each in found if each[2].device != "cpu"]
+    found = sorted(measured or found, key=lambda each: each[:2])
+    if not found:
+        return None
+    last = found[-1][2]
+    sizes = dict(question.sizes or ())
+    if set(sizes) - {"n", "m"}:
+        return "request"
+    asked = {"n": last.n, "m": last.m, **sizes}
+    if not sizes:
+        return last, "stale" if stale(last, question) else "exact"
+    family = [each for _, _, each in found if each.family == last.family]
+    exact = [each for each in family if (each.n, each.m) == (asked["n"], asked["m"])]
+    if exact:
+        fresh = [each for each in exact if not stale(each, question)]
+        return (fresh[-1], "exact") if fresh else (exact[-1], "stale")
+    steps = {each: math.hypot(math.log2(each.n / asked["n"]), math.log2(each.m / asked["m"])) for each in family}
+    near = [each for each in family if math.isclose(steps[each], min(steps.values()), abs_tol=1e-9)]
+    fresh = [each for each in near if not stale(each, question)]
+    return (fresh or near)[-1], "nearest"
+
+
+def asks_for(asked: str | None, device: str) -> bool:
+    if asked in (None, "auto"):
+        return True
+    if asked == "cuda":
+        return device.startswith("cuda:")
+    return asked in (device, f"Model {device}")
+
+
+def stale(saved: Saved, question: Question) -> bool:
+    return question.driver is not None and saved.driver != question.driver
+
+
+# --- the store ---
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with Store.open(tmp_path_factory.mktemp("rules") / "fusiond.sqlite") as store:
+        yield store
+
+
+def fill(store: Store, saved: list[Saved], make: Any) -> dict[tuple[str, str], list[Saved]]:
+    """(workload_key, device_key) -> what was saved for it."""
+    with store._transaction() as database:
+        for table in ("records", "workloads", "boards", "devices", "envs"):
+            database.execute(f"DELETE FROM {table}")
+    keys: dict[tuple[str, str], list[Saved]] = {}
+    with store._transaction():
+        for each in saved:
+            workload = make.workload(
+                each.name, sizes={"n": each.n, "m": each.m}, content=each.family, strategy_version=each.version
+            )
+            device = make.device(each.device, model=f"Model {each.device}", env={"driver": each.driver})
+            record = make.known(
+                store, workload, device, cache=each.cache, found_at=f"2026-01-0{each.day}T00:00:00.000+00:00"
+            )
+            keys.setdefault((record.workload_key, record.device_key), []).append(each)
+    return keys
+
+
+@given(saved=st.lists(SAVED, max_size=12), questions=st.lists(QUESTIONS, min_size=5, max_size=12))
+@settings(max_examples=120, deadline=None)
+def test_best_follows_its_rules(shared: Store, make: Any, saved: list[Saved], questions: list[Question]) -> None:
+    keys = fill(shared, saved, make)
+    for question in questions:
+        right = expected(saved, question)
+        options = {"device": question.device, "driver": question.driver, "version": "1", "cache": question.cache}
+        sizes = None if question.sizes is None else dict(question.sizes)
+        if right == "request":
+            with pytest.raises(RequestError, match="unknown size 'x'"):
+                lookup.best(shared.path, name=question.name, sizes=sizes, **options)
+            continue
+        found = lookup.best(shared.path, name=question.name, sizes=sizes, **options)
+        if right is None or isinstance(right, str):
+            assert found is None
+            continue
+        wanted, match = right
+        assert found is not None
+        assert wanted in keys[found["workload"]["key"], found["device"]["key"]]
+        assert (found["match"], found["workload"]["sizes"]) == (match, {"n": wanted.n, "m": wanted.m})
+        assert found["found_at"][8:10] == f"0{wanted.day}"
+        outdated = wanted.version < max(each.version for each in saved)
+        assert bool(found["notes"]) == (match == "nearest" or stale(wanted, question) or outdated)
+
+
+def test_the_keys_of_the_model_are_those_of_the_store(make: Any) -> None:
+    """The model keeps records apart by their choices; the store by workload_key and device_key."""
+    choices = list(itertools.product(NAMES, (0, 1), (1, 2), SIZES, SIZES))
+    workloads: list[Workload] = [
+        make.workload(name, sizes={"n": n, "m": m}, content=family, strategy_version=version)
+        for name, family, version, n, m in choices
+    ]
+    devices: list[DeviceInfo] = [make.device(name, model=f"Model {name}") for name in DEVICES]
+    record: Record = make.record(workloads[0], devices[0])
+    assert len({workload.key for workload in workloads}) == len(choices)
+    assert len({device.key for device in devices}) == len(DEVICES)
+    assert record.workload_key == workloads[0].key

@@ -1,0 +1,65 @@
+"""Programs by key, artifacts by content."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from fusiond.errors import StoreError
+from fusiond.keys import text_key
+from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source, SourceKind
+from fusiond.store.database import Store
+
+
+def program(name: str = "fused") -> Program:
+    source = Source(name="k", kind=SourceKind.DEVICE, text="__global__ void k(int *x) {}", entries=("k",))
+    launch = Launch(name="k", source="k", entry="k", grid=(2, 1, 1), block=(32, 1, 1), arguments=(Pointer(buffer="x"),))
+    buffer = Buffer(name="x", dtype="int32", elements=64, role=Role.OUTPUT)
+    return Program(name=name, buffers=(buffer,), sources=(source,), steps=(launch,))
+
+
+def test_a_program_comes_back_with_its_sources(store: Store) -> None:
+    store.save_program(program())
+    store.save_program(program("another name, the same work"))
+    assert store.program(program().key) == program()
+    assert store.program("unknown") is None
+
+
+def test_a_plan_of_another_version_is_a_store_error(store: Store) -> None:
+    store.save_program(program())
+    with store._transaction() as database:
+        database.execute("UPDATE programs SET plan = replace(plan, '\"plan_version\": 1', '\"plan_version\": 99')")
+    with pytest.raises(StoreError, match="reads plans of version 1, not 99"):
+        store.program(program().key)
+
+
+def test_an_artifact_is_named_by_its_content(store: Store) -> None:
+    path = store.save_artifact(b"cubin", ".cubin")
+    assert path.read_bytes() == b"cubin"
+    assert path.is_relative_to(store.artifacts)
+    assert path.name == text_key(b"cubin") + ".cubin"
+    assert store.save_artifact(b"cubin", ".cubin") == path
+    assert store.save_artifact(b"cubin", ".cu") != path
+
+
+def test_a_damaged_artifact_is_written_again(store: Store) -> None:
+    path = store.save_artifact(b"cubin", ".cubin")
+    path.write_bytes(b"cu")
+    assert store.save_artifact(b"cubin", ".cubin").read_bytes() == b"cubin"
+
+
+def test_orphans_are_files_that_no_row_names_and_nobody_is_writing(store: Store) -> None:
+    kept = store.save_artifact(b"kept", ".cu")
+    orphan, young = kept.parent / "orphan.cu", kept.parent / ".writing-abc"
+    for path in (kept, orphan, young):
+        path.write_bytes(b"kept")
+    long_ago = time.time() - 7200
+    os.utime(orphan, (long_ago, long_ago))
+    os.utime(kept, (long_ago, long_ago))
+    assert store.collect_orphans() == [orphan]
+    assert kept.exists()
+    assert young.exists()
+    assert store.collect_orphans(older_than_secs=-1) == [young]
+    assert store.collect_orphans() == []

@@ -1,0 +1,136 @@
+"""What a study writes down is what a later process reads, in order, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fusiond.errors import StoreError
+from fusiond.model import Ask, Config, Outcome, Purpose, Rejection
+from fusiond.store.database import Store
+
+PLACE = {"device_key": "device", "gpu_uuid": "GPU-0", "env_key": "env", "against": "baseline"}
+
+
+def test_asks_come_back_in_order_and_all_or_none_are_written(store: Store, job: str) -> None:
+    asks = [Ask(sequence=index, config=Config.of({"cap": index % 2}), origin="grid") for index in (2, 0, 1)]
+    store.add_asks(job, asks)
+    assert [ask.sequence for ask in store.asks(job)] == [0, 1, 2]
+    with pytest.raises(StoreError, match="recorded already"):
+        store.add_asks(job, [Ask(sequence=3, config=Config.of({}), origin="grid"), asks[0]])
+    assert len(store.asks(job)) == 3
+    assert store.asks("another") == []
+
+
+def test_no_recorded_trial_is_repeated(store: Store, job: str, make: Any) -> None:
+    store.add_trial(job, make.trial(0), **PLACE)
+    for again in (make.trial(1, config=make.trial(0).config), make.trial(0, config=Config.of({"cap": 99}))):
+        with pytest.raises(StoreError, match="recorded already"):
+            store.add_trial(job, again, **PLACE)
+    assert store.trials(job) == [make.trial(0)]
+    assert store._database.conn.execute("SELECT COUNT(*) FROM measurements").fetchone() == (1,)
+
+
+def test_trials_are_numbered_per_role(store: Store, job: str, make: Any) -> None:
+    candidates = [make.trial(index) for index in range(12)]
+    baselines = [make.trial(index, role="baseline:streams", origin="given") for index in range(2)]
+    for trial in (*candidates[::-1], *baselines):
+        store.add_trial(job, trial, **PLACE)
+    assert store.trials(job) == candidates
+    assert store.trials(job, "baseline:streams") == baselines
+    assert store.trials(job, role=None) == baselines + candidates
+    assert store.trials(job, "baseline:graph") == []
+
+
+def test_a_trial_of_no_job_is_refused(store: Store, make: Any) -> None:
+    with pytest.raises(StoreError, match="not stored"):
+        store.add_trial("nobody", make.trial(), **PLACE)
+
+
+def test_what_a_compiler_printed_is_kept_whatever_its_bytes(store: Store, job: str, make: Any) -> None:
+    reason = b"error: \xff\x00 in kernel".decode("utf-8", "surrogateescape")
+    failed = make.trial(outcome=Outcome.BUILD_FAILED, reason=reason, ratio=None, time_us=None, measurement=None)
+    store.add_trial(job, failed, **PLACE)
+    assert store.trials(job)[0].reason == "error: \\udcff\x00 in kernel"
+    with pytest.raises(StoreError, match="no Unicode"):
+        store.add_trial(job, make.trial(1, origin="\udcff"), **PLACE)
+
+
+# --- answers from the store ---
+
+
+def test_an_equal_program_is_answered_from_any_job_of_the_same_place(store: Store, job: str, make: Any) -> None:
+    trial = make.trial(program_key="p")
+    store.add_trial(job, trial, **PLACE)
+    assert store.measured("p", "baseline", "device", "env") == trial
+    assert store.measured("other", "baseline", "device", "env") is None
+    assert store.measured("p", "other", "device", "env") is None
+    assert store.measured("p", None, "device", "env") is None
+    assert store.measured("p", "baseline", "other", "env") is None
+    assert store.measured("p", "baseline", "device", "other") is None
+    assert store.measured("p", "baseline", "device", "env", cache="cold") is None
+
+
+def test_a_program_measured_alone_is_answered_without_a_baseline(store: Store, job: str, make: Any) -> None:
+    alone = make.trial(
+        program_key="p", ratio=None, measurement=make.measurement(baseline_us=(), purpose=Purpose.BASELINE)
+    )
+    store.add_trial(job, alone, **{**PLACE, "against": None})
+    assert store.measured("p", None, "device", "env") == alone
+
+
+def test_only_what_was_measured_for_a_search_is_an_answer(store: Store, job: str, make: Any) -> None:
+    failed = make.trial(0, program_key="p", outcome=Outcome.CRASHED, measurement=None)
+    probe = make.trial(1, program_key="p", measurement=make.measurement(purpose=Purpose.PROBE))
+    final = make.trial(2, program_key="p", measurement=make.measurement(purpose=Purpose.FINAL))
+    for trial in (failed, probe, final):
+        store.add_trial(job, trial, **PLACE)
+    store.add_final(job, "p", 0, make.measurement(purpose=Purpose.FINAL))
+    assert store.measured("p", "baseline", "device", "env") is None
+
+
+def test_a_complete_measurement_goes_before_one_stopped_early(store: Store, job: str, make: Any) -> None:
+    first = make.trial(0, program_key="p")
+    later = make.trial(1, program_key="p")
+    dropped = make.trial(2, program_key="p", measurement=make.measurement(dropped=True))
+    store.add_trial(job, dropped, **PLACE)
+    assert store.measured("p", "baseline", "device", "env") == dropped
+    store.add_trial(job, first, **PLACE)
+    store.add_trial(job, later, **PLACE)
+    assert store.measured("p", "baseline", "device", "env") == later
+
+
+# --- the rest of a study ---
+
+
+def test_rejections_are_kept_in_order_and_once(store: Store, job: str) -> None:
+    found = [
+        Rejection(rule="shared", nodes=("b", "a"), detail="too much"),
+        Rejection(rule="barrier", nodes=(), detail=""),
+    ]
+    store.add_rejections(job, found)
+    store.add_rejections(job, found[::-1])
+    assert store.rejections(job) == found
+
+
+def test_finals_are_grouped_by_program_in_the_order_of_processes(store: Store, job: str, make: Any) -> None:
+    for process in (1, 0, 2):
+        for program in ("p", "q"):
+            store.add_final(job, program, process, make.measurement(1.0 + process, purpose=Purpose.FINAL))
+    finals = store.finals(job)
+    assert {key: [each.span_us for each in runs] for key, runs in finals.items()} == {
+        "p": [(1.0,), (2.0,), (3.0,)],
+        "q": [(1.0,), (2.0,), (3.0,)],
+    }
+    with pytest.raises(StoreError, match="recorded already"):
+        store.add_final(job, "p", 0, make.measurement())
+
+
+def test_a_probe_is_kept_per_device_and_version(store: Store, make: Any) -> None:
+    assert store.probe("add", "device", 1) is None
+    store.add_probe("add", "device", 1, make.measurement(3.0, baseline_us=(), purpose=Purpose.PROBE))
+    store.add_probe("add", "device", 1, make.measurement(4.0, baseline_us=(), purpose=Purpose.PROBE))
+    assert store.probe("add", "device", 1) == 4.0
+    assert store.probe("add", "device", 2) is None
+    assert store.probe("add", "other", 1) is None

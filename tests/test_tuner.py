@@ -1,0 +1,253 @@
+"""The whole flow on the fake device, whose best config is known: a job in, a record out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond import events as say
+from fusiond import jobs, tuner
+from fusiond.devices.base import DeviceProvider
+from fusiond.events import Event, Events
+from fusiond.model import DeviceInfo, JobState, Outcome, Record, Verdict
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+from fusiond.testing.fakes import InProcess
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.sqlite") as opened:
+        yield opened
+
+
+def submit(store: Store, registry: Registry, text: str, **options: Any) -> JobRow:
+    (job,) = jobs.read("toy.yaml", text)
+    return tuner.submit(store, registry, job, **options)
+
+
+def run(store: Store, registry: Registry, row: JobRow, **options: Any) -> tuple[JobState, list[Event]]:
+    seen: list[Event] = []
+    options.setdefault("runner", InProcess)
+    stop = options.pop("stop", lambda: False)
+    store.claim("test", job=row.id)
+    return tuner.Tuner(store, registry, Events(seen.append), **options).run(row.id, stop), seen
+
+
+def recorded(store: Store, row: JobRow, registry: Registry) -> Record:
+    (info,) = registry.providers["fake"].devices()
+    record = store.record(row.workload_key, info.key)
+    assert record is not None
+    return record
+
+
+def test_the_best_config_is_found_and_beats_the_tuned_baseline(store: Store, fakes: Registry) -> None:
+    row = submit(store, fakes, "strategy: toy\nsearch: {trials: 64}\n")
+    state, seen = run(store, fakes, row)
+    record = recorded(store, row, fakes)
+    assert state is JobState.DONE
+    assert record.config is not None
+    assert dict(record.config) == {"x": 3, "y": 5}
+    assert record.verdict is Verdict.FUSE
+    assert record.baseline == "sequential"
+    # 20 us as given, 19 us tuned: the verdict is against the tuned one.
+    assert record.speedup == pytest.approx(1.9, rel=0.01)
+    assert record.ci95 is not None
+    assert record.ci95[0] < record.speedup < record.ci95[1]
+    assert record.verified
+    assert len(record.checks) == 2  # the job's sizes, and odd ones
+    assert record.trials == 64
+    kinds = [type(each) for each in seen]
+    assert kinds[0] is say.JobStarted
+    assert kinds[-1] is say.JobEnded
+    assert kinds.count(say.TrialFinished) == 64
+
+
+def test_what_does_not_pay_is_kept_apart(store: Store, fakes: Registry) -> None:
+    row = submit(store, fakes, "strategy: toy\nunfused: 8.0\nsearch: {trials: 64}\n")
+    run(store, fakes, row)
+    record = recorded(store, row, fakes)
+    assert record.verdict is Verdict.KEEP
+    assert record.speedup == pytest.approx(0.76, rel=0.01)
+
+
+def test_native_against_native_is_kept(store: Store, fakes: Registry) -> None:
+    """The control: 10 us fused against 10 us unfused (10.526 us, 5 % faster with the other block)."""
+    for seed in range(5):
+        row = submit(store, fakes, f"strategy: toy\nunfused: {10 / 0.95}\nlabel: control{seed}\n")
+        run(store, fakes, row)
+        assert recorded(store, row, fakes).verdict is Verdict.KEEP
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [
+        ("wrong", Outcome.WRONG_RESULT),
+        ("late", Outcome.WRONG_RESULT),
+        ("crash", Outcome.CRASHED),
+        ("outside", Outcome.CRASHED),
+        ("refuse", Outcome.LAUNCH_REFUSED),
+        ("nobuild", Outcome.BUILD_FAILED),
+        ("rejected", Outcome.REFUSED),
+    ],
+)
+def test_a_bad_candidate_is_an_outcome_and_the_job_goes_on(
+    store: Store, fakes: Registry, fault: str, outcome: Outcome
+) -> None:
+    """The fault sits on the best config, so the answer must be the second best."""
+    row = submit(store, fakes, f'strategy: toy\nfaults: {{"3,5": {fault}}}\n')
+    state, _ = run(store, fakes, row)
+    trials = {(each.config["x"], each.config["y"]): each for each in store.trials(row.id)}
+    bad = trials[3, 5]
+    assert state is JobState.DONE
+    assert bad.outcome is outcome
+    assert bad.reason
+    assert "\n" not in bad.reason
+    assert bad.ratio is None
+    record = recorded(store, row, fakes)
+    assert record.config is not None
+    assert dict(record.config) in ({"x": 3, "y": 4}, {"x": 3, "y": 6})
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [("hang", Outcome.TIMED_OUT), ("die", Outcome.WORKER_DIED), ("abort", Outcome.CRASHED)],
+)
+def test_a_deadly_candidate_kills_only_the_child(
+    store: Store, fakes: Registry, fault: str, outcome: Outcome
+) -> None:
+    row = submit(store, fakes, f'strategy: toy\nside: 2\nfaults: {{"1,1": {fault}}}\n')
+    state, _ = run(store, fakes, row, runner=tuner.Supervisor, least_patience_secs=2.0)
+    outcomes = {(each.config["x"], each.config["y"]): each.outcome for each in store.trials(row.id)}
+    assert state is JobState.DONE
+    assert outcomes.pop((1, 1)) is outcome
+    assert set(outcomes.values()) == {Outcome.MEASURED}
+    record = recorded(store, row, fakes)
+    assert record.config is not None
+    assert dict(record.config) == {"x": 1, "y": 0}
+
+
+def test_a_stopped_job_goes_on_where_it_was(store: Store, fakes: Registry) -> None:
+    """Stopped after every 5 trials, in the search and in the finals: the same trials as without, none of them twice."""
+    text = "strategy: toy\nside: 16\nsearch: {trials: 40, seed: 7}\n"
+    whole_row = submit(store, fakes, text + "label: whole\n")
+    run(store, fakes, whole_row)
+    row = submit(store, fakes, text + "label: stopped\n")
+    sessions = 0
+    state = JobState.QUEUED
+    measured: list[str] = []
+    while state is JobState.QUEUED:
+        sessions += 1
+        count = 0
+
+        def stop() -> bool:
+            nonlocal count
+            count += 1
+            return count > 8
+
+        state, seen = run(store, fakes, row, stop=stop)
+        measured += [each.trial.config.key for each in seen if isinstance(each, say.TrialFinished)]
+    assert sessions > 4
+    assert state is JobState.DONE
+    assert len(measured) == len(set(measured)) == 40
+    assert recorded(store, row, fakes).config == recorded(store, whole_row, fakes).config
+    for key, finals in store.finals(row.id).items():
+        assert len(finals) == 5, key
+
+
+def test_a_cancelled_job_ends_as_cancelled(store: Store, fakes: Registry) -> None:
+    row = submit(store, fakes, "strategy: toy\n")
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 20:
+            store.cancel(row.id)
+        return False
+
+    state, _ = run(store, fakes, row, stop=stop)
+    ended = store.job(row.id)
+    assert state is JobState.CANCELLED
+    assert ended is not None
+    assert ended.state is JobState.CANCELLED
+    assert 0 < ended.trials < 64
+
+
+def test_equal_programs_are_measured_once(store: Store, fakes: Registry) -> None:
+    """A second job over the same programs is answered from the store (the final check excepted)."""
+    first = submit(store, fakes, "strategy: toy\nlabel: one\n")
+    run(store, fakes, first)
+    second = submit(store, fakes, "strategy: toy\nlabel: two\n")
+
+    class Counting(InProcess):
+        calls = 0
+
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            Counting.calls += 1
+            return super().call(request, timeout_secs)
+
+    run(store, fakes, second, runner=Counting)
+    # references 2 x 2, baselines 3 x 2, finals 3 x 5, the winner's check 2: no search trial at all
+    assert Counting.calls < 40
+    assert len(store.trials(second.id)) == 64
+    assert recorded(store, second, fakes).config == recorded(store, first, fakes).config
+
+
+def test_verify_measures_the_recorded_winner_again(store: Store, fakes: Registry) -> None:
+    text = "strategy: toy\nside: 6\n"
+    first = submit(store, fakes, text)
+    run(store, fakes, first)
+    before = recorded(store, first, fakes)
+    row = submit(store, fakes, text, kind="verify")
+    state, _ = run(store, fakes, row)
+    after = recorded(store, first, fakes)
+    assert state is JobState.DONE
+    assert after.config == before.config
+    assert after.speedup == pytest.approx(before.speedup, rel=0.02)
+    assert len(store.history(first.workload_key, after.device_key)) == 2
+
+
+def test_verify_without_a_record_says_so(store: Store, fakes: Registry) -> None:
+    row = submit(store, fakes, "strategy: toy\n", kind="verify")
+    state, seen = run(store, fakes, row)
+    assert state is JobState.FAILED
+    assert isinstance(seen[-1], say.JobEnded)
+    assert seen[-1].problem is not None
+    assert "nothing is recorded" in seen[-1].problem
+
+
+def test_the_time_limit_ends_the_search_and_not_the_job(store: Store, fakes: Registry) -> None:
+    class Slow(InProcess):
+        def __init__(self, provider: DeviceProvider, device: DeviceInfo) -> None:
+            super().__init__(provider, device)
+            self.clock = 0.0
+
+    row = submit(store, fakes, "strategy: toy\nside: 40\nsearch: {trials: 1600, timeout: 1s}\n")
+    state, _ = run(store, fakes, row, runner=Slow)
+    assert state is JobState.DONE
+    assert len(store.trials(row.id)) < 1600
+    assert recorded(store, row, fakes).verified
+
+
+def test_a_wrong_unfused_program_fails_the_job(store: Store, fakes: Registry) -> None:
+    """Nothing can be compared with a reference that does not run."""
+
+    class Broken(InProcess):
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            from fusiond.devices import protocol
+            from fusiond.model import MeasureFailed
+
+            if isinstance(request, protocol.Reference):
+                return MeasureFailed(outcome=Outcome.CRASHED, reason="illegal address")
+            return super().call(request, timeout_secs)
+
+    row = submit(store, fakes, "strategy: toy\n")
+    state, seen = run(store, fakes, row, runner=Broken)
+    assert state is JobState.FAILED
+    assert isinstance(seen[-1], say.JobEnded)
+    assert "the unfused program does not work: illegal address" in (seen[-1].problem or "")

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fusiond.errors import RequestError
+from fusiond.keys import text_key
 from fusiond.program import Buffer, Program, SourceKind, decode, to_text
 
 
@@ -34,17 +35,17 @@ def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -
         (work / "sources").mkdir()
         for source in program.sources:
             suffix = ".cu" if source.kind is SourceKind.DEVICE else ".cpp"
-            (work / "sources" / f"{source.name}{suffix}").write_text(source.text)
+            (work / "sources" / f"{source.name}{suffix}").write_text(source.text, encoding="utf-8")
         (work / "binaries").mkdir()
         for name, path in binaries.items():
             _link_or_copy(path, work / "binaries" / f"{name}{path.suffix}")
         (work / "plan.json").write_text(to_text(dataclasses.replace(program, buffers=buffers)))
         work.chmod(0o755)
         os.rename(work, folder)
-    except OSError:
+    except BaseException as problem:
         shutil.rmtree(work, ignore_errors=True)
-        if not (folder / "plan.json").is_file():  # else somebody wrote the same bundle first
-            raise
+        if not isinstance(problem, OSError) or not (folder / "plan.json").is_file():
+            raise  # else somebody wrote the same bundle first
 
 
 def read_bundle(folder: Path) -> tuple[Program, dict[str, Path]]:
@@ -65,7 +66,10 @@ def _with_local_file(buffer: Buffer, inputs: Path) -> Buffer:
         return buffer
     inputs.mkdir(exist_ok=True)
     name = f"{buffer.fill.digest}.npy"
-    _link_or_copy(Path(buffer.fill.file), inputs / name)
+    if not (inputs / name).exists():  # copied, not linked: the user may write into the file later
+        shutil.copyfile(buffer.fill.file, inputs / name)
+        if text_key((inputs / name).read_bytes()) != buffer.fill.digest:
+            raise RequestError("has changed since the job was submitted; submit it again", where=buffer.fill.file)
     return dataclasses.replace(buffer, fill=dataclasses.replace(buffer.fill, file=name))
 
 

@@ -18,7 +18,7 @@ import httpx
 from fusiond import __version__, driver
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
-from fusiond.errors import DaemonError, FusiondError, NothingKnown, RequestError
+from fusiond.errors import DaemonError, DeviceError, FusiondError, NothingKnown, RequestError
 from fusiond.model import JobState
 from fusiond.progress import Progress, end_of_row, from_json, of_row
 from fusiond.store import lookup
@@ -149,8 +149,11 @@ class Client:
         sizes: Mapping[str, int] | None = None,
         cache: str = "warm",
     ) -> dict[str, Any] | None:
-        """The document of `fusiond best --json`, or None when nothing is known. A pair is `A,B`, in any order."""
-        return lookup.best(
+        """The document of `fusiond best --json`, or None when nothing is known. A pair is `A,B`, in any order.
+
+        A stale answer (`match`) is given at once, and a check of it is queued.
+        """
+        found = lookup.best(
             self.db,
             name=name,
             device=device,
@@ -159,11 +162,14 @@ class Client:
             version=__version__,
             cache=cache,
         )
+        if found is not None and found["match"] == "stale":
+            lookup.queue_recheck(self.db, found, cache=cache)
+        return found
 
     # --- inside ---
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        socket = self.socket
+        socket = self._answering()
         try:
             with _http(socket) as http:
                 response = http.request(method, path, json=body)
@@ -171,8 +177,15 @@ class Client:
             raise _silent(socket, problem) from None
         return _checked(response)
 
-    def _stream(self, job: str) -> Iterator[Progress]:
+    def _answering(self) -> Path:
+        """The daemon's socket; DaemonError when nobody listens there (httpcore leaks that of a failed attempt)."""
         socket = self.socket
+        if not sockets.answers(socket):
+            raise _absent(socket)
+        return socket
+
+    def _stream(self, job: str) -> Iterator[Progress]:
+        socket = self._answering()
         try:
             with _http(socket) as http, http.stream("GET", f"/jobs/{job}/events") as response:
                 if response.is_error:
@@ -206,6 +219,10 @@ def _http(socket: Path) -> httpx.Client:
 def _silent(socket: Path, problem: httpx.TransportError) -> DaemonError:
     if isinstance(problem, httpx.TimeoutException):
         return DaemonError(f"the daemon on {socket} does not answer within {TIMEOUT_SECS:.0f} s")
+    return _absent(socket)
+
+
+def _absent(socket: Path) -> DaemonError:
     return DaemonError(f"no daemon answers on {socket}; start one with `fusiond serve`")
 
 
@@ -230,6 +247,8 @@ def _checked(response: httpx.Response) -> Any:
 def _raised(status: int, problem: str, where: str, kind: object) -> FusiondError:
     if kind == NothingKnown.__name__:
         return NothingKnown(problem)
+    if kind == DeviceError.__name__:
+        return DeviceError(problem)
     if status < 500:
         return RequestError(problem, where=where)
     return DaemonError(f"the daemon failed: {problem}")

@@ -161,6 +161,10 @@ class _Converter:
             where = f"{self.path}:{line}"
             if not isinstance(name_node, yaml.ScalarNode):
                 raise RequestError("a key must be a text", where=where)
+            if name_node.tag == "tag:yaml.org,2002:merge":
+                raise RequestError("merge keys (<<) are not allowed; write the keys out", where=where)
+            if not name_node.tag.startswith("tag:yaml.org,2002:"):
+                raise RequestError(f"the tag {name_node.tag!r} is not allowed", where=where)
             name = name_node.value
             if name in values:
                 raise RequestError(f"the key {name[:80]!r} stands twice", where=where)
@@ -177,7 +181,7 @@ class _Converter:
             raise RequestError(f"the tag {node.tag!r} is not allowed", where=f"{self.path}:{line}")
         try:
             return self.scalars.construct_object(node)
-        except (ValueError, KeyError, yaml.YAMLError):
+        except (ValueError, KeyError, IndexError, OverflowError, yaml.YAMLError):
             raise RequestError(f"{node.value[:80]!r} is not a value", where=f"{self.path}:{line}") from None
 
 

@@ -33,8 +33,8 @@ class RequestError(FusiondError):
 
     def __init__(self, problem: str, *, where: str = "") -> None:
         self.problem = " ".join(problem.split())
-        self.where = where
-        super().__init__(f"{where}: {self.problem}" if where else self.problem)
+        self.where = " ".join(where.split())
+        super().__init__(f"{self.where}: {self.problem}" if self.where else self.problem)
 
 
 class UnknownName(RequestError):

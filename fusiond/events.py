@@ -81,7 +81,7 @@ class Events:
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Take a subscriber out; no error when it is already gone."""
-        self._subscribers = [each for each in self._subscribers if each is not subscriber]
+        self._subscribers = [each for each in self._subscribers if each != subscriber]
 
     def publish(self, event: Event) -> None:
         for subscriber in tuple(self._subscribers):

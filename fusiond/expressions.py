@@ -28,10 +28,12 @@ Node: TypeAlias = "Literal | Name | Call"
 
 LIMIT = 2**63
 _MAX_TEXT = 1000
+_MAX_TOKENS = 250
+"""A chain of n operators is a tree of depth n: this bounds the recursion of evaluation."""
 _MAX_DEPTH = 50
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<integer>\d+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)"
+    r"\s*(?:(?P<integer>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)"
     r"|(?P<string>'[^'\n]*'|\"[^\"\n]*\")|(?P<operator>//|<=|>=|==|!=|[-+*%<>(),]))"
 )
 
@@ -114,6 +116,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         position = match.end()
     if not tokens:
         raise ExpressionError("an empty expression")
+    if len(tokens) > _MAX_TOKENS:
+        raise ExpressionError(f"an expression of {len(tokens)} words and signs (at most {_MAX_TOKENS})")
     return tokens
 
 

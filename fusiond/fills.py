@@ -62,15 +62,25 @@ def _drawn(buffer: Buffer, dtype: np.dtype[np.generic], generator: np.random.Gen
     if spec.kind == "integers":
         low, high = int(spec.low), int(spec.high)
         return generator.integers(low, high, size=buffer.elements, endpoint=True).astype(dtype)
-    # float32 is drawn as such: half the time of drawing doubles, and no value rounds up to `high`.
+    # float32 is drawn as such: half the time of drawing doubles.
     draw_type = np.float32 if dtype == np.float32 else np.float64
     if spec.kind == "uniform":
         unit = generator.random(buffer.elements, dtype=draw_type)
-        return (unit * draw_type(spec.high - spec.low) + draw_type(spec.low)).astype(dtype)
+        values = (unit * draw_type(spec.high - spec.low) + draw_type(spec.low)).astype(dtype)
+        return _below(values, spec.low, spec.high) if spec.low < spec.high else values
     if spec.kind == "normal":
         normal = generator.standard_normal(buffer.elements, dtype=draw_type)
         return (normal * draw_type(spec.high) + draw_type(spec.low)).astype(dtype)
     raise RequestError(f"unknown fill {spec.kind!r}", where=buffer.name)
+
+
+def _below(values: Array, low: float, high: float) -> Array:
+    """Rounding to a narrower type, or adding `low`, may arrive at `high` itself, which is not part of the range."""
+    if not np.issubdtype(values.dtype, np.floating):
+        return values
+    least, most = values.dtype.type(low), values.dtype.type(high)
+    clipped: Array = np.minimum(values, np.maximum(np.nextafter(most, least), least))
+    return clipped
 
 
 def _generator(name: str, seed: int) -> np.random.Generator:

@@ -367,7 +367,8 @@ class Trial:
     role: str = "candidate"
     """`candidate`, or `baseline:NAME`: a point of that baseline's own small space (numbered apart)."""
     origin: str
-    """`seed:NAME`, `grid`, `sampler`; for a baseline `given` or `tuned`."""
+    """`seed:NAME`, `grid`, `sampler`, `neighbour` (of what the sampler asked for); a baseline's is `given` or
+    `tuned`."""
     outcome: Outcome
     reason: str = ""
     """One line; empty for `measured`."""
@@ -419,7 +420,7 @@ class Record:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """A config that the study chose, written down before anything is done with it, so that an interrupted study can be
-    rebuilt exactly. `origin` is the trial's, or `duplicate` / `invalid` for what the sampler asked in vain."""
+    rebuilt exactly. `origin` is the trial's, or `invalid` for what the sampler asked in vain."""
 
     sequence: int
     config: Config

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import itertools
 import json
 from collections.abc import Callable, Mapping
@@ -276,7 +277,7 @@ class Program:
     @property
     def key(self) -> str:
         """`program_key`: equal programs are measured once."""
-        return content_key([PLAN_VERSION, self.buffers, self.sources, encode(self)["steps"], self.issue])
+        return _program_key(self)
 
     @property
     def host_sensitive(self) -> bool:
@@ -298,6 +299,11 @@ class Program:
         raise KeyError(name)
 
 
+@functools.lru_cache(maxsize=64)  # asked for a dozen times for each candidate
+def _program_key(program: Program) -> str:
+    return content_key([PLAN_VERSION, program.buffers, program.sources, encode(program)["steps"], program.issue])
+
+
 # --- invariants -----------------------------------------------------------------------------------------
 
 
@@ -316,6 +322,10 @@ def problems(program: Program) -> tuple[str, ...]:
         found.append(f"issue is {program.issue!r}, not streams or graph")
     for check in (_buffer_problems, _arena_problems):
         found += check(program)
+    for symbol in sorted({each.symbol for each in program.buffers if each.symbol is not None}):
+        name, _, variable = symbol.partition(":")
+        if name not in sources or variable not in sources[name].symbols:
+            found.append(f"a buffer is the unknown variable {symbol!r}")
     earlier: set[str] = set()
     for step in program.steps:
         found += [f"step {step.name!r} waits for {name!r}, which is not listed before it"
@@ -334,7 +344,7 @@ def _buffer_problems(program: Program) -> list[str]:
             found.append(f"buffer {buffer.name!r} has the unknown dtype {buffer.dtype!r}")
         elif buffer.elements < 1:
             found.append(f"buffer {buffer.name!r} has {buffer.elements} elements")
-        elif buffer.arena is not None and buffer.offset_bytes % DTYPES[buffer.dtype][1]:
+        elif buffer.arena is not None and (buffer.offset_bytes < 0 or buffer.offset_bytes % DTYPES[buffer.dtype][1]):
             found.append(f"buffer {buffer.name!r} is not aligned at offset {buffer.offset_bytes}")
         if buffer.fill.kind not in FILL_KINDS:
             found.append(f"buffer {buffer.name!r} has the unknown fill {buffer.fill.kind!r}")
@@ -349,6 +359,8 @@ def _arena_problems(program: Program) -> list[str]:
     for buffer in program.buffers:
         if buffer.arena is not None and buffer.dtype in DTYPES:
             arenas.setdefault(buffer.arena, []).append(buffer)
+    alone = {each.name for each in program.buffers if each.arena is None}
+    found += [f"{name!r} is the name of an arena, and of a buffer outside it" for name in arenas if name in alone]
     for name, members in arenas.items():
         if len({each.memory for each in members}) > 1:
             found.append(f"arena {name!r} mixes kinds of memory")
@@ -372,6 +384,8 @@ def _step_problems(step: Step, buffers: Mapping[str, Buffer], sources: Mapping[s
             found.append(f"step {step.name!r} names the unknown entry {step.entry!r} of {step.source!r}")
         found += [f"step {step.name!r} names the unknown buffer {each.buffer!r}"
                   for each in step.arguments if isinstance(each, Pointer) and each.buffer not in buffers]  # fmt: skip
+        found += [f"step {step.name!r}: {each.value!r} is no {each.dtype}"
+                  for each in step.arguments if isinstance(each, Scalar) and not _fits(each)]  # fmt: skip
     if isinstance(step, Launch):
         for what, shape in (("grid", step.grid), ("block", step.block)):
             if len(shape) != 3 or min(shape) < 1:
@@ -386,13 +400,49 @@ def _step_problems(step: Step, buffers: Mapping[str, Buffer], sources: Mapping[s
             if len(step.source) != len(step.target) or not pairs:
                 found.append(f"step {step.name!r} copies {len(step.source)} buffers to {len(step.target)}")
             found += [f"step {step.name!r} copies {a!r} to {b!r}, which has another size"
-                      for a, b in pairs if buffers[a].size_bytes != buffers[b].size_bytes]  # fmt: skip
+                      for a, b in pairs if {buffers[a].dtype, buffers[b].dtype} <= DTYPES.keys()
+                      and buffers[a].size_bytes != buffers[b].size_bytes]  # fmt: skip
+            found += _run_problems(step, buffers)
     if isinstance(step, FillStep) and step.buffer not in buffers:
         found.append(f"step {step.name!r} names the unknown buffer {step.buffer!r}")
     if isinstance(step, Alloc | Free):
-        known = {each.arena for each in buffers.values()} | set(buffers)
+        known = {each.arena or each.name for each in buffers.values() if each.symbol is None}
         if step.arena not in known:
             found.append(f"step {step.name!r} names the unknown arena {step.arena!r}")
+    return found
+
+
+def _fits(scalar: Scalar) -> bool:
+    if scalar.dtype not in DTYPES or not isinstance(scalar.value, int | float):
+        return False
+    if scalar.dtype.startswith("float"):
+        return True
+    bits = 1 if scalar.dtype == "bool" else 8 * DTYPES[scalar.dtype][1]
+    signed = scalar.dtype.startswith("int")
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
+    return isinstance(scalar.value, int) and low <= scalar.value < high
+
+
+def _run_problems(step: Copy, buffers: Mapping[str, Buffer]) -> list[str]:
+    """One message goes from the first buffer's start to the last one's end, so both sides must be laid out alike."""
+    if len(step.source) < 2 or len(step.source) != len(step.target):
+        return []
+    found = []
+    gaps = []
+    for names in (step.source, step.target):
+        run = [buffers[name] for name in names]
+        if run[0].arena is None or any(each.arena != run[0].arena for each in run):
+            found.append(f"step {step.name!r} copies {', '.join(names)} as one, which do not lie in one arena")
+        offsets = [each.offset_bytes - run[0].offset_bytes for each in run]
+        if offsets != sorted(set(offsets)):
+            found.append(f"step {step.name!r} copies {', '.join(names)}, which do not lie in this order")
+        gaps.append(offsets)
+        last = run[-1].offset_bytes
+        found += [f"step {step.name!r} copies over {each.name!r}, which lies between {names[0]!r} and {names[-1]!r}"
+                  for each in buffers.values() if each.arena == run[0].arena and each.name not in names
+                  and run[0].offset_bytes < each.offset_bytes < last]  # fmt: skip
+    if not found and gaps[0] != gaps[1]:
+        found.append(f"step {step.name!r} copies {', '.join(step.source)} to a run that is laid out otherwise")
     return found
 
 
@@ -423,6 +473,8 @@ def encode(program: Program) -> dict[str, Any]:
 
 def decode(plan: Mapping[str, Any]) -> Program:
     """The Program of a plan's JSON form; ValueError when it is of another version or shape."""
+    if not isinstance(plan, Mapping):
+        raise ValueError("not a plan")
     if plan.get("plan_version") != PLAN_VERSION:
         raise ValueError(f"this fusiond reads plans of version {PLAN_VERSION}, not {plan.get('plan_version')!r}")
     try:
@@ -433,7 +485,7 @@ def decode(plan: Mapping[str, Any]) -> Program:
             steps=tuple(_step(each) for each in plan["steps"]),
             issue=plan["issue"],
         )
-    except (KeyError, TypeError) as problem:
+    except (KeyError, TypeError, AttributeError) as problem:
         raise ValueError(f"not a plan: {problem}") from problem
 
 

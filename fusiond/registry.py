@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from fusiond.events import Event, RecordChanged, TrialFinished
 from fusiond.strategy import CatalogueEntry, Strategy
 
 log = logging.getLogger(__name__)
+
+_HOOKS = ("register_strategies", "register_devices", "register_workloads", "trial_finished", "record_changed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,7 @@ class Registry:
             try:
                 plugin = point.load()
                 registry.add(plugin, point.name, distribution)
-            except Exception as problem:  # a stranger's code may raise anything at all
+            except (Exception, SystemExit) as problem:  # a stranger's code may raise anything at all
                 log.debug("plugin %s did not load", point.name, exc_info=True)
                 text = f"{type(problem).__name__}: {problem}".splitlines()[0]
                 registry.states.append(PluginState(name=point.name, distribution=distribution, problem=text))
@@ -65,8 +68,10 @@ class Registry:
         strategies: list[Strategy] = []
         providers: list[DeviceProvider] = []
         entries: list[CatalogueEntry] = []
-        self._manager.register(plugin, name)
+        if self._manager.has_plugin(name):
+            raise PluginError(f"a plugin called {name!r} is registered already")
         try:
+            self._manager.register(plugin, name)
             self._manager.check_pending()
             _check_signature_names(plugin)
             others = [each for each in self._manager.get_plugins() if each is not plugin]
@@ -75,8 +80,9 @@ class Registry:
             alone("register_devices", others)(register=providers.append)
             alone("register_workloads", others)(register=entries.append)
             self._check(name, strategies, providers, entries)
-        except Exception:
-            self._manager.unregister(plugin)
+        except (Exception, SystemExit):
+            if self._manager.has_plugin(name):
+                self._manager.unregister(plugin)
             raise
         self.strategies.update({each.name: each for each in strategies})
         self.providers.update({each.kind: each for each in providers})
@@ -127,18 +133,26 @@ class Registry:
         providers: Iterable[DeviceProvider],
         entries: Iterable[CatalogueEntry],
     ) -> None:
+        names: set[str] = set(self.strategies)
         for strategy in strategies:
+            if isinstance(strategy, type):
+                raise PluginError(f"{plugin}: {strategy!r} is a class; register an instance of it")
             if not isinstance(strategy, Strategy):
                 lacks = [each for each in _members(Strategy) if not hasattr(strategy, each)]
                 raise PluginError(f"{plugin}: {strategy!r} is no strategy, it lacks {', '.join(lacks)}")
-            if strategy.name in self.strategies:
+            if strategy.name in names:
                 raise PluginError(f"{plugin}: a strategy called {strategy.name!r} is registered already")
+            names.add(strategy.name)
+        kinds = set(self.providers)
         for provider in providers:
-            if provider.kind in self.providers:
+            if provider.kind in kinds:
                 raise PluginError(f"{plugin}: a device called {provider.kind!r} is registered already")
+            kinds.add(provider.kind)
+        catalogue = set(self.catalogue)
         for entry in entries:
-            if (entry.kind, entry.name) in self.catalogue:
+            if (entry.kind, entry.name) in catalogue:
                 raise PluginError(f"{plugin}: a {entry.kind} called {entry.name!r} is registered already")
+            catalogue.add((entry.kind, entry.name))
             if not entry.path.is_file():
                 raise PluginError(f"{plugin}: the {entry.kind} {entry.name!r} has no file {entry.path}")
 
@@ -148,7 +162,12 @@ def _members(protocol: type) -> tuple[str, ...]:
 
 
 def _check_signature_names(plugin: object) -> None:
-    """A misspelt hook name is silent in pluggy unless it carries the marker: refuse any that looks like one of ours."""
+    """pluggy takes no notice of a function without the marker, whatever its name: refuse any that looks like one of
+    ours."""
+    for name in _HOOKS:
+        function = inspect.getattr_static(plugin, name, None)
+        if inspect.isfunction(function) and not hasattr(function, f"{hookspecs.GROUP}_impl"):
+            raise PluginError(f"the hook {name!r} lacks its marker, @hookimpl of fusiond.hookspecs")
     for name in dir(plugin):
         if name.startswith("register_") and not hasattr(hookspecs, name):
             known = ", ".join(each for each in dir(hookspecs) if each.startswith("register_"))

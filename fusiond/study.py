@@ -4,9 +4,9 @@ Seeds come first. A space no larger than the budget is searched whole, in its ow
 with its random state drawn from (job's seed, number of the ask), so that a study that was interrupted and rebuilt
 from its asks and trials goes on exactly as it would have gone on (for equal measurements).
 
-Every ask is handed to `remember`. Asks that lead nowhere (restrictions broken, asked before) are remembered too, because
-they are part of what the sampler knows. An ask that was never written down is asked again in the same words, so it is
-enough to store asks together with the next trial.
+Every ask is handed to `remember`. Those that break a restriction are remembered too, because they are part of what the
+sampler knows. An ask that was never written down is asked again in the same words, so it is enough to store asks
+together with the next trial.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from fusiond.space import Parameter, Space
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-VAIN_LIMIT = 8
-"""After this many asks in a row that lead nowhere, an untried point is drawn from the enumerated space."""
+INVALID_LIMIT = 8
+"""After this many asks in a row that break a restriction, a point near the last one is taken instead."""
 ENUMERATE_LIMIT = 20_000
 
 
@@ -58,17 +58,18 @@ class Study:
         self.whole = points <= budget
         """The budget covers the space, so all of it is tried."""
         self.budget = min(budget, points)
-        self._told: dict[str, Trial] = {}
+        self._told: set[Config] = set()
         self._out: dict[int, optuna.Trial | None] = {}
-        self._echoes: dict[str, list[optuna.Trial]] = {}
-        """Duplicates of configs that are still out, by config key: they get the same answer, at the same time."""
         self._pending: list[Ask] = []
         self._sequence = 0
         self._useful = 0
+        self._conditional = any(each.when is not None for each in space.parameters)
         self._study = optuna.create_study(direction="maximize", sampler=self._sampler(0))
         self._seeds = _distinct(seeds)
         self._grid = space.points() if self.whole else iter(())
-        self._asked: set[str] = set()
+        self._asked: set[Config] = set()
+        self._untried: dict[Config, None] | None = None
+        """The rest of the space in its own order, once it had to be enumerated."""
         self._rebuild(asks, trials)
 
     def next(self) -> Ask | None:
@@ -78,11 +79,11 @@ class Study:
         if self._useful >= self.budget:
             return None
         for name, config in self._seeds:
-            if config.key not in self._asked:
+            if config not in self._asked:
                 return self._ask(config, f"seed:{name}")
         if self.whole:
             for config in self._grid:
-                if config.key not in self._asked:
+                if config not in self._asked:
                     return self._ask(config, "grid")
             return None
         return self._ask_sampler()
@@ -90,9 +91,8 @@ class Study:
     def tell(self, ask: Ask, trial: Trial) -> None:
         """What became of an ask. Only a measured trial has a value; a failed one is told as pruned, since no number is
         honest, and a FAIL would teach the sampler nothing."""
-        self._told[ask.config.key] = trial
-        for each in (self._out.pop(ask.sequence), *self._echoes.pop(ask.config.key, ())):
-            self._settle(each, trial)
+        self._told.add(ask.config)
+        self._settle(self._out.pop(ask.sequence), trial)
 
     @property
     def done(self) -> int:
@@ -101,59 +101,69 @@ class Study:
 
     # --- asking ---
 
-    def _ask(self, config: Config, origin: str) -> Ask:
+    def _ask(self, config: Config, origin: str, trial: optuna.Trial | None = None) -> Ask:
         ask = Ask(sequence=self._sequence, config=config, origin=origin)
         self._remember(ask)
-        self._issue(ask)
+        self._issue(ask, trial)
         return ask
 
-    def _issue(self, ask: Ask) -> None:
-        """Take an ask into the study's state."""
+    def _issue(self, ask: Ask, trial: optuna.Trial | None = None) -> None:
+        """Take an ask into the study's state; `trial` is the sampler's, where the sampler asked."""
+        self._count(ask)
+        if trial is None and not self.whole:  # a study that needs no sampler need not know of anything
+            trial = self._fixed(ask.config)
+        self._out[ask.sequence] = trial
+
+    def _count(self, ask: Ask) -> None:
         self._sequence = ask.sequence + 1
-        self._asked.add(ask.config.key)
+        self._asked.add(ask.config)
+        if self._untried is not None:
+            self._untried.pop(ask.config, None)
         self._useful += 1
-        # Only a study whose sampler is asked needs to know of the others.
-        self._out[ask.sequence] = None if self.whole else self._fixed(ask.config)
 
     def _ask_sampler(self) -> Ask | None:
-        for _ in range(VAIN_LIMIT):
+        """What TPE proposes; where that is known already, or breaks restrictions again and again, a point next to
+        it."""
+        config = Config(())
+        for _ in range(INVALID_LIMIT):
             self._study.sampler = self._sampler(self._sequence)
             trial = self._study.ask()
             config = self._suggest(trial)
-            vain = self._vain(config)
-            if vain is None:
-                ask = Ask(sequence=self._sequence, config=config, origin="sampler")
-                self._remember(ask)
+            if self._space.broken(config):
+                self._remember(Ask(sequence=self._sequence, config=config, origin="invalid"))
                 self._sequence += 1
-                self._asked.add(config.key)
-                self._useful += 1
-                self._out[ask.sequence] = trial
-                return ask
-            ask = Ask(sequence=self._sequence, config=config, origin=vain)
-            self._remember(ask)
-            self._settle_vain(ask, trial)
-        return self._ask_untried()
+                self._study.tell(trial, state=TrialState.PRUNED)
+            elif config in self._asked:
+                # Told as failed, which the sampler does not look at: a point counts once, however often it is proposed.
+                self._study.tell(trial, state=TrialState.FAIL)
+                break
+            else:
+                return self._ask(config, "sampler", trial)
+        near = self._near(config)
+        return None if near is None else self._ask(near, "neighbour")
 
-    def _ask_untried(self) -> Ask | None:
-        points = list(itertools.islice(self._space.points(), ENUMERATE_LIMIT))
-        untried = [each for each in points if each.key not in self._asked]
-        if not untried:
-            return None
+    def _near(self, config: Config) -> Config | None:
+        """An untried point that differs from this one in one parameter; else any untried one; None when all are
+        tried."""
         generator = random.Random(self._number(self._sequence))
-        return self._ask(generator.choice(untried), "sampler")
+        for parameter in generator.sample(self._space.parameters, len(self._space.parameters)):
+            for value in generator.sample(parameter.values, len(parameter.values)):
+                other = self._completed({**config, parameter.name: value}, generator)
+                if other not in self._asked and not self._space.problems(other):
+                    return other
+        if self._untried is None:
+            points = itertools.islice(self._space.points(), ENUMERATE_LIMIT)
+            self._untried = {each: None for each in points if each not in self._asked}
+        return generator.choice(list(self._untried)) if self._untried else None
 
-    def _vain(self, config: Config) -> str | None:
-        """Why an ask leads nowhere, or None."""
-        if self._space.broken(config):
-            return "invalid"
-        return "duplicate" if config.key in self._asked else None
-
-    def _settle_vain(self, ask: Ask, trial: optuna.Trial) -> None:
-        self._sequence = ask.sequence + 1
-        if ask.origin == "duplicate" and ask.config.key not in self._told:
-            self._echoes.setdefault(ask.config.key, []).append(trial)
-        else:
-            self._settle(trial, self._told.get(ask.config.key))
+    def _completed(self, values: Mapping[str, Value], generator: random.Random) -> Config:
+        """The values that apply, with those that now apply too drawn at random."""
+        chosen: dict[str, Value] = {}
+        for parameter in self._space.parameters:
+            if self._space.active(chosen, parameter):
+                given = parameter.name in values
+                chosen[parameter.name] = values[parameter.name] if given else generator.choice(parameter.values)
+        return Config.of(chosen)
 
     def _settle(self, trial: optuna.Trial | None, result: Trial | None) -> None:
         if trial is None:
@@ -170,7 +180,7 @@ class Study:
             # `group` is what samples conditional parameters jointly; it has been "experimental" since Optuna 2.8.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             # No constant liar: what it takes from trials that are out cannot be rebuilt, and few of them are.
-            return optuna.samplers.TPESampler(seed=self._number(sequence), group=True, constant_liar=False)
+            return optuna.samplers.TPESampler(seed=self._number(sequence), group=self._conditional, constant_liar=False)
 
     def _number(self, sequence: int) -> int:
         """A 32-bit number from (job's seed, number of the ask)."""
@@ -193,30 +203,19 @@ class Study:
 
     def _rebuild(self, asks: Iterable[Ask], trials: Iterable[Trial]) -> None:
         results = {trial.sequence: trial for trial in trials}
-        self._told = {trial.config.key: trial for trial in results.values()}
+        self._told = {trial.config for trial in results.values()}
         for ask in asks:
-            if ask.origin in ("duplicate", "invalid"):
-                self._rebuild_vain(ask)
-                continue
             result = results.get(ask.sequence)
-            if result is None:
+            if ask.origin == "invalid":
+                self._sequence = ask.sequence + 1
+            elif result is None:
                 self._issue(ask)
                 self._pending.append(ask)
                 continue
-            self._sequence = ask.sequence + 1
-            self._asked.add(ask.config.key)
-            self._useful += 1
+            else:
+                self._count(ask)
             if not self.whole:
                 self._study.add_trial(self._past(ask.config, result))
-
-    def _rebuild_vain(self, ask: Ask) -> None:
-        self._sequence = ask.sequence + 1
-        if self.whole:
-            return
-        if ask.origin == "duplicate" and ask.config.key not in self._told:
-            self._echoes.setdefault(ask.config.key, []).append(self._fixed(ask.config))
-        else:
-            self._study.add_trial(self._past(ask.config, self._told.get(ask.config.key)))
 
     def _past(self, config: Config, result: Trial | None) -> optuna.trial.FrozenTrial:
         measured = result is not None and result.outcome is Outcome.MEASURED and result.ratio

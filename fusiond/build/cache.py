@@ -19,8 +19,6 @@ import threading
 import time
 from pathlib import Path
 
-import platformdirs
-
 from fusiond.model import BuildFailed
 
 log = logging.getLogger(__name__)
@@ -35,7 +33,13 @@ _LOG_CHARACTERS = 20_000
 def default_folder() -> Path:
     """FUSIOND_CACHE, or `builds` in the user's cache directory."""
     named = os.environ.get("FUSIOND_CACHE")
-    return Path(named) if named else Path(platformdirs.user_cache_dir("fusiond")) / "builds"
+    if named:
+        return Path(named)
+    try:
+        import platformdirs  # not at the top: a bundle runs where it is not installed
+    except ImportError:
+        return Path.home() / ".cache" / "fusiond" / "builds"
+    return Path(platformdirs.user_cache_dir("fusiond")) / "builds"
 
 
 class BuildCache:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cpu import commands, native
-from fusiond.devices.cpu.lower import LoweringError, lower
+from fusiond.devices.cpu import lower as lowering
 from fusiond.errors import DeviceError
 from fusiond.keys import content_key, text_key
 from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceKind
 
 TIMEOUT_SECS = 120.0
+_KILLED = re.compile(r"signal terminated program|No space left|out of memory|cannot allocate|memory exhausted", re.I)
 _HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off")
 
 
@@ -46,10 +49,10 @@ def version(compiler: str) -> str:
 
 @functools.cache
 def _runtime_key(compiler: str) -> str:
-    """Changes with the compiler and with every file of the runtime: objects are bound to both."""
-    texts = [(path.name, text_key(path.read_bytes())) for path in sorted(commands.RUNTIME.iterdir()) if path.is_file()]
-    flags = commands.kernel(Path("in"), Path("out"))
-    return content_key([version(compiler), native.ABI, texts, [Path(each).name for each in flags], list(_HOST_FLAGS)])
+    """Changes with the compiler and with every file that makes an object what it is."""
+    files = [*sorted(commands.RUNTIME.iterdir()), Path(commands.__file__), Path(lowering.__file__), Path(__file__)]
+    texts = [(path.name, text_key(path.read_bytes())) for path in files if path.is_file()]
+    return content_key([version(compiler), native.ABI, texts])
 
 
 def scheduler(cache: BuildCache | None = None) -> Path:
@@ -62,9 +65,9 @@ def scheduler(cache: BuildCache | None = None) -> Path:
         return found
     with tempfile.TemporaryDirectory(prefix="fusiond-") as work:
         out = Path(work) / "libfusiond_cpu.so"
-        failed = _run(commands.library(out, cxx=compiler))
-        if failed is not None:
-            raise DeviceError(f"the cpu device's scheduler does not build: {failed.reason}")
+        outcome = _run(commands.library(out, cxx=compiler), Path(work))
+        if outcome is not None:
+            raise DeviceError(f"the cpu device's scheduler does not build: {outcome.failed.reason}")
         return cache.put(key, ".so", out.read_bytes())
 
 
@@ -82,10 +85,10 @@ def build(source: Source, *, cache: BuildCache | None = None) -> Path | BuildFai
         if isinstance(text, BuildFailed):
             return cache.put_failure(key, text)
         path, out = Path(work) / f"{source.name}.cpp", Path(work) / "object.so"
-        path.write_text(text)
-        failed = _run(_command(compiler, source, path, out), shown=source.name)
-        if failed is not None:
-            return cache.put_failure(key, failed)
+        path.write_text(text, encoding="utf-8")
+        outcome = _run(_command(compiler, source, path, out), Path(work))
+        if outcome is not None:
+            return cache.put_failure(key, outcome.failed) if outcome.final else outcome.failed
         return cache.put(key, ".so", out.read_bytes())
 
 
@@ -110,12 +113,12 @@ def _unit(source: Source) -> str | BuildFailed:
     if source.kind is SourceKind.HOST:
         return source.text
     try:
-        lowered = lower(source.text)
-    except LoweringError as problem:
+        lowered = lowering.lower(source.text)
+    except lowering.LoweringError as problem:
         return BuildFailed(reason=f"{source.name}: {problem}")
     entries = {exported(source, entry): entry for entry in source.entries}
     symbols = {exported_symbol(source, symbol): symbol for symbol in source.symbols}
-    return commands.translation_unit(lowered, entries, symbols)
+    return commands.translation_unit(lowered, entries, symbols, name=f"{source.name}.cu")
 
 
 def _command(compiler: str, source: Source, path: Path, out: Path) -> list[str]:
@@ -136,20 +139,41 @@ def _included(source: Source) -> list[tuple[str, str]]:
     return found
 
 
-def _run(command: Sequence[str], *, shown: str = "") -> BuildFailed | None:
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """`final`: the compiler itself said no, so it will say no again. Else it was killed, or never ran."""
+
+    failed: BuildFailed
+    final: bool
+
+
+def _run(command: Sequence[str], work: Path) -> _Refusal | None:
+    # Messages are read here, so they must be English; temporary files go where they are deleted.
+    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_SECS, check=False, stdin=subprocess.DEVNULL
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_SECS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for fusiond, which ends after the trial; it must not fail a build
         )
     except subprocess.TimeoutExpired:
-        return BuildFailed(reason=f"g++ was still busy after {TIMEOUT_SECS:.0f} s")
+        return _Refusal(BuildFailed(reason=f"g++ was still busy after {TIMEOUT_SECS:.0f} s"), final=False)
     except OSError as problem:
-        return BuildFailed(reason=f"g++ does not run: {problem.strerror}")
+        return _Refusal(BuildFailed(reason=f"g++ does not run: {problem.strerror}"), final=False)
     if done.returncode == 0:
         return None
-    errors = [line for line in done.stderr.splitlines() if "error" in line]
+    killed = done.returncode < 0 or _KILLED.search(done.stderr) is not None
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
     reason = errors[0] if errors else (done.stderr.strip().splitlines() or ["no message"])[-1]
-    _, _, text = reason.rpartition("error: ")
-    place = reason.partition(".cpp:")[2].partition(":")[0]
-    where = f"{shown}:{place}: " if shown and place.isdigit() else ""
-    return BuildFailed(reason=f"{where}{text.strip()}"[:500], log=done.stderr)
+    place, _, text = reason.rpartition(" error: ")
+    file, _, position = place.rpartition("/")[2].partition(":")
+    line = position.partition(":")[0]
+    where = f"{file}:{line}: " if line.isdigit() else ""
+    failed = BuildFailed(reason=f"{where}{text.strip() or reason}"[:500], log=done.stderr)
+    return _Refusal(failed, final=not killed)

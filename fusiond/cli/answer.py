@@ -71,7 +71,10 @@ def _measured(document: Document) -> str:
     text = f"on {document['device']['name']}, {document.get('found_at') or 'at an unknown time'}"
     if document.get("trials") is not None:
         text += f", {document['trials']} trials"
-    return text + (", result compared with the unfused one" if document.get("verified") else ", result NOT compared")
+    if document.get("config"):
+        compared = "compared" if document.get("verified") else "NOT compared"
+        text += f", its result {compared} with the unfused one"
+    return text
 
 
 def notes(document: Document) -> list[str]:

@@ -29,9 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     database = options.database(arguments)
     document = find(database, name, device=arguments.device, sizes=options.sizes(arguments))
     if arguments.export is not None:
-        from fusiond.cli import exporting  # builds the strategy's files: plugins and all
+        from fusiond.cli.exporting import export  # builds the strategy's files: plugins and all
 
-        files = exporting.export(database, document, Path(arguments.export))
+        files = export(database, document, Path(arguments.export))
         if arguments.json:
             options.say_json({**document, "files": [str(path) for path in files]})
         else:

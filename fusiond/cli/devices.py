@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     render.table("", columns, rows)
     for kind, texts in missing.items():
         for text in texts:
-            print(f"{kind}: {text}")
+            print(f"{kind}: {text.removeprefix(f'{kind}: ')}")
     return 0
 
 

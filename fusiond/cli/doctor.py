@@ -123,7 +123,7 @@ def _devices(registry: Registry) -> Iterator[Check]:
             yield Check(name=kind, state="broken", detail=f"{type(problem).__name__}: {problem}")
             continue
         for text in missing:
-            yield Check(name=kind, state="missing", detail=text)
+            yield Check(name=kind, state="missing", detail=text.removeprefix(f"{kind}: "))
         for info in found:
             state = "missing" if missing else "ok"
             detail = f"{info.model}, {info.arch}, {info.memory_bytes / 2**30:.0f} GiB, times are {info.evidence}"

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fusiond.cli.verify import recorded_job
+from fusiond.cli.tuning import recorded_job
 from fusiond.devices.base import Binary
 from fusiond.errors import DeviceError, NothingKnown, RequestError
 from fusiond.model import Analysis, Config, DeviceInfo, Record, Rejection

@@ -13,14 +13,15 @@ from pathlib import Path
 from fusiond import jobs, tuner
 from fusiond.cli import options
 from fusiond.cli.plugins import entry
+from fusiond.cli.tuning import check
 from fusiond.daemon import config
 from fusiond.daemon.app import Submission
 from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, Work
 from fusiond.daemon.worker import Stop
+from fusiond.devices.cuda.nvml import Sensors
 from fusiond.events import Events
 from fusiond.model import DeviceInfo, JobState
-from fusiond.planning import choose_device
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -43,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
         if state.problem:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
     with closing(Store.open(settings.db or options.database(arguments))) as store:
-        return Service(store, settings, work(store, registry)).run()
+        service = Service(store, settings, work(store, registry))
+        service.handle_signals()
+        return service.run()
 
 
 def work(store: Store, registry: Registry) -> Work:
@@ -57,8 +60,7 @@ def work(store: Store, registry: Registry) -> Work:
             trials=submission.trials,
             seed=submission.seed,
         )
-        for job in wanted:
-            choose_device(registry, job.device)  # a device that is not there would keep the job queued for ever
+        check(registry, wanted)
         return tuple(tuner.submit(store, registry, job, priority=submission.priority) for job in wanted)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
@@ -68,8 +70,20 @@ def work(store: Store, registry: Registry) -> Work:
         return tuple(info for provider in registry.providers.values() for info in provider.devices())
 
     return Work(
-        run_job=run_job, submit=submit, devices=devices, plugins=lambda: [entry(state) for state in registry.states]
+        run_job=run_job,
+        submit=submit,
+        devices=devices,
+        plugins=lambda: [entry(state) for state in registry.states],
+        busy=busy,
     )
+
+
+def busy(device: DeviceInfo) -> str | None:
+    """Why a GPU should be left alone: another process computes on it."""
+    if device.evidence != "measured" or not device.uuid:
+        return None
+    others = Sensors(device.uuid).state().others
+    return f"{others} other processes use {device.name}" if others else None
 
 
 def _settings(arguments: argparse.Namespace) -> Config:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -15,7 +16,8 @@ from fusiond.client import Client
 from fusiond.daemon import lock
 from fusiond.errors import FusiondError, Interrupted, NothingKnown
 from fusiond.events import Event, Events, RecordChanged
-from fusiond.model import JobState, Record
+from fusiond.model import Job, JobState, Record
+from fusiond.planning import choose_device, prepare
 from fusiond.progress import of_event
 from fusiond.registry import Registry
 from fusiond.store import lookup
@@ -23,6 +25,16 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow, unknown_job
 from fusiond.store.owner import this_process
 from fusiond.tuner import Tuner
+
+
+def check(registry: Registry, wanted: Iterable[Job]) -> None:
+    """Refuse what is wrong with any of these jobs, before any of them is stored.
+
+    RequestError for the user's mistakes, DeviceError for a device that is not here (such a job would wait for ever).
+    """
+    for job in wanted:
+        prepare(registry, job)
+        choose_device(registry, job.device)
 
 
 class JobFailed(FusiondError):
@@ -41,7 +53,7 @@ def tune(store: Store, registry: Registry, row: JobRow, display: Display, *, aga
         if isinstance(event, RecordChanged) and event.record.workload_key == row.workload_key:
             records.append(event.record)
 
-    with _stoppable(display) as stop:
+    with _logged(display), _stoppable(display) as stop:
         claimed = store.claim(this_process(), job=row.id)
         if claimed is not None:
             try:
@@ -69,6 +81,14 @@ def answer(store: Store, row: JobRow, record: Record | None) -> dict[str, Any]:
     if found is None:
         raise NothingKnown(f"job {row.id} is done, but left no answer for {row.workload_name}")
     return found
+
+
+def recorded_job(store: Store, workload_key: str) -> Job:
+    """The job that tuned a workload last, with the files that it was tuned with."""
+    for row in store.jobs(limit=1_000_000):
+        if row.workload_key == workload_key:
+            return store.load_job(row.id)
+    raise NothingKnown("the job that found this answer is no longer in the store; `fusiond run` it again")
 
 
 def _let_go(store: Store, job: str, problem: BaseException) -> None:
@@ -103,6 +123,27 @@ def _interrupted(store: Store, row: JobRow, again: str) -> Interrupted:
             f"stopped after {row.trials} trials; the daemon goes on with it (`fusiond cancel {row.id}` ends it)"
         )
     return Interrupted(f"stopped after {row.trials} trials; `{again}` goes on from there")
+
+
+@contextmanager
+def _logged(display: Display) -> Iterator[None]:
+    """Warnings go through the display, so that they do not tear its bar."""
+    handler = _Said(display)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+
+
+class _Said(logging.Handler):
+    def __init__(self, display: Display) -> None:
+        super().__init__(logging.WARNING)
+        self._display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._display.say(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 @contextmanager

@@ -9,8 +9,8 @@
     GET  /best?pair=A,B         the document of `best --json`; also workload=, device=, size=a.n=5
     GET  /devices  /plugins     lists
 
-Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong request, 404 for what is not known, 5xx for
-what is our fault or the machine's.
+Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong request, 404 for what is not known,
+409 for a device that is not there, 5xx for what is our fault or the machine's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fusiond.daemon.stream import Broker
-from fusiond.errors import FusiondError, NothingKnown, RequestError, UnknownName
+from fusiond.errors import DeviceError, FusiondError, NothingKnown, RequestError, UnknownName
 from fusiond.store.jobs import JobRow
 from fusiond.wire import error_document, job_entry
 
@@ -219,6 +219,8 @@ async def _fusiond_error(request: Request, problem: Exception) -> Response:
         status = 404
     elif isinstance(problem, RequestError):
         status = 400
+    elif isinstance(problem, DeviceError):
+        status = 409
     else:
         log.error("%s %s: %s", request.method, request.url.path, problem)
         status = 503

@@ -51,12 +51,12 @@ class Work:
     devices: Callable[[], tuple[DeviceInfo, ...]]
     """The devices that are there, best first."""
     plugins: Callable[[], list[dict[str, Any]]]
-    busy: Callable[[str], str | None] = lambda device: None
+    busy: Callable[[DeviceInfo], str | None] = lambda device: None
     """Why a device should be left alone now, or None."""
 
 
 class Service:
-    """`run` serves until a signal."""
+    """`run` serves until `stopping` is set, which is what a signal does."""
 
     def __init__(self, store: Store, config: Config, work: Work) -> None:
         self.store = store
@@ -83,9 +83,9 @@ class Service:
             listener = sockets.listen(self.socket)
             try:
                 self._lock.announce(self.socket)
-                self._handle_signals()
                 return self._serve(listener)
             finally:
+                listener.close()
                 sockets.remove(self.socket)
         finally:
             self._lock.release()
@@ -101,12 +101,12 @@ class Service:
         while http.is_alive() and not self.stopping.wait(0.5):
             self._revive()
         status = 0
+        log.info("stopping; running measurements are finished and recorded (a second signal kills)")
         if not self.stopping.is_set():
             log.error("the HTTP server ended by itself")
             self.stopping.set()
             status = 1
-        for worker in self.workers:
-            worker.wake()
+        self._wake()
         while any(thread.is_alive() for thread in self._threads):
             time.sleep(0.02)
         self.broker.close()
@@ -127,7 +127,8 @@ class Service:
                 log.error("%s ended unexpectedly and is started again", thread.name)
                 self._threads[index] = self._start(self.workers[index])
 
-    def _handle_signals(self) -> None:
+    def handle_signals(self) -> None:
+        """Take SIGTERM, SIGINT and SIGHUP; to be called in the main thread, before `run`."""
         for each in SIGNALS:
             signal.signal(each, self._on_signal)
 
@@ -158,7 +159,7 @@ class Service:
             sick = self.store.sick(info.key, info.uuid)
             if sick:
                 return f"the device is sick: {sick}"
-            return self.work.busy(name) if self.config.when_busy == "wait" else None
+            return self.work.busy(info) if self.config.when_busy == "wait" else None
 
         return Worker(
             device=info,
@@ -198,9 +199,12 @@ class Service:
 
     def _submit(self, submission: Submission) -> tuple[JobRow, ...]:
         rows = self.work.submit(submission)
+        self._wake()
+        return rows
+
+    def _wake(self) -> None:
         for worker in self.workers:
             worker.wake()
-        return rows
 
     def _jobs(self, states: tuple[str, ...], limit: int) -> tuple[JobRow, ...]:
         known = [state.value for state in JobState]
@@ -232,6 +236,8 @@ class Service:
         )
         if found is None:
             raise NothingKnown(f"nothing is known about {question.name} yet")
+        if found["match"] == "stale" and lookup.queue_recheck(self.database, found):
+            self._wake()
         return found
 
     def _devices(self) -> list[dict[str, Any]]:

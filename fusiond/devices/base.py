@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from fusiond.errors import FusiondError
 from fusiond.model import BuildFailed, DeviceInfo, DeviceState, Outcome
 from fusiond.program import Program, Source
-from fusiond.strategy import Facts
+
+if TYPE_CHECKING:  # a bundle runs with NumPy alone: nothing that reads YAML may be imported with this module
+    from fusiond.strategy import Facts
 
 Array = NDArray[np.generic]
 
@@ -50,6 +52,9 @@ class Loaded(Protocol):
     """
 
     program: Program
+    clock: str
+    """What `sample_us` measures with: `device`, `wall` or `emulated`. Set to `wall` when the other one of a pair needs
+    that, so that both are measured with the same."""
 
     def write(self, buffer: str, data: Array) -> None:
         """Copy host data into a buffer, whatever memory it is in."""
@@ -85,9 +90,6 @@ class Loaded(Protocol):
 
 class Executor(Protocol):
     """In the child process: loads Programs, knows the device's state."""
-
-    clock: str
-    """`device`, `wall` or `emulated`: what `sample_us` measures with."""
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> Loaded:
         """Source name -> built file. Raises ExecutionError (launch_refused when limits are exceeded)."""

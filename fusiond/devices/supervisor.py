@@ -82,7 +82,11 @@ class Supervisor:
             return MeasureFailed(outcome=Outcome.TIMED_OUT, reason=f"no answer within {timeout_secs:.1f} s")
         if not line:
             return self._dead(child)
-        reply = protocol.decode_reply(line)
+        try:
+            reply = protocol.decode_reply(line)
+        except (ValueError, KeyError, TypeError, AttributeError):  # a Program that wrote where the child answers
+            self._replace()
+            return MeasureFailed(outcome=Outcome.CRASHED, reason="the worker's answer makes no sense")
         if isinstance(reply, MeasureFailed) and reply.outcome in (Outcome.CRASHED, Outcome.LAUNCH_REFUSED):
             self._replace()  # a device's context is not to be trusted after any error
         return reply
@@ -94,7 +98,10 @@ class Supervisor:
         self._errors.seek(0)
         self._errors.truncate()
         # Spawned, never forked: a forked CUDA context is broken, and the parent has threads.
-        child = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+        # In a group of its own: Ctrl-C is the parent's to handle, at any moment of the child's life.
+        child = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, process_group=0
+        )
         self._child = child
         self._buffer = b""
         line = self._line(child, START_SECS)

@@ -45,6 +45,7 @@ def sample_pair(executor: Executor, candidate: Loaded, baseline: Loaded | None, 
     """
     before = executor.state()
     programs = [candidate] if baseline is None else [candidate, baseline]
+    clock = _common_clock(programs)
     repeats = [_warm_up(each, plan) for each in programs]
     samples: list[list[float]] = [[] for _ in programs]
     deadline = time.monotonic() + plan.budget_secs
@@ -63,13 +64,21 @@ def sample_pair(executor: Executor, candidate: Loaded, baseline: Loaded | None, 
     return Measurement(
         span_us=tuple(samples[0]),
         baseline_us=tuple(samples[1]) if baseline is not None else (),
-        clock=executor.clock,
+        clock=clock,
         cache="cold" if plan.cold else "warm",
         purpose=plan.purpose,
         before=before,
         after=_with_drift(before, after),
         dropped=dropped,
     )
+
+
+def _common_clock(programs: Sequence[Loaded]) -> str:
+    """One clock for both of a pair: the wall's, as soon as one of them has host work in its span."""
+    if any(each.clock == "wall" for each in programs):
+        for each in programs:
+            each.clock = "wall"
+    return programs[0].clock
 
 
 def _warm_up(loaded: Loaded, plan: Sampling) -> int:
@@ -88,7 +97,10 @@ def _sample(executor: Executor, loaded: Loaded, repeats: int, plan: Sampling) ->
     loaded.restore()
     if plan.cold:
         executor.flush_cache()
-    return loaded.sample_us(repeats)
+    span_us = loaded.sample_us(repeats)
+    if span_us <= 0:
+        raise ExecutionError(Outcome.TOO_NOISY, f"a sample of {loaded.program.name} took no time that the clock can tell")
+    return span_us
 
 
 def _behind(candidate: Sequence[float], baseline: Sequence[float], incumbent: float | None) -> bool:

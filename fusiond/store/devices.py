@@ -52,8 +52,8 @@ class Devices(Connected):
     def devices(self) -> list[DeviceRow]:
         """Every piece of hardware that was ever saved, the one seen last first."""
         rows = self._rows(
-            "SELECT b.*, d.model, d.arch, d.memory_bytes, d.mig, d.evidence, d.limits, e.env "
-            "FROM boards b JOIN devices d USING (device_key) JOIN envs e USING (env_key) "
+            "SELECT b.*, d.model, d.arch, d.memory_bytes, d.mig, d.evidence, d.limits, COALESCE(e.env, '{}') AS env "
+            "FROM boards b JOIN devices d USING (device_key) LEFT JOIN envs e USING (env_key) "
             "ORDER BY b.seen_at DESC, b.name"
         )
         return [

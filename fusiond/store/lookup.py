@@ -44,12 +44,12 @@ _CURRENT = """
         AND newer.strategy_version > w.strategy_version)
 """
 # CROSS JOIN fixes the order of the tables: the planner has no statistics to choose it by.
-_BY_NAME = f"""
-    {_COLUMNS} FROM records r CROSS JOIN workloads w USING (workload_key) LEFT JOIN envs e USING (env_key)
+_OF_NAME = f"""
+    FROM records r CROSS JOIN workloads w USING (workload_key) LEFT JOIN envs e USING (env_key)
     WHERE r.lookup_name = :name AND {_CURRENT}
 """
-_BY_FAMILY = f"""
-    {_COLUMNS} FROM workloads w CROSS JOIN records r USING (workload_key) LEFT JOIN envs e USING (env_key)
+_OF_FAMILY = f"""
+    FROM workloads w CROSS JOIN records r USING (workload_key) LEFT JOIN envs e USING (env_key)
     WHERE w.family_key = :family AND {_CURRENT}
 """
 _LAST_FIRST = "ORDER BY r.found_at DESC, r.id DESC"
@@ -195,7 +195,9 @@ def _last_found(connection: sqlite3.Connection, on_device: str, scope: dict[str,
     """The record found last, of the best evidence there is; `scope` keeps to that evidence from here on."""
     for evidence in ("measured", "emulated"):
         scope["evidence"] = evidence
-        row: sqlite3.Row | None = connection.execute(f"{_BY_NAME} {on_device} {_LAST_FIRST} LIMIT 1", scope).fetchone()
+        row: sqlite3.Row | None = connection.execute(
+            f"{_COLUMNS} {_OF_NAME} {on_device} {_LAST_FIRST} LIMIT 1", scope
+        ).fetchone()
         if row is not None:
             return row
     return None
@@ -218,21 +220,26 @@ def _closest(
     today: Mapping[str, str | None],
 ) -> sqlite3.Row:
     """The record of the family that is right for these sizes, or nearest to them."""
-    text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
-    scope |= {"family": last["family_key"], "sizes": text}
-    exact: list[sqlite3.Row] = connection.execute(
-        f"{_BY_FAMILY} AND w.sizes = :sizes {on_device} {_LAST_FIRST}", scope
-    ).fetchall()
-    if exact:
-        return min(exact, key=lambda row: bool(_changes(row, today)))
-    family: list[sqlite3.Row] = connection.execute(f"{_BY_FAMILY} {on_device} {_LAST_FIRST}", scope).fetchall()
-    return min(family, key=lambda row: (distance(json.loads(row["sizes"]), asked), bool(_changes(row, today))))
+    scope |= {"family": last["family_key"], "sizes": json.dumps(asked, sort_keys=True, separators=(",", ":"))}
+    exact = f"{_COLUMNS} {_OF_FAMILY} AND w.sizes = :sizes {on_device} {_LAST_FIRST}"
+    found: list[sqlite3.Row] = connection.execute(exact, scope).fetchall()
+    if not found:
+        known = [text for (text,) in connection.execute(f"SELECT DISTINCT w.sizes {_OF_FAMILY} {on_device}", scope)]
+        away = {text: distance(json.loads(text), asked) for text in known}
+        nearest = min(away.values())
+        for text in known:
+            if away[text] == nearest:
+                found += connection.execute(exact, {**scope, "sizes": text})
+        found.sort(key=lambda row: (row["found_at"], row["id"]), reverse=True)
+    return min(found, key=lambda row: bool(_changes(row, today)))
 
 
 def distance(sizes: Mapping[str, int], asked: Mapping[str, int]) -> float:
     """How many doublings two sets of sizes are apart, root of the sum of squares; sizes below 1 count as 1."""
-    doublings = (math.log2(max(1, sizes.get(name, 1))) - math.log2(max(1, asked[name])) for name in asked)
-    return round(math.sqrt(sum(each * each for each in doublings)), 9)  # so that what is equally far compares equal
+    squares = 0.0
+    for name, size in asked.items():
+        squares += (math.log2(max(1, sizes.get(name, 1))) - math.log2(max(1, size))) ** 2
+    return round(math.sqrt(squares), 9)  # what is equally far compares equal
 
 
 def _changes(row: sqlite3.Row, today: Mapping[str, str | None]) -> list[str]:

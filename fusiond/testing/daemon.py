@@ -195,7 +195,9 @@ def main() -> int:
     config = DaemonConfig(poll_secs=0.05, socket=arguments.socket)
     try:
         with closing(Store.open(arguments.db)) as store:
-            return Service(store, config, work(store, arguments.trial_secs)).run()
+            service = Service(store, config, work(store, arguments.trial_secs))
+            service.handle_signals()
+            return service.run()
     except FusiondError as problem:
         logging.getLogger("fusiond").error("%s", problem)
         return problem.exit_status

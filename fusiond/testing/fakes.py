@@ -96,8 +96,6 @@ class FakeProvider:
 
 
 class FakeExecutor:
-    clock = "device"
-
     def load(self, program: Program, binaries: Mapping[str, Path]) -> FakeLoaded:
         texts = {name: path.read_text() for name, path in binaries.items()}
         if any(_directives(text).get("fault") == "refuse" for text in texts.values()):
@@ -117,6 +115,7 @@ class FakeExecutor:
 class FakeLoaded:
     def __init__(self, program: Program, texts: Mapping[str, str]) -> None:
         self.program = program
+        self.clock = "device"
         self._directives = [_directives(texts[each.source]) for each in program.steps if isinstance(each, Launch)]
         self._data: dict[str, Array] = {}
         self._random = random.Random(program.key)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,11 +74,13 @@ def _wait_until_it_answers(client: Client) -> None:
     raise AssertionError("the service does not answer")
 
 
+@pytest.fixture(scope="session")
+def service_of() -> Callable[..., AbstractContextManager[tuple[Service, Client]]]:
+    """`with service_of(store) as (service, client)`."""
+    return running
+
+
 @pytest.fixture
-def serving(store: Store) -> Callable[..., object]:
-    """`with serving() as (service, client)`."""
-
-    def start(**options: object) -> object:
-        return running(store, **options)  # type: ignore[arg-type]
-
-    return start
+def serving(store: Store) -> Callable[..., AbstractContextManager[tuple[Service, Client]]]:
+    """`with serving() as (service, client)`, on the test's own store."""
+    return functools.partial(running, store)

@@ -16,10 +16,12 @@ from fusiond.daemon.app import LONGEST_BODY_BYTES
 from fusiond.store.database import Store
 
 
-@pytest.fixture
-def http(serving: Callable[..., Any]) -> Iterator[httpx.Client]:
+@pytest.fixture(scope="module")
+def http(service_of: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """One daemon for all tests here, each with workloads of its own."""
     with (
-        serving() as (_, client),
+        Store.open(tmp_path_factory.mktemp("app") / "fusiond.sqlite") as store,
+        service_of(store) as (_, client),
         httpx.Client(transport=httpx.HTTPTransport(uds=str(client.socket)), base_url="http://fusiond") as found,
     ):
         yield found
@@ -33,10 +35,10 @@ def error(response: httpx.Response) -> dict[str, str]:
     return inner
 
 
-def test_health(http: httpx.Client, store: Store) -> None:
+def test_health(http: httpx.Client) -> None:
     found = http.get("/health").json()
     assert found["state"] == "serving"
-    assert found["store"] == str(store.path)
+    assert found["store"].endswith("fusiond.sqlite")
     assert found["workers"] == [{"device": "cpu", "job": None, "waiting": None}]
 
 
@@ -73,6 +75,7 @@ def test_devices_and_plugins(http: httpx.Client) -> None:
 
 
 def test_a_mistake_in_a_job_names_file_line_and_key_and_stores_nothing(http: httpx.Client) -> None:
+    before = [job["id"] for job in http.get("/jobs").json()["jobs"]]
     response = http.post("/jobs", json={"path": "/x/job.yaml", "text": "strategy: toy\nsearch: {trails: 3}\n"})
     assert response.status_code == 400
     assert error(response) == {
@@ -80,7 +83,7 @@ def test_a_mistake_in_a_job_names_file_line_and_key_and_stores_nothing(http: htt
         "where": "/x/job.yaml:2",
         "problem": "unknown key 'trails'; did you mean 'trials'?",
     }
-    assert http.get("/jobs").json() == {"jobs": []}
+    assert [job["id"] for job in http.get("/jobs").json()["jobs"]] == before
 
 
 @pytest.mark.parametrize(
@@ -150,7 +153,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=st.dictionaries(st.sampled_from(["path", "text", "device", "trials", "seed", "priority", "x"]), JSON))
 def test_no_body_is_a_500(http: httpx.Client, body: dict[str, Any]) -> None:
     assert http.post("/jobs", content=json.dumps(body)).status_code in (201, 400)

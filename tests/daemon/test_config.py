@@ -27,8 +27,8 @@ def test_the_shipped_file_names_every_key_and_holds_the_defaults() -> None:
 
 
 def test_everything_can_be_set(tmp_path: Path) -> None:
-    text = "db: store/x.sqlite\nsocket: /run/x\ndevices: [cpu, 'cuda:1']\npoll_secs: 2\nwhen_busy: share\nlog_level: debug\n"
-    found = read(tmp_path, text)
+    text = "db: store/x.sqlite\nsocket: /run/x\ndevices: [cpu, 'cuda:1']\npoll_secs: 2\n"
+    found = read(tmp_path, text + "when_busy: share\nlog_level: debug\n")
     assert found == config.Config(
         db=tmp_path / "store/x.sqlite",
         socket=Path("/run/x"),

@@ -128,7 +128,7 @@ def test_a_sick_device_gets_no_job(store: Store, serving: Callable[..., Any], jo
 
 
 def test_a_busy_device_waits_or_is_shared(store: Store) -> None:
-    busy = dataclasses.replace(daemon.work(store, 0.01), busy=lambda device: f"{device} is used by pid 7")
+    busy = dataclasses.replace(daemon.work(store, 0.01), busy=lambda device: f"{device.name} is used by pid 7")
     for when_busy, held in (("wait", "cpu is used by pid 7"), ("share", None)):
         service = Service(store, Config(when_busy=when_busy), busy)
         (worker,) = service._make_workers([daemon.DEVICE])
@@ -188,7 +188,7 @@ def test_the_client_without_a_daemon(store: Store, job_file: JobFile) -> None:
 
     row = daemon.submit(store, jobs.read(job_file())[0])
     with Client(db=store.path) as client:
-        with pytest.raises(DaemonError, match="no daemon answers on .*; start one with `fusiond serve`"):
+        with pytest.raises(DaemonError, match=r"no daemon answers on .*; start one with `fusiond serve`"):
             client.submit(job_file())
         assert [each.id for each in client.jobs()] == [row.id]
         assert client.show(row.id[:4]).id == row.id
@@ -206,4 +206,4 @@ def test_a_watch_outlives_the_daemon(store: Store, serving: Callable[..., Any], 
             seen = watcher.watch(job)
             assert next(seen).event == "job"
         store.cancel(job)
-        assert [each for each in seen][-1].state == "cancelled"
+        assert list(seen)[-1].state == "cancelled"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fusiond.errors import StoreError
-from fusiond.store import location
+from fusiond.store import connection, location
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
 
@@ -40,36 +40,36 @@ def test_a_store_is_made_with_its_folders_and_opened_again(tmp_path: Path) -> No
 
 
 def test_what_is_acknowledged_is_on_disk(store: Store) -> None:
-    connection = store._database.conn
-    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
-    assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
+    writer = store._database.conn
+    assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert writer.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert writer.execute("PRAGMA foreign_keys").fetchone() == (1,)
 
 
 def test_a_missing_file_is_made_only_when_asked(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such file"):
-        Store.open(tmp_path / "none.sqlite", create=False)
-    assert list(tmp_path.iterdir()) == []
+        Store.open(tmp_path / "none" / "fusiond.sqlite", create=False)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "fusiond.sqlite"
     Store.open(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    connection.close()
+    with sqlite3.connect(path) as other:
+        other.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    other.close()
     with pytest.raises(StoreError, match=rf"newer fusiond \(schema {SCHEMA_VERSION + 1}; this one knows"):
         Store.open(path)
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION + 1,)
-    connection.close()
+    with sqlite3.connect(path) as other:
+        assert other.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION + 1,)
+    other.close()
 
 
 def test_another_programs_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE theirs (x)")
-    connection.close()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE theirs (x)")
+    other.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match="not one of fusiond's"):
         Store.open(path)
@@ -239,6 +239,14 @@ def test_a_reader_does_not_wait_for_a_writer(store: Store, job: str) -> None:
         reader.join(timeout=5)
         assert seen[0] is not None
         assert seen[0].priority == 0
+
+
+def test_a_writer_that_waits_too_long_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "BUSY_SECS", 0.05)
+    with Store.open(store.path) as other, store._transaction():
+        with pytest.raises(StoreError, match="another process has kept it locked"):
+            other.set_sick("device", "", None)
+        assert other.jobs() == []
 
 
 def test_several_processes_make_one_store(tmp_path: Path) -> None:

@@ -42,5 +42,7 @@ def test_a_board_is_sick_until_it_is_well(store: Store, make: Any) -> None:
     assert store.devices()[0].sick is not None
     store.set_sick(info.key, info.uuid, None)
     assert store.sick(info.key, info.uuid) is None
+    store.set_sick(info.key, "GPU-never-seen", "why")
+    assert {row.info.uuid: row.sick for row in store.devices()} == {info.uuid: None, "GPU-never-seen": "why"}
     with pytest.raises(StoreError, match="not stored"):
         store.set_sick("unknown", "", "why")

@@ -50,6 +50,24 @@ def test_a_damaged_artifact_is_written_again(store: Store) -> None:
     assert store.save_artifact(b"cubin", ".cubin").read_bytes() == b"cubin"
 
 
+def test_a_file_is_whole_before_a_row_names_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_transaction", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.save_artifact(b"whole", ".cu")
+    (orphan,) = store.artifacts.rglob("*.cu")
+    assert orphan.read_bytes() == b"whole"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.save_artifact(b"another", ".cu")
+    assert store.collect_orphans(older_than_secs=-1) == [orphan]
+    assert [path for path in store.artifacts.rglob("*") if path.is_file()] == []
+
+
 def test_orphans_are_files_that_no_row_names_and_nobody_is_writing(store: Store) -> None:
     kept = store.save_artifact(b"kept", ".cu")
     orphan, young = kept.parent / "orphan.cu", kept.parent / ".writing-abc"

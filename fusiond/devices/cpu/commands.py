@@ -6,7 +6,7 @@ A kernel's object is bound to the flags here and to `native.ABI`: put both into 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 RUNTIME = Path(__file__).parent / "runtime"
@@ -73,11 +73,14 @@ def kernel(
     return [cxx, *_KERNEL, *extra, *flags, *include, "-x", "c++", str(source), *link, "-o", str(out)]
 
 
-def translation_unit(lowered: str, entries: dict[str, str], symbols: dict[str, str] | None = None) -> str:
+def translation_unit(
+    lowered: str, entries: Mapping[str, str], symbols: Mapping[str, str] | None = None, *, name: str = "kernel.cu"
+) -> str:
     """The text that `kernel` compiles: prelude, lowered device source, then what it exports.
 
-    `entries` and `symbols` map the exported name to a C++ expression: {"pool": "maxpool<float, 5>"}.
+    `entries` and `symbols` map the exported name to a C++ expression: {"pool": "maxpool<float, 5>"}. `name` stands in
+    compiler messages, assertions and races, with the line numbers of the device source.
     """
-    exports = [f"FUSIOND_ENTRY({name}, {expression})" for name, expression in entries.items()]
-    exports += [f"FUSIOND_SYMBOL({name}, {expression})" for name, expression in (symbols or {}).items()]
-    return "\n".join([f'#include "{PRELUDE}"', "#line 1", lowered, *exports, ""])
+    exports = [f"FUSIOND_ENTRY({export}, {expression})" for export, expression in entries.items()]
+    exports += [f"FUSIOND_SYMBOL({export}, {expression})" for export, expression in (symbols or {}).items()]
+    return "\n".join([f'#include "{PRELUDE}"', f'#line 1 "{name}"', lowered, *exports, ""])

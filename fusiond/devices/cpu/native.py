@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +38,7 @@ from numpy.typing import NDArray
 ABI = 1
 MAX_SHARED_BYTES = 227 * 1024
 _CHECKED = 1
+_ALIGNMENT = 64
 
 Dim3 = tuple[int, int, int]
 Argument = NDArray[Any] | np.generic | bytes
@@ -194,8 +197,14 @@ class Runtime:
 
     def launch(self, entry: Entry, launch: Launch, arguments: Sequence[Argument]) -> Finished | Fault:
         """Runs one launch to its end; the arrays among `arguments` are read and written in place."""
-        values = pack(entry, arguments)
-        addresses = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
+        packed = pack(entry, arguments)
+        # Each value on an alignment that any type of the kernel may assume.
+        starts = list(accumulate((_aligned(len(value)) for value in packed), initial=0))
+        memory = ctypes.create_string_buffer(starts[-1] + _ALIGNMENT)
+        base = _aligned(ctypes.addressof(memory))
+        for start, value in zip(starts, packed, strict=False):
+            ctypes.memmove(base + start, value, len(value))
+        addresses = (ctypes.c_void_p * len(starts))(*(base + start for start in starts))
         request = _Launch(
             abi=ABI,
             flags=_CHECKED if launch.checked else 0,
@@ -220,7 +229,7 @@ class Runtime:
         )
 
 
-def pack(entry: Entry, arguments: Sequence[Argument]) -> list[ctypes.Array[ctypes.c_char]]:
+def pack(entry: Entry, arguments: Sequence[Argument]) -> list[bytes]:
     """The bytes of each argument as the kernel takes it; the sizes are checked against the kernel's."""
     if len(arguments) != len(entry.argument_bytes):
         raise NativeError(f"{entry.name} takes {len(entry.argument_bytes)} arguments, not {len(arguments)}")
@@ -229,13 +238,17 @@ def pack(entry: Entry, arguments: Sequence[Argument]) -> list[ctypes.Array[ctype
         if isinstance(argument, np.ndarray):
             if not argument.flags.c_contiguous:
                 raise NativeError(f"argument {position} of {entry.name} is an array that is not contiguous")
-            data = argument.ctypes.data.to_bytes(8, "little")
+            data = argument.ctypes.data.to_bytes(8, sys.byteorder)
         else:
             data = argument if isinstance(argument, bytes) else argument.tobytes()
         if len(data) != size:
             raise NativeError(f"argument {position} of {entry.name} has {size} bytes, not {len(data)}")
-        packed.append(ctypes.create_string_buffer(data, size))
+        packed.append(data)
     return packed
+
+
+def _aligned(address: int) -> int:
+    return -(-address // _ALIGNMENT) * _ALIGNMENT
 
 
 def _dim3(words: Sequence[int]) -> Dim3:

@@ -1,4 +1,5 @@
-"""Arguments as bytes, laid out as the kernel's entry table says. A mismatch is found here: the driver would read on."""
+"""Arguments as bytes, laid out as the kernel's entry table says. A mismatch is found here: the driver would read
+on."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
     memory        stream-ordered allocation, batches of copies where the driver has them
     kernels       functions by handle, for a loop in C that launches them
 
-Handles are plain integers; a stream's is `pycuda.driver.Stream.handle`. Everything runs in the context that is current.
+Handles are plain integers; a stream's is `pycuda.driver.Stream.handle`. Everything runs in the context that is
+current.
 """
 
 from __future__ import annotations
@@ -96,6 +97,9 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuGraphDestroy": (c_void_p,),
     "cuMemAllocAsync": (POINTER(c_ulonglong), c_size_t, c_void_p),
     "cuMemFreeAsync": (c_ulonglong, c_void_p),
+    "cuMemFreeHost": (c_void_p,),
+    "cuEventCreate": (POINTER(c_void_p), c_uint),
+    "cuEventDestroy_v2": (c_void_p,),
     "cuLaunchHostFunc": (c_void_p, c_void_p, c_void_p),
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
     "cuModuleUnload": (c_void_p,),
@@ -229,6 +233,10 @@ class Driver:
     def destroy_graph(self, graph: Graph) -> None:
         self.call("cuGraphExecDestroy", graph.executable)
         self.call("cuGraphDestroy", graph.graph)
+
+    def call_host(self, function: int, arguments: int, stream: int) -> None:
+        """Let a thread of the driver call `void function(void* arguments)` in stream order."""
+        self.call("cuLaunchHostFunc", stream, function, arguments)
 
     # --- memory -----------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""What the driver's complaints mean for a trial. PyCUDA's exceptions and our own are told apart here and nowhere else."""
+"""What the driver's complaints mean for a trial. PyCUDA's exceptions and our own are told apart here and nowhere
+else."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""A Program's steps issued by a loop in C and timed on the wall clock: what a host program that calls the driver would see.
+"""A Program's steps issued by a loop in C and timed on the wall clock: what a host program that calls the driver
+would see.
 
-Python issues a step in 5 to 10 us, as long as a small copy takes; where host work is inside the span that cost cannot be
-hidden behind a gate, so it is avoided. The loop calls the driver through a table of addresses and host functions through
-trampolines, which the compiler makes from the functions' own types:
+Python issues a step in 5 to 10 us, as long as a small copy takes; where host work is inside the span that cost
+cannot be hidden behind a gate, so it is avoided. The loop calls the driver through a table of addresses and host
+functions through trampolines, which the compiler makes from the functions' own types:
 
     fusiond_call_N(void** values)      calls the N-th entry of a host source
     fusiond_sizes_N()                  the bytes of each of its parameters, ended by 0
 
-Where the loop cannot be built (no g++), or a host library has no trampolines, `fusiond.devices.cuda.loaded` times the steps as
-Python issues them.
+Where the loop cannot be built (no g++), or a host library has no trampolines, `fusiond.devices.cuda.loaded` times
+the steps as Python issues them.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.failures import outcome_of
 from fusiond.devices.cuda.memory import ProgramMemory, arenas
 from fusiond.errors import DeviceError
-from fusiond.model import BuildFailed, Outcome
+from fusiond.model import BuildFailed
 from fusiond.program import (
     Alloc,
     Argument,
+    Buffer,
     Copy,
     FillStep,
     Free,
@@ -99,17 +101,18 @@ struct Step {
 };
 
 static int step(const Driver& cuda, Step& it, void* stream) {
-    bool on_host = it.kind == HOST || it.kind == WITHIN_HOST || it.kind == FILL_HOST || it.kind == ALLOC || it.kind == FREE;
-    for (int i = 0; i < it.waits; i++)
-        if (int error = on_host ? cuda.host_waits(it.events[i]) : cuda.stream_waits(stream, it.events[i], 0)) return error;
     // Device memory is allocated and freed in stream order; every other host action waits for its stream.
-    if (on_host && !((it.kind == ALLOC || it.kind == FREE) && it.where == DEVICE))
-        if (int error = cuda.synchronize(stream)) return error;
+    bool memory = it.kind == ALLOC || it.kind == FREE;
+    bool on_host = it.kind == HOST || it.kind == WITHIN_HOST || it.kind == FILL_HOST || (memory && it.where != DEVICE);
     int error = 0;
+    for (int i = 0; i < it.waits && !error; i++)
+        error = on_host ? cuda.host_waits(it.events[i]) : cuda.stream_waits(stream, it.events[i], 0);
+    if (on_host && !error) error = cuda.synchronize(stream);
+    if (error) return error;
     switch (it.kind) {
         case LAUNCH:
-            error = cuda.launch(it.function, it.shape[0], it.shape[1], it.shape[2], it.shape[3], it.shape[4], it.shape[5],
-                                it.shape[6], stream, it.values, nullptr);
+            error = cuda.launch(it.function, it.shape[0], it.shape[1], it.shape[2], it.shape[3], it.shape[4],
+                                it.shape[5], it.shape[6], stream, it.values, nullptr);
             break;
         case TO_DEVICE: error = cuda.to_device(*it.target, (void*)*it.source, it.bytes, stream); break;
         case TO_HOST: error = cuda.to_host((void*)*it.target, *it.source, it.bytes, stream); break;
@@ -213,20 +216,24 @@ def with_trampolines(source: Source) -> Source:
     """A host source that also exports a trampoline for each entry."""
     lines = [source.text.rstrip("\n"), _TRAMPOLINES]
     for index, entry in enumerate(source.entries):
+        call, sizes = f"fusiond_call_{index}(void** values)", f"fusiond_sizes_{index}()"
         lines.append(f'#line 1 "entry {entry}"')
-        lines.append(f'extern "C" void fusiond_call_{index}(void** values) {{ fusiond_host::call(&{entry}, values); }}')
-        lines.append(f'extern "C" const unsigned* fusiond_sizes_{index}() {{ return fusiond_host::sizes(&{entry}); }}')
+        lines.append(f'extern "C" void {call} {{ fusiond_host::call(&{entry}, values); }}')
+        lines.append(f'extern "C" const unsigned* {sizes} {{ return fusiond_host::sizes(&{entry}); }}')
     return dataclasses.replace(source, text="\n".join(lines) + "\n")
 
 
-def loop_library() -> ctypes.CDLL | None:
-    """The loop, built on first use and kept in the build cache; None where there is no compiler."""
+def loop_library() -> ctypes.CDLL:
+    """The loop, built on first use and kept in the build cache. LookupError with the reason where it cannot be
+    built."""
     source = Source(name="fusiond_loop", kind=SourceKind.HOST, text=LOOP, entries=("fusiond_run",))
     try:
         path = gxx.build(source)
-    except DeviceError:
-        return None
-    return None if isinstance(path, BuildFailed) else ctypes.CDLL(str(path))
+    except DeviceError as problem:
+        raise LookupError(str(problem)) from None
+    if isinstance(path, BuildFailed):
+        raise LookupError(path.reason)
+    return ctypes.CDLL(str(path))
 
 
 class HostFunctions:
@@ -246,7 +253,8 @@ class HostFunctions:
         """The bytes of each parameter."""
         function = getattr(self._library, f"fusiond_sizes_{self._source.entries.index(entry)}")
         function.restype = POINTER(c_uint)
-        sizes, found = function(), []
+        sizes = function()
+        found: list[int] = []
         while sizes[len(found)]:
             found.append(int(sizes[len(found)]))
         return tuple(found)
@@ -266,7 +274,8 @@ class TimedLoop:
         streams: Sequence[int],
         numbers: Mapping[int, int],
     ) -> None:
-        """`kernels`: step name -> function handle; `streams`: handles; `numbers`: a step's stream -> index in `streams`."""
+        """`kernels`: step name -> function handle; `streams`: handles; `numbers`: a step's stream -> index in
+        `streams`."""
         self._driver = driver
         self._program = program
         self._memory = memory
@@ -279,15 +288,11 @@ class TimedLoop:
         self._events: dict[str, int] = {}
         self._slots = {each.name: c_uint64(memory.address(each.name)) for each in program.buffers}
         self._arenas = arenas(program)
-        self._bases = {
-            step.arena: c_uint64(0) for step in program.steps if isinstance(step, Alloc | Free)
-        }
+        self._bases = {step.arena: c_uint64(0) for step in program.steps if isinstance(step, Alloc | Free)}
         counted = [index for index, step in enumerate(program.steps) if step.counted]
         self._first, self._last = counted[0], counted[-1]
         by_name = {step.name: step for step in program.steps}
-        awaited = {
-            name for step in program.steps for name in step.after if by_name[name].stream != step.stream
-        }
+        awaited = {name for step in program.steps for name in step.after if by_name[name].stream != step.stream}
         for name in awaited:
             event = c_void_p()
             driver.call("cuEventCreate", byref(event), _EVENT_WITHOUT_TIMING)
@@ -330,3 +335,69 @@ class TimedLoop:
             else:
                 libc.free(c_void_p(base.value))
             base.value = 0
+
+    def _members(self, arena: str) -> list[Buffer]:
+        """The buffers that an Alloc or Free of this name is about."""
+        return self._arenas.get(arena) or [self._program.buffer(arena)]
+
+    def _step(
+        self,
+        step: Step,
+        kernels: Mapping[str, int],
+        hosts: Mapping[str, HostFunctions],
+        numbers: Mapping[int, int],
+        by_name: Mapping[str, Step],
+    ) -> _Step:
+        made = _Step(stream=numbers[step.stream], done=self._events.get(step.name))
+        waits = [self._events[name] for name in step.after if by_name[name].stream != step.stream]
+        made.waits, made.events = len(waits), self._array(waits)
+        if isinstance(step, Launch):
+            made.kind, made.function = _LAUNCH, kernels[step.name]
+            made.shape = (*step.grid, *step.block, step.shared_bytes)
+            made.values = self._values(step.arguments)
+        elif isinstance(step, HostCall):
+            made.kind, made.function = _HOST, hosts[step.source].address(step.entry)
+            made.values = self._values(step.arguments)
+        elif isinstance(step, Copy):
+            source, _, made.bytes = self._memory.span(step.source)
+            target, _, _ = self._memory.span(step.target)
+            made.kind = {
+                (True, False): _TO_DEVICE,
+                (False, True): _TO_HOST,
+                (False, False): _WITHIN_DEVICE,
+                (True, True): _WITHIN_HOST,
+            }[source.array is not None, target.array is not None]
+            made.source = ctypes.pointer(self._slots[step.source[0]])
+            made.target = ctypes.pointer(self._slots[step.target[0]])
+        elif isinstance(step, FillStep):
+            block, _, made.bytes = self._memory.span((step.buffer,))
+            made.kind, made.value = _FILL if block.array is None else _FILL_HOST, step.byte
+            made.target = ctypes.pointer(self._slots[step.buffer])
+        else:
+            members = self._members(step.arena)
+            made.kind = _ALLOC if isinstance(step, Alloc) else _FREE
+            made.where = _WHERE[members[0].memory]
+            made.bytes = max(each.offset_bytes + each.size_bytes for each in members)
+            made.target = ctypes.pointer(self._bases[step.arena])
+            made.slots = len(members)
+            made.slot = self._array([ctypes.addressof(self._slots[each.name]) for each in members])
+            made.offset = (c_uint64 * len(members))(*(each.offset_bytes for each in members))
+            self._keep.append(made.offset)
+        return made
+
+    def _values(self, given: Sequence[Argument]) -> ctypes.Array[c_void_p]:
+        """Pointers to the values: a buffer's is the slot of its address, so that an allocation is seen."""
+        places = []
+        for argument in given:
+            if isinstance(argument, Pointer):
+                places.append(ctypes.addressof(self._slots[argument.buffer]))
+                continue
+            data = ctypes.create_string_buffer(arguments.value_bytes(argument, self._memory.address))
+            self._keep.append(data)
+            places.append(ctypes.addressof(data))
+        return self._array(places)
+
+    def _array(self, values: Sequence[int]) -> ctypes.Array[c_void_p]:
+        array = (c_void_p * max(1, len(values)))(*values)
+        self._keep.append(array)
+        return array

@@ -1,7 +1,7 @@
 """What NVML knows of a GPU: clock, temperature, throttling, who else is there. Everything degrades to "not known".
 
-The library is `pynvml` of the package nvidia-ml-py, part of the extra `fusiond[cuda]`. NVML needs no context, so the daemon's
-process may ask as well.
+The library is `pynvml` of the package nvidia-ml-py, part of the extra `fusiond[cuda]`. NVML needs no context, so
+the daemon's process may ask as well.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class Sensors:
         return ",".join(word for bit, word in _REASONS.items() if int(bits) & bit)
 
     def _others(self) -> int:
-        """Processes with a compute context, without this one and its parent (inside a container NVML may see none)."""
+        """Processes with a compute context, without this one and its parent (inside a container NVML may see
+        none)."""
         ours = {os.getpid(), os.getppid()}
         found = self._ask("nvmlDeviceGetComputeRunningProcesses") or []
         return sum(each.pid not in ours for each in found)

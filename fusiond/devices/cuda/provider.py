@@ -1,7 +1,7 @@
 """The GPUs of this machine, as the daemon's process sees them: described and built for, never touched.
 
-Nothing here creates a context: identity and limits are attributes that the driver answers after cuInit. PyCUDA is imported
-only by `executor`, which is called in the child process.
+Nothing here creates a context: identity and limits are attributes that the driver answers after cuInit. PyCUDA is
+imported only by `executor`, which is called in the child process.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import fusiond
 from fusiond.build import gxx, nvcc
@@ -23,13 +24,15 @@ from fusiond.devices.cuda.nvml import Sensors
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
 from fusiond.program import Program, Source, SourceKind, Step, replace_sources
-from fusiond.strategy import Facts
+
+if TYPE_CHECKING:  # see fusiond.devices.base
+    from fusiond.strategy import Facts
 
 NO_DRIVER = "install NVIDIA's driver; in a container, start it with the GPU (docker run --gpus all)"
 NO_PYCUDA = (
-    "PyCUDA is not installed: pip install 'fusiond[cuda]', with the CUDA toolkit's nvcc on PATH. Where curand or libcuda"
-    " is missing at build time, write CUDA_ROOT=..., CUDA_ENABLE_CURAND=False and CUDADRV_LIB_DIR=[CUDA_ROOT/lib64/stubs]"
-    " into ~/.aksetup-defaults.py first"
+    "PyCUDA is not installed: pip install 'fusiond[cuda]', with the CUDA toolkit's nvcc on PATH. Where curand or"
+    " libcuda is missing at build time, first write CUDA_ROOT=..., CUDA_ENABLE_CURAND=False and"
+    " CUDADRV_LIB_DIR=[CUDA_ROOT/lib64/stubs] into ~/.aksetup-defaults.py"
 )
 
 

@@ -15,6 +15,7 @@ from clang import cindex
 from clang.cindex import CursorKind
 
 from fusiond.model import Rejection
+from fusiond_hfuse import shadows
 
 Refuse = Callable[[str, int, str], Rejection]
 """(rule, line, sentence) -> Rejection."""
@@ -24,6 +25,7 @@ FIRST_ID = 1
 """Barrier 0 is what `__syncthreads` means to the hardware; nothing in a fused kernel may use it."""
 
 _LOOPS = (CursorKind.FOR_STMT, CursorKind.WHILE_STMT, CursorKind.DO_STMT, CursorKind.CXX_FOR_RANGE_STMT)
+_LOCAL_TYPES = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.UNION_DECL)
 _UNIFORM_BUILTINS = ("blockIdx", "blockDim", "gridDim", "warpSize")
 _FORBIDDEN = {
     "__syncthreads_count": "counts over the whole block",
@@ -42,21 +44,24 @@ _ASM_FORBIDDEN = re.compile(
 )
 
 
-def calls(cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
-    """Every call of `__syncthreads` below a cursor, through macros too."""
-    for each in cursor.walk_preorder():
-        if each.kind is CursorKind.CALL_EXPR and each.spelling == BARRIER:
+def calls(cursor: cindex.Cursor, meeting: frozenset[str]) -> Iterator[cindex.Cursor]:
+    """Every call below a cursor of the barrier, or of a function that reaches it (`meeting`); through macros too."""
+    for each in shadows.below(cursor):
+        if each.kind in (CursorKind.CALL_EXPR, CursorKind.OVERLOADED_DECL_REF) and each.spelling in meeting:
             yield each
 
 
-def early_returns(body: cindex.Cursor, refuse: Refuse) -> list[Rejection]:
-    """A Rejection for each return that some threads may take before a barrier that the others reach."""
-    barriers = [call.extent.start.offset for call in calls(body)]
+def early_returns(body: cindex.Cursor, meeting: frozenset[str], is_kernel: bool, refuse: Refuse) -> list[Rejection]:
+    """A Rejection for each return that some threads may take before a barrier that the others reach.
+
+    A kernel's parameters are the same for all threads; those of another function need not be.
+    """
+    barriers = [call.extent.start.offset for call in calls(body, meeting)]
     if not barriers:
         return []
-    written = _written(body)
+    written = _written(body) if is_kernel else None
     found = []
-    for statement, inside in _returns(body, ()):
+    for statement, inside in _returns(body):
         if not _barrier_follows(statement, inside, barriers):
             continue
         if not all(_uniform_guard(outer, written) for outer in inside[1:]):
@@ -71,14 +76,12 @@ def early_returns(body: cindex.Cursor, refuse: Refuse) -> list[Rejection]:
     return found
 
 
-def _returns(
-    cursor: cindex.Cursor, inside: tuple[cindex.Cursor, ...]
-) -> Iterator[tuple[cindex.Cursor, tuple[cindex.Cursor, ...]]]:
-    for child in cursor.get_children():
-        if child.kind is CursorKind.RETURN_STMT:
-            yield child, (*inside, cursor)
-        elif child.kind is not CursorKind.LAMBDA_EXPR and not child.kind.is_declaration():
-            yield from _returns(child, (*inside, cursor))
+def _returns(body: cindex.Cursor) -> Iterator[tuple[cindex.Cursor, tuple[cindex.Cursor, ...]]]:
+    """Every return of a function itself, not of a lambda or a local type, with what it stands in."""
+    for each, inside in shadows.preorder(body):
+        own = not any(outer.kind is CursorKind.LAMBDA_EXPR or outer.kind in _LOCAL_TYPES for outer in inside)
+        if each.kind is CursorKind.RETURN_STMT and own:
+            yield each, inside
 
 
 def _barrier_follows(statement: cindex.Cursor, inside: tuple[cindex.Cursor, ...], barriers: list[int]) -> bool:
@@ -90,7 +93,7 @@ def _barrier_follows(statement: cindex.Cursor, inside: tuple[cindex.Cursor, ...]
     return any(loop.start.offset <= offset < loop.end.offset for loop in loops for offset in barriers)
 
 
-def _uniform_guard(cursor: cindex.Cursor, written: set[str]) -> bool:
+def _uniform_guard(cursor: cindex.Cursor, written: set[str] | None) -> bool:
     """Whether all threads of a block agree on how they pass this construct."""
     if cursor.kind is CursorKind.COMPOUND_STMT:
         return True
@@ -100,9 +103,12 @@ def _uniform_guard(cursor: cindex.Cursor, written: set[str]) -> bool:
     return condition is not None and _uniform(condition, written)
 
 
-def _uniform(cursor: cindex.Cursor, written: set[str]) -> bool:
-    """Whether an expression is the same for a whole block: blockIdx, sizes, parameters that nobody writes, literals."""
-    for each in cursor.walk_preorder():
+def _uniform(cursor: cindex.Cursor, written: set[str] | None) -> bool:
+    """Whether an expression is the same for a whole block: blockIdx, sizes, parameters that nobody writes, literals.
+
+    `written` are the names that the body writes; None where parameters are not uniform at all.
+    """
+    for each in shadows.below(cursor):
         if each.kind in (CursorKind.CALL_EXPR, CursorKind.ARRAY_SUBSCRIPT_EXPR, CursorKind.CXX_UNARY_EXPR):
             return False
         if each.kind is CursorKind.UNARY_OPERATOR and _first_token(each) == "*":
@@ -116,10 +122,12 @@ def _uniform(cursor: cindex.Cursor, written: set[str]) -> bool:
     return True
 
 
-def _uniform_variable(target: cindex.Cursor, written: set[str]) -> bool:
+def _uniform_variable(target: cindex.Cursor, written: set[str] | None) -> bool:
     """A parameter that nobody writes, or a const local made of such."""
-    if target.kind in (CursorKind.PARM_DECL, CursorKind.TEMPLATE_NON_TYPE_PARAMETER):
-        return target.spelling not in written
+    if target.kind is CursorKind.TEMPLATE_NON_TYPE_PARAMETER:
+        return True
+    if target.kind is CursorKind.PARM_DECL:
+        return written is not None and target.spelling not in written
     if target.kind is not CursorKind.VAR_DECL or not target.type.is_const_qualified():
         return False
     values = [child for child in target.get_children() if child.kind.is_expression()]
@@ -129,7 +137,7 @@ def _uniform_variable(target: cindex.Cursor, written: set[str]) -> bool:
 def _written(body: cindex.Cursor) -> set[str]:
     """Names that the body assigns to, steps, or takes the address of."""
     names = set()
-    for each in body.walk_preorder():
+    for each in shadows.below(body):
         if each.kind in (
             CursorKind.BINARY_OPERATOR,
             CursorKind.COMPOUND_ASSIGNMENT_OPERATOR,

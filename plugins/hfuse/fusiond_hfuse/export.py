@@ -227,6 +227,21 @@ Build it for your GPU:
 From C or C++: fused.h has the block, the grid and the shared bytes at the measured sizes, and lists the arguments.
 From Python: launch.py works all of that out for any sizes.
 
-The block shapes above were chosen for the sizes in fused.h; the kernel is right for others too, but may not be fastest.
-Fusing is right only for kernels that are independent: neither may read what the other writes.
+The block shapes above were chosen for the sizes in fused.h; for others the kernel is right, but may not be the fastest.
+{_sizes_note(pair)}Fusing is right only for kernels that are independent: neither may read what the other writes.
 """
+
+
+def _sizes_note(pair: Pair) -> str:
+    """A warning where a macro was worked out from sizes: such a source is for those sizes only."""
+    fixed = [
+        f"{slot.prefix}.{name}"
+        for slot in pair.slots
+        for _, value in slot.kernel.defines
+        if isinstance(value, Expression)
+        for name in sorted(value.names & set(slot.sizes))
+    ]
+    if not fixed:
+        return ""
+    names = ", ".join(dict.fromkeys(fixed))
+    return f"Macros in fused.cu were worked out from {names}: keep these as they are in fused.h.\n"

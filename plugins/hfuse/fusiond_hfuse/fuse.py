@@ -17,11 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fusiond.program import DTYPES
+from fusiond.program import DTYPES, Dim3
 from fusiond_hfuse.graph import Argument, Kernel, Parameter, Plan, Side, Slot
-from fusiond_hfuse.includes import HOISTED
+from fusiond_hfuse.includes import HOISTED, without_comments
 from fusiond_hfuse.kernel import define_values
-from fusiond_hfuse.parse import SHADOWS, SHARED
+from fusiond_hfuse.shadows import PASSED, SHADOWED, SHADOWS, SHARED
 
 ARENA = "fusiond_arena"
 ARENA_ALIGNMENT = 16
@@ -36,6 +36,17 @@ _PRELUDE = f"""\
 #define {SHADOWS} \\
     const uint3 threadIdx, const uint3 blockIdx, const dim3 blockDim, const dim3 gridDim, \\
     const fusiond_barrier __syncthreads, void* const {SHARED}
+"""
+
+_HAND_ON = f"""\
+#define {PASSED} {", ".join(SHADOWED)}, {SHARED}
+"""
+
+_UNUSED = """\
+// What only the other kernels of a file called stands unused here.
+#ifdef __CUDACC__
+#pragma nv_diag_suppress 177
+#endif
 """
 
 _POISON = """\
@@ -69,11 +80,14 @@ def write(plan: Plan, version: int) -> str:
     headers = [name for side in by_letter for name in side.slot.kernel.unit.system if name in HOISTED]
     if headers:
         parts.append("".join(f"#include <{name}>\n" for name in dict.fromkeys(headers)))
-    parts.append(_PRELUDE)
+    hands_on = any(PASSED in edit.text for side in plan.sides for edit in side.slot.kernel.parsed.edits)
+    parts.append(_PRELUDE + _HAND_ON if hands_on else _PRELUDE)
+    if any(re.search(r"\bstatic\b", without_comments(side.slot.kernel.unit.text)) for side in plan.sides):
+        parts.append(_UNUSED)
     if any(_needs_cast(argument, parameter) for side in plan.sides for argument, parameter in _signature(side.slot)):
         parts.append(_CAST)
     parts += [_namespace(side) for side in by_letter]
-    parts.append(f"#undef {SHADOWS}\n")
+    parts.append(f"#undef {SHADOWS}\n" + (f"#undef {PASSED}\n" if hands_on else ""))
     parts.append(_kernel(plan, by_letter))
     return "\n".join(parts)
 
@@ -148,25 +162,31 @@ def edited(kernel: Kernel) -> str:
 
 
 def _side(side: Side) -> Iterator[str]:
-    """The function that runs one block of a side, given its thread and block counted from 0."""
+    """The function that runs one block of a side, given its thread and block counted from 0.
+
+    It stands among the user's macros, hence the names: no `block`, no `n`.
+    """
     kernel = side.slot.kernel
-    axes = grid_axes(side.slot)
-    grid = [f"grid_{axis}" for axis in axes]
+    letter = side.slot.letter
+    grid = [f"fusiond_grid_{axis}" for axis in grid_axes(side.slot)]
     parameters = [
-        "const unsigned int thread",
-        "const unsigned int block",
+        "const unsigned int fusiond_thread",
+        "const unsigned int fusiond_block",
         *(f"const unsigned int {name}" for name in grid),
-        "void* const shared",
-        *(_declaration(argument, parameter, argument.name) for argument, parameter in _signature(side.slot)),
+        f"void* const {SHARED}",
+        *(
+            _declaration(argument, parameter, f"{letter}_{argument.name}")
+            for argument, parameter in _signature(side.slot)
+        ),
     ]
     passed = [
-        _index(side),
-        _block_index(len(axes)),
+        _index("fusiond_thread", side.shape),
+        _block_index("fusiond_block", grid),
         f"dim3({', '.join(str(length) for length in side.shape)})",
         f"dim3({', '.join(grid)})",
         "fusiond_barrier()",
-        "shared",
-        *(_passed(argument, parameter) for argument, parameter in _signature(side.slot)),
+        SHARED,
+        *(_passed(argument, parameter, f"{letter}_{argument.name}") for argument, parameter in _signature(side.slot)),
     ]
     yield "__device__ __forceinline__ void fusiond_side("
     yield "    " + ",\n    ".join(parameters) + ")"
@@ -176,22 +196,23 @@ def _side(side: Side) -> Iterator[str]:
     yield "}"
 
 
-def _index(side: Side) -> str:
+def _index(thread: str, shape: Dim3) -> str:
     """threadIdx from the thread's number within its side: x varies fastest."""
-    x, y, z = side.shape
+    x, y, z = shape
     if y == z == 1:
-        return "make_uint3(thread, 0, 0)"
+        return f"make_uint3({thread}, 0, 0)"
     if z == 1:
-        return f"make_uint3(thread % {x}, thread / {x}, 0)"
-    return f"make_uint3(thread % {x}, thread / {x} % {y}, thread / {x * y})"
+        return f"make_uint3({thread} % {x}, {thread} / {x}, 0)"
+    return f"make_uint3({thread} % {x}, {thread} / {x} % {y}, {thread} / {x * y})"
 
 
-def _block_index(axes: int) -> str:
-    if axes == 1:
-        return "make_uint3(block, 0, 0)"
-    if axes == 2:
-        return "make_uint3(block % grid_x, block / grid_x, 0)"
-    return "make_uint3(block % grid_x, block / grid_x % grid_y, block / grid_x / grid_y)"
+def _block_index(block: str, grid: list[str]) -> str:
+    """blockIdx from the block's number, over as many axes as the grid has."""
+    if len(grid) == 1:
+        return f"make_uint3({block}, 0, 0)"
+    if len(grid) == 2:
+        return f"make_uint3({block} % {grid[0]}, {block} / {grid[0]}, 0)"
+    return f"make_uint3({block} % {grid[0]}, {block} / {grid[0]} % {grid[1]}, {block} / {grid[0]} / {grid[1]})"
 
 
 def grid_axes(slot: Slot) -> str:
@@ -216,8 +237,8 @@ def _needs_cast(argument: Argument, parameter: Parameter) -> bool:
     return parameter.dependent and argument.buffer is not None and argument.dtype in ("int64", "uint64")
 
 
-def _passed(argument: Argument, parameter: Parameter) -> str:
-    return f"fusiond_pointer{{{argument.name}}}" if _needs_cast(argument, parameter) else argument.name
+def _passed(argument: Argument, parameter: Parameter, name: str) -> str:
+    return f"fusiond_pointer{{{name}}}" if _needs_cast(argument, parameter) else name
 
 
 # --- the kernel -----------------------------------------------------------------------------------------

@@ -107,6 +107,8 @@ class _Expansion:
                 self._keep(f"#include <{name}>", path, number)
                 return
             found = self._find(name, path, where)
+            if found in self.once:
+                return
             if found in above or found == path:
                 guarded = self.files.get(found, "").count("#ifndef")
                 if not guarded:

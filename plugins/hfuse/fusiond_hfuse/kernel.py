@@ -492,5 +492,14 @@ def thread_counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
         counts = [volume(shape) for shape in block.shapes]
     else:
         counts = [given, *(threads for threads in range(granularity, bound + 1, granularity) if block.shape(threads))]
-    allowed = {threads for threads in counts if threads % WARP == 0 and threads <= bound}
+    allowed = {threads for threads in counts if threads % WARP == 0 and threads <= bound and _launches(slot, threads)}
     return tuple(sorted(allowed, key=lambda threads: (threads != given, threads)))
+
+
+def _launches(slot: Slot, threads: int) -> bool:
+    """Whether the slot's expressions come to a launch at this block size (a grid of `n // block.x` may come to 0)."""
+    shape = slot.kernel.block.shape(threads)
+    try:
+        return shape is not None and shape_of(slot, shape).blocks > 0
+    except RequestError:
+        return False

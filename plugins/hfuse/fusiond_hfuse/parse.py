@@ -22,17 +22,11 @@ from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Rejection
-from fusiond_hfuse import barriers
+from fusiond_hfuse import barriers, shadows
 from fusiond_hfuse.graph import Edit, Parameter, Parsed, Unit
 from fusiond_hfuse.includes import without_comments
+from fusiond_hfuse.shadows import PASSED, SHADOWS, SHARED
 from fusiond_hfuse.stub import STUB, VECTOR_OF
-
-SHADOWED = ("threadIdx", "blockIdx", "blockDim", "gridDim", "__syncthreads")
-"""What the body sees its own version of."""
-SHADOWS = "FUSIOND_SHADOWS"
-"""The macro that stands for the shadow parameters in a fused source."""
-SHARED = "fusiond_shared"
-"""The shadow parameter that holds the side's part of the arena."""
 
 _MAIN = "/fusiond/kernel.cu"
 _STUB = "/fusiond/stub.h"
@@ -56,7 +50,10 @@ def parse_unit(
     or has no such kernel; what is CUDA, but cannot be fused, is a Rejection in the result.
     """
     tree = _tree(unit, defines)
-    return _Reader(unit, tree, name).read(entry, template, where)
+    try:
+        return _Reader(unit, tree, name).read(entry, template, where)
+    except RecursionError:
+        raise RequestError("it is nested too deeply to be read", where=unit.where(1)) from None
 
 
 def _tree(unit: Unit, defines: tuple[tuple[str, str], ...]) -> cindex.TranslationUnit:
@@ -86,11 +83,12 @@ def _spaces(match: re.Match[str]) -> str:
 
 
 def _tolerable(message: str) -> bool:
-    """A CUDA function that the stub lacks, or an overload that it gets wrong: the compiler has the last word."""
+    """A CUDA function that the stub lacks, an overload that it gets wrong, PTX: the compiler has the last word."""
     return bool(
         re.match(r"use of undeclared identifier '?(__\w+|\w+_(sync|rn|rz|ru|rd)|cudaConfigureCall)'?", message)
         or re.match(r"(no matching function for call to|call to) '(__\w+|atomic\w+|min|max)'", message)
         or "cudaConfigureCall" in message
+        or re.search(r"in(line)? (asm|assembly)", message)
     )
 
 
@@ -106,6 +104,9 @@ class _Reader:
         self.rejections: list[Rejection] = []
         self.dynamic = False
         self.static_bytes: int | None = 0
+        self.functions: list[cindex.Cursor] = []
+        self.methods: list[cindex.Cursor] = []
+        self.seeing: frozenset[str] = frozenset()
 
     def read(self, entry: str, template: bool, where: str) -> Parsed:
         top = [each for each in self.tree.cursor.get_children() if _in_main(each)]
@@ -114,13 +115,25 @@ class _Reader:
         for qualified, cursor in kernels:
             if qualified != entry and (cursor.is_definition() or cursor.extent.end.offset > cursor.extent.start.offset):
                 self._remove(cursor)
+        removed = {cursor.hash for qualified, cursor in kernels if qualified != entry}
+        for cursor in top:
+            self._outside(cursor, removed | {each.hash for each in declarations})
+        self.seeing = shadows.seeing(self.functions, _MAIN, _STUB)
+        meeting = shadows.meeting(self.functions, _MAIN, barriers.BARRIER)
         for cursor in declarations:
             self._rewrite(cursor)
+        for function in self.functions:
+            if function.spelling in self.seeing:
+                self._hand_on(function)
+                self._body(function)
+            else:
+                self._static_arrays(function)
+            if function.spelling in meeting and function.is_definition():
+                self.rejections += barriers.early_returns(_body_of(function), meeting, False, self._refusal)
         self._body(body)
-        others = {cursor.hash for qualified, cursor in kernels if qualified != entry}
-        for cursor in top:
-            self._outside(cursor, {body.hash}, others)
-        self.rejections += barriers.early_returns(_body_of(body), self._refusal)
+        for method in self.methods:
+            self._method(method)
+        self.rejections += barriers.early_returns(_body_of(body), meeting, True, self._refusal)
         self.rejections += barriers.forbidden(self.tree, _MAIN, self._refusal)
         self._linkage()
         return Parsed(
@@ -129,7 +142,7 @@ class _Reader:
             edits=tuple(sorted(self.edits, key=lambda edit: (edit.start, edit.end))),
             uses_dynamic_shared=self.dynamic,
             static_shared_bytes=self.static_bytes,
-            barriers=len(list(barriers.calls(body))),
+            barriers=sum(self._own_barriers(each) for each in (body, *self.functions)),
             launch_bound=self._launch_bound(body),
             rejections=tuple(dict.fromkeys(self.rejections)),
         )
@@ -178,24 +191,37 @@ class _Reader:
             for child in parameter.get_children():
                 if child.kind is CursorKind.ANNOTATE_ATTR and child.spelling == "grid_constant":
                     self._edit(child.extent.start.offset, child.extent.end.offset, "")
-        opening = self._opening(cursor)
-        if opening is None:
-            self._refuse("macro", cursor, "the parameter list stands inside a macro")
-        else:
-            self._edit(opening, opening, f"{SHADOWS}, " if parameters else SHADOWS)
-            if not parameters:
-                closing = self.data.index(b")", opening)
-                if self.data[opening:closing].strip() == b"void":
-                    self._edit(opening, closing, "")
+        self._shadow(cursor)
 
-    def _opening(self, cursor: cindex.Cursor) -> int | None:
-        """The offset behind the parenthesis that opens a function's parameter list."""
-        name = cursor.location.offset
-        spelling = cursor.spelling.encode()
-        if self.data[name : name + len(spelling)] != spelling:
-            return None
-        match = re.compile(rb"\s*\(").match(self.data, name + len(spelling))
-        return match.end() if match else None
+    def _hand_on(self, function: cindex.Cursor) -> None:
+        """A function that sees the block gets the shadow parameters; operators cannot."""
+        if function.spelling.startswith("operator"):
+            self._refuse("helper", function, f"`{function.spelling}` sees the block, and can take no more parameters")
+        else:
+            self._shadow(function)
+
+    def _shadow(self, function: cindex.Cursor) -> None:
+        """Put the shadow parameters in front of a function's own."""
+        opening = shadows.behind_parenthesis(self.data, function.location.offset, function.spelling)
+        if opening is None:
+            self._refuse("macro", function, f"the declaration of {function.spelling} stands inside a macro")
+            return
+        parameters = bool(_parameters(function))
+        self._edit(opening, opening, f"{SHADOWS}, " if parameters else SHADOWS)
+        if not parameters:
+            closing = self.data.index(b")", opening)
+            if self.data[opening:closing].strip() == b"void":
+                self._edit(opening, closing, "")
+
+    def _pass(self, reference: cindex.Cursor) -> None:
+        """Hand the shadows on in a call of a function that sees the block."""
+        name = reference.spelling
+        opening = shadows.behind_parenthesis(self.data, reference.location.offset, name)
+        if opening is None:
+            self._refuse("helper", reference, f"{name} sees the block and is named in a macro, or its address is taken")
+            return
+        empty = self.data[opening:].lstrip().startswith(b")")
+        self._edit(opening, opening, PASSED if empty else f"{PASSED}, ")
 
     def _remove(self, cursor: cindex.Cursor) -> None:
         """Take another kernel of the file out; it would not compile without its built-ins, and nobody calls it."""
@@ -224,20 +250,35 @@ class _Reader:
     # --- looking at the text ---
 
     def _body(self, function: cindex.Cursor) -> None:
-        """Shared variables of the kernel, and uses of the built-ins where the shadow parameters do not reach."""
-        for cursor, inside in _walk(function, ()):
+        """Shared variables of a function that sees the block, calls of others, and uses that no shadow reaches."""
+        globals_: dict[str, str] = {}
+        for cursor, inside in shadows.preorder(function):
             if cursor.kind is CursorKind.VAR_DECL and _has(cursor, CursorKind.CUDASHARED_ATTR):
                 self._shared(cursor, inside)
-            elif (
-                cursor.kind is CursorKind.DECL_REF_EXPR and cursor.spelling in SHADOWED and _is_stub(cursor.referenced)
-            ):
-                for outer in inside:
-                    if outer.kind in _RECORDS:
-                        self._refuse("local_type", cursor, f"`{cursor.spelling}` is used in a method of a local type")
-                        break
-                    if outer.kind is CursorKind.LAMBDA_EXPR and self._captures_nothing(outer):
-                        self._refuse("lambda", cursor, f"`{cursor.spelling}` is used in a lambda that captures nothing")
-                        break
+            elif shadows.use(cursor, _STUB):
+                self._reach(cursor, inside)
+            elif cursor.kind is CursorKind.DECL_REF_EXPR and shadows.dynamic_shared(cursor):
+                at = cursor.referenced.location.offset
+                outside = not function.extent.start.offset <= at < function.extent.end.offset
+                if outside and cursor.referenced.type.kind is cindex.TypeKind.INCOMPLETEARRAY:
+                    globals_[cursor.spelling] = cursor.referenced.type.element_type.spelling
+        for reference in shadows.references(function, self.seeing, _MAIN):
+            self._pass(reference)
+        if globals_ and function.is_definition():
+            self.dynamic = True
+            behind = _body_of(function).extent.start.offset + 1
+            lines = [_arena_pointer(element, name) for name, element in sorted(globals_.items())]
+            self._edit(behind, behind, " " + " ".join(lines))
+
+    def _reach(self, cursor: cindex.Cursor, inside: tuple[cindex.Cursor, ...]) -> None:
+        """Refuse a use of a built-in in a scope of its own, where the parameters are not seen."""
+        for outer in inside:
+            if outer.kind in _RECORDS:
+                self._refuse("local_type", cursor, f"`{cursor.spelling}` is used in a method of a local type")
+                return
+            if outer.kind is CursorKind.LAMBDA_EXPR and self._captures_nothing(outer):
+                self._refuse("lambda", cursor, f"`{cursor.spelling}` is used in a lambda that captures nothing")
+                return
 
     def _captures_nothing(self, cursor: cindex.Cursor) -> bool:
         text = self.data[cursor.extent.start.offset : cursor.extent.start.offset + 40]
@@ -245,8 +286,7 @@ class _Reader:
 
     def _shared(self, cursor: cindex.Cursor, inside: tuple[cindex.Cursor, ...]) -> None:
         if cursor.storage_class is not cindex.StorageClass.EXTERN:
-            size = cursor.type.get_size()
-            self.static_bytes = None if size < 0 or self.static_bytes is None else self.static_bytes + size
+            self._static_array(cursor)
             return
         self.dynamic = True
         statement = next((each for each in reversed(inside) if each.kind is CursorKind.DECL_STMT), None)
@@ -259,44 +299,60 @@ class _Reader:
         if not text.startswith("extern") or not text.endswith(";") or len(list(statement.get_children())) != 1:
             self._refuse("extern_shared", cursor, "`extern __shared__` in a macro, or with several names")
             return
-        alignment = re.search(r"(?:__align__|alignas|aligned)\s*\(+\s*(\w+)", text)
+        self._aligned(cursor, text)
+        self._edit(start, end, _arena_pointer(element, cursor.spelling))
+
+    def _aligned(self, cursor: cindex.Cursor, declaration: str) -> None:
+        alignment = re.search(r"(?:__align__|alignas|aligned)\s*\(+\s*(\w+)", declaration)
         if alignment and (not alignment.group(1).isdigit() or int(alignment.group(1)) > 16):
             self._refuse("alignment", cursor, f"`{cursor.spelling}` asks for more than 16 bytes of alignment")
-        # `element` is as written in the source, so that it means in the body what it meant in the declaration.
-        self._edit(start, end, f"{element}* const {cursor.spelling} = reinterpret_cast<{element}*>({SHARED});")
 
-    def _outside(self, cursor: cindex.Cursor, skipped: set[int], removed: set[int]) -> None:
-        """What stands round the kernel: helpers that would see the fused block, variables that the host must set."""
-        if cursor.hash in skipped or cursor.hash in removed:
+    def _static_arrays(self, function: cindex.Cursor) -> None:
+        for cursor, _ in shadows.preorder(function):
+            if cursor.kind is CursorKind.VAR_DECL and _has(cursor, CursorKind.CUDASHARED_ATTR):
+                self._static_array(cursor)
+
+    def _static_array(self, cursor: cindex.Cursor) -> None:
+        size = cursor.type.get_size()
+        self.static_bytes = None if size < 0 or self.static_bytes is None else self.static_bytes + size
+
+    def _outside(self, cursor: cindex.Cursor, skipped: set[int]) -> None:
+        """What stands round the kernel: functions that may see the block, variables that the host must set."""
+        if cursor.hash in skipped:
             return
-        if cursor.kind in _FUNCTIONS:
-            self._helper(cursor)
+        if cursor.kind in (CursorKind.FUNCTION_DECL, CursorKind.FUNCTION_TEMPLATE):
+            self.functions.append(cursor)
+        elif cursor.kind in _FUNCTIONS:
+            self.methods.append(cursor)
         elif cursor.kind is CursorKind.VAR_DECL:
             self._variable(cursor)
         elif cursor.kind in _SCOPES or cursor.kind in _RECORDS:
             for child in cursor.get_children():
-                self._outside(child, skipped, removed)
+                self._outside(child, skipped)
 
-    def _helper(self, function: cindex.Cursor) -> None:
-        for cursor, _ in _walk(function, ()):
-            if cursor.kind is CursorKind.DECL_REF_EXPR and cursor.spelling in SHADOWED and _is_stub(cursor.referenced):
+    def _method(self, method: cindex.Cursor) -> None:
+        """A method cannot be handed the shadows: it is called in too many ways."""
+        for cursor in shadows.below(method):
+            if shadows.use(cursor, _STUB) or shadows.dynamic_shared(cursor):
                 detail = (
-                    f"the function {function.spelling} uses `{cursor.spelling}` itself; this version shadows "
-                    f"the built-ins in the kernel only, so pass it as an argument"
+                    f"the method {method.spelling} uses `{cursor.spelling}`; pass it as an argument, or use a function"
                 )
-                self._refuse("helper", cursor, detail)
-            if cursor.kind is CursorKind.VAR_DECL and _has(cursor, CursorKind.CUDASHARED_ATTR):
-                if cursor.storage_class is cindex.StorageClass.EXTERN:
-                    self._refuse(
-                        "extern_shared", cursor, f"`extern __shared__ {cursor.spelling}` stands outside the kernel"
-                    )
-                else:
-                    size = cursor.type.get_size()
-                    self.static_bytes = None if size < 0 or self.static_bytes is None else self.static_bytes + size
+                self._refuse("method", cursor, detail)
+        for reference in shadows.references(method, self.seeing, _MAIN):
+            detail = f"the method {method.spelling} calls {reference.spelling}, which sees the block; use a function"
+            self._refuse("method", reference, detail)
+        self._static_arrays(method)
 
     def _variable(self, cursor: cindex.Cursor) -> None:
-        if _has(cursor, CursorKind.CUDASHARED_ATTR):
-            self._refuse("extern_shared", cursor, f"the shared variable `{cursor.spelling}` stands outside the kernel")
+        if shadows.dynamic_shared(cursor) and cursor.type.kind is cindex.TypeKind.INCOMPLETEARRAY:
+            start, end = cursor.extent.start.offset, cursor.extent.end.offset
+            if self.data[start : start + 6] != b"extern" or self.data[end : end + 1] != b";":
+                self._refuse("extern_shared", cursor, "`extern __shared__` in a macro, or with several names")
+            else:
+                self._aligned(cursor, self.data[start:end].decode(errors="replace"))
+                self._edit(start, end + 1, "")  # each function that uses it gets a pointer of that name
+        elif _has(cursor, CursorKind.CUDASHARED_ATTR):
+            self._refuse("extern_shared", cursor, f"the shared variable `{cursor.spelling}` stands outside a function")
         elif _has(cursor, CursorKind.CUDACONSTANT_ATTR):
             text = self.data[cursor.extent.start.offset : cursor.extent.end.offset]
             if b"=" not in text and b"{" not in text:
@@ -310,6 +366,9 @@ class _Reader:
             if not element.is_const_qualified():
                 detail = f"`__device__ {cursor.spelling}` keeps its value from run to run; pass a buffer instead"
                 self._refuse("symbol", cursor, detail)
+
+    def _own_barriers(self, function: cindex.Cursor) -> int:
+        return sum(1 for _ in barriers.calls(function, frozenset({barriers.BARRIER})))
 
     def _launch_bound(self, cursor: cindex.Cursor) -> int | None:
         for child in cursor.get_children():
@@ -343,21 +402,21 @@ def _has(cursor: cindex.Cursor, kind: CursorKind) -> bool:
     return any(child.kind is kind for child in cursor.get_children())
 
 
+def _arena_pointer(element: str, name: str) -> str:
+    """The declaration that stands for a dynamic shared array. `element` is as written in the source, so that it means
+    in the body what it meant in the declaration."""
+    alias = ""
+    if "[" in element:  # an array of arrays: a pointer to one of them needs a name for the type
+        alias, element = f"using fusiond_{name} = {element}; ", f"fusiond_{name}"
+    return f"{alias}{element}* const {name} = reinterpret_cast<{element}*>({SHARED});"
+
+
 def _parameters(cursor: cindex.Cursor) -> list[cindex.Cursor]:
     return [child for child in cursor.get_children() if child.kind is CursorKind.PARM_DECL]
 
 
 def _body_of(cursor: cindex.Cursor) -> cindex.Cursor:
     return next(child for child in cursor.get_children() if child.kind is CursorKind.COMPOUND_STMT)
-
-
-def _walk(
-    cursor: cindex.Cursor, inside: tuple[cindex.Cursor, ...]
-) -> Iterator[tuple[cindex.Cursor, tuple[cindex.Cursor, ...]]]:
-    """Every cursor below one, with those that it stands in."""
-    for child in cursor.get_children():
-        yield child, (*inside, cursor)
-        yield from _walk(child, (*inside, cursor))
 
 
 def _kernels(cursors: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, cindex.Cursor]]:
@@ -399,5 +458,5 @@ def _dependent(cursor: cindex.Cursor) -> bool:
         child.kind is CursorKind.TYPE_REF
         and child.referenced is not None
         and child.referenced.kind is CursorKind.TEMPLATE_TYPE_PARAMETER
-        for child in cursor.walk_preorder()
+        for child in shadows.below(cursor)
     )

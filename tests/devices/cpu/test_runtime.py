@@ -54,7 +54,7 @@ def fault_names(file: str) -> list[str]:
 def compile_kernels(folder: Path, file: str, entries: dict[str, str], *, sanitize: bool = False) -> Path:
     symbols = {"coefficients": "coefficients", "tickets": "tickets"} if file == "features.cu" else {}
     source = folder / f"{file}.{'tsan' if sanitize else 'plain'}.cpp"
-    source.write_text(commands.translation_unit(lower((KERNELS / file).read_text()), entries, symbols))
+    source.write_text(commands.translation_unit(lower((KERNELS / file).read_text()), entries, symbols, name=file))
     out = source.with_suffix(".so")
     subprocess.run(commands.kernel(source, out, sanitize=sanitize), check=True)
     return out
@@ -475,7 +475,7 @@ AT_ONCE = {
     "stack": (K.STACK_OVERFLOW, (40, 0, 0), "the thread's stack has overflowed"),
     "wild": (K.ILLEGAL_ADDRESS, (65, 0, 0), "illegal address 0x8"),
     "division": (K.ARITHMETIC, (2, 0, 0), "integer division by zero"),
-    "assertion": (K.TRAP, (9, 0, 0), "assertion `!bad || threadIdx.x != 9` failed at"),
+    "assertion": (K.TRAP, (9, 0, 0), "assertion `!bad || threadIdx.x != 9` failed at faults.cu:"),
     "trap": (K.TRAP, (1, 0, 0), "__trap()"),
 }
 FINE = ("lanes_return_before_counted", "warp_returns_before_syncthreads")

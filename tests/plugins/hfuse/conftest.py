@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fusiond_hfuse import plugin
+from fusiond_hfuse.strategy import Hfuse
 from numpy.typing import NDArray
 
 from fusiond import jobs
 from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu.lower import lower
 from fusiond.fills import initial
-from fusiond.model import Analysis, DeviceLimits, Job, Workload
+from fusiond.model import Analysis, DeviceLimits, Workload
 from fusiond.program import Launch, Pointer, Program, Source
 from fusiond.registry import Registry
 from fusiond.strategy import Target
-from fusiond_hfuse import plugin
-from fusiond_hfuse.strategy import Hfuse
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -32,8 +32,6 @@ CPU = DeviceLimits(
     threads_per_sm=1024, blocks_per_sm=1,
 )  # fmt: skip
 """As the cpu device says of itself: registers mean nothing there."""
-
-SMALL = {"hist.n": 20_000, "maxpool.channels": 2, "maxpool.height": 200, "maxpool.width": 150}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -186,6 +184,163 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return compare
 
 
-def job_of(text: str) -> Job:
-    (job,) = jobs.read("job.yaml", text)
-    return job
+# --- kernels that have what the catalogue's lack --------------------------------------------------------
+
+TILES = """\
+#include <stdint.h>
+#include "shared/square.cuh"
+#define LANES (blockDim.x * blockDim.y)
+#define SYNC() __syncthreads()
+namespace tiles {
+__constant__ float scale = 0.5f;
+// Sums squares of a tile; every block of a two-dimensional grid writes one number.
+template <typename T, int Most>
+__global__ void __launch_bounds__(Most) sum(T* __restrict__ partial, const T* x, int64_t n)
+{
+    __shared__ T lane[Most];
+    const unsigned me = threadIdx.y * blockDim.x + threadIdx.x;
+    const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
+    if (block * 3 > gridDim.x * gridDim.y * 3) return;
+    T mine = 0;
+    for (int64_t i = block * LANES + me; i < n; i += LANES * gridDim.x * gridDim.y) mine += square(x[i]);
+    lane[me] = mine;
+    SYNC();
+    for (unsigned half = LANES / 2; half > 0; half /= 2) {
+        if (me < half) lane[me] += lane[me + half];
+        SYNC();
+    }
+    if (me == 0) partial[block] = lane[0] * T(scale);
+}
+}
+extern "C" __global__ void unrelated(int* p) { p[threadIdx.x] = 1; }
+"""
+TILES_YAML = """\
+kernel: tiles
+source: tiles.cu
+entry: tiles::sum
+instance: "tiles::sum<double, 512>"
+sizes: {n: 3001, across: 3, down: 5}
+arguments:
+  - {name: partial, dtype: float64, elements: across * down, role: output}
+  - {name: x, dtype: float64, elements: n, role: input, fill: {integers: [-9, 9]}}
+  - {name: n, dtype: int64, value: n}
+block: {shape: [16, 8], tune: x}
+grid: [across, down]
+"""
+SHIFT = """\
+#pragma once
+#include "shared/square.cuh"
+#define LANES 7
+// Reverses cells within a block through dynamic shared memory; blocks and threads have three dimensions.
+__global__ void reverse(int *out, const int *in, const unsigned char *key)
+{
+    extern __shared__ int cells[];
+    const int count = blockDim.x * blockDim.y * blockDim.z;
+    const int me = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+    const int base = ((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * count;
+    cells[me] = in[base + me] + square(int(key[0])) + LANES;
+    __syncthreads();
+    auto other = [=] { return count - 1 - me; };
+    out[base + me] = cells[other()] * BLOCK + threadIdx.z;
+}
+"""
+SHIFT_YAML = """\
+kernel: reverse
+source: reverse.cu
+entry: reverse
+defines: {BLOCK: "block.x * block.y * block.z", UNUSED: "float"}
+sizes: {gx: 2, gy: 3, gz: 2}
+arguments:
+  - {name: out, dtype: int32, elements: gx * gy * gz * 64, role: output}
+  - {name: in, dtype: int32, elements: gx * gy * gz * 64, role: input, fill: iota}
+  - {name: key, dtype: uint8, elements: 1, role: input, fill: {constant: 3}}
+block: {shape: [8, 4, 2]}
+grid: [gx, gy, gz]
+shared: 4 * block.x * block.y * block.z
+"""
+SQUARE = """\
+#pragma once
+template <typename T> __device__ inline T square(T value) { return value * value; }
+static __device__ int never_called(int value) { return value; }
+"""
+
+EARLY = """\
+__global__ void early(float* out, const float* x, int n)
+{
+    extern __shared__ float cells[];
+    if (blockIdx.x * blockDim.x >= n) return;
+    cells[threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
+    __syncthreads();
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i % 3 == 0) return;
+    out[i] = cells[blockDim.x - 1 - threadIdx.x];
+}
+"""
+EARLY_YAML = """\
+kernel: early
+source: early.cu
+entry: early
+sizes: {n: 1024}
+arguments:
+  - {name: out, dtype: float32, elements: n, role: inout, fill: zeros}
+  - {name: x, dtype: float32, elements: n, role: input, fill: {uniform: [0, 1]}}
+  - {name: n, dtype: int32, value: n}
+block: {shapes: [[128], [256], [512]]}
+grid: [3 + n // block.x]
+shared: 4 * block.x
+"""
+BLOCK_SUM = """\
+#define thread threadIdx.x
+#define block blockIdx.x
+extern __shared__ double pool[];
+__device__ int lane();
+template <typename T> __device__ T warp_sum(T v)
+{
+    for (int o = 16; o; o /= 2) v += __shfl_xor_sync(0xffffffffu, v, o);
+    return v;
+}
+template <typename T> __device__ T block_sum(T v)
+{
+    v = warp_sum<T>(v);
+    if (lane() == 0) pool[threadIdx.x / 32] = v;
+    __syncthreads();
+    if (threadIdx.x == 0) for (unsigned w = 1; w < blockDim.x / 32; ++w) v += T(pool[w]);
+    return v;
+}
+__device__ int lane() { return threadIdx.x % 32; }
+template <typename T> __global__ void sums(T* out, const T* x, int N)
+{
+    const int n = N;
+    T v = 0;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) v += x[i];
+    v = block_sum<T>(v);
+    if (thread == 0) out[block] = v + lane ();
+}
+"""
+BLOCK_SUM_YAML = """\
+kernel: sums
+source: sums.cu
+entry: sums
+instance: "sums<long>"
+sizes: {n: 4001, blocks: 5}
+arguments:
+  - {name: out, dtype: int64, elements: blocks, role: output}
+  - {name: x, dtype: int64, elements: n, role: input, fill: {integers: [-1000, 1000]}}
+  - {name: n, dtype: int32, value: n}
+block: {shape: [256], tune: x}
+grid: [blocks]
+shared: 8 * ceil_div(block.x, 32)
+"""
+
+
+@pytest.fixture
+def zoo(tmp_path: Path, kernel_file: Callable[..., str]) -> dict[str, str]:
+    """Name -> what a job calls the kernel."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "square.cuh").write_text(SQUARE)
+    return {
+        "tiles": kernel_file("tiles", TILES, TILES_YAML),
+        "reverse": kernel_file("reverse", SHIFT, SHIFT_YAML),
+        "early": kernel_file("early", EARLY, EARLY_YAML),
+        "sums": kernel_file("sums", BLOCK_SUM, BLOCK_SUM_YAML),
+    }

@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from fusiond_hfuse import partition, verify
 
 from fusiond.devices.cpu.native import Fault
 from fusiond.model import Config
 from fusiond.program import Program, Scalar
-from fusiond_hfuse import partition, verify
 
 CONFIG = Config.of({"kind": "horizontal", "threads.a": 256, "threads.b": 384, "order": "ab"})
 SIZES = {"a.n": 30_000, "b.n": 7_000, "a.bins": 18, "b.bins": 40}
@@ -88,7 +88,7 @@ def _with_grids(program: Program, a: int, b: int):
 
 @pytest.mark.parametrize("offset", [0, 16, 64, 72, 96])
 def test_a_wrong_offset_is_noticed(runner, strategy, pair, offset):
-    """Slot a has 72 bytes, so b's begin at 80: lower ones overlap, 72 is not aligned, at 96 the arena ends too early."""
+    """Slot a has 72 bytes, so b's begin at 80: lower ones overlap, 72 is not aligned, at 96 the arena is too short."""
     analysis, program = pair
     assert program.steps[0].arguments[-1].value == 80
     mutant = with_offset(program, offset)

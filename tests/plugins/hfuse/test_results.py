@@ -86,7 +86,7 @@ def test_the_odd_sizes_of_the_catalogue(analyse, strategy, same, parse):
 
 @pytest.mark.parametrize("config", [horizontal(512, 128, "ba"), horizontal(256, 768), vertical(384)], ids=str)
 def test_a_kernel_with_itself_on_different_data(analyse, strategy, same, runner, config):
-    """Grids of 7 x 512 and 13 x 512 values come to coprime numbers of blocks, and both sides have a part of the arena."""
+    """7 and 13 blocks at 512 threads, coprime at others too; both sides have a part of the arena."""
     analysis = analyse("hist", "hist", sizes={"a.n": 3_500, "b.n": 6_600, "a.bins": 20, "b.bins": 33})
     program = emitted(strategy, analysis, config)
     same(program, strategy.unfused(analysis, config))
@@ -95,96 +95,10 @@ def test_a_kernel_with_itself_on_different_data(analyse, strategy, same, runner,
     np.testing.assert_array_equal(got["b.counts"], histogram(fill(program.buffer("b.x"), 1), 33))
 
 
-TILES = """\
-#include <stdint.h>
-#include "shared/square.cuh"
-#define LANES (blockDim.x * blockDim.y)
-#define SYNC() __syncthreads()
-namespace tiles {
-__constant__ float scale = 0.5f;
-// Sums squares of a tile; every block of a two-dimensional grid writes one number.
-template <typename T, int Most>
-__global__ void __launch_bounds__(Most) sum(T* __restrict__ partial, const T* x, int64_t n)
-{
-    __shared__ T lane[Most];
-    const unsigned me = threadIdx.y * blockDim.x + threadIdx.x;
-    const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
-    if (block * 3 > gridDim.x * gridDim.y * 3) return;
-    T mine = 0;
-    for (int64_t i = block * LANES + me; i < n; i += LANES * gridDim.x * gridDim.y) mine += square(x[i]);
-    lane[me] = mine;
-    SYNC();
-    for (unsigned half = LANES / 2; half > 0; half /= 2) {
-        if (me < half) lane[me] += lane[me + half];
-        SYNC();
-    }
-    if (me == 0) partial[block] = lane[0] * T(scale);
-}
-}
-extern "C" __global__ void unrelated(int* p) { p[threadIdx.x] = 1; }
-"""
-TILES_YAML = """\
-kernel: tiles
-source: tiles.cu
-entry: tiles::sum
-instance: "tiles::sum<double, 512>"
-sizes: {n: 3001, across: 3, down: 5}
-arguments:
-  - {name: partial, dtype: float64, elements: across * down, role: output}
-  - {name: x, dtype: float64, elements: n, role: input, fill: {integers: [-9, 9]}}
-  - {name: n, dtype: int64, value: n}
-block: {shape: [16, 8], tune: x}
-grid: [across, down]
-"""
-SHIFT = """\
-#pragma once
-#include "shared/square.cuh"
-#define LANES 7
-// Reverses cells within a block through dynamic shared memory; blocks and threads have three dimensions.
-__global__ void reverse(int *out, const int *in, const unsigned char *key)
-{
-    extern __shared__ int cells[];
-    const int count = blockDim.x * blockDim.y * blockDim.z;
-    const int me = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-    const int base = ((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * count;
-    cells[me] = in[base + me] + square(int(key[0])) + LANES;
-    __syncthreads();
-    auto other = [=] { return count - 1 - me; };
-    out[base + me] = cells[other()] * BLOCK + threadIdx.z;
-}
-"""
-SHIFT_YAML = """\
-kernel: reverse
-source: reverse.cu
-entry: reverse
-defines: {BLOCK: "block.x * block.y * block.z", UNUSED: "float"}
-sizes: {gx: 2, gy: 3, gz: 2}
-arguments:
-  - {name: out, dtype: int32, elements: gx * gy * gz * 64, role: output}
-  - {name: in, dtype: int32, elements: gx * gy * gz * 64, role: input, fill: iota}
-  - {name: key, dtype: uint8, elements: 1, role: input, fill: {constant: 3}}
-block: {shape: [8, 4, 2]}
-grid: [gx, gy, gz]
-shared: 4 * block.x * block.y * block.z
-"""
-SQUARE = """\
-#pragma once
-template <typename T> __device__ inline T square(T value) { return value * value; }
-static __device__ int never_called(int value) { return value; }
-"""
-
-
-@pytest.fixture
-def zoo(tmp_path, kernel_file):
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / "square.cuh").write_text(SQUARE)
-    return kernel_file("tiles", TILES, TILES_YAML), kernel_file("reverse", SHIFT, SHIFT_YAML)
-
-
 @pytest.mark.parametrize("config", [horizontal(64, 128), horizontal(64, 512, "ba")], ids=str)
 def test_shapes_templates_headers_macros_and_static_shared_memory(analyse, strategy, same, runner, zoo, config):
-    """Two- and three-dimensional blocks and grids of 15 and 12 blocks, one header in both, macros of one name in both."""
-    analysis = analyse(*zoo)
+    """Two and three dimensions, grids of 15 and 12 blocks, one header and one macro name in both."""
+    analysis = analyse(zoo["tiles"], zoo["reverse"])
     assert analysis.rejections == ()
     program = emitted(strategy, analysis, config)
     same(program, strategy.unfused(analysis, config))
@@ -197,41 +111,26 @@ def test_shapes_templates_headers_macros_and_static_shared_memory(analyse, strat
 
 
 def test_a_two_dimensional_kernel_beside_a_catalogue_one(analyse, strategy, same, zoo):
-    analysis = analyse(zoo[0], "hist", sizes={"hist.n": 9_999})
+    analysis = analyse(zoo["tiles"], "hist", sizes={"hist.n": 9_999})
     for config in (horizontal(384, 256), vertical(512)):
         same(emitted(strategy, analysis, config), strategy.unfused(analysis, config))
 
 
-EARLY = """\
-__global__ void early(float* out, const float* x, int n)
-{
-    extern __shared__ float cells[];
-    if (blockIdx.x * blockDim.x >= n) return;
-    cells[threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
-    __syncthreads();
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i % 3 == 0) return;
-    out[i] = cells[blockDim.x - 1 - threadIdx.x];
-}
-"""
-EARLY_YAML = """\
-kernel: early
-source: early.cu
-entry: early
-sizes: {n: 1024}
-arguments:
-  - {name: out, dtype: float32, elements: n, role: inout, fill: zeros}
-  - {name: x, dtype: float32, elements: n, role: input, fill: {uniform: [0, 1]}}
-  - {name: n, dtype: int32, value: n}
-block: {shapes: [[128], [256], [512]]}
-grid: [3 + n // block.x]
-shared: 4 * block.x
-"""
-
-
-def test_early_returns_that_harm_nobody(analyse, strategy, same, kernel_file):
+def test_early_returns_that_harm_nobody(analyse, strategy, same, zoo):
     """A whole block returns before the barrier, single threads behind it; the other side goes on."""
-    analysis = analyse(kernel_file("early", EARLY, EARLY_YAML), "hist", sizes={"hist.n": 5_000})
+    analysis = analyse(zoo["early"], "hist", sizes={"hist.n": 5_000})
     assert analysis.rejections == ()
     for config in (horizontal(256, 384), horizontal(512, 128, "ba"), vertical(128)):
         same(emitted(strategy, analysis, config), strategy.unfused(analysis, config))
+
+
+@pytest.mark.parametrize("config", [horizontal(256, 384), horizontal(768, 128, "ba"), vertical(640)], ids=str)
+def test_helpers_that_see_the_block_are_handed_the_shadows(analyse, strategy, same, runner, zoo, config):
+    """A reduction in helper functions, with a barrier, a file-wide dynamic array, and a forward declaration, twice."""
+    analysis = analyse(zoo["sums"], zoo["sums"], sizes={"a.n": 4001, "b.n": 2999, "b.blocks": 7})
+    assert analysis.rejections == ()
+    program = emitted(strategy, analysis, config)
+    same(program, strategy.unfused(analysis, config))
+    got = runner.run(program)
+    assert got["a.out"].sum() == fill(program.buffer("a.x"), 1).sum()
+    assert got["b.out"].sum() == fill(program.buffer("b.x"), 1).sum()

@@ -1,0 +1,52 @@
+# Two commands for newcomers: `make demo` and `make test`. Both set up everything in .venv first.
+# What has to be there already: Linux, Python 3.11 or later (with venv), make, g++. A GPU and nvcc are used where they are.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help install demo test fast lint format bench clean
+
+help:
+	@echo "make demo     tune a pair of kernels with the daemon, from nothing to the answer"
+	@echo "make test     lint, types and all tests"
+	@echo "make fast     the tests that a developer runs all the time"
+	@echo "make lint     ruff, mypy, import-linter"
+	@echo "make format   ruff's formatter"
+	@echo "make bench    benchmarks/ (figures beside the alternative, as ratios)"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v g++ >/dev/null || { echo "g++ is missing (Debian, Ubuntu: apt install g++)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or later is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	@PATH="$(abspath $(BIN)):$$PATH" sh tools/demo.sh
+
+test: lint
+	$(BIN)/pytest -n 2 --dist worksteal
+
+fast: $(STAMP)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,89 @@
+"""One GPU in the child process: its context (PyCUDA's), its sensors, and Programs on it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fusiond.devices.base import Loaded
+from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
+from fusiond.devices.cuda.failures import named
+from fusiond.devices.cuda.gate import Gate
+from fusiond.devices.cuda.loaded import CudaProgram
+from fusiond.devices.cuda.nvml import Sensors
+from fusiond.devices.cuda.provider import NO_DRIVER, NO_PYCUDA, describe
+from fusiond.errors import DeviceError
+from fusiond.model import DeviceState
+from fusiond.program import Program
+
+
+class CudaExecutor:
+    """`fusiond.devices.base.Executor` for one GPU. Its context is current from `open` to `close`."""
+
+    def __init__(self, cuda: Any, driver: Driver, index: int, sensors: Sensors | None = None) -> None:
+        """`cuda` is the module `pycuda.driver`, started. DeviceError when the device is not there."""
+        if index >= driver.count():
+            raise DeviceError(f"cuda:{index}: the driver shows {driver.count()} GPUs")
+        info = describe(driver, index)
+        if info is None:
+            raise DeviceError(f"cuda:{index}: {driver.name(index)} is older than compute capability 7.5")
+        self._cuda, self._driver = cuda, driver
+        self._limits = info.limits
+        self._sensors = sensors or Sensors(info.uuid)
+        self._gate: Gate | None = None
+        self._flush: Any = None
+        self._context: Any = cuda.Device(index).make_context()
+        try:
+            with named("loading the gate"):
+                self._gate = Gate(cuda)
+        except BaseException:
+            self.close()
+            raise
+        # Twice the second-level cache, so that nothing of a Program stays in it.
+        self._flush_bytes = 2 * driver.attribute(index, Attribute.L2_CACHE_BYTES)
+
+    @classmethod
+    def open(cls, index: int) -> CudaExecutor:
+        """With the PyCUDA and the driver of this machine. DeviceError with the remedy when one is missing."""
+        try:
+            driver = Driver()
+        except DriverMissing as problem:
+            raise DeviceError(f"cuda:{index}: {problem}: {NO_DRIVER}") from None
+        try:
+            import pycuda.driver as cuda  # heavy, optional, and only ever here
+        except ImportError as problem:
+            raise DeviceError(f"cuda:{index}: {problem}; {NO_PYCUDA}") from None
+        cuda.init()
+        try:
+            executor = cls(cuda, driver, index)
+        except DriverError as problem:
+            raise DeviceError(f"cuda:{index}: {problem}") from None
+        atexit.register(executor.close)  # PyCUDA aborts a process that ends with a context on its stack
+        return executor
+
+    def load(self, program: Program, binaries: Mapping[str, Path]) -> Loaded:
+        assert self._gate is not None
+        return CudaProgram(self._cuda, self._driver, self._limits, self._gate, program, binaries)
+
+    def state(self) -> DeviceState:
+        return self._sensors.state()
+
+    def flush_cache(self) -> None:
+        with named("flushing the cache"):
+            if self._flush is None:
+                self._flush = self._cuda.mem_alloc(max(1, self._flush_bytes))
+            self._cuda.memset_d8(int(self._flush), 0, max(1, self._flush_bytes))
+            self._cuda.Context.synchronize()
+
+    def close(self) -> None:
+        """Leave the context; may be called twice. After a crash the driver refuses, which is no news."""
+        context, self._context = self._context, None
+        if context is None:
+            return
+        self._flush = self._gate = None
+        context.pop()
+        with contextlib.suppress(self._cuda.Error):
+            context.detach()

@@ -1,0 +1,344 @@
+"""One Program on a GPU: checked runs, and samples of its counted span.
+
+Two clocks. `device`: all is enqueued behind a gate, and two events take the time; nothing of the host is in it.
+`wall`: where the host has work inside the span (calls, allocations, copies that block), the steps are issued by a
+loop in C and the wall clock takes the time, with the device idle at both ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fusiond.cuda.entries import EntryName, EntryTable, read_table
+from fusiond.cuda.occupancy import launch_problem
+from fusiond.devices.base import Array, ExecutionError
+from fusiond.devices.cuda import arguments, loop
+from fusiond.devices.cuda.driver import Driver, DriverError, Graph
+from fusiond.devices.cuda.failures import named
+from fusiond.devices.cuda.gate import Gate
+from fusiond.devices.cuda.issue import Issuer, Streams, holds_up_the_host
+from fusiond.devices.cuda.memory import ProgramMemory
+from fusiond.devices.host import HostLibrary
+from fusiond.model import DeviceLimits, Outcome
+from fusiond.program import HostCall, Launch, Program, SourceKind, problems
+
+log = logging.getLogger(__name__)
+
+STEPS_BEHIND_A_GATE = 256
+"""A quarter of what a launch queue holds; a fuller one would block the host that is to open the gate."""
+_ATTEMPTS = 3
+
+
+class CudaProgram:
+    """`fusiond.devices.base.Loaded` for a GPU."""
+
+    def __init__(
+        self,
+        cuda: Any,
+        driver: Driver,
+        limits: DeviceLimits,
+        gate: Gate,
+        program: Program,
+        binaries: Mapping[str, Path],
+    ) -> None:
+        self.program = program
+        self._cuda, self._driver, self._limits, self._gate = cuda, driver, limits, gate
+        self._binaries = binaries
+        self._graph: Graph | None = None
+        self._loop: loop.TimedLoop | None = None
+        self._loop_modules: list[int] = []
+        self._loop_sought = False
+        self._modules: dict[str, Any] = {}
+        self._tables: dict[str, EntryTable] = {}
+        self._hosts: dict[str, HostLibrary] = {}
+        broken = problems(program)
+        if broken:  # a bundle may have been edited by hand
+            raise ExecutionError(Outcome.LAUNCH_REFUSED, broken[0])
+        self._load_sources()
+        kernels = self._kernels()
+        with named("allocating the buffers"):
+            self._memory = ProgramMemory(cuda, program, self._symbols())
+        try:
+            self._streams = Streams(cuda, [step.stream for step in program.steps])
+            counted = [index for index, step in enumerate(program.steps) if step.counted]
+            self._before = program.steps[: counted[0]]
+            self._body = program.steps[counted[0] : counted[-1] + 1]
+            self._after = program.steps[counted[-1] + 1 :]
+            parts = (self._before, self._body, self._after) if program.issue == "graph" else (program.steps,)
+            self._issuer = Issuer(cuda, program, self._memory, self._streams, kernels, self._hosts, parts)
+            held_up = any(holds_up_the_host(step, program, self._memory) for step in self._body)
+            if program.issue == "graph":
+                self._capture(held_up)
+            self.clock = "wall" if held_up or program.host_sensitive else "device"
+            """Which clock `sample_us` reads. It may be set to `wall`, to compare with a Program that needs it."""
+        except BaseException:
+            self.close()
+            raise
+
+    # --- buffers ----------------------------------------------------------------------------------------
+
+    def write(self, buffer: str, data: Array) -> None:
+        with named(f"writing {buffer!r}"):
+            self._memory.write(buffer, data)
+
+    def read(self, buffer: str) -> Array:
+        with named(f"reading {buffer!r}"):
+            return self._memory.read(buffer)
+
+    def snapshot(self) -> None:
+        with named("keeping a copy of the inout buffers"):
+            self._memory.snapshot()
+
+    def restore(self) -> None:
+        with named("restoring the inout buffers"):
+            self._memory.restore()
+
+    def broken_guards(self) -> tuple[str, ...]:
+        with named("reading the guard zones"):
+            return self._memory.broken_guards()
+
+    # --- running ----------------------------------------------------------------------------------------
+
+    def run(self, *, seed: int, checked: bool) -> None:
+        """All steps once. A GPU has no adversarial schedule to draw from `seed`; `checked` keeps the plan's own
+        allocations between guard zones and poisons them when they are freed."""
+        if checked:
+            self._issuer.poison_unallocated()
+        try:
+            self._issuer.issue(self._before, checked=checked)
+            self._enqueue_body(checked=checked)
+            self._issuer.issue(self._after, checked=checked)
+            self._wait()
+        finally:
+            self._issuer.release()
+
+    def sample_us(self, repeats: int) -> float:
+        if self.clock == "wall":
+            return sum(self._wall_us() for _ in range(repeats)) / repeats
+        # What is not counted stands outside the events, so that such a plan has one pair of them for every run.
+        together = 1 if self._before or self._after else max(1, STEPS_BEHIND_A_GATE // len(self._body))
+        total, left = 0.0, repeats
+        while left > 0:
+            runs = min(together, left)
+            total += self._device_us(runs)
+            left -= runs
+        return total / repeats
+
+    def close(self) -> None:
+        """Frees everything; driver errors are not raised (after a crash nothing can be freed, and the child goes)."""
+        with contextlib.suppress(ExecutionError), named("closing"):
+            if self._graph is not None:
+                self._driver.destroy_graph(self._graph)
+            if self._loop is not None:
+                self._loop.close()
+            for module in self._loop_modules:
+                self._driver.unload_module(module)
+            self._memory.free()
+        self._graph, self._loop = None, None
+        self._loop_modules.clear()
+        self._modules.clear()
+
+    # --- timing -----------------------------------------------------------------------------------------
+
+    def _device_us(self, runs: int) -> float:
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self.restore()
+            span = self._gated_us(runs)
+            if not self._gate.gave_up:
+                return span
+        log.warning("%s: the gate always opened by itself; the host's time is in the sample", self.program.name)
+        return span
+
+    def _gated_us(self, runs: int) -> float:
+        lead = self._streams.lead
+        with named("timing"):
+            self._issuer.issue(self._before)
+            self._wait()
+            begin, end = self._cuda.Event(), self._cuda.Event()
+            self._gate.close(lead)
+            try:
+                begin.record(lead)
+                for _ in range(runs):
+                    self._streams.fork()
+                    self._enqueue_body(checked=False)
+                    self._streams.join()
+                end.record(lead)
+            finally:
+                self._gate.open()
+            end.synchronize()
+            span = float(end.time_since(begin)) * 1000
+            self._issuer.issue(self._after)
+            self._wait()
+        return span
+
+    def _wall_us(self) -> float:
+        if self._graph is None and not self._loop_sought:
+            self._loop_sought = True
+            self._loop = self._timed_loop()
+        with named("timing"):
+            self._cuda.Context.synchronize()  # copies that restored the buffers may still be under way
+        if self._loop is not None:
+            with named("timing"):
+                return self._loop.span_us()
+        try:
+            self._issuer.issue(self._before)
+            self._wait()
+            begun = time.perf_counter_ns()
+            self._enqueue_body(checked=False)
+            self._wait()
+            span = (time.perf_counter_ns() - begun) / 1000
+            self._issuer.issue(self._after)
+            self._wait()
+        finally:
+            self._issuer.release()
+        return span
+
+    def _enqueue_body(self, *, checked: bool) -> None:
+        if self._graph is None:
+            self._issuer.issue(self._body, checked=checked)
+        else:
+            with named("launching the graph"):
+                self._streams.join()
+                self._driver.launch_graph(self._graph, self._streams.lead.handle)
+                self._streams.fork()
+
+    def _wait(self) -> None:
+        with named("running"):
+            self._streams.synchronize()
+
+    # --- loading ----------------------------------------------------------------------------------------
+
+    def _load_sources(self) -> None:
+        for source in self.program.sources:
+            path = self._binaries.get(source.name)
+            if path is None:
+                raise ExecutionError(Outcome.BUILD_FAILED, f"there is no binary of source {source.name!r}")
+            try:
+                if source.kind is SourceKind.HOST:
+                    self._hosts[source.name] = HostLibrary(path)
+                    continue
+                self._tables[source.name] = read_table(path)
+                image = path.read_bytes()
+            except (OSError, ValueError) as problem:
+                raise ExecutionError(Outcome.BUILD_FAILED, f"source {source.name!r}: {problem}") from None
+            with named(f"loading source {source.name!r}"):
+                self._modules[source.name] = self._cuda.module_from_buffer(image)
+
+    def _kernels(self) -> dict[tuple[str, str], tuple[Any, EntryName]]:
+        """Every kernel that is launched, allowed the shared memory that its launches ask for."""
+        found: dict[tuple[str, str], tuple[Any, EntryName]] = {}
+        attribute = self._cuda.function_attribute
+        for step in self.program.steps:
+            if not isinstance(step, Launch):
+                continue
+            name = step.source, step.entry
+            if name not in found:
+                entry = self._tables[step.source].entries.get(step.entry)
+                if entry is None:
+                    raise ExecutionError(Outcome.BUILD_FAILED, f"the binary of {step.source!r} has no {step.entry}")
+                with named(f"loading {step.entry}"):
+                    found[name] = self._modules[step.source].get_function(entry.mangled), entry
+            function, entry = found[name]
+            arguments.check(step, tuple(each.size_bytes for each in entry.parameters))
+            with named(f"step {step.name!r}"):
+                static = function.get_attribute(attribute.SHARED_SIZE_BYTES)
+                registers = function.get_attribute(attribute.NUM_REGS)
+                most = function.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
+            threads = step.block[0] * step.block[1] * step.block[2]
+            problem = launch_problem(self._limits, registers, static + step.shared_bytes, threads)
+            if problem is None and threads > most:
+                problem = f"{threads} threads per block, {step.entry} allows {most} (its registers or launch bounds)"
+            if problem is not None:
+                raise ExecutionError(Outcome.LAUNCH_REFUSED, f"step {step.name!r}: {problem}")
+        for (source, text), (function, _) in found.items():
+            most_shared = self._most_shared(source, text)
+            if most_shared:
+                with named(f"giving {text} {most_shared} bytes of shared memory"):
+                    function.set_attribute(attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, most_shared)
+        return found
+
+    def _most_shared(self, source: str, entry: str) -> int:
+        """The most dynamic shared memory that a launch of this kernel asks for, in bytes."""
+        return max(
+            step.shared_bytes
+            for step in self.program.steps
+            if isinstance(step, Launch) and (step.source, step.entry) == (source, entry)
+        )
+
+    def _symbols(self) -> dict[str, tuple[int, int]]:
+        """Buffer -> address and size of the module's variable that it is."""
+        found = {}
+        for buffer in self.program.buffers:
+            if buffer.symbol is None:
+                continue
+            source, _, symbol = buffer.symbol.partition(":")
+            table = self._tables.get(source)
+            mangled = table.symbols.get(symbol) if table else None
+            if mangled is None:
+                raise ExecutionError(Outcome.BUILD_FAILED, f"source {source!r} does not list the symbol {symbol!r}")
+            with named(f"looking for {buffer.symbol}"):
+                address, size = self._modules[source].get_global(mangled)
+            found[buffer.name] = int(address), int(size)
+        return found
+
+    def _capture(self, held_up: bool) -> None:
+        """The counted part as a CUDA graph."""
+        if held_up:
+            raise ExecutionError(
+                Outcome.LAUNCH_REFUSED, "a CUDA graph holds no host calls, allocations or copies of pageable memory"
+            )
+        lead = self._streams.lead
+        with named("capturing the graph"):
+            self._driver.begin_capture(lead.handle)
+            try:
+                self._streams.fork()
+                self._issuer.issue(self._body)
+                self._streams.join()
+            except BaseException:
+                with contextlib.suppress(DriverError):
+                    self._driver.end_capture(lead.handle)
+                raise
+            self._graph = self._driver.end_capture(lead.handle)
+
+    def _timed_loop(self) -> loop.TimedLoop | None:
+        """The loop in C; None where Python has to do."""
+        if any(buffer.symbol is not None for buffer in self.program.buffers):
+            return None  # the loop loads kernels a second time, and would have other variables
+        try:
+            library = loop.loop_library()
+            hosts = {
+                source.name: loop.HostFunctions(source, self._binaries[source.name])
+                for source in self.program.sources
+                if source.kind is SourceKind.HOST
+            }
+        except LookupError as problem:
+            log.warning("%s: %s, so Python's own time is in the samples", self.program.name, problem)
+            return None
+        for step in self.program.steps:
+            if isinstance(step, HostCall):
+                arguments.check(step, hosts[step.source].sizes(step.entry))
+        with named("preparing the loop"):
+            kernels = self._handles()
+            numbers = {number: index for index, number in enumerate(self._streams.by_number)}
+            handles = [stream.handle for stream in self._streams.by_number.values()]
+            return loop.TimedLoop(library, self._driver, self.program, self._memory, kernels, hosts, handles, numbers)
+
+    def _handles(self) -> dict[str, int]:
+        """Step -> handle of its kernel. PyCUDA shows none, so the loop loads the binaries for itself."""
+        modules = {name: self._driver.load_module(self._binaries[name].read_bytes()) for name in self._tables}
+        self._loop_modules = list(modules.values())
+        return {
+            step.name: self._driver.function(
+                modules[step.source],
+                self._tables[step.source].entries[step.entry].mangled,
+                dynamic_shared_bytes=self._most_shared(step.source, step.entry),
+            )
+            for step in self.program.steps
+            if isinstance(step, Launch)
+        }

@@ -1,0 +1,20 @@
+"""`python -m fusiond.devices.cuda.run BUNDLE [--inputs X.npz] [--outputs Y.npz]`: a bundle on a GPU.
+
+NumPy and PyCUDA are all that it needs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from fusiond.devices import run
+from fusiond.devices.cuda.executor import CudaExecutor
+from fusiond.devices.cuda.provider import index_of
+
+
+def main(argv: list[str]) -> int:
+    return run.main(argv, device="cuda:0", executor=lambda name: CudaExecutor.open(index_of(name)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

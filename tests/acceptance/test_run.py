@@ -1,0 +1,123 @@
+"""`fusiond run` as a process: the answer, Ctrl-C, and going on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+End = Callable[[subprocess.Popen[str], signal.Signals], int]
+
+
+def test_run_prints_the_answer_that_best_prints(machine: Any) -> None:
+    said = machine.fusiond("run", machine.job(trials=64), "--seed", 3)
+    assert said.status == 0, said.err
+    assert "verdict   fuse: " in said.out
+    assert "faster than sequential (95% interval " in said.out
+    assert "trial 64/64" in said.err
+    assert machine.fusiond("best", "--workload", "job").out == said.out
+
+
+def test_run_with_json_prints_one_document(machine: Any) -> None:
+    said = machine.fusiond("run", machine.job(), "--json", "--trials", 3, "--device", "fake")
+    assert said.status == 0, said.err
+    contract = {
+        "workload", "device", "verdict", "config", "time_us", "baseline", "baseline_us", "speedup", "ci95",
+        "verified", "evidence", "match", "trials", "source", "found_at",
+    }  # fmt: skip
+    assert contract <= set(said.json)
+    assert said.json["trials"] == 3
+
+
+def test_a_sweep_is_several_answers(machine: Any) -> None:
+    said = machine.fusiond("run", machine.job(trials=2, more="sweep: {n: [64, 128]}\n"), "--json")
+    assert [each["workload"]["sizes"] for each in said.json] == [{"n": 64}, {"n": 128}]
+
+
+def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(machine: Any, end: End) -> None:
+    job = machine.job(trials=60, side=40)
+    process = machine.start("run", job)
+    machine.wait_for(lambda: "trial 2/60" in machine.said("run"), about="the second trial")
+    assert end(process, signal.SIGINT) == 130
+    said = machine.said("run")
+    assert "Traceback" not in said
+    (row,) = machine.fusiond("jobs", "--json").json
+    assert row["state"] == "queued"
+    assert f"stopped after {row['trials']} trials; `fusiond run {job}` goes on from there" in said
+    again = machine.fusiond("run", job)
+    assert again.status == 0, again.err
+    assert f"{row['trials']} of 60 trials" in again.err
+    assert machine.show(row["id"])["trials"] == 60
+
+
+def test_run_follows_a_job_that_the_daemon_runs(machine: Any) -> None:
+    job = machine.job(trials=60, side=40)
+    with machine.serving():
+        id = machine.fusiond("submit", job, "--json").json["id"]
+        machine.wait_for(lambda: machine.state(id) == "running", about="the beginning")
+        said = machine.fusiond("run", job)
+    assert said.status == 0
+    assert f"job {id} is run by another process; following it" in said.err
+    assert "verdict" in said.out
+
+
+def test_a_failing_job_is_one_line_and_status_1(machine: Any) -> None:
+    said = machine.fusiond("run", machine.job(more="unfused: .nan\n"), "--json")
+    assert said.status == 1
+    assert said.json["error"]["problem"]
+
+
+def test_verify_measures_the_winner_again(machine: Any) -> None:
+    before = machine.fusiond("run", machine.job(trials=64), "--json").json
+    said = machine.fusiond("verify", "--workload", "job", "--json")
+    assert said.status == 0, said.err
+    assert said.json["config"] == before["config"]
+    assert said.json["found_at"] >= before["found_at"]
+    assert machine.fusiond("verify", "--workload", "none").status == 3
+
+
+def test_explain_and_source_and_export(machine: Any) -> None:
+    machine.fusiond("run", machine.job(trials=4, more='faults: {"0,0": wrong}\n'))
+    (row,) = machine.fusiond("jobs", "--json").json
+    found = machine.fusiond("explain", row["id"], "--json").json
+    assert found["trials"][0]["outcome"] == "wrong_result"
+    assert {each["role"] for each in found["baselines"]} == {"baseline:sequential", "baseline:graph"}
+    text = machine.fusiond("explain", row["id"][:5]).out
+    assert "wrong_result" in text
+    assert machine.fusiond("best", "--workload", "job", "--source").out.startswith("cost_us")
+    exported = machine.fusiond("best", "--workload", "job", "--export", "out")
+    assert exported.status == 0, exported.err
+    assert (machine.folder / "out" / "toy.cu").read_text().startswith("cost_us")
+
+
+def test_plan_runs_nothing(machine: Any) -> None:
+    said = machine.fusiond("plan", machine.job(), "--json")
+    assert said.status == 0, said.err
+    assert set(said.json) >= {
+        "strategy", "workload", "analysis", "parts", "probes_missing", "space", "seeds", "rejections",
+    }  # fmt: skip
+    assert said.json["space"]["points"] == 64
+    assert not machine.database.exists()
+    emitted = machine.fusiond("plan", machine.job(), "--emit", "bundles", "--set", "x=3")
+    assert emitted.status == 0, emitted.err
+    assert (machine.folder / "bundles" / "native").is_dir()
+    assert (machine.folder / "bundles" / "candidate").is_dir()
+    assert machine.fusiond("plan", machine.job(), "--emit", "other", "--set", "z=3").status == 2
+
+
+def test_broken_pipe_is_quiet(machine: Any) -> None:
+    machine.fusiond("run", machine.job(trials=20))
+    (row,) = machine.fusiond("jobs", "--json").json
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m fusiond explain {row['id']} --json | head -c 10"],
+        env=machine.env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("{")

@@ -1,0 +1,160 @@
+"""The daemon as a process: a job's whole life, signals, kills, restarts."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+End = Callable[[subprocess.Popen[str], signal.Signals], int]
+
+
+def test_a_job_from_submission_to_answer(machine: Any, end: End) -> None:
+    with machine.serving() as daemon:
+        submitted = machine.fusiond("submit", machine.job(), "--json")
+        assert submitted.status == 0
+        assert set(submitted.json) == {"id"}
+        job = submitted.json["id"]
+        watched = machine.fusiond("watch", job)
+        assert watched.status == 0
+        assert f"job {job} is done" in watched.out
+        shown = machine.show(job)
+        assert shown == {"id": job, "state": "done", "trials": 6, "best": shown["best"], "problem": None}
+        best = machine.fusiond("best", "--workload", "job", "--json")
+        assert best.status == 0
+        assert best.json["workload"]["strategy"] == "toy"
+        waited = machine.fusiond("submit", machine.job("other.yaml"), "--wait", "--json")
+        assert (waited.status, waited.json["state"]) == (0, "done")
+        assert "trial 6/6" in waited.err
+        assert end(daemon, signal.SIGTERM) == 0
+    assert not (machine.folder / "fusiond.sqlite.run" / "socket").exists()
+
+
+def test_sigterm_in_the_middle_keeps_what_was_measured(machine: Any, end: End) -> None:
+    with machine.serving() as daemon:
+        job = machine.fusiond("submit", machine.job(trials=60, side=40), "--json").json["id"]
+        machine.wait_for(lambda: machine.trials(job) >= 2, about="the second trial")
+        assert end(daemon, signal.SIGTERM) == 0
+    stopped = machine.show(job)
+    assert stopped["state"] == "queued"
+    assert 2 <= stopped["trials"] < 60
+    with machine.serving() as daemon:
+        assert machine.fusiond("watch", job).status == 0
+        assert end(daemon, signal.SIGTERM) == 0
+    assert machine.show(job)["trials"] == 60
+
+
+def test_a_second_signal_kills(machine: Any, end: End) -> None:
+    # A candidate that hangs keeps the worker busy, so that the first signal cannot end the daemon at once.
+    job = machine.job(trials=1, more='faults: {"0,0": hang}\n')
+    with machine.serving() as daemon:
+        id = machine.fusiond("submit", job, "--json").json["id"]
+        machine.wait_for(lambda: machine.state(id) == "running", about="the beginning of the job")
+        machine.wait_for(lambda: "search" in _watched(machine, id), about="the search")
+        daemon.send_signal(signal.SIGTERM)
+        machine.wait_for(lambda: "a second signal kills" in machine.said("serve"), about="the first signal")
+        assert end(daemon, signal.SIGTERM) == -signal.SIGTERM
+    assert machine.show(id)["state"] == "running"  # nobody could write anything down
+    with machine.serving():
+        assert machine.fusiond("watch", id).status == 0
+
+
+def _watched(machine: Any, job: str) -> str:
+    """The first lines of a watch."""
+    process = machine.start("watch", job)
+    try:
+        process.wait(1)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    text: str = sorted(machine.folder.glob("watch-*.out"))[-1].read_text()
+    return text
+
+
+def test_kill_9_and_restart(machine: Any, end: End) -> None:
+    with machine.serving() as daemon:
+        job = machine.fusiond("submit", machine.job(trials=60, side=40), "--json").json["id"]
+        machine.wait_for(lambda: machine.trials(job) >= 2, about="the second trial")
+        daemon.kill()
+        daemon.wait()
+    before = machine.show(job)
+    assert before["state"] == "running"
+    assert (machine.folder / "fusiond.sqlite.run" / "socket").exists()
+    with machine.serving() as daemon:  # the stale socket is replaced, the job taken up again
+        assert machine.fusiond("watch", job).status == 0
+        assert end(daemon, signal.SIGTERM) == 0
+    after = machine.fusiond("explain", job, "--json").json
+    assert len(after["trials"]) == 60
+    assert len({each["sequence"] for each in after["trials"]}) == 60
+
+
+def test_a_bad_job_is_refused_and_not_stored(machine: Any) -> None:
+    with machine.serving():
+        for text, says in (
+            ("strategy: toy\nsiede: 3\n", "job.yaml:2: unknown key 'siede'; did you mean 'side'?"),
+            ("strategy: toi\n", "unknown strategy 'toi'; did you mean 'toy'?"),
+            ("strategy: toy\ndevice: cuda:7\n", "cuda:7"),
+            ("strategy: [\n", "not YAML"),
+        ):
+            (machine.folder / "job.yaml").write_text(text)
+            said = machine.fusiond("submit", "job.yaml", "--json")
+            assert says in said.err
+            assert said.err.count("\n") == 1
+            assert said.status in (1, 2)
+            assert said.json["error"]["problem"]
+        assert machine.fusiond("submit", "none.yaml").status == 2
+        assert machine.fusiond("jobs", "--json").json == []
+
+
+def test_two_daemons_on_one_store(machine: Any) -> None:
+    with machine.serving() as daemon:
+        second = machine.fusiond("serve")
+        assert second.status == 1
+        assert f"another daemon serves this store already (pid {daemon.pid}" in second.err
+        assert daemon.poll() is None
+
+
+def test_the_socket_is_private(machine: Any) -> None:
+    with machine.serving():
+        socket = machine.folder / "fusiond.sqlite.run" / "socket"
+        assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+        assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+
+
+def test_a_socket_path_too_long_is_one_line(machine: Any) -> None:
+    said = machine.fusiond("serve", "--socket", machine.folder / ("x" * 120))
+    assert said.status == 2
+    assert "at most 107" in said.err
+
+
+def test_a_configuration_file(machine: Any, end: End) -> None:
+    (machine.folder / "fusiond.yaml").write_text("db: other.sqlite\ndevices: fake\n")
+    said = machine.fusiond("serve", "--config", "fusiond.yaml")
+    assert said.status == 2
+    assert "fusiond.yaml:2: devices: is 'fake'" in said.err
+    (machine.folder / "fusiond.yaml").write_text("db: other.sqlite\nlog_level: debug\n")
+    process = machine.start("serve", "--config", "fusiond.yaml")
+    machine.wait_for((machine.folder / "other.sqlite.run" / "socket").exists, about="the socket")
+    assert end(process, signal.SIGINT) == 0
+    assert "Z INFO MainThread: fusiond.daemon.service: serving" in machine.said("serve")
+
+
+def test_cancelling(machine: Any) -> None:
+    with machine.serving():
+        job = machine.fusiond("submit", machine.job(trials=200, side=40), "--json").json["id"]
+        machine.wait_for(lambda: machine.trials(job) >= 1, about="the first trial")
+        assert machine.fusiond("cancel", job).status == 0
+        watched = machine.fusiond("watch", job, "--json")
+        assert (watched.status, watched.json["state"]) == (1, "cancelled")
+
+
+def test_submit_without_a_daemon(machine: Any) -> None:
+    said = machine.fusiond("submit", machine.job())
+    assert said.status == 1
+    assert "start one with `fusiond serve`" in said.err
+    assert not machine.database.exists()

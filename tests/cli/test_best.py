@@ -1,0 +1,148 @@
+"""`fusiond best`: words, JSON, and that it imports next to nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond.cli import answer
+
+Run = Callable[..., Any]
+
+
+def test_words(fusiond: Run, done_job: str) -> None:
+    said = fusiond("best", "--pair", "maxpool,hist")
+    assert said.status == 0
+    assert said.out.splitlines() == [
+        "workload  hist,maxpool [toy] at a.n=500",
+        "verdict   fuse: 1.23x faster than streams_ab (95% interval 1.21 to 1.25)",
+        "config    block=2",
+        "times     fused 81.3 us, streams_ab 100 us",
+        "measured  on cpu, 2026-01-31T12:00:00+00:00, 3 trials, its result compared with the unfused one",
+        "note      emulated: these times are of the processor running the kernels; they say nothing about a GPU",
+    ]
+
+
+def test_json(fusiond: Run, done_job: str) -> None:
+    found = fusiond("best", "--workload", "hist,maxpool", "--size", "a.n=500", "--json").json
+    assert found["workload"]["sizes"] == {"a.n": 500}
+    assert (found["verdict"], found["match"], found["ci95"]) == ("fuse", "exact", [1.21, 1.25])
+
+
+def test_other_sizes_are_said_plainly(fusiond: Run, done_job: str) -> None:
+    said = fusiond("best", "--pair", "hist,maxpool", "--size", "a.n=1e3")
+    assert "note      measured at a.n=500; nothing is known at a.n=1000" in said.out
+
+
+def test_an_unknown_size_or_device_or_name(fusiond: Run, done_job: str) -> None:
+    assert fusiond("best", "--pair", "hist,maxpool", "--size", "a.m=1").status == 2
+    assert fusiond("best", "--pair", "hist,maxpool", "--device", "cuda:0").status == 3
+    said = fusiond("best", "--pair", "hist,softmax")
+    assert said.status == 3
+    assert "nothing is known about hist,softmax yet; known: hist,maxpool" in said.err
+
+
+def test_no_source_is_said(fusiond: Run, done_job: str) -> None:
+    said = fusiond("best", "--pair", "hist,maxpool", "--source")
+    assert (said.status, said.out) == (3, "")
+
+
+def test_it_imports_next_to_nothing(database: Path, done_job: str) -> None:
+    """Times differ from machine to machine; what is imported does not."""
+    script = (
+        "import sys; from fusiond.cli import main; status = main(['best', '--pair', 'hist,maxpool'])\n"
+        "print(*sorted(sys.modules), file=sys.stderr); sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "FUSIOND_DB": str(database)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    modules = set(done.stderr.split())
+    heavy = {
+        "rich",
+        "yaml",
+        "optuna",
+        "pluggy",
+        "numpy",
+        "sqlite_utils",
+        "httpx",
+        "dataclasses",
+        "platformdirs",
+        "logging",
+    }
+    assert not modules & heavy
+    ours = {name for name in modules if name.startswith("fusiond")}
+    assert ours == {
+        "fusiond", "fusiond.cli", "fusiond.cli.answer", "fusiond.cli.best", "fusiond.cli.options", "fusiond.driver",
+        "fusiond.errors", "fusiond.store", "fusiond.store.format", "fusiond.store.location", "fusiond.store.lookup",
+        "fusiond.wire",
+    }  # fmt: skip
+
+
+DOCUMENT: dict[str, Any] = {
+    "workload": {"strategy": "hfuse", "name": "a,b", "sizes": {}},
+    "device": {"name": "cuda:0", "key": "k"},
+    "verdict": "fuse",
+    "config": {"order": "ab"},
+    "time_us": 10.0,
+    "baseline": "streams_ab",
+    "baseline_us": 12.0,
+    "speedup": 1.2,
+    "ci95": [1.1, 1.3],
+    "verified": True,
+    "evidence": "measured",
+    "match": "exact",
+    "trials": 9,
+    "source": None,
+    "found_at": "2026-01-31T12:00:00+00:00",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "fuse: 1.20x faster than streams_ab (95% interval 1.10 to 1.30)"),
+        (
+            {"verdict": "keep", "speedup": 0.5, "ci95": [0.4, 0.6]},
+            "keep them apart: the best fused one is 2.00x slower than streams_ab, the fastest unfused way "
+            "(95% interval 0.40 to 0.60)",
+        ),
+        (
+            {"verdict": "keep", "speedup": 1.001, "ci95": None},
+            "keep them apart: the best fused one is as fast as streams_ab, the fastest unfused way",
+        ),
+        (
+            {"verdict": "keep", "speedup": None, "ci95": None, "config": None},
+            "keep them apart: no fused one ran and was right; use streams_ab, the fastest unfused way",
+        ),
+        (
+            {"verdict": "undecided", "speedup": 1.03, "ci95": [0.9, 1.2]},
+            "undecided: the best fused one is 1.03x faster than streams_ab, the fastest unfused way "
+            "(95% interval 0.90 to 1.20), too close to call",
+        ),
+        ({"verdict": "undecided", "speedup": None, "ci95": None}, "undecided: there is no final measurement"),
+    ],
+)
+def test_verdicts_in_words(changes: dict[str, Any], says: str) -> None:
+    assert answer.verdict({**DOCUMENT, **changes}) == says
+
+
+def test_what_was_not_compared_is_said() -> None:
+    text = "\n".join(answer.lines({**DOCUMENT, "verified": False}))
+    assert "its result NOT compared with the unfused one" in text
+
+
+@pytest.mark.parametrize(
+    ("time_us", "text"), [(0.5, "0.5 us"), (12.34, "12.3 us"), (1500.0, "1.5 ms"), (2.5e6, "2.5 s")]
+)
+def test_microseconds(time_us: float, text: str) -> None:
+    assert answer.microseconds(time_us) == text

@@ -1,0 +1,124 @@
+"""Dispatch and errors: one line, the right status, one JSON document, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fusiond import __version__
+from fusiond.cli import COMMANDS, main
+from fusiond.errors import StoreError
+
+Run = Callable[..., Any]
+
+
+def test_every_command_is_a_file_and_every_file_a_command_or_a_shared_part() -> None:
+    folder = Path(sys.modules["fusiond.cli"].__file__ or "").parent
+    shared = {"__init__", "answer", "exporting", "options", "render", "tuning"}
+    assert {path.stem for path in folder.glob("*.py")} == set(COMMANDS) | shared
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(fusiond: Run, command: str) -> None:
+    said = fusiond(command, "--help")
+    assert said.status == 0
+    assert said.out.startswith(f"usage: fusiond {command}")
+
+
+def test_usage_and_version(fusiond: Run) -> None:
+    said = fusiond("--help")
+    assert said.status == 0
+    assert all(command in said.out for command in COMMANDS)
+    assert fusiond("--version").out == f"fusiond {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "a command is wanted"),
+        (["bset"], "unknown command 'bset'; did you mean 'best'?"),
+        (["best"], "one of the arguments --pair --workload is required"),
+        (["best", "--pair", "a"], "'a' is no pair"),
+        (["best", "--pair", "a,b,c"], "is no pair"),
+        (["best", "--pair", "a,b", "--workload", "c"], "not allowed with argument"),
+        (["best", "--pair", "a,b", "--size", "n"], "'n' is not NAME=NUMBER"),
+        (["best", "--pair", "a,b", "--size", "n=x"], "'x' is not a whole number"),
+        (["best", "--pair", "a,b", "--size", "n=1", "--size", "n=2"], "n is given twice"),
+        (["best", "--pair", "a,b", "--json", "--source"], "one of them"),
+        (["best", "--pair", "a,b", "--devise", "cpu"], "unrecognized arguments: --devise"),
+        (["jobs", "--state", "asleep"], "invalid choice"),
+        (["run"], "JOB.yaml"),
+        (["run", "none.yaml"], "there is no file none.yaml"),
+        (["run", "none.yaml", "--trials", "many"], "invalid int value"),
+        (["submit", "none.yaml"], "cannot be read"),
+        (["plan", "none.yaml"], "there is no file none.yaml"),
+        (["show", "zzz"], "there is no job 'zzz'"),
+        (["explain", "zzz"], "there is no job 'zzz'"),
+        (["watch", "zzz"], "there is no job 'zzz'"),
+        (["cancel", "zzz"], "there is no job 'zzz'"),
+        (["serve", "--config", "none.yaml"], "cannot be read"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_status_2(fusiond: Run, database: Path, words: list[str], says: str) -> None:
+    said = fusiond(*words)
+    assert said.status == 2
+    assert said.err.startswith("fusiond: error: ")
+    assert says in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == "" or "--json" in words
+    assert not database.exists()
+
+
+def test_with_json_an_error_is_a_document_too(fusiond: Run) -> None:
+    said = fusiond("best", "--pair", "a,b", "--json")
+    assert said.status == 3
+    assert said.json["error"]["kind"] == "NothingKnown"
+    said = fusiond("show", "zzz", "--json")
+    assert (said.status, said.json["error"]) == (
+        2,
+        {"kind": "RequestError", "where": "job", "problem": "there is no job 'zzz'"},
+    )
+
+
+def test_the_store_may_be_named_before_the_command(fusiond: Run, tmp_path: Path, done_job: str) -> None:
+    assert fusiond("--db", tmp_path / "other.sqlite", "jobs", "--json").json == []
+    assert len(fusiond("jobs", "--json").json) == 1
+
+
+def command_that(raises: BaseException) -> Any:
+    def run(arguments: object) -> int:
+        raise raises
+
+    return SimpleNamespace(configure=lambda parser: None, run=run)
+
+
+@pytest.mark.parametrize(
+    ("raises", "status", "says"),
+    [
+        (StoreError("the disk is full"), 1, "fusiond: error: the disk is full\n"),
+        (
+            ZeroDivisionError("division\nby zero"),
+            1,
+            "fusiond: error: ZeroDivisionError: division by zero\n"
+            "fusiond: this is a bug in fusiond; --debug shows the traceback\n",
+        ),
+        (KeyboardInterrupt(), 130, "fusiond: stopped\n"),
+    ],
+)
+def test_whatever_a_command_raises(
+    fusiond: Run, monkeypatch: pytest.MonkeyPatch, raises: BaseException, status: int, says: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "fusiond.cli.jobs", command_that(raises))
+    said = fusiond("jobs")
+    assert (said.status, said.err) == (status, says)
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fusiond.cli.jobs", command_that(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        main(["jobs", "--debug"])

@@ -1,0 +1,146 @@
+"""`run` in this process: what the signals do, what follows whom, and the two displays."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond import jobs, tuner
+from fusiond.cli import run, tuning
+from fusiond.cli.render import Lines, Live, line
+from fusiond.errors import Interrupted
+from fusiond.events import TrialFinished
+from fusiond.model import JobState
+from fusiond.progress import Progress, from_json
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+
+TOY = "strategy: toy\nside: 8\nsearch: {trials: 40}\n"
+
+
+@pytest.fixture
+def store(database: Path) -> Iterator[Store]:
+    with Store.open(database) as opened:
+        yield opened
+
+
+@pytest.fixture
+def row(store: Store, fakes: Registry) -> JobRow:
+    return tuner.submit(store, fakes, jobs.read("/job.yaml", TOY)[0])
+
+
+class Fake:
+    """A tuner that is interrupted by a signal in the middle of its job."""
+
+    def __init__(self, store: Store, registry: Registry, events: object) -> None:
+        self.store = store
+
+    def run(self, job: str, stop: Callable[[], bool]) -> JobState:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop()
+        self.store.requeue(job)
+        return JobState.QUEUED
+
+
+class Stubborn(Fake):
+    """A tuner that does not stop when it is asked to."""
+
+    def run(self, job: str, stop: Callable[[], bool]) -> JobState:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("not reached")
+
+
+@pytest.mark.parametrize(("fake", "error"), [(Fake, Interrupted), (Stubborn, KeyboardInterrupt)])
+def test_ctrl_c_puts_the_job_back(
+    store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch, fake: type, error: type[BaseException]
+) -> None:
+    monkeypatch.setattr(tuning, "Tuner", fake)
+    said: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(error) as caught:
+        tuning.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml")
+    if error is Interrupted:
+        assert str(caught.value) == "stopped after 0 trials; `fusiond run job.yaml` goes on from there"
+    assert said == ["stopping after the running measurement; once more to stop at once"]
+    assert store._known(row.id).state is JobState.QUEUED
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_job_that_somebody_else_runs_is_followed(store: Store, fakes: Registry, row: JobRow) -> None:
+    store.claim("somebody", job=row.id)
+    threading.Timer(0.2, lambda: store.finish(row.id, JobState.FAILED, "the device is sick")).start()
+    said: list[str] = []
+    with pytest.raises(tuning.JobFailed, match=f"job {row.id} failed: the device is sick"):
+        tuning.tune(store, fakes, row, Lines(said.append), again="")
+    assert said[0] == f"job {row.id} is run by another process; following it"
+    assert said[-1] == f"job {row.id} is failed: the device is sick"
+
+
+def test_nothing_is_stored_when_one_job_of_a_sweep_is_wrong(
+    fusiond: Callable[..., Any], fakes: Registry, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Loaded:
+        @staticmethod
+        def load() -> Registry:
+            return fakes
+
+    monkeypatch.setattr(run, "Registry", Loaded)
+    path = tmp_path / "job.yaml"
+    for more, says in (("siede: 8\n", "did you mean 'side'?"), ("device: cuda:7\n", "unknown device 'cuda:7'")):
+        path.write_text(TOY + more + "sweep: {n: [1, 2]}\n")
+        said = fusiond("run", path)
+        assert said.status == 2
+        assert says in said.err
+    assert not database.exists()
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        (
+            Progress(job="j", event="job", state="running", workload="a,b", device="cpu", done=1, budget=9),
+            "job j is running: a,b on cpu, 1 of 9 trials",
+        ),
+        (Progress(job="j", event="phase", phase="search", detail="the whole space"), "search: the whole space"),
+        (Progress(job="j", event="baseline", detail="graph", time_us=12.0), "unfused, graph: 12 us"),
+        (
+            Progress(job="j", event="trial", ratio=1.5, detail="x=1", done=2, budget=9, best=1.6),
+            "trial 2/9: 1.500x  x=1, best 1.600x",
+        ),
+        (
+            Progress(
+                job="j", event="trial", outcome="crashed", reason="illegal address", detail="x=1", done=2, budget=9
+            ),
+            "trial 2/9: crashed: illegal address  x=1",
+        ),
+        (Progress(job="j", event="record", detail="keep"), "the answer is now: keep"),
+        (Progress(job="j", event="ended", state="failed", problem="no"), "job j is failed: no"),
+        (Progress(job="j", event="of a newer daemon"), ""),
+    ],
+)
+def test_progress_in_words_and_over_the_wire(progress: Progress, text: str) -> None:
+    assert line(progress) == text
+    assert from_json(progress.as_json()) == progress
+
+
+def test_the_live_display_survives_markup_and_missing_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with Live() as shown:
+        shown.show(Progress(job="j", event="phase", phase="search", detail="[red]x[/]"))
+        shown.show(Progress(job="j", event="trial", done=1, budget=4, best=1.5))
+        shown.show(Progress(job="j", event="ended", state="done"))
+        shown.say("[/bold] is no markup")
+
+
+def test_events_of_a_trial_carry_no_samples() -> None:
+    assert "measurement" not in Progress.__slots__
+    assert TrialFinished.__dataclass_fields__.keys() >= {"trial", "done", "budget", "best"}

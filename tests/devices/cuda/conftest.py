@@ -1,0 +1,275 @@
+"""A GPU that is not there: a driver whose device memory is host memory (`fake_libcuda.cpp`), and over it the part of
+`pycuda.driver` that fusiond uses, with names, argument order and exceptions as PyCUDA has them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import types
+import weakref
+from collections.abc import Mapping
+from ctypes import byref, c_float, c_int, c_size_t, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusiond.build import gxx
+from fusiond.cuda.entries import EntryName, EntryTable, Parameter, table_bytes
+from fusiond.devices.base import Loaded
+from fusiond.devices.cuda.driver import Driver
+from fusiond.devices.cuda.executor import CudaExecutor
+from fusiond.devices.cuda.loop import with_trampolines
+from fusiond.devices.cuda.nvml import Sensors
+from fusiond.program import Program, Source, SourceKind
+
+KERNELS: Mapping[str, tuple[int, ...]] = {
+    # As fake_libcuda.cpp has them: name -> bytes of each parameter.
+    "double_it": (8, 4),
+    "overrun": (8, 4),
+    "hungry": (8, 4),
+    "add": (8, 8, 4),
+}
+
+
+class Error(Exception):
+    """As in PyCUDA, the module is what tells it from other exceptions."""
+
+
+Error.__module__ = "pycuda._driver"
+
+
+def module(path: str) -> Any:
+    """A stand-in for the module `pycuda.driver`."""
+    library = ctypes.CDLL(path)
+    library.cuGetErrorString.argtypes = (c_int, ctypes.POINTER(ctypes.c_char_p))
+
+    def call(name: str, *arguments: object) -> None:
+        status = getattr(library, name)(*arguments)
+        if status:
+            text = ctypes.c_char_p()
+            library.cuGetErrorString(status, byref(text))
+            raise Error(f"{name.removesuffix('_v2')} failed: {(text.value or b'').decode()}")
+
+    def made(name: str, *arguments: object) -> int:
+        handle = c_void_p()
+        call(name, byref(handle), *arguments)
+        return handle.value or 0
+
+    class DeviceAllocation:
+        _address = 0
+
+        def __init__(self, size: int) -> None:
+            self._address = made("cuMemAlloc_v2", c_size_t(size))
+
+        def __int__(self) -> int:
+            return self._address
+
+        def free(self) -> None:
+            call("cuMemFree_v2", c_uint64(self._address))
+            self._address = 0
+
+        def __del__(self) -> None:
+            if self._address:
+                self.free()
+
+    class Stream:
+        def __init__(self, flags: int = 0) -> None:
+            self.handle = made("cuStreamCreate", flags)
+
+        def synchronize(self) -> None:
+            call("cuStreamSynchronize", c_void_p(self.handle))
+
+        def wait_for_event(self, event: Event) -> None:
+            call("cuStreamWaitEvent", c_void_p(self.handle), c_void_p(event.event), 0)
+
+    class Event:
+        def __init__(self, flags: int = 0) -> None:
+            self.event = made("cuEventCreate", flags)
+
+        def record(self, stream: Stream | None = None) -> Event:
+            call("cuEventRecord", c_void_p(self.event), c_void_p(stream.handle if stream else None))
+            return self
+
+        def synchronize(self) -> None:
+            call("cuEventSynchronize", c_void_p(self.event))
+
+        def time_since(self, begin: Event) -> float:
+            span = c_float()
+            call("cuEventElapsedTime", byref(span), c_void_p(begin.event), c_void_p(self.event))
+            return span.value
+
+    class Function:
+        def __init__(self, handle: int) -> None:
+            self._handle = c_void_p(handle)
+
+        def get_attribute(self, attribute: int) -> int:
+            value = c_int()
+            call("cuFuncGetAttribute", byref(value), attribute, self._handle)
+            return value.value
+
+        def set_attribute(self, attribute: int, value: int) -> None:
+            call("cuFuncSetAttribute", self._handle, attribute, value)
+
+        def __call__(self, *arguments: Any, grid: Any, block: Any, stream: Stream, shared: int = 0) -> None:
+            packed = b"".join(each.tobytes() for each in arguments)
+            assert all(isinstance(each, np.void | np.number) for each in arguments)
+            assert isinstance(grid, tuple)
+            assert isinstance(block, tuple)
+            grid = (*grid, 1, 1)[:3]
+            data = ctypes.create_string_buffer(packed, max(1, len(packed)))
+            size = c_size_t(len(packed))
+            extra = (c_void_p * 5)(1, ctypes.addressof(data), 2, ctypes.addressof(size), None)
+            call("cuLaunchKernel", self._handle, *grid, *block, shared, c_void_p(stream.handle), None, extra)
+
+    class Module:
+        def __init__(self, image: bytes) -> None:
+            self._handle = made("cuModuleLoadData", image)
+
+        def get_function(self, name: str) -> Function:
+            return Function(made("cuModuleGetFunction", c_void_p(self._handle), name.encode()))
+
+        def get_global(self, name: str) -> tuple[int, int]:
+            address, size = c_uint64(), c_size_t()
+            call("cuModuleGetGlobal_v2", byref(address), byref(size), c_void_p(self._handle), name.encode())
+            return address.value, size.value
+
+    class HostAllocation(np.ndarray):
+        """Stands for the `base` of a page-locked array."""
+
+        def get_device_pointer(self) -> int:
+            return self.ctypes.data
+
+    class Context:
+        synchronize = staticmethod(lambda: call("cuCtxSynchronize"))
+
+        def pop(self) -> None:
+            pass
+
+        def detach(self) -> None:
+            pass
+
+    class Device:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def make_context(self, flags: int = 0) -> Context:
+            return Context()
+
+    def pagelocked_empty(shape: int, dtype: Any, order: str = "C", mem_flags: int = 0) -> Any:
+        address = made("cuMemHostAlloc", c_size_t(shape * np.dtype(dtype).itemsize), mem_flags)
+        raw = (ctypes.c_uint8 * (shape * np.dtype(dtype).itemsize)).from_address(address)
+        base = np.frombuffer(raw, dtype).view(HostAllocation)
+        weakref.finalize(base, call, "cuMemFreeHost", c_void_p(address))
+        return base[:]  # as PyCUDA's: an array whose base knows its device pointer
+
+    def pointer(array: Any) -> c_void_p:
+        return c_void_p(array.ctypes.data)
+
+    return types.SimpleNamespace(
+        library=library,
+        Error=Error,
+        Stream=Stream,
+        Event=Event,
+        Device=Device,
+        Context=Context,
+        init=lambda: None,
+        mem_alloc=DeviceAllocation,
+        pagelocked_empty=pagelocked_empty,
+        module_from_buffer=Module,
+        memset_d8=lambda to, byte, n: call("cuMemsetD8_v2", c_uint64(to), byte, c_size_t(n)),
+        memset_d8_async=lambda to, byte, n, stream: call(
+            "cuMemsetD8Async", c_uint64(to), byte, c_size_t(n), c_void_p(stream.handle)
+        ),
+        memcpy_htod=lambda to, data: call("cuMemcpyHtoD_v2", c_uint64(to), pointer(data), c_size_t(data.nbytes)),
+        memcpy_dtoh=lambda data, of: call("cuMemcpyDtoH_v2", pointer(data), c_uint64(of), c_size_t(data.nbytes)),
+        memcpy_dtod=lambda to, of, n: call("cuMemcpyDtoD_v2", c_uint64(to), c_uint64(of), c_size_t(n)),
+        memcpy_htod_async=lambda to, data, stream: call(
+            "cuMemcpyHtoDAsync_v2", c_uint64(to), pointer(data), c_size_t(data.nbytes), c_void_p(stream.handle)
+        ),
+        memcpy_dtoh_async=lambda data, of, stream: call(
+            "cuMemcpyDtoHAsync_v2", pointer(data), c_uint64(of), c_size_t(data.nbytes), c_void_p(stream.handle)
+        ),
+        memcpy_dtod_async=lambda to, of, n, stream: call(
+            "cuMemcpyDtoDAsync_v2", c_uint64(to), c_uint64(of), c_size_t(n), c_void_p(stream.handle)
+        ),
+        event_flags=types.SimpleNamespace(DISABLE_TIMING=2),
+        host_alloc_flags=types.SimpleNamespace(DEVICEMAP=2),
+        function_attribute=types.SimpleNamespace(
+            MAX_THREADS_PER_BLOCK=0, SHARED_SIZE_BYTES=1, NUM_REGS=4, MAX_DYNAMIC_SHARED_SIZE_BYTES=8
+        ),
+    )
+
+
+class FakeGpu:
+    """The fake driver, an executor on it, and what was called."""
+
+    def __init__(self, library: Path, folder: Path) -> None:
+        self._folder = folder
+        self.driver = Driver(str(library))
+        self.cuda = module(str(library))
+        self._library = self.cuda.library
+        self._library.fake_log.restype = ctypes.c_char_p
+        self.executor = CudaExecutor(self.cuda, self.driver, 0, Sensors("GPU-fake"))
+        self._library.fake_clear()
+
+    def binaries(self, program: Program) -> dict[str, Path]:
+        """Files with an entry table and nothing else; host sources are really built."""
+        found = {}
+        for source in program.sources:
+            if source.kind is SourceKind.HOST:
+                built = gxx.build(with_trampolines(source))
+                assert isinstance(built, Path), built
+                found[source.name] = built
+                continue
+            path = self._folder / f"{source.name}.cubin"
+            path.write_bytes(b"image" + table_bytes(self._table(source)))
+            found[source.name] = path
+        return found
+
+    def load(self, program: Program) -> Loaded:
+        return self.executor.load(program, self.binaries(program))
+
+    def log(self) -> list[str]:
+        """What was called since the last time, one line each."""
+        text = self._library.fake_log().decode()
+        self._library.fake_clear()
+        return text.splitlines()
+
+    def fail(self, function: str, code: int) -> None:
+        """The next call of a function fails."""
+        self._library.fake_fail(function.encode(), code)
+
+    @property
+    def live_allocations(self) -> int:
+        return int(self._library.fake_live())
+
+    @staticmethod
+    def _table(source: Source) -> EntryTable:
+        entries = {}
+        for name in source.entries:
+            offset, parameters = 0, []
+            for size in KERNELS[name]:
+                offset = -(-offset // size) * size
+                parameters.append(Parameter(offset_bytes=offset, size_bytes=size))
+                offset += size
+            entries[name] = EntryName(mangled=name, parameters=tuple(parameters))
+        return EntryTable(entries=entries, symbols={each: each for each in source.symbols})
+
+
+@pytest.fixture(scope="session")
+def fake_libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake driver, built once; a skip where there is no C++ compiler."""
+    if (reason := gxx.missing()) is not None:
+        pytest.skip(reason)
+    path = tmp_path_factory.mktemp("driver") / "libcuda.so"
+    text = Path(__file__).with_name("fake_libcuda.cpp")
+    subprocess.run([gxx.find() or "", "-O1", "-shared", "-fPIC", str(text), "-o", str(path)], check=True)
+    return path
+
+
+@pytest.fixture
+def gpu(fake_libcuda: Path, tmp_path: Path) -> FakeGpu:
+    return FakeGpu(fake_libcuda, tmp_path)

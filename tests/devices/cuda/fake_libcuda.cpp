@@ -1,0 +1,266 @@
+// A CUDA driver without a GPU, for tests: device memory is host memory, kernels are C functions, work is done when it is
+// enqueued (or, during a capture, when the graph is launched). Every call is written to a log.
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+std::string call_log;
+std::map<std::string, int> failures;  // function -> error code of its next call
+std::map<uint64_t, size_t> live;      // address -> bytes
+int next_handle = 1;
+double now_us = 0;
+
+struct Graph { std::vector<std::function<void()>> work; };
+Graph* capturing = nullptr;
+
+template <class... A> void say(const char* format, A... values) {
+    char line[256];
+    snprintf(line, sizeof line, format, values...);
+    call_log += line;
+    call_log += '\n';
+}
+int fails(const char* name) {
+    auto found = failures.find(name);
+    if (found == failures.end()) return 0;
+    int code = found->second;
+    failures.erase(found);
+    return code;
+}
+void* handle() { return (void*)(intptr_t)next_handle++; }
+void enqueue(std::function<void()> work) {
+    if (capturing) capturing->work.push_back(work);
+    else work();
+}
+
+// The kernels. Each takes its parameters as pointers to values.
+using Kernel = void (*)(void** values, unsigned shared_bytes);
+void double_it(void** values, unsigned) {  // (float* x, int n)
+    float* x = *(float**)values[0];
+    for (int i = 0; i < *(int*)values[1]; i++) x[i] *= 2;
+}
+void overrun(void** values, unsigned) {  // (float* x, int n): one element too far, and one too early
+    float* x = *(float**)values[0];
+    x[*(int*)values[1]] = 1;
+    x[-2] = 1;
+}
+void add(void** values, unsigned) {  // (float* x, float* y, int n): x += y
+    float *x = *(float**)values[0], *y = *(float**)values[1];
+    for (int i = 0; i < *(int*)values[2]; i++) x[i] += y[i];
+}
+void gate(void** values, unsigned) { say("gate %s", **(uint32_t**)values[0] ? "open" : "closed"); }
+struct Function { const char* name; Kernel kernel; std::vector<size_t> sizes; int registers, shared, most_threads; };
+Function functions[] = {
+    {"double_it", double_it, {8, 4}, 16, 128, 1024},
+    {"overrun", overrun, {8, 4}, 16, 0, 1024},
+    {"add", add, {8, 8, 4}, 16, 0, 1024},
+    {"hungry", double_it, {8, 4}, 128, 0, 512},
+    {"fusiond_gate", gate, {8, 8}, 16, 0, 1024},
+};
+float weights[4];
+
+const struct { int code; const char *name, *text; } errors[] = {
+    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+};
+const char* unknown = "unknown";
+
+}  // namespace
+
+#define CALL(name) if (int code = fails(name)) return code
+extern "C" {
+
+const char* fake_log() { return call_log.c_str(); }
+void fake_clear() { call_log.clear(); }
+void fake_fail(const char* name, int code) { failures[name] = code; }
+int fake_live() { return (int)live.size(); }
+
+int cuInit(unsigned) { CALL("cuInit"); return 0; }
+int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
+int cuDeviceGetCount(int* count) { *count = 2; return 0; }
+int cuDeviceGet(int* device, int index) { *device = index; return 0; }
+int cuDeviceGetName(char* name, int, int device) {
+    strcpy(name, device ? "NVIDIA Fake MIG 1g.18gb" : "NVIDIA Fake");
+    return 0;
+}
+int cuDeviceGetUuid_v2(char* uuid, int device) { memset(uuid, 0x11 * (device + 1), 16); return 0; }
+int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = 8ull << 30; return 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    switch (attribute) {
+        case 1: *value = 1024; break;
+        case 12: case 82: *value = 65536; break;
+        case 16: *value = 132; break;
+        case 38: *value = 1 << 16; break;
+        case 39: *value = 2048; break;
+        case 75: *value = 9; break;
+        case 76: *value = 0; break;
+        case 81: *value = 228 * 1024; break;
+        case 97: *value = 227 * 1024; break;
+        case 106: *value = 32; break;
+        case 111: *value = 1024; break;
+        default: *value = 0;
+    }
+    return 0;
+}
+int cuGetErrorName(int code, const char** name) {
+    *name = unknown;
+    for (auto& each : errors) if (each.code == code) *name = each.name;
+    return 0;
+}
+int cuGetErrorString(int code, const char** text) {
+    *text = unknown;
+    for (auto& each : errors) if (each.code == code) *text = each.text;
+    return 0;
+}
+
+// Contexts
+int cuCtxCreate_v2(void** context, unsigned, int) { *context = handle(); return 0; }
+int cuCtxCreate_v4(void** context, void*, unsigned, int) { *context = handle(); return 0; }
+int cuCtxDestroy_v2(void*) { return 0; }
+int cuCtxAttach(void** context, unsigned) { *context = handle(); return 0; }
+int cuCtxDetach(void*) { return 0; }
+int cuCtxPushCurrent_v2(void*) { return 0; }
+int cuCtxPopCurrent_v2(void** context) { *context = handle(); return 0; }
+int cuCtxGetDevice(int* device) { *device = 0; return 0; }
+int cuCtxSynchronize() { CALL("cuCtxSynchronize"); return 0; }
+int cuCtxGetApiVersion(void*, unsigned* version) { *version = 3020; return 0; }
+
+// Memory
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+    CALL("cuMemAlloc");
+    *address = (uint64_t)aligned_alloc(512, (bytes + 511) / 512 * 512);
+    memset((void*)*address, 0, bytes);
+    live[*address] = bytes;
+    return 0;
+}
+int cuMemFree_v2(uint64_t address) { live.erase(address); free((void*)address); return 0; }
+int cuMemHostAlloc(void** address, size_t bytes, unsigned) { say("pin %zu", bytes); return cuMemAlloc_v2((uint64_t*)address, bytes); }
+int cuMemFreeHost(void* address) { return cuMemFree_v2((uint64_t)address); }
+int cuMemHostGetDevicePointer_v2(uint64_t* device, void* host, unsigned) { *device = (uint64_t)host; return 0; }
+int cuMemHostGetFlags(unsigned* flags, void*) { *flags = 2; return 0; }
+int cuMemAllocAsync(uint64_t* address, size_t bytes, void* stream) { say("allocate %zu on %p", bytes, stream); return cuMemAlloc_v2(address, bytes); }
+int cuMemFreeAsync(uint64_t address, void* stream) { say("free on %p", stream); return cuMemFree_v2(address); }
+int cuMemcpyHtoD_v2(uint64_t target, const void* source, size_t bytes) { CALL("cuMemcpyHtoD"); memcpy((void*)target, source, bytes); return 0; }
+int cuMemcpyDtoH_v2(void* target, uint64_t source, size_t bytes) { CALL("cuMemcpyDtoH"); memcpy(target, (void*)source, bytes); return 0; }
+int cuMemcpyDtoD_v2(uint64_t target, uint64_t source, size_t bytes) { memcpy((void*)target, (void*)source, bytes); return 0; }
+int cuMemcpyHtoDAsync_v2(uint64_t target, const void* source, size_t bytes, void* stream) {
+    say("up %zu on %p", bytes, stream);
+    enqueue([=] { memcpy((void*)target, source, bytes); });
+    return 0;
+}
+int cuMemcpyDtoHAsync_v2(void* target, uint64_t source, size_t bytes, void* stream) {
+    say("down %zu on %p", bytes, stream);
+    enqueue([=] { memcpy(target, (void*)source, bytes); });
+    return 0;
+}
+int cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t bytes, void* stream) {
+    say("across %zu on %p", bytes, stream);
+    enqueue([=] { memcpy((void*)target, (void*)source, bytes); });
+    return 0;
+}
+int cuMemsetD8_v2(uint64_t target, unsigned char value, size_t bytes) { memset((void*)target, value, bytes); return 0; }
+int cuMemsetD8Async(uint64_t target, unsigned char value, size_t bytes, void* stream) {
+    say("fill %zu on %p", bytes, stream);
+    enqueue([=] { memset((void*)target, value, bytes); });
+    return 0;
+}
+int cuMemcpyBatchAsync_v2(uint64_t* targets, uint64_t* sources, size_t* sizes, size_t count, void* attributes, size_t* first,
+                          size_t attribute_count, void*) {
+    if (attribute_count != 1 || *first != 0 || *(int*)attributes != 1) return 1;
+    say("batch %zu", count);
+    for (size_t i = 0; i < count; i++) memcpy((void*)targets[i], (void*)sources[i], sizes[i]);
+    return 0;
+}
+
+// Modules
+int cuModuleLoadData(void** module, const void*) { CALL("cuModuleLoadData"); *module = handle(); return 0; }
+int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) { return cuModuleLoadData(module, image); }
+int cuModuleUnload(void*) { return 0; }
+int cuModuleGetFunction(void** function, void*, const char* name) {
+    for (auto& each : functions) if (!strcmp(each.name, name)) { *function = &each; return 0; }
+    return 500;
+}
+int cuModuleGetGlobal_v2(uint64_t* address, size_t* bytes, void*, const char* name) {
+    if (strcmp(name, "weights")) return 500;
+    *address = (uint64_t)weights;
+    *bytes = sizeof weights;
+    return 0;
+}
+int cuFuncGetAttribute(int* value, int attribute, void* function) {
+    auto& it = *(Function*)function;
+    *value = attribute == 0 ? it.most_threads : attribute == 1 ? it.shared : attribute == 4 ? it.registers : 0;
+    return 0;
+}
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+    CALL("cuFuncSetAttribute");
+    say("attribute %d of %s is %d", attribute, ((Function*)function)->name, value);
+    return 0;
+}
+int cuFuncSetBlockShape(void*, int, int, int) { return 0; }
+int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void* stream, void** values, void** extra) {
+    CALL("cuLaunchKernel");
+    auto& it = *(Function*)function;
+    say("launch %s %ux%ux%u %ux%ux%u %u on %p", it.name, gx, gy, gz, bx, by, bz, shared, stream);
+    std::vector<char> bytes;  // a copy: the caller's values may go
+    std::vector<size_t> offsets;
+    size_t end = 0;
+    for (size_t i = 0; i < it.sizes.size(); i++) {
+        size_t offset = (end + it.sizes[i] - 1) / it.sizes[i] * it.sizes[i];
+        offsets.push_back(offset);
+        end = offset + it.sizes[i];
+    }
+    bytes.resize(end);
+    if (values) for (size_t i = 0; i < it.sizes.size(); i++) memcpy(&bytes[offsets[i]], values[i], it.sizes[i]);
+    else if (extra) {
+        if (*(size_t*)extra[3] != end) return 1;
+        memcpy(bytes.data(), extra[1], end);
+    }
+    enqueue([&it, bytes, offsets, shared]() mutable {
+        std::vector<void*> places;
+        for (size_t offset : offsets) places.push_back(&bytes[offset]);
+        it.kernel(places.data(), shared);
+    });
+    return 0;
+}
+
+// Streams, events, graphs
+int cuStreamCreate(void** stream, unsigned) { *stream = handle(); return 0; }
+int cuStreamDestroy_v2(void*) { return 0; }
+int cuStreamSynchronize(void* stream) { CALL("cuStreamSynchronize"); say("wait for %p", stream); return 0; }
+int cuStreamWaitEvent(void* stream, void* event, unsigned) { say("%p waits for event %p", stream, *(void**)event); return 0; }
+struct Event { void* number; double at_us; };
+int cuEventCreate(void** event, unsigned) { *event = new Event{handle(), 0}; return 0; }
+int cuEventDestroy_v2(void* event) { delete (Event*)event; return 0; }
+int cuEventRecord(void* event, void* stream) {
+    auto& it = *(Event*)event;
+    it.at_us = now_us += 10;  // every event is 10 us after the one before
+    say("event %p on %p", it.number, stream);
+    return 0;
+}
+int cuEventQuery(void*) { return 0; }
+int cuEventSynchronize(void* event) { CALL("cuEventSynchronize"); say("wait for event %p", ((Event*)event)->number); return 0; }
+int cuEventElapsedTime(float* ms, void* begin, void* end) { *ms = (((Event*)end)->at_us - ((Event*)begin)->at_us) / 1000; return 0; }
+int cuEventElapsedTime_v2(float* ms, void* begin, void* end) { return cuEventElapsedTime(ms, begin, end); }
+int cuStreamBeginCapture_v2(void* stream, int) { say("capture on %p", stream); capturing = new Graph; return 0; }
+int cuStreamEndCapture(void*, void** graph) { say("captured"); *graph = capturing; capturing = nullptr; return 0; }
+int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long) { *executable = graph; return 0; }
+int cuGraphLaunch(void* graph, void* stream) {
+    say("graph on %p", stream);
+    for (auto& each : ((Graph*)graph)->work) each();
+    return 0;
+}
+int cuGraphExecDestroy(void*) { return 0; }
+int cuGraphDestroy(void* graph) { delete (Graph*)graph; return 0; }
+}

@@ -1,0 +1,499 @@
+"""Programs on a GPU that is not there: results, order of calls, guards, failures. Only the driver is fake."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusiond.devices.base import ExecutionError
+from fusiond.fills import initial
+from fusiond.model import Outcome
+from fusiond.program import (
+    Alloc,
+    Buffer,
+    Bytes,
+    Copy,
+    Fill,
+    FillStep,
+    Free,
+    HostCall,
+    Launch,
+    Memory,
+    Pointer,
+    Program,
+    Role,
+    Scalar,
+    Source,
+    SourceKind,
+    Step,
+)
+
+N = 64
+
+
+def buffer(name: str, role: Role = Role.INOUT, **values: Any) -> Buffer:
+    return Buffer(
+        **{"name": name, "dtype": "float32", "elements": N, "role": role, "fill": Fill(kind="iota"), **values}
+    )
+
+
+def launch(name: str, entry: str = "double_it", on: str = "x", **values: Any) -> Launch:
+    arguments = (Pointer(buffer=on), Scalar(dtype="int32", value=N))
+    given = {"source": "k", "entry": entry, "grid": (2, 1, 1), "block": (32, 1, 1), "arguments": arguments}
+    return Launch(**{"name": name, **given, **values})
+
+
+def program(steps: tuple[Step, ...], *buffers: Buffer, issue: str = "streams", host: str = "") -> Program:
+    sources = [Source(name="k", text="", entries=("double_it", "overrun", "hungry", "add"), symbols=("weights",))]
+    if host:
+        entries = tuple(re.findall(r'extern "C" void (\w+)', host))
+        sources.append(Source(name="h", kind=SourceKind.HOST, text=host, entries=entries))
+    return Program(name="test", buffers=buffers or (buffer("x"),), sources=tuple(sources), steps=steps, issue=issue)
+
+
+def filled(gpu: Any, of: Program) -> Any:
+    """Loaded, with its buffers written."""
+    loaded = gpu.load(of)
+    for each in of.buffers:
+        loaded.write(each.name, initial(each, 0))
+    gpu.log()
+    return loaded
+
+
+IOTA = np.arange(N, dtype=np.float32)
+
+
+# --- running --------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_gets_its_arguments(gpu: Any) -> None:
+    loaded = filled(gpu, program((launch("a", shared_bytes=256),)))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 2 * IOTA)
+    assert re.fullmatch(r"launch double_it 2x1x1 32x1x1 256 on \w+", gpu.log()[0])
+
+
+def test_the_limit_on_dynamic_shared_memory_is_raised_by_itself(gpu: Any) -> None:
+    small, large = launch("a", shared_bytes=1024), launch("b", shared_bytes=100_000)
+    gpu.load(program((small, large)))
+    assert [line for line in gpu.log() if "attribute" in line] == ["attribute 8 of double_it is 100000"]
+
+
+def test_copies_fills_and_arenas(gpu: Any) -> None:
+    pair = {"arena": "host", "memory": Memory.PINNED}
+    of = program(
+        (
+            Copy(name="up", source=("a", "b"), target=("da", "db")),
+            launch("twice", on="db"),
+            FillStep(name="clear", buffer="da"),
+            Copy(name="down", source=("da", "db"), target=("a", "b")),
+        ),
+        buffer("a", **pair),
+        buffer("b", **pair, offset_bytes=4 * N + 64),
+        buffer("da", Role.SCRATCH, arena="device"),
+        buffer("db", Role.SCRATCH, arena="device", offset_bytes=4 * N + 64),
+    )
+    loaded = filled(gpu, of)
+    loaded.run(seed=0, checked=True)
+    assert not loaded.read("a").any()
+    assert np.array_equal(loaded.read("b"), 2 * IOTA)
+    assert loaded.broken_guards() == ()
+    assert f"up {2 * 4 * N + 64}" in gpu.log()[0]
+
+
+def test_a_plan_that_is_not_sound_is_refused(gpu: Any) -> None:
+    of = program(
+        (Copy(name="up", source=("a", "b"), target=("c", "d")),),
+        buffer("a", arena="one"),
+        buffer("b", arena="one", offset_bytes=4 * N),
+        buffer("c", arena="two"),
+        buffer("d", arena="two", offset_bytes=4 * N + 64),
+    )
+    with pytest.raises(ExecutionError, match="laid out otherwise"):
+        gpu.load(of)
+
+
+def test_a_variable_of_the_module_is_a_buffer(gpu: Any) -> None:
+    loaded = filled(
+        gpu,
+        program(
+            (launch("a", on="w", arguments=(Pointer(buffer="w"), Scalar(dtype="int32", value=4))),),
+            buffer("w", elements=4, symbol="k:weights"),
+        ),
+    )
+    loaded.run(seed=0, checked=True)
+    assert loaded.read("w").tolist() == [0, 2, 4, 6]
+    with pytest.raises(ExecutionError, match="weights has 16"):
+        gpu.load(program((launch("a", on="w"),), buffer("w", elements=5, symbol="k:weights")))
+
+
+def test_snapshot_and_restore(gpu: Any) -> None:
+    loaded = filled(gpu, program((launch("a"),), buffer("x"), buffer("kept", reset="never")))
+    loaded.restore()  # nothing yet
+    loaded.snapshot()
+    loaded.run(seed=0, checked=False)
+    loaded.write("kept", 3 * IOTA)
+    loaded.restore()
+    assert np.array_equal(loaded.read("x"), IOTA)
+    assert np.array_equal(loaded.read("kept"), 3 * IOTA)
+
+
+def test_everything_is_freed(gpu: Any) -> None:
+    before = gpu.live_allocations
+    loaded = filled(gpu, program((launch("a"),)))
+    loaded.snapshot()
+    assert gpu.live_allocations > before
+    loaded.close()
+    assert gpu.live_allocations == before
+
+
+# --- order ----------------------------------------------------------------------------------------------
+
+
+def test_streams_wait_only_for_what_the_plan_says(gpu: Any) -> None:
+    of = program(
+        (
+            launch("a", stream=0),
+            launch("b", on="y", stream=1),
+            launch("c", stream=0, after=("a", "b")),
+        ),
+        buffer("x"),
+        buffer("y"),
+    )
+    loaded = filled(gpu, of)
+    loaded.run(seed=0, checked=True)
+    kinds = [re.sub(r"0x\w+", "#", line) for line in gpu.log()]
+    launch_line = "launch double_it 2x1x1 32x1x1 0 on #"
+    # `b` is signalled, `c` waits for it; for `a`, on its own stream, nothing is needed.
+    expected = [launch_line, launch_line, "event # on #", "# waits for event #", launch_line]
+    assert kinds == [*expected, "wait for #", "wait for #"]
+
+
+def test_a_sample_is_gated_joined_and_timed(gpu: Any) -> None:
+    of = program((launch("a", stream=0), launch("b", on="y", stream=1)), buffer("x"), buffer("y"))
+    loaded = filled(gpu, of)
+    assert loaded.clock == "device"
+    span = loaded.sample_us(1)
+    lines = [re.sub(r" on \S+$", "", line) for line in gpu.log()]
+    shape = [re.sub(r"(event|for) 0x\w+|^0x\w+", r"\1", line).strip() for line in lines]
+    begin = next(index for index, line in enumerate(shape) if line.startswith("launch fusiond_gate"))
+    assert shape[begin + 1] == "gate closed"
+    order = [line.split()[0] + (" " + line.split()[1] if line.startswith("launch") else "") for line in shape[begin:]]
+    assert order == [
+        "launch fusiond_gate",
+        "gate",
+        "event",  # the start
+        "event",  # the fork: the other stream waits for the lead
+        "waits",
+        "launch double_it",
+        "launch double_it",
+        "event",  # the join: the lead waits for the other stream
+        "waits",
+        "event",  # the end
+        "wait",  # for the end, after the gate was opened
+        "wait",
+        "wait",
+    ]
+    # Fake events are 10 us apart; fork and join lie between start and end.
+    assert span == pytest.approx(30, rel=1e-3)
+
+
+def test_repeats_are_back_to_back_and_not_too_many_behind_one_gate(gpu: Any) -> None:
+    loaded = filled(gpu, program((launch("a"), launch("b"))))
+    assert loaded.sample_us(4) == pytest.approx(10 / 4, rel=1e-3)
+    assert sum("fusiond_gate" in line for line in gpu.log()) == 1
+    loaded.sample_us(300)
+    lines = gpu.log()
+    assert sum("double_it" in line for line in lines) == 600
+    assert sum("fusiond_gate" in line for line in lines) == 3
+
+
+def test_what_is_not_counted_stands_outside_the_events(gpu: Any) -> None:
+    of = program((launch("before", counted=False), launch("a"), launch("between", counted=False), launch("b")))
+    loaded = filled(gpu, of)
+    loaded.sample_us(2)
+    words = [line.split()[1] if line.startswith("launch") else line.split()[0] for line in gpu.log()]
+    assert words.index("double_it") < words.index("fusiond_gate")
+    one = ["fusiond_gate", "gate", "event", "double_it", "double_it", "double_it", "event"]
+    first = words.index("fusiond_gate")
+    assert words[first : first + len(one)] == one
+    assert words.count("fusiond_gate") == 2
+
+
+def test_a_gate_that_opened_by_itself_makes_the_sample_be_taken_again(gpu: Any, monkeypatch: Any) -> None:
+    from fusiond.devices.cuda.gate import Gate
+
+    answers = iter([True, False])
+    monkeypatch.setattr(Gate, "gave_up", property(lambda self: next(answers)))
+    loaded = filled(gpu, program((launch("a"),)))
+    loaded.snapshot()
+    loaded.sample_us(1)
+    assert sum("fusiond_gate" in line for line in gpu.log()) == 2
+    assert np.array_equal(loaded.read("x"), 2 * IOTA)  # restored before the second time
+
+
+def test_a_graph_is_captured_once_and_launched(gpu: Any) -> None:
+    steps = (launch("a", stream=0), launch("b", on="y", stream=1), launch("c", stream=0, after=("b",)))
+    of = program(steps, buffer("x"), buffer("y"), issue="graph")
+    loaded = gpu.load(of)
+    lines = gpu.log()
+    first = next(index for index, line in enumerate(lines) if line.startswith("capture"))
+    assert lines[-1] == "captured"
+    assert sum("double_it" in line for line in lines[first:]) == 3
+    for each in of.buffers:
+        loaded.write(each.name, initial(each, 0))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 4 * IOTA)
+    assert np.array_equal(loaded.read("y"), 2 * IOTA)
+    gpu.log()
+    loaded.sample_us(3)
+    lines = gpu.log()
+    assert sum(line.startswith("graph") for line in lines) == 3
+    assert not any("double_it" in line for line in lines)
+
+
+def test_steps_round_a_graph_are_in_order_with_it(gpu: Any) -> None:
+    steps = (
+        launch("before", stream=1, counted=False),
+        launch("a", stream=0, after=("before",)),
+        launch("b", on="y", stream=1),
+        launch("after", stream=1, after=("a",), counted=False),
+    )
+    loaded = filled(gpu, program(steps, buffer("x"), buffer("y"), issue="graph"))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 8 * IOTA)
+    words = [line.split()[0] for line in gpu.log()]
+    # The graph begins after what is on both streams, and they go on after it.
+    expected = ["launch", "event", "0x", "graph", "event", "0x", "launch", "wait", "wait"]
+    assert [re.sub("0x.*", "0x", word) for word in words] == expected
+
+
+# --- the wall clock -------------------------------------------------------------------------------------
+
+HOST = """\
+extern "C" void shift(float* x, int n, double by) { for (int i = 0; i < n; i++) x[i] += by; }
+"""
+
+
+def _round_trip(memory: Memory = Memory.PAGEABLE) -> Program:
+    call = (Pointer(buffer="h"), Scalar(dtype="int32", value=N), Scalar(dtype="float64", value=1.0))
+    return program(
+        (
+            Copy(name="up", source=("h",), target=("d",), stream=1),
+            launch("twice", on="d", stream=0, after=("up",)),
+            Copy(name="down", source=("d",), target=("h",), stream=0),
+            HostCall(name="shift", source="h", entry="shift", arguments=call, stream=1, after=("down",)),
+            Copy(name="again", source=("h",), target=("d",), stream=1),
+        ),
+        buffer("h", memory=memory),
+        buffer("d", Role.SCRATCH),
+        host=HOST,
+    )
+
+
+@pytest.mark.parametrize("memory", [Memory.PAGEABLE, Memory.PINNED])
+@pytest.mark.parametrize("by", ["loop", "python"])
+def test_host_steps_are_timed_on_the_wall_clock(gpu: Any, memory: Memory, by: str, monkeypatch: Any) -> None:
+    from fusiond.devices.cuda import loop
+
+    def missing() -> Any:
+        raise LookupError("no C++ compiler")
+
+    if by == "python":
+        monkeypatch.setattr(loop, "loop_library", missing)
+    of = _round_trip(memory)
+    loaded = filled(gpu, of)
+    assert loaded.clock == "wall"
+    loaded.snapshot()
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("h"), 2 * IOTA + 1)
+    loaded.restore()
+    gpu.log()
+    assert loaded.sample_us(1) > 0
+    assert np.array_equal(loaded.read("h"), 2 * IOTA + 1)
+    assert np.array_equal(loaded.read("d"), 2 * IOTA + 1)
+    words = [line.split()[0] for line in gpu.log()]
+    assert words.count("launch") == 1
+    assert words.count("up") == 2
+    assert words.count("down") == 1
+    loaded.close()
+
+
+@pytest.mark.parametrize("memory", [Memory.DEVICE, Memory.PINNED, Memory.PAGEABLE])
+def test_the_plan_allocates_for_itself(gpu: Any, memory: Memory) -> None:
+    of = program(
+        (
+            Alloc(name="alloc", arena="work"),
+            Copy(name="in", source=("x",), target=("a",)),
+            Copy(name="out", source=("a",), target=("y",)),
+            Free(name="free", arena="work"),
+        ),
+        buffer("x"),
+        buffer("y"),
+        buffer("a", Role.SCRATCH, arena="work", offset_bytes=64, memory=memory),
+    )
+    loaded = filled(gpu, of)
+    assert loaded.clock == "wall"
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("y"), IOTA)
+    assert loaded.broken_guards() == ()
+    assert set(loaded.read("a").view(np.uint8)) == {0xA5}  # poisoned when it was freed
+    loaded.write("y", 0 * IOTA)
+    before = gpu.live_allocations
+    gpu.log()
+    loaded.sample_us(2)
+    assert np.array_equal(loaded.read("y"), IOTA)
+    assert gpu.live_allocations == before
+    allocated = [line for line in gpu.log() if line.startswith(("allocate", "pin"))]
+    assert len(allocated) == (0 if memory is Memory.PAGEABLE else 2)
+    loaded.run(seed=0, checked=False)
+    assert gpu.live_allocations == before
+    loaded.close()
+
+
+def test_what_is_not_freed_by_the_plan_is_freed_after_the_run(gpu: Any) -> None:
+    of = program(
+        (Alloc(name="alloc", arena="d"), Copy(name="in", source=("x",), target=("d",))), buffer("x"), buffer("d")
+    )
+    loaded = filled(gpu, of)
+    before = gpu.live_allocations
+    for _ in range(3):
+        loaded.sample_us(1)
+        loaded.run(seed=0, checked=False)
+    assert gpu.live_allocations == before
+
+
+def test_a_program_can_be_put_on_the_wall_clock(gpu: Any) -> None:
+    loaded = filled(gpu, program((launch("a"),)))
+    loaded.clock = "wall"
+    assert loaded.sample_us(1) > 0
+    assert not any("fusiond_gate" in line for line in gpu.log())
+    assert np.array_equal(loaded.read("x"), 2 * IOTA)
+
+
+# --- failures -------------------------------------------------------------------------------------------
+
+
+def outcome(gpu: Any, of: Program) -> tuple[Outcome, str]:
+    def run() -> None:
+        filled(gpu, of).run(seed=0, checked=True)
+
+    with pytest.raises(ExecutionError) as caught:
+        run()
+    return caught.value.outcome, caught.value.reason
+
+
+def test_writes_out_of_bounds_are_seen(gpu: Any) -> None:
+    loaded = filled(gpu, program((launch("a", "overrun"),)))
+    loaded.run(seed=0, checked=True)
+    before, after = loaded.broken_guards()
+    assert before.startswith("x: ")
+    assert before.endswith("bytes before it")
+    assert after.endswith("bytes after its end")
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "expected"),
+    [
+        ("cuLaunchKernel", 701, Outcome.LAUNCH_REFUSED),
+        ("cuLaunchKernel", 1, Outcome.LAUNCH_REFUSED),
+        ("cuStreamSynchronize", 700, Outcome.CRASHED),
+        ("cuStreamSynchronize", 719, Outcome.CRASHED),
+        ("cuStreamSynchronize", 702, Outcome.TIMED_OUT),
+        ("cuMemAlloc", 2, Outcome.LAUNCH_REFUSED),
+    ],
+)
+def test_driver_errors_become_outcomes(gpu: Any, function: str, code: int, expected: Outcome) -> None:
+    of = program((launch("a"),))
+    gpu.fail(function, code)
+    found, reason = outcome(gpu, of)
+    assert found is expected
+    assert "failed: " in reason
+
+
+def test_the_failed_step_is_named(gpu: Any) -> None:
+    gpu.fail("cuLaunchKernel", 701)
+    _, reason = outcome(gpu, program((launch("a"),)))
+    assert reason == "step 'a': cuLaunchKernel failed: too many resources requested for launch"
+
+
+def test_a_step_that_fails_in_the_loop_is_named(gpu: Any) -> None:
+    loaded = filled(gpu, _round_trip())
+    gpu.fail("cuLaunchKernel", 719)
+    with pytest.raises(ExecutionError, match="step 'twice': unspecified launch failure"):
+        loaded.sample_us(1)
+
+
+def test_after_an_error_the_gate_is_open(gpu: Any) -> None:
+    loaded = filled(gpu, program((launch("a"), launch("b"))))
+    loaded.sample_us(1)
+    gpu.fail("cuEventSynchronize", 700)
+    with pytest.raises(ExecutionError):
+        loaded.sample_us(1)
+    assert gpu.executor._gate._flags[0] == 1
+    loaded.close()
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (launch("a", block=(1025, 1, 1)), "1025 threads per block"),
+        (launch("a", "hungry", block=(1024, 1, 1)), "registers per block"),
+        (launch("a", "hungry", block=(513, 1, 1)), "registers per block"),
+        (launch("a", shared_bytes=227 * 1024), "bytes of shared memory per block"),
+        (launch("a", arguments=(Pointer(buffer="x"),)), "passes 1 arguments, double_it takes 2"),
+        (
+            launch("a", arguments=(Pointer(buffer="x"), Scalar(dtype="int64", value=1))),
+            "argument 1 has 8 bytes, double_it takes 4 there",
+        ),
+        (launch("a", arguments=(Pointer(buffer="x"), Scalar(dtype="uint8", value=300))), "300 is no uint8"),
+    ],
+)
+def test_launches_that_cannot_be_are_refused_before(gpu: Any, step: Step, reason: str) -> None:
+    with pytest.raises(ExecutionError, match=re.escape(reason)) as caught:
+        gpu.load(program((step,)))
+    assert caught.value.outcome is Outcome.LAUNCH_REFUSED
+
+
+def test_a_structure_is_passed_as_its_bytes(gpu: Any) -> None:
+    count = Bytes(hex=np.int32(N).tobytes().hex())
+    loaded = filled(gpu, program((launch("a", arguments=(Pointer(buffer="x"), count)),)))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 2 * IOTA)
+
+
+def test_a_host_call_with_wrong_arguments_is_refused(gpu: Any) -> None:
+    of = _round_trip()
+    short = dataclasses.replace(of.steps[3], arguments=(Pointer(buffer="h"),))
+    loaded = gpu.load(dataclasses.replace(of, steps=(*of.steps[:3], short, of.steps[4])))
+    with pytest.raises(ExecutionError, match="passes 1 arguments, shift takes 3"):
+        loaded.sample_us(1)
+
+
+def test_a_graph_refuses_host_work(gpu: Any) -> None:
+    with pytest.raises(ExecutionError, match="graph holds no host calls"):
+        gpu.load(dataclasses.replace(_round_trip(), issue="graph"))
+
+
+def test_a_binary_of_somebody_else_is_refused(gpu: Any, tmp_path: Path) -> None:
+    (tmp_path / "other.cubin").write_bytes(b"image")
+    with pytest.raises(ExecutionError, match="not built by fusiond"):
+        gpu.executor.load(program((launch("a"),)), {"k": tmp_path / "other.cubin"})
+    with pytest.raises(ExecutionError, match="no binary of source 'k'"):
+        gpu.executor.load(program((launch("a"),)), {})
+
+
+# --- the executor ---------------------------------------------------------------------------------------
+
+
+def test_flushing_writes_twice_the_second_level_cache(gpu: Any) -> None:
+    before = gpu.live_allocations
+    gpu.executor.flush_cache()
+    gpu.executor.flush_cache()
+    assert gpu.live_allocations == before + 1
+    assert gpu.executor.state().clock_mhz is None  # no NVML here

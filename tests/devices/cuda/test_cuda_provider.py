@@ -1,0 +1,173 @@
+"""What the daemon's process sees of GPUs: without one, and over a fake driver."""
+
+import dataclasses
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond.build import nvcc
+from fusiond.cuda.entries import read_table
+from fusiond.devices.base import Binary
+from fusiond.devices.cuda import nvml, provider
+from fusiond.devices.cuda.driver import Driver, DriverMissing
+from fusiond.devices.cuda.gate import PTX
+from fusiond.devices.cuda.provider import CudaProvider, index_of
+from fusiond.errors import DeviceError, UnknownName
+from fusiond.model import BuildFailed
+from fusiond.program import Buffer, Launch, Program, Role, Source, SourceKind
+
+
+def absent() -> Driver:
+    raise DriverMissing("no NVIDIA driver: libcuda.so.1 cannot be loaded")
+
+
+def test_without_a_driver_there_are_no_devices_and_a_remedy() -> None:
+    cuda = CudaProvider(absent)
+    assert cuda.devices() == ()
+    first = cuda.missing()[0]
+    assert "libcuda.so.1" in first
+    assert "install NVIDIA's driver" in first
+
+
+def test_every_missing_part_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvcc, "find", lambda: None)
+    monkeypatch.setattr(provider.importlib.util, "find_spec", lambda name: None)
+    lines = CudaProvider(absent).missing()
+    assert len(lines) == 3
+    assert all(line.startswith("cuda: ") and "\n" not in line for line in lines)
+    assert "~/.aksetup-defaults.py" in lines[1]
+    assert "FUSIOND_NVCC" in lines[2]
+
+
+def test_describing_a_device(fake_libcuda: Path) -> None:
+    first, second = CudaProvider(lambda: Driver(str(fake_libcuda))).devices()
+    assert (first.name, first.model, first.arch, first.mig) == ("cuda:0", "NVIDIA Fake", "sm_90", "")
+    assert first.limits.multiprocessors == 132
+    assert first.limits.shared_bytes_per_block == 227 * 1024
+    assert first.limits.barriers_per_sm == 64
+    assert first.evidence == "measured"
+    assert first.env["cuda"] == "13.0"
+    assert (second.name, second.mig) == ("cuda:1", "1g.18gb")
+    assert first.key != second.key
+
+
+def test_names_of_devices() -> None:
+    assert index_of("cuda") == 0
+    assert index_of("cuda:3") == 3
+    for wrong in ("cuda:", "cuda:x", "cpu", "cuda:-1"):
+        with pytest.raises(UnknownName):
+            index_of(wrong)
+
+
+def test_the_executor_says_what_is_missing() -> None:
+    if not CudaProvider().missing():
+        pytest.skip("everything is here")
+    with pytest.raises(DeviceError, match=r"cuda:0: .*(install|pip)"):
+        CudaProvider().executor("cuda:0")
+
+
+def test_importing_needs_neither_pycuda_nor_a_driver_nor_yaml() -> None:
+    code = "import fusiond.devices.cuda.run, sys; sys.exit(any(n in sys.modules for n in ('yaml', 'pycuda')))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_normalising_drops_what_makes_no_difference() -> None:
+    def launch(name: str, stream: int, *after: str) -> Launch:
+        values: Any = {"source": "k", "entry": "k", "grid": (1, 1, 1), "block": (1, 1, 1), "arguments": ()}
+        return Launch(name=name, stream=stream, after=after, **values)
+
+    buffer = Buffer(name="x", dtype="int32", elements=1, role=Role.OUTPUT)
+    host = Source(name="h", kind=SourceKind.HOST, text="", entries=("f",), register_cap=32)
+    kernel = Source(name="k", text="", entries=("k",), register_cap=32)
+    steps = (launch("a", 0), launch("b", 1), launch("c", 0, "a", "b", "b"))
+    plan = Program(name="p", buffers=(buffer,), sources=(kernel, host), steps=steps)
+    normal = CudaProvider(absent).normalise(plan)
+    assert normal.steps[2].after == ("b",)
+    assert normal.source("h").register_cap is None
+    assert normal.source("k").register_cap == 32
+    same = dataclasses.replace(plan, steps=(steps[0], steps[1], launch("c", 0, "b")))
+    assert CudaProvider(absent).normalise(same).key == normal.key
+
+
+@pytest.mark.needs_nvcc
+def test_building_both_kinds_of_source() -> None:
+    cuda = CudaProvider(absent)
+    kernel = cuda.build(Source(name="k", text="__global__ void k(int* x) { x[0] = 1; }", entries=("k",)), "sm_90")
+    assert isinstance(kernel, Binary)
+    assert kernel.path.suffix == ".cubin"
+    assert read_table(kernel.path).entries["k"].mangled == "_Z1kPi"
+    host = cuda.build(
+        Source(name="h", kind=SourceKind.HOST, text='extern "C" void f(int* x) { x[0] = 1; }', entries=("f",)), "sm_90"
+    )
+    assert isinstance(host, Binary)
+    assert host.path.suffix == ".so"
+    wrong = cuda.build(Source(name="h", kind=SourceKind.HOST, text="", entries=("f",)), "sm_90")
+    assert isinstance(wrong, BuildFailed)
+
+
+@pytest.mark.needs_nvcc
+def test_the_gate_compiles_for_the_oldest_and_the_newest(tmp_path: Path) -> None:
+    toolkit = nvcc.find()
+    assert toolkit is not None
+    (tmp_path / "gate.ptx").write_text(PTX)
+    for arch in (nvcc.supported_archs()[0], nvcc.supported_archs()[-1]):
+        subprocess.run([toolkit.ptxas, f"-arch={arch}", "gate.ptx", "-o", "gate.cubin"], cwd=tmp_path, check=True)
+
+
+# --- sensors --------------------------------------------------------------------------------------------
+
+
+class _Nvml(types.SimpleNamespace):
+    """pynvml with one board, on which something may be unsupported."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, **answers: object) -> None:
+        super().__init__(NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0, nvmlInit=lambda: None)
+        self.nvmlDeviceGetHandleByUUID = lambda uuid: "board"
+        for name, answer in answers.items():
+            setattr(self, name, self._answering(answer))
+
+    def _answering(self, answer: object) -> Any:
+        def call(*arguments: object) -> object:
+            if answer is None:
+                raise self.NVMLError("not supported")
+            return answer
+
+        return call
+
+
+def test_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = types.SimpleNamespace(pid=1)
+    board = _Nvml(
+        nvmlDeviceGetClockInfo=1980,
+        nvmlDeviceGetTemperature=55,
+        nvmlDeviceGetCurrentClocksEventReasons=0x1 | 0x4 | 0x40,
+        nvmlDeviceGetComputeRunningProcesses=[other],
+        nvmlSystemGetDriverVersion="580.65.06",
+    )
+    monkeypatch.setattr(nvml, "pynvml", board)
+    sensors = nvml.Sensors("GPU-1")
+    state = sensors.state()
+    assert (state.clock_mhz, state.temperature_c, state.others) == (1980.0, 55.0, 1)
+    assert state.throttle == "power_cap,hw_thermal"  # being idle is no throttling
+    assert sensors.driver_version() == "580.65.06"
+
+
+def test_sensors_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "pynvml", _Nvml(nvmlDeviceGetClockInfo=None, nvmlDeviceGetTemperature=None))
+    state = nvml.Sensors("GPU-1").state()
+    assert (state.clock_mhz, state.temperature_c, state.throttle, state.others) == (None, None, "", 0)
+
+
+def test_a_machine_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "pynvml", None)
+    sensors = nvml.Sensors("GPU-1")
+    assert not sensors.present
+    assert sensors.state().clock_mhz is None
+    assert sensors.driver_version() is None

@@ -1,0 +1,280 @@
+"""The child process: what becomes of every way in which a candidate can go wrong, and that the next one is none the
+worse for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from fusiond.bundle import write_bundle
+from fusiond.devices import protocol
+from fusiond.devices.protocol import Check, Checked, Reference, Sample
+from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.timing import Sampling
+from fusiond.errors import DeviceError
+from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.program import Buffer, Launch, Program, Role, Source
+from fusiond.testing.fakes import FakeProvider
+
+PLAN = Sampling(purpose=Purpose.SEARCH)
+
+
+def program(fault: str = "", cost_us: float = 10.0) -> Program:
+    text = f"cost_us {cost_us}\n" + (f"fault {fault}\n" if fault else "")
+    return Program(
+        name=fault or "good",
+        buffers=(Buffer(name="y", dtype="int32", elements=16, role=Role.OUTPUT),),
+        sources=(Source(name="s", text=text, entries=("f",)),),
+        steps=(Launch(name="f", source="s", entry="f", grid=(1, 1, 1), block=(1, 1, 1), arguments=()),),
+    )
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Callable[..., str]:
+    def make(fault: str = "", cost_us: float = 10.0) -> str:
+        made = program(fault, cost_us)
+        binary = FakeProvider().build(made.sources[0], "fake")
+        assert not isinstance(binary, BuildFailed)
+        folder = tmp_path / "bundles" / made.key
+        write_bundle(folder, made, {"s": binary.path})
+        return str(folder)
+
+    return make
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    provider = FakeProvider()
+    made = Supervisor(provider, provider.devices()[0])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def references(supervisor: Supervisor, bundle: Callable[..., str], tmp_path: Path) -> tuple[tuple[int, str], ...]:
+    found = []
+    for seed in (0, 1):
+        path = str(tmp_path / f"{seed}.npz")
+        assert supervisor.call(Reference(bundle=bundle(), seed=seed, outputs=path), 30) == Checked(worst=0.0)
+        found.append((seed, path))
+    return tuple(found)
+
+
+def child_of(supervisor: Supervisor) -> int:
+    assert supervisor._child is not None
+    return supervisor._child.pid
+
+
+def test_a_good_program_is_checked_and_sampled(
+    supervisor: Supervisor, bundle: Callable[..., str], references: tuple[tuple[int, str], ...]
+) -> None:
+    assert supervisor.call(Check(bundle=bundle(cost_us=5), references=references), 30) == Checked(worst=0.0)
+    found = supervisor.call(Sample(candidate=bundle(cost_us=5), baseline=bundle(cost_us=10), plan=PLAN), 30)
+    assert isinstance(found, Measurement)
+    assert found.ratio == pytest.approx(2.0, rel=0.02)
+    assert found.purpose is Purpose.SEARCH
+    assert found.before.clock_mhz == 1000.0
+    assert supervisor.replaced == 0
+    with np.load(references[0][1]) as outputs:
+        assert list(outputs) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "reason", "replaced"),
+    [
+        ("wrong", Outcome.WRONG_RESULT, "seed 0: y: 1 of 16 differ, first at [15]", 0),
+        ("late", Outcome.WRONG_RESULT, "seed 1: y: 1 of 16 differ", 0),
+        ("crash", Outcome.CRASHED, "illegal address", 1),
+        ("outside", Outcome.CRASHED, "out of bounds: 4 bytes written behind y", 1),
+        ("abort", Outcome.CRASHED, "SIGABRT", 1),
+        ("refuse", Outcome.LAUNCH_REFUSED, "too many resources", 1),
+        ("die", Outcome.WORKER_DIED, "SIGKILL", 2),
+        ("hang", Outcome.TIMED_OUT, "no answer within", 1),
+    ],
+)
+def test_each_way_to_go_wrong_has_its_outcome_and_costs_nobody_else(
+    supervisor: Supervisor,
+    bundle: Callable[..., str],
+    references: tuple[tuple[int, str], ...],
+    fault: str,
+    outcome: Outcome,
+    reason: str,
+    replaced: int,
+) -> None:
+    begun = time.monotonic()
+    patience = 0.7 if fault == "hang" else 30
+    found = supervisor.call(Check(bundle=bundle(fault), references=references), patience)
+    assert isinstance(found, MeasureFailed)
+    assert found.outcome is outcome
+    assert reason in found.reason
+    assert len(found.reason.splitlines()) == 1
+    assert supervisor.replaced == replaced
+    assert time.monotonic() - begun < 10
+    assert supervisor.call(Check(bundle=bundle(), references=references), 30) == Checked(worst=0.0)
+    assert supervisor.replaced == replaced
+
+
+def test_what_does_not_build_never_reaches_a_child() -> None:
+    built = FakeProvider().build(program("nobuild").sources[0], "fake")
+    assert built == BuildFailed(reason="s:1: expected a kernel")
+
+
+def test_a_child_that_hangs_is_gone_at_the_timeout(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
+    supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30)
+    child = child_of(supervisor)
+    begun = time.monotonic()
+    found = supervisor.call(Reference(bundle=bundle("hang"), seed=0, outputs="unused"), 0.5)
+    assert isinstance(found, MeasureFailed)
+    assert 0.5 <= time.monotonic() - begun < 5
+    assert not psutil.pid_exists(child)
+
+
+def test_a_child_killed_from_outside_is_replaced_without_a_word_to_the_candidate(
+    supervisor: Supervisor, bundle: Callable[..., str], references: tuple[tuple[int, str], ...]
+) -> None:
+    os.kill(child_of(supervisor), signal.SIGKILL)
+    assert supervisor.call(Check(bundle=bundle(), references=references), 30) == Checked(worst=0.0)
+    assert supervisor.replaced <= 1
+
+
+def test_fresh_makes_the_next_call_the_first_of_a_new_child(
+    supervisor: Supervisor, bundle: Callable[..., str]
+) -> None:
+    request = Sample(candidate=bundle(), baseline=None, plan=PLAN)
+    supervisor.call(request, 30)
+    first = child_of(supervisor)
+    supervisor.call(request, 30)
+    assert child_of(supervisor) == first
+    supervisor.fresh()
+    supervisor.call(request, 30)
+    assert child_of(supervisor) != first
+    assert supervisor.replaced == 0
+    supervisor.close()
+    assert not psutil.pid_exists(first)
+
+
+def test_a_device_that_cannot_be_opened_is_an_error_with_its_reason() -> None:
+    class Sour(FakeProvider):
+        __module__ = "no_such_module"
+
+    supervisor = Supervisor(Sour(), FakeProvider().devices()[0])
+    try:
+        with pytest.raises(DeviceError, match="fake: the worker does not start: ModuleNotFoundError"):
+            supervisor.call(Sample(candidate="x", baseline=None, plan=PLAN), 30)
+    finally:
+        supervisor.close()
+
+
+def test_a_bundle_that_is_not_there_is_a_failure_with_a_reason(supervisor: Supervisor) -> None:
+    found = supervisor.call(Sample(candidate="/nowhere", baseline=None, plan=PLAN), 30)
+    assert isinstance(found, MeasureFailed)
+    assert found.outcome is Outcome.CRASHED
+    assert "is no bundle" in found.reason
+
+
+def test_an_answer_that_makes_no_sense_is_the_programs_fault(
+    supervisor: Supervisor, bundle: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Sample(candidate=bundle(), baseline=None, plan=PLAN)
+    for nonsense in ('{"is": "Nonsense"}', "hello", "[1]", '{"is": "MeasureFailed", "outcome": "odd"}'):
+        with monkeypatch.context() as patch:
+            patch.setattr(supervisor, "_line", lambda child, secs, nonsense=nonsense: nonsense)
+            patch.setattr(supervisor, "_running", lambda real=supervisor._running: supervisor._child or real())
+            supervisor._child = None
+            patch.setattr(supervisor, "_line", Supervisor._line.__get__(supervisor))
+            supervisor._running()
+            patch.setattr(supervisor, "_line", lambda child, secs, nonsense=nonsense: nonsense)
+            found = supervisor.call(request, 30)
+        assert isinstance(found, MeasureFailed)
+        assert found.outcome is Outcome.CRASHED
+    assert isinstance(supervisor.call(request, 30), Measurement)
+
+
+def test_ctrl_c_is_not_for_the_child(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
+    request = Sample(candidate=bundle(), baseline=None, plan=PLAN)
+    supervisor.call(request, 30)
+    child = child_of(supervisor)
+    assert os.getpgid(child) != os.getpgrp()  # a terminal's Ctrl-C goes to the parent's group
+    os.kill(child, signal.SIGINT)
+    assert isinstance(supervisor.call(request, 30), Measurement)
+    assert child_of(supervisor) == child
+
+
+PARENT = """
+import sys
+from fusiond.devices import protocol
+from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.timing import Sampling
+from fusiond.model import Purpose
+from fusiond.testing.fakes import FakeProvider
+provider = FakeProvider()
+supervisor = Supervisor(provider, provider.devices()[0])
+supervisor.call(protocol.Sample(candidate=sys.argv[1], baseline=None, plan=Sampling(purpose=Purpose.SEARCH)), 30)
+print(supervisor._child.pid, flush=True)
+supervisor.call(protocol.Reference(bundle=sys.argv[2], seed=0, outputs="unused"), 3000)
+"""
+
+
+@pytest.mark.parametrize("busy", ["hang", ""])
+def test_the_child_ends_with_a_parent_that_is_killed(bundle: Callable[..., str], busy: str) -> None:
+    """kill -9 on fusiond: nothing is left that holds the device, even in the middle of a kernel."""
+    command = [sys.executable, "-c", PARENT + ("" if busy else "import time; time.sleep(60)"), bundle(), bundle(busy)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    try:
+        child = psutil.Process(int(parent.stdout.readline()))
+        time.sleep(0.2)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    gone, alive = psutil.wait_procs([child], timeout=10)
+    assert alive == []
+    assert len(gone) == 1
+
+
+# --- the wire ---
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Reference(bundle="b", seed=3, outputs="o"),
+        Check(bundle="b", references=((0, "a"), (1, "b"))),
+        Sample(candidate="c", baseline=None, plan=PLAN),
+        Sample(candidate="c", baseline="d", plan=Sampling(purpose=Purpose.FINAL, cold=True, incumbent=1.5)),
+    ],
+)
+def test_requests_survive_the_wire(request_: protocol.Request) -> None:
+    line = protocol.encode_request(request_)
+    assert "\n" not in line
+    assert protocol.decode_request(line) == request_
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Checked(worst=0.25),
+        Checked(worst=float("inf")),
+        MeasureFailed(outcome=Outcome.CRASHED, reason="two\nlines é"),
+        Measurement(span_us=(1.0, 2.5), baseline_us=(3.0, 4.0), clock="device", purpose=Purpose.PROBE, dropped=True),
+    ],
+)
+def test_replies_survive_the_wire(reply: protocol.Reply) -> None:
+    line = protocol.encode_reply(reply)
+    assert "\n" not in line
+    assert protocol.decode_reply(line) == reply
+
+
+def test_what_is_no_reply() -> None:
+    with pytest.raises(ValueError, match="not a reply"):
+        protocol.decode_reply('{"is": "Other"}')

@@ -1,0 +1,213 @@
+"""What cannot be fused is refused with a reason that names the construct and its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusiond.errors import RequestError, UnknownName
+from fusiond.model import BuildFailed, CompileFacts, Config, Rejection
+from fusiond.program import Program
+from fusiond.strategy import Target
+
+HEAD = "__global__ void k(int* out, int n)\n{\n"
+YAML = """\
+kernel: k
+source: k.cu
+entry: k
+sizes: {n: 64}
+arguments:
+  - {name: out, dtype: int32, elements: n, role: output}
+  - {name: n, dtype: int32, value: n}
+block: {shape: [64], tune: x}
+grid: [1]
+shared: 4 * 64
+"""
+
+REFUSED = {
+    "return in part of a warp": ("return_before_barrier", 4, HEAD + "    int i = threadIdx.x;\n    if (i > n) return;\n"
+        "    __syncthreads();\n    out[i] = 1;\n}\n"),
+    "return through a macro": ("return_before_barrier", 5, "#define QUIT return\n#define WAIT __syncthreads()\n" + HEAD
+        + "    if (threadIdx.x > 3) QUIT;\n    WAIT;\n}\n"),
+    "return in a loop with a barrier": ("return_before_barrier", 5, HEAD + "    for (int i = 0; i < n; ++i) {\n"
+        "        __syncthreads();\n        if (out[i]) return;\n    }\n}\n"),
+    "return under a parameter that changes": ("return_before_barrier", 4, HEAD + "    n += threadIdx.x;\n"
+        "    if (n > 3) return;\n    __syncthreads();\n}\n"),
+    "return before a helper with a barrier": ("return_before_barrier", 4,
+        "__device__ void wait() { __syncthreads(); }\n" + HEAD + "    if (threadIdx.x) return; wait();\n}\n"),
+    "counting barrier": ("block_barrier", 3, HEAD + "    out[0] = __syncthreads_count(n);\n}\n"),
+    "counting barrier in a macro": ("block_barrier", 1, "#define ALL(x) __syncthreads_and(x)\n" + HEAD
+        + "    out[0] = ALL(n);\n}\n"),
+    "global name": ("leak", 3, HEAD + "    out[0] = ::threadIdx.x;\n}\n"),
+    "barrier in assembly": ("assembly", 3, HEAD + '    asm volatile("bar.sync 0;" ::: "memory");\n}\n'),
+    "thread index in assembly": ("assembly", 4, HEAD + '    unsigned t;\n    asm("mov.u32 %0, "\n'
+        '        "%tid.x;" : "=r"(t));\n    out[t] = 1;\n}\n'),
+    "launch": ("launch", 4, HEAD + "    out[0] = 1;\n}\nvoid host(int* p) { k<<<1, 1>>>(p, 1); }\n"),
+    "managed": ("symbol", 1, "__managed__ int total;\n" + HEAD + "    out[0] = n;\n}\n"),
+    "constant without a value": ("symbol", 1, "__constant__ int total;\n" + HEAD + "    out[0] = total;\n}\n"),
+    "device variable": ("symbol", 1, "__device__ int total = 1;\n" + HEAD + "    out[0] = total++;\n}\n"),
+    "lambda without captures": ("lambda", 3, HEAD + "    auto f = [] { return threadIdx.x; };\n    out[f()] = 1;\n}\n"),
+    "method of a local type": ("local_type", 3, HEAD + "    struct S { __device__ int f() { return threadIdx.x; } };\n"
+        "    out[S().f()] = 1;\n}\n"),
+    "method": ("method", 1, "struct S { __device__ ~S() { __syncthreads(); } };\n" + HEAD
+        + "    S s;\n    out[0] = 1;\n}\n"),
+    "operator": ("helper", 2, "struct S {};\n__device__ int operator+(S, S) { return threadIdx.x; }\n" + HEAD
+        + "    out[0] = S() + S();\n}\n"),
+    "address of a helper": ("helper", 4, "__device__ int f() { return threadIdx.x; }\n" + HEAD
+        + "    int (*p)() = f;\n    out[0] = p();\n}\n"),
+    "call of a helper in a macro": ("helper", 5, "__device__ int f() { return threadIdx.x; }\n#define F f()\n" + HEAD
+        + "    out[0] = F;\n}\n"),
+    "shared array in a macro": ("extern_shared", 4, "#define POOL(T, name) extern __shared__ T name[];\n" + HEAD
+        + "    POOL(int, pool)\n    out[0] = pool[0];\n}\n"),
+    "over-aligned shared array": ("alignment", 3, HEAD + "    extern __shared__ __align__(128) int pool[];\n"
+        "    out[0] = pool[0];\n}\n"),
+    "static shared variable of the file": ("extern_shared", 1, "__shared__ int pool[4];\n" + HEAD
+        + "    out[0] = pool[0];\n}\n"),
+    "cluster": ("cluster", 1, "__global__ void __cluster_dims__(2, 1, 1) k(int* out, int n)\n{\n    out[0] = n;\n}\n"),
+    "register cap in the source": ("maxnreg", 1, "__global__ void __maxnreg__(32) k(int* out, int n)\n{\n"
+        "    out[0] = n;\n}\n"),
+    "extern C block": ("linkage_block", 1, 'extern "C" {\n' + HEAD + "    out[0] = n;\n}\n}\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_construct_is_refused_by_rule_and_line(analyse, strategy, kernel_file, name):
+    rule, line, source = REFUSED[name]
+    if rule == "return_before_barrier" and name != "return through a macro" and "helper" not in name:
+        line = next(n for n, text in enumerate(source.splitlines(), 1) if "return" in text)
+    elif rule in ("launch", "assembly"):
+        line = next(n for n, text in enumerate(source.splitlines(), 1) if "<<<" in text or "asm" in text)
+    analysis = analyse(kernel_file("k", source, YAML), "hist")
+    found = [each for each in analysis.rejections if each.rule == rule]
+    assert found, analysis.rejections
+    assert f"k.cu:{line}: " in found[0].detail
+    assert found[0].nodes == ("k",)
+    assert strategy.space(analysis, {}).parameters == ()
+    refused = strategy.emit(analysis, Config.of({}), {})
+    assert isinstance(refused, Rejection)
+    assert isinstance(strategy.baselines(analysis)[0].emit(Config.of({"threads.a": 512, "threads.b": 64})), Program)
+
+
+ACCEPTED = {
+    "return with the whole block": "    if (blockIdx.x * blockDim.x > n) return;\n    __syncthreads();\n",
+    "return behind the last barrier": "    __syncthreads();\n    if (threadIdx.x > 3) return;\n    out[0] = 1;\n",
+    "return in a lambda": "    auto f = [=](int i) { if (i > n) return 1; return 2; };\n    __syncthreads();\n"
+        "    out[0] = f(3);\n",
+    "harmless assembly": '    unsigned lane;\n    asm("mov.u32 %0, %laneid;" : "=r"(lane));\n    out[lane] = 1;\n',
+    "words in comments and strings": "    // __syncthreads_count, ::threadIdx, <<<\n"
+        '    out[0] = sizeof("bar.sync 0");\n',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_what_looks_alike_is_not_refused(analyse, kernel_file, name):
+    assert analyse(kernel_file("k", HEAD + ACCEPTED[name] + "}\n", YAML), "hist").rejections == ()
+
+
+def test_a_block_that_is_no_whole_warps(analyse, kernel_file):
+    yaml = YAML.replace("{shape: [64], tune: x}", "{shape: [50]}")
+    analysis = analyse(kernel_file("k", HEAD + "}\n", yaml), "hist")
+    (found,) = analysis.rejections
+    assert found.rule == "block_shape"
+    assert "k.yaml:8: block" in found.detail
+
+
+def test_flags_that_differ(analyse, kernel_file):
+    analysis = analyse(kernel_file("k", HEAD + "}\n", YAML + "flags: [-use_fast_math]\n"), "hist")
+    assert [each.rule for each in analysis.rejections] == ["flags_differ"]
+
+
+def test_static_shared_memory_beyond_48_kb(analyse, kernel_file):
+    source = HEAD + "    __shared__ int pool[7000];\n    pool[0] = n;\n    out[0] = pool[0];\n}\n"
+    name = kernel_file("k", source, YAML)
+    analysis = analyse(name, name)
+    (found,) = analysis.rejections
+    assert found.rule == "static_shared"
+    assert "28000 and 28000 bytes" in found.detail
+
+
+def test_dynamic_shared_memory_beyond_the_block(analyse, strategy, kernel_file):
+    source = HEAD + "    extern __shared__ int pool[];\n    out[0] = pool[0];\n}\n"
+    name = kernel_file("k", source, YAML.replace("4 * 64", "120000"))
+    config = Config.of({"kind": "horizontal", "threads.a": 128, "threads.b": 64, "order": "ab"})
+    refused = strategy.emit(analyse(name, name), config, {})
+    assert isinstance(refused, Rejection)
+    assert refused.rule == "shared_memory"
+
+
+def gpu(facts) -> Target:
+    from fusiond.cuda.limits import limits
+
+    return Target(arch="sm_90", limits=limits("sm_90"), facts=facts)
+
+
+def facts_of(registers: int):
+    def facts(source):
+        return {
+            entry: CompileFacts(
+                arch="sm_90", entry=entry, registers=registers, shared_bytes=0, barriers=1, stack_bytes=0,
+                spill_store_bytes=0, spill_load_bytes=0,
+            )
+            for entry in source.entries
+        }  # fmt: skip
+
+    return facts
+
+
+def test_more_registers_than_a_block_can_have(analyse, strategy):
+    analysis = analyse("hist", "maxpool", target=gpu(facts_of(80)))
+    config = {"kind": "horizontal", "threads.a": 512, "threads.b": 512, "order": "ab", "cap": "none"}
+    refused = strategy.emit(analysis, Config.of(config), {})
+    assert isinstance(refused, Rejection)
+    assert refused.rule == "launch"
+    assert isinstance(strategy.emit(analysis, Config.of({**config, "threads.b": 256}), {}), Program)
+
+
+def test_the_papers_cap_needs_a_compiler(analyse, strategy):
+    analysis = analyse("hist", "maxpool", target=gpu(lambda source: None))
+    config = {"kind": "horizontal", "threads.a": 512, "threads.b": 512, "order": "ab", "cap": "paper"}
+    refused = strategy.emit(analysis, Config.of(config), {})
+    assert isinstance(refused, Rejection)
+    assert refused.rule == "no_compiler_facts"
+    assert strategy.resolved(analysis, Config.of(config))["cap"] == "paper"
+
+
+def test_a_kernel_that_does_not_build(analyse):
+    analysis = analyse("hist", "maxpool", target=gpu(lambda source: BuildFailed(reason="hist.cu(3): no")))
+    assert [each.rule for each in analysis.rejections] == ["does_not_build", "does_not_build"]
+
+
+@pytest.mark.parametrize(
+    ("job", "problem"),
+    [
+        ("pair: [hist]", "job.yaml:2: pair: this version pairs two kernels; here are 1"),
+        ("kernels: [hist, hist, maxpool]", "job.yaml:2: kernels: this version pairs two kernels; here are 3"),
+        ("pair: [hist, 3]", "job.yaml:2: pair: wanted is a list of two names"),
+        ("pair: hist", "job.yaml:2: pair: wanted is a list of two names"),
+        ("pair: [hist, maxpol]", "job.yaml:2: pair: unknown kernel 'maxpol'; did you mean 'maxpool'?"),
+        ("pair: [hist, ./no.yaml]", "job.yaml:2: pair: there is no file"),
+        ("granularity: 128", "job.yaml: the key 'pair' is missing"),
+        ("pair: [hist, maxpool]\ngranularity: 100", "job.yaml:3: granularity: is 100; wanted is a multiple of 32"),
+        ("pair: [hist, maxpool]\nsizes: {hist.m: 3}", "sizes.hist.m: unknown size 'hist.m'; did you mean 'hist.n'?"),
+        ("pair: [hist, hist]\nsizes: {c.n: 3}", "unknown size 'c.n'; did you mean"),
+        ("pair: [hist, maxpool]\nsizes: {n: 3}", "unknown size 'n'"),
+        ("pair: [hist, maxpool]\nsizes: {hist.n: 4000000000}", "n: 4000000000 does not fit int32"),
+        ("pair: [hist, maxpool]\nsizes: {hist.bins: 4000000}", "shared: 16000000 bytes of shared memory"),
+        ("pair: [hist, maxpool]\nsizes: {maxpool.height: 1, maxpool.pad: 1}", "has 0 elements"),
+        ("pair: [hist, maxpool]\nsizes: {maxpool.batch: 4000000}", "bytes at the sizes"),
+        ("pair: [hist, maxpool]\nkernels: [hist, maxpool]", "'pair' and 'kernels' say the same"),
+    ],
+)  # fmt: skip
+def test_a_wrong_job_is_one_line(parse, job, problem):
+    with pytest.raises(RequestError) as caught:
+        parse(text="strategy: hfuse\n" + job)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_kernels_of_two_is_a_pair(parse):
+    assert parse(text="strategy: hfuse\nkernels: [maxpool, hist]").key == parse("hist", "maxpool").key
+
+
+def test_unknown_names_carry_the_nearest(parse):
+    with pytest.raises(UnknownName):
+        parse("hist", "maxpol")

@@ -1,0 +1,220 @@
+"""The space of a pair, its seeds and baselines, and the paper's register bound."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from fusiond_hfuse import registers, space
+
+from fusiond import jobs
+from fusiond.cuda.limits import limits
+from fusiond.model import CompileFacts, Config, DeviceLimits
+from fusiond.planning import target_for_arch
+from fusiond.program import Program
+from fusiond.strategy import Target
+
+JOBS = Path(__file__).parents[3] / "configs" / "jobs"
+
+V100 = DeviceLimits(
+    multiprocessors=80, shared_bytes_per_sm=96 * 1024, shared_bytes_per_block=96 * 1024, threads_per_sm=2048,
+    blocks_per_sm=32,
+)  # fmt: skip
+"""The paper's own numbers: 64 K registers, 96 K shared memory, 2048 threads."""
+
+
+@pytest.mark.parametrize(
+    ("threads", "used", "shared_bytes", "wanted"),
+    [
+        # Batch normalisation and histogram of Fig. 4: nothing but the threads binds, two blocks of 1024, 32 registers.
+        ((896, 128), (32, 20), 640, registers.Bound(b1=2, b2=25, by_shared=153, by_threads=2, b0=2, r0=32)),
+        # The first kernel's registers bind.
+        ((512, 512), (80, 24), 0, registers.Bound(b1=1, b2=5, by_shared=None, by_threads=2, b0=1, r0=64)),
+        # Shared memory binds.
+        ((256, 256), (16, 16), 50_000, registers.Bound(b1=16, b2=16, by_shared=1, by_threads=4, b0=1, r0=128)),
+        # A block of 640 threads: 65536 / (3 * 640) = 34.1, of which 32 can be allocated.
+        ((512, 128), (32, 20), 80, registers.Bound(b1=4, b2=25, by_shared=1228, by_threads=3, b0=3, r0=32)),
+        # Kernels that fit no multiprocessor: one block all the same; r0 has an upper bound.
+        ((1024, 1024), (255, 255), 0, registers.Bound(b1=0, b2=0, by_shared=None, by_threads=1, b0=1, r0=32)),
+        ((128, 128), (255, 16), 90_000, registers.Bound(b1=2, b2=32, by_shared=1, by_threads=8, b0=1, r0=255)),
+    ],
+)
+def test_r0_by_hand(threads, used, shared_bytes, wanted):
+    block = min(sum(threads), 2048)
+    assert registers.bound(V100, threads=threads, registers=used, shared_bytes=shared_bytes, block=block) == wanted
+
+
+def facts(source):
+    used = {"histogram": (13, 0), "max_pool_2d<float>": (32, 0)}
+    return {
+        entry: CompileFacts(
+            arch="sm_90", entry=entry, registers=used.get(entry, (32, 0))[0], shared_bytes=0, barriers=1, stack_bytes=0,
+            spill_store_bytes=0, spill_load_bytes=0,
+        )
+        for entry in source.entries
+    }  # fmt: skip
+
+
+@pytest.fixture
+def h100():
+    return Target(arch="sm_90", limits=limits("sm_90"), facts=facts)
+
+
+def test_the_space_on_the_processor(analyse, strategy):
+    analysis = analyse("hist", "maxpool")
+    found = strategy.space(analysis, {})
+    # 28 partitions of at most 1024 threads in steps of 128 and 8 vertical blocks, in two orders each.
+    assert [each.name for each in found.parameters] == ["kind", "threads.a", "threads.b", "threads", "order"]
+    assert found.count() == (28 + 8) * 2
+    assert analysis.report["bound"] is None
+    assert analysis.report["kernels"] == [
+        {"name": "hist", "registers": None, "shared_bytes": None, "barriers": None, "threads": 512},
+        {"name": "maxpool", "registers": None, "shared_bytes": None, "barriers": None, "threads": 256},
+    ]
+
+
+def test_a_finer_granularity(analyse, strategy):
+    found = strategy.space(analyse("hist", "maxpool", granularity=32), {})
+    counts = next(each for each in found.parameters if each.name == "threads.a").values
+    assert counts[0] == 512
+    assert sorted(counts) == list(range(32, 1024, 32))
+
+
+def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
+    analysis = analyse("hist", "maxpool", target=h100)
+    found = strategy.space(analysis, {})
+    assert found.parameters[-1].name == "cap"
+    assert found.parameters[-1].values[:2] == ("none", "paper")
+    assert found.count() == (28 + 8) * 2 * 8
+    assert analysis.report["bound"] == {
+        "threads": {"a": 512, "b": 512}, "b1": 9, "b2": 4, "by_shared": 2918, "by_threads": 2, "b0": 2, "r0": 32,
+    }  # fmt: skip
+    assert analysis.report["kernels"][0] == {
+        "name": "hist", "registers": 13, "shared_bytes": 80, "barriers": 1, "threads": 512,
+    }  # fmt: skip
+
+
+def test_seeds_are_points_of_the_space(analyse, strategy, h100):
+    analysis = analyse("hist", "maxpool", target=h100)
+    found = strategy.space(analysis, {})
+    seeds = strategy.seeds(analysis, found, {})
+    assert [name for name, _ in seeds] == ["paper_even_split", "paper_r0", "given_blocks", "vertical"]
+    assert all(found.problems(config) == () for _, config in seeds)
+    even = dict(seeds)["paper_even_split"]
+    assert (even["threads.a"], even["threads.b"], even["cap"]) == (512, 512, "none")
+    assert strategy.resolved(analysis, dict(seeds)["paper_r0"])["cap"] == 32
+
+
+def test_the_papers_cap_is_the_sources(analyse, strategy, h100):
+    analysis = analyse("hist", "maxpool", target=h100)
+    config = Config.of({"kind": "horizontal", "threads.a": 512, "threads.b": 128, "order": "ab", "cap": "paper"})
+    program = strategy.emit(analysis, config, {})
+    assert program.sources[0].register_cap == 32  # 65536 / (3 * 640), rounded down to a multiple of 8
+    assert "__launch_bounds__" not in program.sources[0].text
+    numbered = strategy.emit(analysis, Config.of({**config, "cap": 32}), {})
+    assert numbered.key == program.key
+
+
+def test_fixed_blocks_have_one_value(analyse, strategy, kernel_file, tmp_path):
+    from fusiond_hfuse.plugin import KERNELS
+
+    yaml = (KERNELS / "hist.yaml").read_text()
+    source = (KERNELS / "hist.cu").read_text()
+    fixed = kernel_file("hist", source, yaml.replace("{shape: [512], tune: x}", "{shape: [96]}"))
+    analysis = analyse(fixed, "maxpool")
+    values = {each.name: each.values for each in strategy.space(analysis, {}).parameters}
+    assert values["threads.a"] == (96,)
+    assert values["threads.b"][0] == 256
+    assert "threads" not in values  # no block size in common, so no vertical fusion
+    assert values["kind"] == ("horizontal",)
+    (name, seed), *_ = strategy.seeds(analysis, strategy.space(analysis, {}), {})
+    assert (name, seed["threads.a"], seed["threads.b"]) == ("paper_even_split", 96, 128)
+
+
+def test_a_launch_bound_in_the_source_limits_the_block(analyse, strategy, kernel_file):
+    from fusiond_hfuse.plugin import KERNELS
+
+    source = (KERNELS / "hist.cu").read_text().replace("__global__ void", "__global__ void __launch_bounds__(512)")
+    name = kernel_file("hist", source, (KERNELS / "hist.yaml").read_text())
+    found = strategy.space(analyse(name, "maxpool"), {})
+    values = {each.name: each.values for each in found.parameters}
+    assert values["threads.a"] == (512, 128, 256, 384)
+    assert max(values["threads"]) == 512
+
+
+def test_baselines_tune_the_same_knobs(analyse, strategy, h100):
+    analysis = analyse("hist", "maxpool", target=h100)
+    sequential, streams_ab, streams_ba = strategy.baselines(analysis)
+    assert [sequential.name, streams_ab.name, streams_ba.name] == ["sequential", "streams_ab", "streams_ba"]
+    assert (sequential.like, streams_ab.like, streams_ba.like) == (None, "sequential", "sequential")
+    assert [each.name for each in sequential.space.parameters] == ["threads.a", "threads.b", "cap.a", "cap.b"]
+    given = next(sequential.space.points())
+    assert dict(given) == {"threads.a": 512, "threads.b": 256, "cap.a": "none", "cap.b": "none"}
+    program = sequential.emit(Config.of({**given, "cap.b": 40}))
+    assert [each.register_cap for each in program.sources] == [None, 40]
+    assert [(step.name, step.stream) for step in program.steps] == [("a", 0), ("b", 0)]
+    assert [(step.name, step.stream) for step in streams_ab.emit(given).steps] == [("a", 0), ("b", 1)]
+    assert [(step.name, step.stream) for step in streams_ba.emit(given).steps] == [("b", 0), ("a", 1)]
+
+
+def test_all_programs_have_the_same_buffers(analyse, strategy):
+    """Data are drawn from a buffer's name, so that fused and unfused see the same."""
+    analysis = analyse("hist", "maxpool")
+    buffers = {strategy.baselines(analysis)[0].emit(Config.of({"threads.a": 128, "threads.b": 128})).buffers}
+    for config in strategy.space(analysis, {}).points():
+        program = strategy.emit(analysis, config, {})
+        assert isinstance(program, Program)
+        buffers.add(program.buffers)
+    assert len(buffers) == 1
+    assert [each.name for each in buffers.pop()] == ["a.counts", "a.x", "b.largest", "b.position", "b.image"]
+
+
+def test_a_config_from_elsewhere_is_refused(analyse, strategy):
+    analysis = analyse("hist", "maxpool")
+    for values in (
+        {},
+        {"kind": "horizontal", "threads.a": 896, "threads.b": 256, "order": "ab"},
+        {"kind": "vertical", "threads": 100, "order": "ab"},
+    ):
+        assert strategy.emit(analysis, Config.of(values), {}).rule == "not_in_space"
+
+
+def test_seeds_of_an_empty_space(analyse):
+    analysis = analyse("hist", "maxpool")
+    assert space.seeds(analysis.payload.pair, analysis.payload.target.limits, space.EMPTY) == ()
+
+
+def test_block_sizes_that_come_to_no_launch_are_left_out(analyse, strategy, kernel_file):
+    from fusiond_hfuse.plugin import KERNELS
+
+    yaml = (KERNELS / "hist.yaml").read_text().replace("ceil_div(n, block.x)", "n // block.x")
+    name = kernel_file("hist", (KERNELS / "hist.cu").read_text(), yaml)
+    analysis = analyse(name, "maxpool", sizes={"hist.n": 600})
+    values = {each.name: each.values for each in strategy.space(analysis, {}).parameters}
+    assert values["threads.a"] == (512, 128, 256, 384)
+    assert strategy.baselines(analysis)[0].space.parameters[0].values == (512, 128, 256, 384)
+
+
+@pytest.mark.parametrize("job", ["hist-maxpool", "hist-maxpool-paper"])
+def test_the_jobs_that_come_with_it(registry, strategy, cpu_target, job):
+    (found,) = jobs.read(JOBS / f"{job}.yaml")
+    jobs.check_keys(found, strategy.job_keys)
+    analysis = strategy.analyse(strategy.parse(found, jobs.JobInputs(registry, found)), cpu_target)
+    assert analysis.workload.name == "hist,maxpool"
+    assert analysis.rejections == ()
+    for _, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
+        assert isinstance(strategy.emit(analysis, config, {}), Program)
+
+
+@pytest.mark.needs_nvcc
+def test_a_cap_binds_the_fused_kernel(analyse, strategy):
+    """No launch bound stands in the fused source, so that ptxas keeps the cap."""
+    target = target_for_arch("sm_90")
+    analysis = analyse("hist", "maxpool", target=target)
+    program = strategy.emit(analysis, dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["paper_r0"], {})
+    assert isinstance(program, Program)
+    assert program.sources[0].register_cap == analysis.report["bound"]["r0"]
+    for cap in (24, program.sources[0].register_cap):
+        found = target.facts(dataclasses.replace(program.sources[0], register_cap=cap))
+        assert found["fused_hist_maxpool"].registers <= cap

@@ -1,0 +1,214 @@
+"""The fused text: stable, clean under nvcc, and with nothing of the block's own in its PTX."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+
+import pytest
+from fusiond_hfuse import verify
+from fusiond_hfuse.plugin import KERNELS
+
+from fusiond.model import Config
+from fusiond.program import Pointer, Program, problems
+
+HORIZONTAL = Config.of({"kind": "horizontal", "threads.a": 512, "threads.b": 256, "order": "ba"})
+VERTICAL = Config.of({"kind": "vertical", "threads": 384, "order": "ab"})
+
+
+def test_the_text_of_the_first_pair(analyse, strategy, golden):
+    program = strategy.emit(analyse("hist", "maxpool"), HORIZONTAL, {})
+    golden("hist-maxpool.cu", program.sources[0].text)
+    assert problems(program) == ()
+
+
+def test_the_text_does_not_depend_on_sizes(analyse, strategy):
+    texts = {
+        strategy.emit(analyse("hist", "maxpool", sizes=sizes), HORIZONTAL, {}).sources[0].text
+        for sizes in ({"hist.n": 7}, {"hist.n": 7_000_000, "maxpool.channels": 3})
+    }
+    assert len(texts) == 1
+
+
+def test_bodies_stand_word_for_word(analyse, strategy):
+    text = strategy.emit(analyse("hist", "maxpool"), VERTICAL, {}).sources[0].text
+    for name in ("hist", "maxpool"):
+        for line in (KERNELS / f"{name}.cu").read_text().splitlines():
+            if "__global__" not in line and "extern __shared__" not in line and not line.startswith("      "):
+                assert line in text
+
+
+def test_no_line_names_a_place_on_this_machine(analyse, strategy):
+    program = strategy.emit(analyse("hist", "maxpool"), HORIZONTAL, {})
+    assert str(KERNELS) not in program.sources[0].text
+
+
+ENTRY = ".visible .entry k(\n)\n{\n\tmov.u32 \t%r1, %tid.x;\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("\tbar.sync \t0;", "the block's own barrier 0"),
+        ("\tbarrier.sync \t0;", "barrier"),
+        ("\tbar.red.popc.u32 \t%r1, 0, %p1;", ""),
+        ("\tbar.sync \t%r4, 256;", "register"),
+        ("\tbar.sync \t7, 256;", "belongs to nobody"),
+        ("\tmov.u32 \t%r2, %ntid.x;", "the fused block's size"),
+        ("\tmov.u32 \t%r2, %tid.y;", "one-dimensional"),
+        ("\tmov.u32 \t%r2, %ctaid.z;", "one-dimensional"),
+        ("\tmov.u32 \t%r2, %nctaid.x;", "the fused grid's size"),
+    ],
+)
+def test_the_lint_finds_a_leak(line, said):
+    found = verify.lint(ENTRY + line + "\n\tret;\n}\n")
+    assert found
+    assert said in found[0]
+
+
+def test_the_lint_is_silent_on_partial_barriers():
+    good = ENTRY + "\tbar.sync \t1, 512;\n\tbar.sync 2, 256; // bar.sync 0;\n\tmov.u32 %r2, %ctaid.x;\n\tret;\n}\n"
+    assert verify.lint(good) == ()
+    assert verify.lint("nothing") != ()
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize(
+    ("pair", "config"),
+    [(("hist", "maxpool"), HORIZONTAL), (("hist", "maxpool"), VERTICAL), (("hist", "hist"), HORIZONTAL)],
+    ids=["horizontal", "vertical", "self"],
+)
+def test_nvcc_compiles_it_without_a_word(analyse, strategy, tmp_path, arch, pair, config):
+    program = strategy.emit(analyse(*pair), config, {})
+    ptx = _ptx(program, tmp_path, arch)
+    assert verify.lint(ptx) == ()
+    assert (".extern .shared .align 16" in ptx) is True
+    done = subprocess.run(
+        ["ptxas", f"-arch={arch}", "-v", str(tmp_path / "fused.ptx"), "-o", str(tmp_path / "fused.cubin")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes spill stores" in done.stderr
+    assert "used 2 barriers" in done.stderr or "used 3 barriers" in done.stderr
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("names", [("tiles", "reverse"), ("sums", "sums"), ("early", "tiles")], ids="-".join)
+def test_nvcc_compiles_what_the_catalogue_lacks(analyse, strategy, tmp_path, zoo, names):
+    """Namespaces, templates, macros, headers, lambdas, launch bounds, helpers that see the block."""
+    analysis = analyse(*(zoo[name] for name in names))
+    for name, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
+        program = strategy.emit(analysis, config, {})
+        assert isinstance(program, Program), (name, program)
+        assert verify.lint(_ptx(program, tmp_path, "sm_90")) == ()
+
+
+def _ptx(program: Program, folder, arch: str) -> str:
+    source = folder / "fused.cu"
+    source.write_text(program.sources[0].text)
+    done = subprocess.run(
+        ["nvcc", f"-arch={arch}", "-ptx", "--Werror", "all-warnings", "-Xcompiler", "-Wall", str(source), "-o",
+         str(folder / "fused.ptx")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr + done.stdout == ""
+    return (folder / "fused.ptx").read_text()
+
+
+LEAKY = """\
+template <typename T> __device__ T leak(T value) { return value + threadIdx.x; }
+__global__ void k(int* out, int n) { out[threadIdx.x] = leak(n); }
+"""
+
+
+ROWS = """\
+template <typename T> __global__ void k(T* out, int n)
+{
+    extern __shared__ volatile T rows[][8];
+    rows[threadIdx.x / 8][threadIdx.x % 8] = n;
+    __syncthreads();
+    out[threadIdx.x] = rows[0][0];
+}
+"""
+ROWS_YAML = """\
+kernel: k
+source: k.cu
+entry: k
+instance: "k<int>"
+sizes: {n: 64}
+arguments:
+  - {name: out, dtype: int32, elements: n, role: output}
+  - {name: n, dtype: int32, value: n}
+block: {shape: [64]}
+grid: [1]
+shared: 4 * n
+"""
+
+
+@pytest.mark.needs_nvcc
+def test_a_dynamic_array_of_arrays(analyse, strategy, kernel_file, tmp_path):
+    """The cpu device cannot run such a kernel by itself; for a GPU it is a pointer like any other."""
+    analysis = analyse(kernel_file("k", ROWS, ROWS_YAML), "hist")
+    config = Config.of({"kind": "horizontal", "threads.a": 512, "threads.b": 64, "order": "ab"})
+    program = strategy.emit(analysis, config, {})
+    assert isinstance(program, Program), program
+    assert "using fusiond_rows = volatile T[8];" in program.sources[0].text
+    assert verify.lint(_ptx(program, tmp_path, "sm_90")) == ()
+
+
+@pytest.mark.needs_nvcc
+def test_a_use_that_was_not_found_does_not_compile(analyse, strategy, kernel_file, tmp_path):
+    """The namespace poisons the built-in names: take the shadows from a helper, and nvcc says so."""
+    yaml = (
+        "kernel: k\nsource: k.cu\nentry: k\nsizes: {n: 64}\narguments:\n"
+        "  - {name: out, dtype: int32, elements: n, role: output}\n  - {name: n, dtype: int32, value: n}\n"
+        "block: {shape: [64]}\ngrid: [1]\n"
+    )
+    analysis = analyse(kernel_file("k", LEAKY, yaml), "hist")
+    config = Config.of({"kind": "horizontal", "threads.a": 512, "threads.b": 64, "order": "ab"})
+    program = strategy.emit(analysis, config, {})
+    _ptx(program, tmp_path, "sm_90")
+    bare = program.sources[0].text.replace("leak(FUSIOND_SHADOWS, T value)", "leak(T value)")
+    bare = bare.replace("leak(FUSIOND_PASSED, n)", "leak(n)")
+    (tmp_path / "bare.cu").write_text(bare)
+    done = subprocess.run(
+        ["nvcc", "-arch=sm_90", "-ptx", str(tmp_path / "bare.cu"), "-o", str(tmp_path / "bare.ptx")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "incomplete" in done.stderr
+
+
+def test_the_exported_launcher_agrees_with_the_program(analyse, strategy):
+    """launch.py works out grid, shared bytes and every scalar as `emit` does, for other sizes too."""
+    analysis = analyse("hist", "hist", sizes={"a.n": 1000})
+    program = strategy.emit(analysis, HORIZONTAL, {})
+    files = strategy.export(analysis, HORIZONTAL, program)
+    assert set(files) == {"fused.cu", "fused.h", "launch.py", "README.txt"}
+    assert files["fused.cu"] == program.sources[0].text
+    ast.parse(files["launch.py"])
+    module: dict[str, object] = {"__name__": "launch"}
+    exec(files["launch.py"], module)  # our own text; that it runs is what is tested
+    for sizes in ({}, {"a.n": 123_457, "a.bins": 33}, {"b.n": 9_000_000}):
+        wanted = strategy.emit(analyse("hist", "hist", sizes={"a.n": 1000, **sizes}), HORIZONTAL, {}).steps[0]
+        calls = []
+        module["launch"](
+            lambda *passed, **shape: calls.append((passed, shape)),  # noqa: B023
+            dict.fromkeys(module["BUFFERS"], 4096),
+            sizes,
+        )
+        ((passed, shape),) = calls
+        assert (shape["grid"], shape["block"], shape["shared"]) == (wanted.grid, wanted.block, wanted.shared_bytes)
+        values = [4096 if isinstance(each, Pointer) else each.value for each in wanted.arguments]
+        assert [each.item() for each in passed] == values
+
+
+def test_the_exported_header_has_the_launch(analyse, strategy):
+    analysis = analyse("hist", "maxpool")
+    program = strategy.emit(analysis, HORIZONTAL, {})
+    header = strategy.export(analysis, HORIZONTAL, program)["fused.h"]
+    assert "#define FUSED_BLOCK 768" in header
+    assert f"#define FUSED_GRID {program.steps[0].grid[0]}" in header
+    assert "#define FUSED_SHARED_BYTES 80" in header

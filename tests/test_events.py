@@ -1,0 +1,68 @@
+"""Events reach every subscriber; one that fails is dropped and costs nobody else."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from fusiond.events import Event, Events, JobEnded, PhaseStarted
+
+PHASE = PhaseStarted(job="1", phase="search")
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
+
+    def hear(self, event: Event) -> None:
+        self.heard.append(event)
+
+
+def test_subscribers_are_called_in_order() -> None:
+    order: list[str] = []
+    events = Events(lambda _: order.append("first"), lambda _: order.append("second"))
+    events.subscribe(lambda _: order.append("third"))
+    events.publish(PHASE)
+    assert order == ["first", "second", "third"]
+
+
+def test_a_bound_method_can_be_taken_out() -> None:
+    listener, other = Listener(), Listener()
+    events = Events(listener.hear, other.hear)
+    events.publish(PHASE)
+    events.unsubscribe(listener.hear)
+    events.unsubscribe(listener.hear)
+    events.publish(JobEnded(job="1", state="done"))
+    assert listener.heard == [PHASE]
+    assert len(other.heard) == 2
+
+
+def test_a_subscriber_that_raises_is_dropped_with_a_logged_line(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+
+    def broken(event: Event) -> None:
+        calls.append("broken")
+        raise OSError("the pipe is closed")
+
+    listener = Listener()
+    events = Events(broken, listener.hear)
+    with caplog.at_level(logging.ERROR, "fusiond.events"):
+        events.publish(PHASE)
+        events.publish(PHASE)
+    assert calls == ["broken"]
+    assert listener.heard == [PHASE, PHASE]
+    assert "PhaseStarted" in caplog.text
+
+
+def test_one_may_leave_while_being_called() -> None:
+    events = Events()
+    listener = Listener()
+
+    def once(event: Event) -> None:
+        events.unsubscribe(once)
+
+    events.subscribe(once)
+    events.subscribe(listener.hear)
+    events.publish(PHASE)
+    assert listener.heard == [PHASE]

@@ -1,0 +1,182 @@
+"""The expression language against Python's own arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusiond import expressions
+from fusiond.expressions import ExpressionError
+
+SIZES = {"n": 17, "block.x": 128, "a.b.c": -3, "zero": 0, "label": "paper", "flag": True}
+NUMBERS = [name for name, value in SIZES.items() if type(value) is int]
+
+
+def ceil_div(left: int, right: int) -> int:
+    return -(-left // right)
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 4) -> tuple[str, str]:
+    """(our text, the same in Python with every operator in parentheses)."""
+    kind = draw(st.sampled_from(["atom", "atom", "negate", "binary", "call", "paren"] if depth else ["atom"]))
+    if kind == "atom":
+        if draw(st.booleans()):
+            name = draw(st.sampled_from(NUMBERS))
+            return name, f"names[{name!r}]"
+        number = draw(st.integers(0, 1000))
+        return str(number), str(number)
+    if kind == "negate":
+        text, python = draw(trees(depth - 1))
+        return f"-({text})", f"(-{python})"
+    if kind == "paren":
+        text, python = draw(trees(depth - 1))
+        return f"( {text} )", python
+    (left, python_left), (right, python_right) = draw(trees(depth - 1)), draw(trees(depth - 1))
+    if kind == "call":
+        function = draw(st.sampled_from(["min", "max", "ceil_div"]))
+        return f"{function}({left}, {right})", f"{function}({python_left}, {python_right})"
+    operator = draw(st.sampled_from(["+", "-", "*", "//", "%"]))
+    return f"({left}) {operator} ({right})", f"({python_left} {operator} {python_right})"
+
+
+@given(trees())
+def test_agrees_with_python(tree: tuple[str, str]) -> None:
+    text, python = tree
+    expression = expressions.parse(text)
+    scope = {"names": SIZES, "min": min, "max": max, "ceil_div": ceil_div}
+    try:
+        wanted = eval(python, scope)
+    except ZeroDivisionError:
+        with pytest.raises(ExpressionError, match="division by zero|64 bits"):
+            expression.integer(SIZES)
+        return
+    try:
+        assert expression.integer(SIZES) == wanted
+    except ExpressionError as problem:  # some value on the way left 64 bits
+        assert "64 bits" in str(problem)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["+", "-", "*", "//", "%"]), st.integers(1, 50)), min_size=1, max_size=12))
+def test_precedence_and_associativity_are_pythons(parts: list[tuple[str, int]]) -> None:
+    text = "7" + "".join(f" {operator} {number}" for operator, number in parts)
+    assert expressions.parse(text).integer({}) == eval(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n < 18 and n > 16",
+        "n <= 17 and not n == 18",
+        "not n < 17 and not n > 17",
+        "n == 18 or n != 18 and n == 17",
+        "not (n == 17 and zero == 1)",
+        "n == 1 or not zero == 1 and zero == 0",
+        "- -n == 17",
+        "n - 1 - 1 == 15",
+        "-n // 2 == -9",
+        "-(n) % 5 == 3",
+    ],
+)
+def test_logic_is_pythons(text: str) -> None:
+    assert expressions.parse(text).holds(SIZES) is eval(text, {}, {"n": 17, "zero": 0})
+
+
+def test_labels_and_flags() -> None:
+    assert expressions.parse("label == 'paper'").holds(SIZES)
+    assert expressions.parse('label != "none"').holds(SIZES)
+    assert expressions.parse("flag and not label == 'x'").holds(SIZES)
+    assert expressions.parse("label").value(SIZES) == "paper"
+
+
+def test_names_are_all_that_is_mentioned() -> None:
+    assert expressions.parse("min(a.x, b) + ceil_div(c, a.x) * 2").names == {"a.x", "b", "c"}
+
+
+def test_and_does_not_look_at_what_cannot_matter() -> None:
+    assert not expressions.parse("zero == 1 and 1 // zero == 1").holds(SIZES)
+    assert expressions.parse("zero == 0 or 1 // zero == 1").holds(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "empty"),
+        ("   ", "empty"),
+        ("1 +", "ends too early"),
+        ("(1", "missing"),
+        ("1)", "unexpected"),
+        ("1 / 2", "use // to divide"),
+        ("1.5", "unexpected"),
+        ("a..b", "unexpected"),
+        ("a.", "unexpected"),
+        ("'open", "unexpected"),
+        ("x = 3", "unexpected"),
+        ("1 < 2 < 3", "unexpected"),
+        ("pow(2, 3)", "unknown function"),
+        ("ceil_div(1)", "takes two"),
+        ("ceil_div(1, 2, 3)", "takes two"),
+        ("min()", "unexpected"),
+        ("and", "unexpected"),
+        ("__import__('os')", "unknown function"),
+        ("[1]", "unexpected"),
+        ("a if b else c", "unexpected"),
+        ("99999999999999999999", "64 bits"),
+        ("\x00", "unexpected"),
+        ("\u0663", "unexpected"),  # a digit, but not one of ours
+        ("n" * 1001, "characters"),
+        ("1" + "+1" * 400, "words and signs"),
+        ("(" * 60 + "1" + ")" * 60, "too deep"),
+        ("-" * 100 + "1", "too deep"),
+        ("not " * 100 + "1", "too deep"),
+    ],
+)
+def test_what_is_no_expression(text: str, problem: str) -> None:
+    with pytest.raises(ExpressionError, match=problem) as caught:
+        expressions.parse(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1 // zero", "division by zero"),
+        ("1 % zero", "division by zero"),
+        ("ceil_div(1, zero)", "division by zero"),
+        ("missing + 1", "'missing' has no value"),
+        ("label + 1", "not a whole number"),
+        ("flag + 1", "not a whole number"),
+        ("label < 1", "not a whole number"),
+        ("n and flag", "not true or false"),
+        ("not n", "not true or false"),
+        ("9223372036854775807 + 1", "64 bits"),
+        ("-9223372036854775807 - 2", "64 bits"),
+        ("n == 17", "not an integer"),
+        ("label", "not an integer"),
+    ],
+)
+def test_what_has_no_value(text: str, problem: str) -> None:
+    with pytest.raises(ExpressionError, match=problem):
+        expressions.parse(text).integer(SIZES)
+
+
+def test_holds_wants_a_truth_value() -> None:
+    with pytest.raises(ExpressionError, match="not true or false"):
+        expressions.parse("n").holds(SIZES)
+
+
+def test_the_largest_expression_does_not_exhaust_the_stack() -> None:
+    chain = expressions.parse("+".join(["n"] * 125))
+    assert chain.integer({"n": 2}) == 250
+    assert chain.names == {"n"}
+    nested = expressions.parse("(" * 50 + "+".join(["n"] * 75) + ")" * 50)
+    assert nested.integer({"n": 1}) == 75
+
+
+@given(st.text(alphabet="n1 +-*/%()<>=!,.'\"\n\tandornotmix", max_size=40) | st.text(max_size=40))
+def test_any_text_is_an_expression_or_an_error_of_one_line(text: str) -> None:
+    try:
+        expressions.parse(text).value({"n": 3, "a": "x"})
+    except ExpressionError as problem:
+        assert len(str(problem).splitlines()) == 1

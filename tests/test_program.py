@@ -1,0 +1,227 @@
+"""A plan's invariants, its key, and its JSON form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusiond.program import (
+    DTYPES,
+    Alloc,
+    Buffer,
+    Bytes,
+    Compare,
+    Copy,
+    Fill,
+    FillStep,
+    Free,
+    HostCall,
+    Launch,
+    Memory,
+    Pointer,
+    Program,
+    Role,
+    Scalar,
+    Source,
+    SourceKind,
+    decode,
+    default_compare,
+    encode,
+    problems,
+    replace_sources,
+    to_text,
+)
+
+SOURCES = (
+    Source(name="dev", text="__global__ void f() {}", entries=("f", "g<float, 5>"), symbols=("table",),
+           defines=(("A", "1"), ("B", "")), include_dirs=("/x",), flags=("-fmad=false",), register_cap=32),
+    Source(name="host", kind=SourceKind.HOST, text='extern "C" void h() {}', entries=("h",)),
+)  # fmt: skip
+BUFFERS = (
+    Buffer(name="x", dtype="float32", elements=8, role=Role.INPUT, fill=Fill(kind="uniform"), arena="left"),
+    Buffer(name="y", dtype="float32", elements=8, role=Role.INPUT, arena="left", offset_bytes=64),
+    Buffer(name="u", dtype="float32", elements=8, role=Role.SCRATCH, arena="right", offset_bytes=128),
+    Buffer(name="v", dtype="float32", elements=8, role=Role.SCRATCH, arena="right", offset_bytes=192),
+    Buffer(name="out", dtype="float64", elements=3, role=Role.OUTPUT, compare=Compare(kind="close", rtol=1e-5)),
+    Buffer(name="acc", dtype="int32", elements=2, role=Role.INOUT, reset="never", memory=Memory.PINNED),
+    Buffer(name="lut", dtype="uint8", elements=16, role=Role.INPUT, symbol="dev:table"),
+)
+STEPS: tuple[Any, ...] = (
+    Alloc(name="alloc", arena="right", counted=False),
+    Copy(name="up", source=("x", "y"), target=("u", "v"), stream=1, after=("alloc",)),
+    FillStep(name="clear", buffer="acc", byte=255),
+    Launch(
+        name="run", source="dev", entry="g<float, 5>", grid=(2, 1, 1), block=(32, 2, 1), shared_bytes=16,
+        arguments=(Pointer(buffer="u"), Scalar(dtype="int32", value=-3), Scalar(dtype="float32", value=0.5),
+                   Bytes(hex="00ff")),
+        stream=2, after=("up", "clear"),
+    ),
+    HostCall(name="call", source="host", entry="h", arguments=(Pointer(buffer="acc"),), after=("run",)),
+    Free(name="free", arena="right", after=("call",)),
+)  # fmt: skip
+PROGRAM = Program(name="all kinds", buffers=BUFFERS, sources=SOURCES, steps=STEPS)
+
+
+def changed(where: str, index: int, **fields: Any) -> Program:
+    items = list(getattr(PROGRAM, where))
+    items[index] = dataclasses.replace(items[index], **fields)
+    return dataclasses.replace(PROGRAM, **{where: tuple(items)})
+
+
+def test_a_sound_plan_has_no_problems() -> None:
+    assert problems(PROGRAM) == ()
+
+
+def test_plan_json_is_the_whole_plan() -> None:
+    text = to_text(PROGRAM)
+    again = decode(json.loads(text))
+    assert again == PROGRAM
+    assert again.key == PROGRAM.key
+    assert to_text(again) == text
+    assert text.isascii()
+
+
+def test_the_key_is_the_content_without_the_name() -> None:
+    assert dataclasses.replace(PROGRAM, name="other").key == PROGRAM.key
+
+
+LEAVES: list[Callable[[], Program]] = [
+    *(lambda i=i, f=f, v=v: changed("buffers", i, **{f: v}) for i, f, v in [  # type: ignore[misc]
+        (0, "elements", 7), (0, "fill", Fill(kind="normal")), (0, "fill", Fill(kind="uniform", high=2.0)),
+        (0, "offset_bytes", 4), (4, "compare", Compare()), (5, "reset", "each_run"), (5, "memory", Memory.DEVICE),
+        (6, "symbol", None), (0, "role", Role.INOUT)]),
+    *(lambda i=i, f=f, v=v: changed("sources", i, **{f: v}) for i, f, v in [  # type: ignore[misc]
+        (0, "text", "other"), (0, "register_cap", None), (0, "flags", ()), (0, "defines", ()), (1, "text", "")]),
+    *(lambda i=i, f=f, v=v: changed("steps", i, **{f: v}) for i, f, v in [  # type: ignore[misc]
+        (0, "counted", True), (1, "stream", 0), (1, "after", ()), (2, "byte", 0), (3, "grid", (1, 1, 1)),
+        (3, "shared_bytes", 0), (3, "arguments", ()), (4, "arguments", (Bytes(hex="00"),))]),
+    lambda: dataclasses.replace(PROGRAM, issue="graph"),
+]  # fmt: skip
+
+
+def test_every_part_of_the_content_changes_the_key() -> None:
+    keys = [each().key for each in LEAVES]
+    assert len({PROGRAM.key, *keys}) == len(LEAVES) + 1
+
+
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        (changed("buffers", 0, name="y"), "two buffers are called 'y'"),
+        (changed("buffers", 0, dtype="float8"), "unknown dtype 'float8'"),
+        (changed("buffers", 0, elements=0), "0 elements"),
+        (changed("buffers", 0, elements=17), "'x' and 'y' overlap"),
+        (changed("buffers", 1, offset_bytes=62), "not aligned at offset 62"),
+        (changed("buffers", 0, offset_bytes=-4), "offset -4"),
+        (changed("buffers", 0, memory=Memory.PINNED), "mixes kinds of memory"),
+        (changed("buffers", 0, fill=Fill(kind="random")), "unknown fill 'random'"),
+        (changed("buffers", 0, reset="sometimes"), "not each_run or never"),
+        (changed("buffers", 4, name="left"), "'left' is the name of an arena"),
+        (changed("buffers", 6, symbol="dev:other"), "unknown variable 'dev:other'"),
+        (changed("buffers", 6, symbol="nowhere:table"), "unknown variable"),
+        (changed("sources", 1, name="dev"), "two sources are called 'dev'"),
+        (changed("steps", 0, name="up"), "two steps are called 'up'"),
+        (changed("steps", 0, arena="nowhere"), "unknown arena 'nowhere'"),
+        (changed("steps", 0, arena="u"), "unknown arena 'u'"),
+        (changed("steps", 1, after=("run",)), "'up' waits for 'run', which is not listed before it"),
+        (changed("steps", 1, after=("up",)), "waits for 'up'"),
+        (changed("steps", 1, target=("u",)), "copies 2 buffers to 1"),
+        (changed("steps", 1, source=(), target=()), "copies 0 buffers to 0"),
+        (changed("steps", 1, source=("x", "out")), "another size"),
+        (changed("steps", 1, source=("x", "nil")), "unknown buffer 'nil'"),
+        (changed("steps", 1, source=("y", "x"), target=("v", "u")), "do not lie in this order"),
+        (changed("steps", 1, source=("x", "u")), "do not lie in one arena"),
+        (changed("buffers", 3, offset_bytes=256), "laid out otherwise"),
+        (changed("steps", 2, buffer="nil"), "unknown buffer 'nil'"),
+        (changed("steps", 3, source="nil"), "unknown source 'nil'"),
+        (changed("steps", 3, source="host", entry="h"), "needs a device source"),
+        (changed("steps", 4, source="dev", entry="f"), "needs a host source"),
+        (changed("steps", 3, entry="zzz"), "unknown entry 'zzz'"),
+        (changed("steps", 3, grid=(0, 1, 1)), "has the grid"),
+        (changed("steps", 3, block=(32, 1)), "has the block"),
+        (changed("steps", 3, shared_bytes=-1), "-1 bytes of shared memory"),
+        (changed("steps", 3, arguments=(Pointer(buffer="nil"),)), "unknown buffer 'nil'"),
+        (changed("steps", 3, arguments=(Scalar(dtype="int32", value=2**31),)), "is no int32"),
+        (changed("steps", 3, arguments=(Scalar(dtype="uint8", value=-1),)), "is no uint8"),
+        (changed("steps", 3, arguments=(Scalar(dtype="int32", value=0.5),)), "is no int32"),
+        (changed("steps", 3, arguments=(Scalar(dtype="quad", value=1),)), "is no quad"),
+        (dataclasses.replace(PROGRAM, issue="eager"), "not streams or graph"),
+        (dataclasses.replace(PROGRAM, steps=()), "nothing to time"),
+    ],
+)  # fmt: skip
+def test_each_broken_invariant_is_named(program: Program, problem: str) -> None:
+    found = problems(program)
+    assert any(problem in line for line in found), found
+    assert all(len(line.splitlines()) == 1 for line in found)
+
+
+def test_a_run_may_not_step_over_a_buffer() -> None:
+    between = Buffer(name="w", dtype="int32", elements=1, role=Role.SCRATCH, arena="left", offset_bytes=40)
+    program = dataclasses.replace(PROGRAM, buffers=(*BUFFERS, between))
+    assert any("copies over 'w'" in line for line in problems(program))
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    program = dataclasses.replace(changed("buffers", 0, elements=-1), issue="eager", steps=())
+    assert len(problems(program)) == 3
+
+
+def test_host_sensitive_is_counted_host_work() -> None:
+    assert PROGRAM.host_sensitive
+    assert not dataclasses.replace(PROGRAM, steps=STEPS[:4]).host_sensitive
+    assert not changed("steps", 4, counted=False).host_sensitive or STEPS[5].counted
+
+
+def test_lookups() -> None:
+    assert PROGRAM.buffer("out").size_bytes == 24
+    assert PROGRAM.source("host").kind is SourceKind.HOST
+    with pytest.raises(KeyError):
+        PROGRAM.buffer("nil")
+    with pytest.raises(KeyError):
+        PROGRAM.source("nil")
+
+
+def test_replace_sources() -> None:
+    changed_program = replace_sources(PROGRAM, lambda each: dataclasses.replace(each, register_cap=None))
+    assert [each.register_cap for each in changed_program.sources] == [None, None]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tolerances_are_for_floats_only(dtype: str) -> None:
+    assert (default_compare(dtype).kind == "close") is dtype.startswith("float")
+
+
+PLAN = encode(PROGRAM)
+
+
+@given(st.data())
+def test_a_damaged_plan_is_refused_and_nothing_else(data: st.DataObject) -> None:
+    """Anything but a plan is a ValueError, whichever part is missing or of another type."""
+    plan = json.loads(json.dumps(PLAN))
+    node = plan
+    while True:
+        key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
+        inner = node[key]
+        if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
+            break
+        node = inner
+    if data.draw(st.booleans()):
+        del node[key]
+    else:
+        node[key] = data.draw(st.sampled_from([None, 3, "text", [], {}, [1], {"a": 1}]))
+    try:
+        decode(plan)
+    except ValueError:
+        pass
+
+
+@pytest.mark.parametrize("plan", [{}, {"plan_version": 2}, {"plan_version": "1"}])
+def test_another_version_is_refused(plan: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="version 1"):
+        decode(plan)

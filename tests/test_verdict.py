@@ -1,0 +1,144 @@
+"""Verdicts against SciPy, and simulated: how often native against native is called a gain."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fusiond.model import Measurement, Purpose, Verdict
+from fusiond.verdict import (
+    LEAST_PROCESSES,
+    Estimate,
+    choose,
+    decide,
+    estimate,
+    process_ratio,
+    student_quantile,
+)
+
+
+@given(st.floats(0.5, 0.99999), st.integers(1, 200))
+def test_students_quantile_is_scipys(probability: float, degrees: int) -> None:
+    wanted = stats.t.ppf(probability, degrees)
+    assert student_quantile(probability, degrees) == pytest.approx(wanted, rel=1e-7, abs=1e-8)
+
+
+@pytest.mark.parametrize("probability", [0.4999, 1.0, -1.0, 2.0, math.nan])
+def test_quantiles_outside_the_upper_half_are_refused(probability: float) -> None:
+    with pytest.raises(ValueError, match="probability"):
+        student_quantile(probability, 4)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=12), st.integers(1, 4))
+def test_the_interval_is_scipys_at_the_corrected_level(logs: list[float], finalists: int) -> None:
+    found = estimate(logs, finalists)
+    assert found.speedup == pytest.approx(math.exp(np.mean(logs)))
+    assert found.processes == len(logs)
+    spread = stats.sem(logs)
+    if spread < 1e-12:
+        assert found.low == pytest.approx(found.high)
+        return
+    level = 1 - 0.05 / finalists
+    low, high = stats.t.interval(level, len(logs) - 1, loc=np.mean(logs), scale=spread)
+    assert found.low == pytest.approx(math.exp(low), rel=1e-6)
+    assert found.high == pytest.approx(math.exp(high), rel=1e-6)
+
+
+@pytest.mark.parametrize("logs", [[], [0.1]])
+def test_one_process_has_no_interval(logs: list[float]) -> None:
+    with pytest.raises(ValueError, match="two processes"):
+        estimate(logs, 1)
+
+
+def final(*ratios: float) -> Measurement:
+    return Measurement(
+        span_us=tuple(1.0 for _ in ratios), baseline_us=ratios, clock="device", purpose=Purpose.FINAL
+    )
+
+
+def test_a_process_is_one_observation_however_many_pairs_it_has() -> None:
+    assert process_ratio(final(2.0, 2.0, 1000.0)) == pytest.approx(math.log(2))
+    with pytest.raises(ValueError, match="no samples"):
+        process_ratio(Measurement(span_us=(1.0,), clock="device", purpose=Purpose.FINAL))
+
+
+def test_the_best_estimate_is_chosen_and_single_processes_do_not_count() -> None:
+    finals = {
+        "slow": [final(1.1), final(1.2)],
+        "fast": [final(1.5), final(1.4)],
+        "once": [final(9.0)],
+    }
+    chosen = choose(finals)
+    assert chosen is not None
+    key, found = chosen
+    assert key == "fast"
+    assert found == estimate([math.log(1.5), math.log(1.4)], 2)
+    assert choose({"once": [final(9.0)]}) is None
+    assert choose({}) is None
+
+
+def test_a_tie_goes_to_the_better_one_of_the_search() -> None:
+    same = [final(1.5), final(1.4)]
+    chosen = choose({"first": same, "second": same})
+    assert chosen is not None
+    assert chosen[0] == "first"
+
+
+@pytest.mark.parametrize(
+    ("speedup", "low", "high", "verdict"),
+    [
+        (1.5, 1.4, 1.6, Verdict.FUSE),
+        (1.03, 1.001, 1.06, Verdict.FUSE),
+        (1.03, 0.999, 1.06, Verdict.UNDECIDED),
+        (1.01, 1.005, 1.03, Verdict.UNDECIDED),
+        (1.01, 1.005, 1.015, Verdict.KEEP),
+        (0.9, 0.8, 1.0, Verdict.KEEP),
+        (0.9, 0.5, 1.6, Verdict.UNDECIDED),
+    ],
+)
+def test_decisions(speedup: float, low: float, high: float, verdict: Verdict) -> None:
+    assert decide(Estimate(speedup=speedup, low=low, high=high, processes=5), 1.02) is verdict
+
+
+def test_nothing_to_fuse_is_keep() -> None:
+    assert decide(None, 1.02) is Verdict.KEEP
+
+
+def verdicts(true_gain: float, process_sd: float, finalists: int, jobs: int = 1000) -> dict[Verdict, float]:
+    """How often each verdict is given, for `jobs` simulated jobs whose finalists all gain `true_gain`."""
+    generator = np.random.Generator(np.random.PCG64(7))
+    counts = dict.fromkeys(Verdict, 0)
+    for _ in range(jobs):
+        logs = generator.normal(math.log(true_gain), process_sd, (finalists, LEAST_PROCESSES))
+        best = max((estimate(list(each), finalists) for each in logs), key=lambda found: found.speedup)
+        counts[decide(best, 1.02)] += 1
+    return {verdict: count / jobs for verdict, count in counts.items()}
+
+
+@pytest.mark.parametrize("process_sd", [0.002, 0.01, 0.03])
+@pytest.mark.parametrize("finalists", [1, 3])
+def test_native_against_native_is_seldom_called_a_gain(process_sd: float, finalists: int) -> None:
+    """The level is 2.5 % on the one side that matters, and `least_gain` comes on top."""
+    assert verdicts(1.0, process_sd, finalists)[Verdict.FUSE] <= 0.03
+
+
+def test_native_against_native_is_kept_where_the_device_is_quiet() -> None:
+    assert verdicts(1.0, 0.002, 3)[Verdict.KEEP] > 0.97
+
+
+def test_a_loss_is_never_called_a_gain_and_a_large_gain_always() -> None:
+    assert verdicts(0.9, 0.02, 3)[Verdict.FUSE] == 0
+    assert verdicts(1.3, 0.02, 3)[Verdict.FUSE] > 0.99
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    generator = np.random.Generator(np.random.PCG64(11))
+    for finalists, level in ((1, 0.95), (3, 1 - 0.05 / 3)):
+        found = [estimate(list(generator.normal(0.1, 0.05, LEAST_PROCESSES)), finalists) for _ in range(1500)]
+        covered = np.mean([each.low <= math.exp(0.1) <= each.high for each in found])
+        assert covered == pytest.approx(level, abs=0.02)

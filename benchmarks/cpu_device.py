@@ -1,9 +1,9 @@
 """How much slower the cpu device is than a plain loop: `python benchmarks/cpu_device.py`, JSON on standard output.
 
-For hist (16 M values) and maxpool (32 x 64 planes of 112 x 112, a window of 5 x 5 that moves by 1): the CUDA kernel of the
-catalogue on the cpu device, beside two serial C++ loops with the same arithmetic, compiled by the same compiler at the same
-level: one in the order of memory (what one would write for a processor), one in the order in which the threads of the grid visit
-the data. Each figure is the least of several interleaved runs.
+For hist (16 M values) and maxpool (32 x 64 planes of 112 x 112, a window of 5 x 5 that moves by 1): the CUDA kernel
+of the catalogue on the cpu device, beside two serial C++ loops with the same arithmetic, compiled by the same
+compiler at the same level: one in the order of memory (what one would write for a processor), one in the order in
+which the threads of the grid visit the data. Each figure is the least of several interleaved runs.
 """
 
 from __future__ import annotations
@@ -119,9 +119,7 @@ def hist(runtime: native.Runtime, loops: ctypes.CDLL, blocks: int) -> dict[str, 
         assert abs(counts.astype(np.int64) - expected).max() <= 2  # a value at the edge of a bin may round either way
         return elapsed
 
-    return least(
-        cpu_device=device, in_order=lambda: loop("hist_in_order"), as_threads=lambda: loop("hist_as_threads")
-    )
+    return least(cpu_device=device, in_order=lambda: loop("hist_in_order"), as_threads=lambda: loop("hist_as_threads"))
 
 
 def maxpool(runtime: native.Runtime, loops: ctypes.CDLL) -> dict[str, float]:
@@ -147,7 +145,9 @@ def maxpool(runtime: native.Runtime, loops: ctypes.CDLL) -> dict[str, float]:
     return least(cpu_device=device, in_order=loop)
 
 
-def run(runtime: native.Runtime, kernel: native.Entry, launch: native.Launch, arguments: list[native.Argument]) -> float:
+def run(
+    runtime: native.Runtime, kernel: native.Entry, launch: native.Launch, arguments: list[native.Argument]
+) -> float:
     done = runtime.launch(kernel, launch, arguments)
     if isinstance(done, native.Fault):
         raise SystemExit(done.text)
@@ -157,8 +157,9 @@ def run(runtime: native.Runtime, kernel: native.Entry, launch: native.Launch, ar
 def least(**runs: Callable[[], float]) -> dict[str, float]:
     """The least of several interleaved runs of each, in milliseconds, and the ratios to the device's."""
     found = {name: min(times) / 1e6 for name, times in _interleaved(runs).items()}
-    ratios = {f"ratio_to_{name}": found["cpu_device"] / value for name, value in found.items() if name != "cpu_device"}
-    return {**{f"{name}_ms": round(value, 2) for name, value in found.items()}, **{k: round(v, 2) for k, v in ratios.items()}}
+    result = {f"{name}_ms": round(value, 2) for name, value in found.items()}
+    device = found.pop("cpu_device")
+    return {**result, **{f"ratio_to_{name}": round(device / value, 2) for name, value in found.items()}}
 
 
 def _interleaved(runs: dict[str, Callable[[], float]]) -> dict[str, list[float]]:

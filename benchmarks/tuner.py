@@ -1,12 +1,14 @@
-"""What a trial costs beside building and running it: `python benchmarks/tuner.py [--trials 1000]`, JSON on standard output.
+"""What a trial costs beside building and running it: `python benchmarks/tuner.py [--trials 1000]`, JSON on standard
+output.
 
-A whole job on the fake device, in this process: ask, emit, check, sample, store, tell, events. The alternative is Optuna alone
-(ask and tell in memory, the same sampler, the same space), which is the least that such a search can cost.
+A whole job on the fake device, in this process: ask, emit, check, sample, store, tell, events. The alternative is
+Optuna alone (ask and tell in memory, the same sampler, the same space), which is the least that such a search can cost.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -63,7 +65,7 @@ def fusiond_ms(trials: int) -> list[float]:
             row = tuner.submit(store, registry, job)
             store.claim("benchmark", job=row.id)
             tuner.Tuner(store, registry, Events(note), runner=InProcess).run(row.id, lambda: False)
-    return [1000 * (right - left) for left, right in zip(ended, ended[1:], strict=False)]
+    return [1000 * (right - left) for left, right in itertools.pairwise(ended)]
 
 
 def optuna_ms(trials: int) -> list[float]:

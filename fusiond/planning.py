@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fusiond.build import nvcc
 from fusiond.build.nvcc import NvccFacts
 from fusiond.bundle import write_bundle
 from fusiond.cuda.limits import limits
+from fusiond.cuda.occupancy import Occupancy, launch_problem, occupancy
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
 from fusiond.jobs import JobInputs, check_keys
 from fusiond.model import (
     Analysis,
     BuildFailed,
+    CompileFacts,
     Config,
     DeviceInfo,
     Job,
@@ -24,7 +27,7 @@ from fusiond.model import (
     Value,
     Workload,
 )
-from fusiond.program import Program, problems
+from fusiond.program import Launch, Program, problems
 from fusiond.registry import Registry
 from fusiond.space import Space
 from fusiond.strategy import Known, Strategy, Target
@@ -83,6 +86,37 @@ def target_for_arch(arch: str) -> Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFacts:
+    """What the compiler and the occupancy rules say of one launch of a candidate: nothing of it was measured."""
+
+    candidate: str
+    launch: str
+    facts: CompileFacts
+    threads: int
+    dynamic_shared_bytes: int
+    occupancy: Occupancy
+    problem: str | None
+    """Why the device would not launch it; None when it would."""
+
+    def as_json(self) -> dict[str, Any]:
+        facts = self.facts
+        return {
+            "candidate": self.candidate,
+            "launch": self.launch,
+            "entry": facts.entry,
+            "registers": facts.registers,
+            "shared_bytes": facts.shared_bytes + self.dynamic_shared_bytes,
+            "barriers": facts.barriers,
+            "spill_bytes": facts.spill_store_bytes + facts.spill_load_bytes,
+            "threads": self.threads,
+            "blocks_per_sm": self.occupancy.blocks_per_sm,
+            "occupancy": round(self.occupancy.ratio, 4),
+            "limited_by": self.occupancy.limited_by,
+            "problem": self.problem,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What `fusiond plan` shows."""
 
@@ -96,6 +130,10 @@ class Plan:
     rejections: tuple[Rejection, ...]
     parts: int
     probes_missing: int
+    facts: tuple[KernelFacts, ...] | None
+    """Of the reference and of every seed; None where no compiler for the target is there."""
+    notes: tuple[str, ...]
+    """One line each, for people: what would have told more."""
 
     @property
     def workload(self) -> Workload:
@@ -126,6 +164,8 @@ class Plan:
             "rejections": [
                 {"rule": each.rule, "nodes": list(each.nodes), "detail": each.detail} for each in self.rejections
             ],
+            "facts": None if self.facts is None else [each.as_json() for each in self.facts],
+            "notes": list(self.notes),
         }
 
 
@@ -143,10 +183,14 @@ def plan(registry: Registry, job: Job, *, arch: str | None = None, known: Known 
     space = strategy.space(analysis, known)
     seeds, refused = check_seeds(space, strategy.seeds(analysis, space, known))
     rejections = [*analysis.rejections, *refused_seeds(refused)]
+    programs = {"reference": sound(strategy.name, reference(strategy, analysis))}
     for name, config in seeds:
-        emitted = strategy.emit(analysis, config, known)
-        if isinstance(emitted, Rejection):
-            rejections.append(dataclasses.replace(emitted, nodes=(f"seed:{name}", *emitted.nodes)))
+        program = emitted(strategy, analysis, config, known)
+        if isinstance(program, Rejection):
+            rejections.append(dataclasses.replace(program, nodes=(f"seed:{name}", *program.nodes)))
+        else:
+            programs[f"seed:{name}"] = program
+    facts = kernel_facts(target, programs)
     return Plan(
         prepared=prepared,
         target=target,
@@ -158,7 +202,54 @@ def plan(registry: Registry, job: Job, *, arch: str | None = None, known: Known 
         rejections=tuple(rejections),
         parts=len(strategy.parts(analysis)),
         probes_missing=sum(each.key not in known for each in strategy.probes(analysis)),
+        facts=facts,
+        notes=_notes(target, facts),
     )
+
+
+def kernel_facts(target: Target, programs: Mapping[str, Program]) -> tuple[KernelFacts, ...] | None:
+    """Registers, spills and occupancy of every launch; None where the target has no registers, or nobody can
+    compile."""
+    if target.limits.registers_per_sm == 0:
+        return None
+    found = []
+    for candidate, program in programs.items():
+        for step in program.steps:
+            if not isinstance(step, Launch):
+                continue
+            entries = target.facts(program.source(step.source))
+            if entries is None:
+                return None
+            if isinstance(entries, BuildFailed) or step.entry not in entries:
+                continue  # the search will say so, with the compiler's words
+            facts, threads = entries[step.entry], step.block[0] * step.block[1] * step.block[2]
+            shared_bytes = facts.shared_bytes + step.shared_bytes
+            found.append(
+                KernelFacts(
+                    candidate=candidate,
+                    launch=step.name,
+                    facts=facts,
+                    threads=threads,
+                    dynamic_shared_bytes=step.shared_bytes,
+                    occupancy=occupancy(target.limits, facts.registers, shared_bytes, threads, barriers=facts.barriers),
+                    problem=launch_problem(target.limits, facts.registers, shared_bytes, threads),
+                )
+            )
+    return tuple(found)
+
+
+def _notes(target: Target, facts: tuple[KernelFacts, ...] | None) -> tuple[str, ...]:
+    if facts is not None:
+        return ()
+    if target.limits.registers_per_sm == 0:
+        return ("no registers or occupancy: the cpu device has none; name a GPU's architecture, such as --arch sm_90",)
+    return (f"no registers, spills or occupancy: {nvcc.missing() or 'the compiler said nothing'}",)
+
+
+def reference(strategy: Strategy, analysis: Analysis) -> Program:
+    """The first baseline as given: right by definition."""
+    baseline = strategy.baselines(analysis)[0]
+    return baseline.emit(next(baseline.space.points()))
 
 
 def refused_seeds(refused: Mapping[str, str]) -> tuple[Rejection, ...]:
@@ -214,8 +305,7 @@ def emit_bundles(registry: Registry, found: Plan, settings: Mapping[str, str], f
     """
     config = chosen_config(found, settings)
     strategy = found.prepared.strategy
-    reference = strategy.baselines(found.analysis)[0]
-    native = reference.emit(next(reference.space.points()))
+    native = reference(strategy, found.analysis)
     candidate = emitted(strategy, found.analysis, config, {})
     if isinstance(candidate, Rejection):
         raise RequestError(f"{config} is refused: {candidate.detail} ({candidate.rule})", where="--emit")

@@ -20,6 +20,11 @@ PLAIN = st.recursive(
 )
 
 
+def assert_one_line(problem: Exception, start: str = "") -> None:
+    assert len(str(problem).splitlines()) == 1
+    assert str(problem).startswith(start)
+
+
 def parse(text: str) -> Node:
     return documents.parse(text, "f.yaml")
 
@@ -107,7 +112,7 @@ def test_any_text_is_a_tree_or_one_line(text: str) -> None:
         root.plain()
         list(root.lines())
     except RequestError as problem:
-        assert len(str(problem).splitlines()) == 1
+        assert_one_line(problem)
 
 
 @given(PLAIN)
@@ -123,8 +128,7 @@ def test_typed_values_are_the_value_or_one_line(value: object) -> None:
         try:
             assert type(read()) is kind  # type: ignore[operator]
         except RequestError as problem:
-            assert len(str(problem).splitlines()) == 1
-            assert str(problem).startswith("f.yaml:1: k: ")
+            assert_one_line(problem, "f.yaml:1: k: ")
 
 
 def test_bounds() -> None:

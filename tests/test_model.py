@@ -113,9 +113,7 @@ def test_median_of_nothing() -> None:
 
 
 def test_ratio_is_the_median_over_pairs() -> None:
-    found = Measurement(
-        span_us=(1.0, 2.0, 4.0), baseline_us=(2.0, 2.0, 2.0), clock="device", purpose=Purpose.SEARCH
-    )
+    found = Measurement(span_us=(1.0, 2.0, 4.0), baseline_us=(2.0, 2.0, 2.0), clock="device", purpose=Purpose.SEARCH)
     assert found.ratio == 1.0
     assert found.time_us == 2.0
     assert dataclasses.replace(found, baseline_us=()).ratio is None

@@ -69,7 +69,12 @@ def test_what_a_plugin_brings_is_registered_and_listed(tmp_path: Path) -> None:
     assert list(registry.names("kernel")) == ["k"]
     assert registry.names("graph") == {}
     first = registry.states[0]
-    assert (first.name, first.distribution, first.strategies, first.workloads) == ("plugin", "dist", ("one", "two"), ("k",))
+    assert (first.name, first.distribution, first.strategies, first.workloads) == (
+        "plugin",
+        "dist",
+        ("one", "two"),
+        ("k",),
+    )
     assert first.problem is None
 
 

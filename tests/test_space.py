@@ -27,8 +27,7 @@ def spaces(draw: st.DrawFn) -> Space:
     ]
     return Space(
         parameters=tuple(
-            Parameter(name=name, values=each, when=when)
-            for name, each, when in zip("abcd", values, whens, strict=True)
+            Parameter(name=name, values=each, when=when) for name, each, when in zip("abcd", values, whens, strict=True)
         ),
         restrictions=tuple(draw(st.sets(st.sampled_from(RESTRICTIONS)))),
     )
@@ -92,9 +91,7 @@ def test_problems_are_explained() -> None:
         restrictions=("tile <= 8",),
     )
     assert space.problems({"kind": "plain", "cap": 32}) == ()
-    assert space.problems({"kind": "plain", "tile": 8, "cap": 32}) == (
-        "tile does not apply unless kind == 'tiled'",
-    )
+    assert space.problems({"kind": "plain", "tile": 8, "cap": 32}) == ("tile does not apply unless kind == 'tiled'",)
     assert space.problems({"kind": "tiled", "tile": 16, "cap": "none"}) == ("tile <= 8 does not hold",)
     assert space.problems({"kind": "tiled", "tile": 8}) == ("cap is missing",)
     assert space.problems({"kind": "tiled", "tile": 8, "cap": "32"}) == ("cap is '32'; it can be none, 32",)

@@ -1,4 +1,5 @@
-"""The whole flow on the cpu device with real CUDA source: four ways to fail are four outcomes, and the answer is right."""
+"""The whole flow on the cpu device with real CUDA source: four ways to fail are four outcomes, and the answer is
+right."""
 
 from __future__ import annotations
 

@@ -56,9 +56,7 @@ def test_one_process_has_no_interval(logs: list[float]) -> None:
 
 
 def final(*ratios: float) -> Measurement:
-    return Measurement(
-        span_us=tuple(1.0 for _ in ratios), baseline_us=ratios, clock="device", purpose=Purpose.FINAL
-    )
+    return Measurement(span_us=tuple(1.0 for _ in ratios), baseline_us=ratios, clock="device", purpose=Purpose.FINAL)
 
 
 def test_a_process_is_one_observation_however_many_pairs_it_has() -> None:

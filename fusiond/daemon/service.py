@@ -146,8 +146,17 @@ class Service:
         devices = [each for each in found if wanted(each.name, self.config.devices)]
         if not devices:
             raise DeviceError("no device that the configuration names is here; `fusiond doctor` says what is missing")
+        for each in devices:
+            self._try_again(each)
         best = {each.name for each in devices if each.evidence == "measured"} or {each.name for each in devices}
         return [self._make_worker(each, best) for each in devices]
+
+    def _try_again(self, info: DeviceInfo) -> None:
+        """A new start is a new chance for a sick device: somebody looked after it, or it will be sick again soon."""
+        reason = self.store.sick(info.key, info.uuid)
+        if reason:
+            log.warning("%s was sick (%s) and is tried again", info.name, reason)
+            self.store.set_sick(info.key, info.uuid, None)
 
     def _make_worker(self, info: DeviceInfo, best: set[str]) -> Worker:
         name = info.name

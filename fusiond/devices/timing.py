@@ -99,7 +99,9 @@ def _sample(executor: Executor, loaded: Loaded, repeats: int, plan: Sampling) ->
         executor.flush_cache()
     span_us = loaded.sample_us(repeats)
     if span_us <= 0:
-        raise ExecutionError(Outcome.TOO_NOISY, f"a sample of {loaded.program.name} took no time that the clock can tell")
+        raise ExecutionError(
+            Outcome.TOO_NOISY, f"a sample of {loaded.program.name} took no time that the clock can tell"
+        )
     return span_us
 
 

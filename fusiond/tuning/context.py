@@ -20,7 +20,7 @@ from fusiond.model import (
     Rejection,
     Trial,
 )
-from fusiond.planning import Prepared, emitted, sound
+from fusiond.planning import Prepared, emitted, reference, sound
 from fusiond.program import Program
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -86,8 +86,7 @@ class Context:
 
     def reference_program(self, analysis: Analysis) -> Program:
         """The first baseline as given: right by definition."""
-        baseline = self.strategy.baselines(analysis)[0]
-        return self.normal(baseline.emit(next(baseline.space.points())))
+        return self.normal(reference(self.strategy, analysis))
 
     def references(self, analysis: Analysis, name: str) -> References:
         """The outputs of the unfused program as given. FusiondError when it does not run: then nothing can be

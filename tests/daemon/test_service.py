@@ -117,8 +117,11 @@ def test_the_same_job_twice_is_one_job(serving: Callable[..., Any], job_file: Jo
 
 def test_a_sick_device_gets_no_job(store: Store, serving: Callable[..., Any], job_file: JobFile) -> None:
     store.save_device(daemon.DEVICE)
-    store.set_sick(daemon.DEVICE.key, daemon.DEVICE.uuid, "three deaths")
+    store.set_sick(daemon.DEVICE.key, daemon.DEVICE.uuid, "before this start")
     with serving() as (service, client):
+        assert store.sick(daemon.DEVICE.key, daemon.DEVICE.uuid) is None
+        store.set_sick(daemon.DEVICE.key, daemon.DEVICE.uuid, "three deaths")
+        time.sleep(0.1)
         (job,) = client.submit(job_file())
         time.sleep(0.2)
         assert client.show(job).state is JobState.QUEUED

@@ -146,9 +146,7 @@ def test_a_child_killed_from_outside_is_replaced_without_a_word_to_the_candidate
     assert supervisor.replaced <= 1
 
 
-def test_fresh_makes_the_next_call_the_first_of_a_new_child(
-    supervisor: Supervisor, bundle: Callable[..., str]
-) -> None:
+def test_fresh_makes_the_next_call_the_first_of_a_new_child(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
     request = Sample(candidate=bundle(), baseline=None, plan=PLAN)
     supervisor.call(request, 30)
     first = child_of(supervisor)

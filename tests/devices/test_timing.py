@@ -30,6 +30,7 @@ class Scripted:
 
     def __init__(self, name: str, script: Iterable[float], log: list[str], program: Program = PROGRAM) -> None:
         self.program = program
+        self.clock = "device"
         self.repeats: list[int] = []
         self._name = name
         self._script: Iterator[float] = iter(script)
@@ -56,8 +57,6 @@ class Scripted:
 
 
 class ScriptedExecutor:
-    clock = "device"
-
     def __init__(self, log: list[str], *states: DeviceState) -> None:
         self._log = log
         self._states = iter(states or (DeviceState(), DeviceState()))
@@ -99,6 +98,14 @@ def test_candidate_and_baseline_alternate_after_warming_up() -> None:
     assert (found.clock, found.cache, found.dropped) == ("device", "warm", False)
 
 
+@pytest.mark.parametrize("who", ["A", "B"])
+def test_a_pair_has_one_clock(who: str) -> None:
+    executor, a, b, _ = pair(forever(100.0), forever(100.0))
+    (a if who == "A" else b).clock = "wall"
+    assert sample_pair(executor, a, b, PLAN).clock == "wall"
+    assert (a.clock, b.clock) == ("wall", "wall")
+
+
 def test_warm_ups_are_no_samples() -> None:
     executor, a, b, _ = pair([900.0] * 3 + [100.0] * 10, [800.0] * 3 + [100.0] * 10)
     assert sample_pair(executor, a, b, PLAN).ratio == 1.0
@@ -131,7 +138,9 @@ def test_cold_flushes_before_each_sample_and_never_repeats() -> None:
             assert before == "flush"
 
 
-@pytest.mark.parametrize(("span_us", "repeats"), [(50.0, 1), (20.0, 1), (10.0, 10), (2.0, 50), (0.05, 1000), (0.0, 1000)])
+@pytest.mark.parametrize(
+    ("span_us", "repeats"), [(50.0, 1), (20.0, 1), (10.0, 10), (2.0, 50), (0.05, 1000), (0.0, 1000)]
+)
 def test_short_programs_run_several_times_in_a_sample(span_us: float, repeats: int) -> None:
     executor, a, b, _ = pair([span_us] * 3 + [1.0] * 10, forever(50.0))
     sample_pair(executor, a, b, PLAN)

@@ -223,31 +223,37 @@ class CpuProgram:
 def _adversarial(steps: tuple[Step, ...], seed: int) -> list[Step]:
     """An order that the plan allows: listed order within a stream, `after` across them, and nothing else.
 
-    Of every three seeds the first does what is listed last as early as is legal, and copies only when somebody waits
-    for them (a missing `after` on a copy, or between two kernels, shows); the second does copies as early as is legal
-    (a copy that should have waited shows); the third is random. Two orders cannot reverse every pair of steps that the
-    plan leaves open, but these reverse what people forget.
+    Of every three seeds the first is lazy (a step is done when somebody waits for it, a copy last of all), the second
+    eager (a step is done with the first that could be done beside it, a copy first of all), the third random. What
+    lacks an `after` comes too early for what is lazy, or is too eager itself.
     """
-    generator = random.Random(seed)
     before = _predecessors(steps)
-    copies_last = seed % 3 == 0
+    if seed % 3 == 1:
+        level: dict[str, int] = {}
+        for step in steps:
+            level[step.name] = 1 + max((level[name] for name in before[step.name]), default=0)
+        return sorted(steps, key=lambda step: (level[step.name], not isinstance(step, Copy)))
+    generator = random.Random(seed)
     rank: dict[str, tuple[bool, float]] = {}
     for index, step in enumerate(steps):
-        if seed % 3 == 2:
-            rank[step.name] = (False, generator.random())
-        else:
-            rank[step.name] = (isinstance(step, Copy) == copies_last, -index)
-    by_name = {step.name: step for step in steps}
+        rank[step.name] = (isinstance(step, Copy), -index) if seed % 3 == 0 else (False, generator.random())
+    return _on_demand({step.name: step for step in steps}, before, rank)
+
+
+def _on_demand(
+    steps: Mapping[str, Step], before: Mapping[str, tuple[str, ...]], rank: Mapping[str, tuple[bool, float]]
+) -> list[Step]:
+    """Steps in rank order, each right behind what it waits for, and nothing else before it."""
     order: dict[str, Step] = {}
-    for wanted in sorted(by_name, key=rank.__getitem__):
-        path = [wanted]  # depth first: a step comes right behind what it waits for, and nothing else before it
+    for wanted in sorted(steps, key=rank.__getitem__):
+        path = [wanted]
         while path:
             missing = [name for name in before[path[-1]] if name not in order]
             if missing:
                 path.append(min(missing, key=rank.__getitem__))
             else:
                 name = path.pop()
-                order.setdefault(name, by_name[name])
+                order[name] = steps[name]
     return list(order.values())
 
 

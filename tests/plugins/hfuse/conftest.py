@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fusiond_hfuse import plugin
-from fusiond_hfuse.strategy import Hfuse
 from numpy.typing import NDArray
 
 from fusiond import jobs
@@ -24,6 +22,8 @@ from fusiond.model import Analysis, DeviceLimits, Workload
 from fusiond.program import Launch, Pointer, Program, Source
 from fusiond.registry import Registry
 from fusiond.strategy import Target
+from fusiond_hfuse import plugin
+from fusiond_hfuse.strategy import Hfuse
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from fusiond_hfuse import partition, verify
 
 from fusiond.devices.cpu.native import Fault
 from fusiond.model import Config
 from fusiond.program import Program, Scalar
+from fusiond_hfuse import partition, verify
 
 CONFIG = Config.of({"kind": "horizontal", "threads.a": 256, "threads.b": 384, "order": "ab"})
 SIZES = {"a.n": 30_000, "b.n": 7_000, "a.bins": 18, "b.bins": 40}

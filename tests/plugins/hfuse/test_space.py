@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from fusiond_hfuse import registers, space
 
 from fusiond import jobs
 from fusiond.cuda.limits import limits
@@ -14,6 +13,7 @@ from fusiond.model import CompileFacts, Config, DeviceLimits
 from fusiond.planning import target_for_arch
 from fusiond.program import Program
 from fusiond.strategy import Target
+from fusiond_hfuse import registers, space
 
 JOBS = Path(__file__).parents[3] / "configs" / "jobs"
 

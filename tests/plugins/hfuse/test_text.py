@@ -6,11 +6,11 @@ import ast
 import subprocess
 
 import pytest
-from fusiond_hfuse import verify
-from fusiond_hfuse.plugin import KERNELS
 
 from fusiond.model import Config
 from fusiond.program import Pointer, Program, problems
+from fusiond_hfuse import verify
+from fusiond_hfuse.plugin import KERNELS
 
 HORIZONTAL = Config.of({"kind": "horizontal", "threads.a": 512, "threads.b": 256, "order": "ba"})
 VERTICAL = Config.of({"kind": "vertical", "threads": 384, "order": "ab"})

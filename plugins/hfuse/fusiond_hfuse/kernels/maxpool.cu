@@ -1,7 +1,7 @@
 // The largest value under each position of a sliding window over planes of height x width, and where it was.
 //
-// One thread makes one output at a time. `pad` cells round a plane belong to no window; a window holds at least one cell as long as
-// pad <= window / 2. NaN wins over everything, and the first of equals over the others.
+// One thread makes one output at a time. The `pad` cells round a plane belong to no window; a window holds at least one
+// cell as long as pad <= window / 2. NaN wins over everything, and the first of equals over the others.
 template <typename T>
 __global__ void max_pool_2d(T* __restrict__ largest, long long* __restrict__ position, const T* __restrict__ image,
                             int outputs, int height, int width, int out_height, int out_width, int window, int stride,

@@ -75,6 +75,20 @@ def choose_device(registry: Registry, request: str) -> tuple[DeviceProvider, Dev
     return found[0]
 
 
+def devices_for(registry: Registry, request: str) -> tuple[str, ...]:
+    """The devices that a job is meant for: `all` is one of each model, those that emulate only where none measures.
+
+    Every other request stands for itself; DeviceError, or UnknownName, when nothing here answers to it.
+    """
+    if request != "all":
+        choose_device(registry, request)
+        return (request,)
+    infos = [info for provider in registry.providers.values() for info in provider.devices()]
+    evidence = choose_device(registry, "auto")[1].evidence
+    models = {info.key: info.name for info in reversed(infos) if info.evidence == evidence}
+    return tuple(sorted(models.values()))
+
+
 def target_of(provider: DeviceProvider, device: DeviceInfo) -> Target:
     """What a strategy may know of a device."""
     return Target(arch=device.arch, limits=device.limits, facts=provider.facts(device.arch))

@@ -25,6 +25,7 @@ from fusiond.planning import Prepared, choose_device, prepare, target_of
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
+from fusiond.store.owner import this_process
 from fusiond.tuning import finals
 from fusiond.tuning.baselines import fastest_unfused
 from fusiond.tuning.context import Context, Odd, Unfused
@@ -202,8 +203,13 @@ class Tuner:
             if self._store.record(key, context.device.key) is None:
                 context.phase("part", part.workload.name)
                 row = self._store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
-                self._store.claim(context.row.id, job=row.id)
-                self._tune(self._context(row, part, context.provider, context.device, context.measurer, context.stop))
+                self._store.claim(this_process(), job=row.id)
+                inner = self._context(row, part, context.provider, context.device, context.measurer, context.stop)
+                try:
+                    self._tune(inner)
+                except BaseException:
+                    self._store.requeue(row.id)
+                    raise
                 self._store.finish(row.id, JobState.DONE)
             record = self._store.record(key, context.device.key)
             if record is not None:

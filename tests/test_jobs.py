@@ -292,11 +292,8 @@ def test_a_mutated_kernel_file_is_a_kernel_or_one_line(data: st.DataObject, real
 def test_a_mutated_source_is_a_source_or_one_line(data: st.DataObject, real: Registry, tmp_path: Path) -> None:
     cut = data.draw(st.integers(0, len(CU)))
     length = data.draw(st.integers(0, 40))
-    source = (
-        CU[:cut]
-        + data.draw(st.text(max_size=6) | st.sampled_from(["}", "{", "/*", '"', "#if 0\n", "\\"]))
-        + CU[cut + length :]
-    )
+    inserted = data.draw(st.text(max_size=6) | st.sampled_from(["}", "{", "/*", '"', "#if 0\n", "\\"]))
+    source = CU[:cut] + inserted + CU[cut + length :]
     (tmp_path / "hist.yaml").write_text(yaml.safe_dump(KERNEL))
     (tmp_path / "hist.cu").write_text(source, encoding="utf-8", errors="replace")
     read_and_prepare(real, "strategy: hfuse\npair: [./hist.yaml, hist]", tmp_path / "j.yaml")

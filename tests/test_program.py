@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -215,10 +216,8 @@ def test_a_damaged_plan_is_refused_and_nothing_else(data: st.DataObject) -> None
         del node[key]
     else:
         node[key] = data.draw(st.sampled_from([None, 3, "text", [], {}, [1], {"a": 1}]))
-    try:
+    with contextlib.suppress(ValueError):
         decode(plan)
-    except ValueError:
-        pass
 
 
 @pytest.mark.parametrize("plan", [{}, {"plan_version": 2}, {"plan_version": "1"}])

@@ -168,7 +168,10 @@ def _run(command: Sequence[str], work: Path) -> _Refusal | None:
         return _Refusal(BuildFailed(reason=f"g++ does not run: {problem.strerror}"), final=False)
     if done.returncode == 0:
         return None
-    killed = done.returncode < 0 or _KILLED.search(done.stderr) is not None
+    if done.returncode < 0:
+        failed = BuildFailed(reason=f"g++ was killed by signal {-done.returncode}", log=done.stderr)
+        return _Refusal(failed, final=False)
+    killed = _KILLED.search(done.stderr) is not None
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     reason = errors[0] if errors else (done.stderr.strip().splitlines() or ["no message"])[-1]
     place, _, text = reason.rpartition(" error: ")

@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     wanted = jobs.read(arguments.job, device=arguments.device, trials=arguments.trials, seed=arguments.seed)
     registry = Registry.load()
-    tuning.check(registry, wanted)
+    wanted = tuning.checked(registry, wanted)
     documents = []
     with closing(Store.open(options.database(arguments))) as store:
         store.recover()

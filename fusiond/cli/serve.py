@@ -13,7 +13,7 @@ from pathlib import Path
 from fusiond import jobs, tuner
 from fusiond.cli import options
 from fusiond.cli.plugins import entry
-from fusiond.cli.tuning import check
+from fusiond.cli.tuning import checked
 from fusiond.daemon import config
 from fusiond.daemon.app import Submission
 from fusiond.daemon.config import Config
@@ -60,8 +60,8 @@ def work(store: Store, registry: Registry) -> Work:
             trials=submission.trials,
             seed=submission.seed,
         )
-        check(registry, wanted)
-        return tuple(tuner.submit(store, registry, job, priority=submission.priority) for job in wanted)
+        ready = checked(registry, wanted)
+        return tuple(tuner.submit(store, registry, job, priority=submission.priority) for job in ready)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
         return Tuner(store, registry, events).run(row.id, stop, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import signal
 import threading
@@ -17,7 +18,7 @@ from fusiond.daemon import lock
 from fusiond.errors import FusiondError, Interrupted, NothingKnown
 from fusiond.events import Event, Events, RecordChanged
 from fusiond.model import Job, JobState, Record
-from fusiond.planning import choose_device, prepare
+from fusiond.planning import devices_for, prepare
 from fusiond.progress import of_event
 from fusiond.registry import Registry
 from fusiond.store import lookup
@@ -27,14 +28,17 @@ from fusiond.store.owner import this_process
 from fusiond.tuner import Tuner
 
 
-def check(registry: Registry, wanted: Iterable[Job]) -> None:
-    """Refuse what is wrong with any of these jobs, before any of them is stored.
+def checked(registry: Registry, wanted: Iterable[Job]) -> tuple[Job, ...]:
+    """The jobs to store, a job for `all` devices as one for each; what is wrong with any of them is refused before any
+    of them is stored.
 
     RequestError for the user's mistakes, DeviceError for a device that is not here (such a job would wait for ever).
     """
+    found: list[Job] = []
     for job in wanted:
         prepare(registry, job)
-        choose_device(registry, job.device)
+        found += [dataclasses.replace(job, device=name) for name in devices_for(registry, job.device)]
+    return tuple(found)
 
 
 class JobFailed(FusiondError):

@@ -12,7 +12,7 @@ from fusiond import events as say
 from fusiond import verdict
 from fusiond.devices.timing import Sampling
 from fusiond.measuring import SEEDS, References
-from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Record, median
+from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Record, Trial, median
 from fusiond.program import Program
 from fusiond.tuning.context import Context, Odd, Unfused
 
@@ -31,13 +31,18 @@ def finalists(context: Context) -> dict[str, Finalist]:
     """The best of the search by program key, each Program once, best first."""
     trials = [each for each in context.store.trials(context.row.id) if each.outcome is Outcome.MEASURED]
     found: dict[str, Finalist] = {}
-    for trial in sorted(trials, key=lambda each: -(each.ratio or 0.0)):
+    for trial in sorted(trials, key=_rank):
         program = context.emit(context.analysis, trial.config)
         if isinstance(program, Program):
             found.setdefault(program.key, Finalist(config=trial.config, program=program))
         if len(found) == FINALISTS:
             break
     return found
+
+
+def _rank(trial: Trial) -> tuple[bool, float]:
+    """The fastest first; what was dropped early has too few samples to come before what was not."""
+    return trial.measurement is None or trial.measurement.dropped, -(trial.ratio or 0.0)
 
 
 def measure(

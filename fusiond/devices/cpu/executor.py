@@ -223,37 +223,28 @@ class CpuProgram:
 def _adversarial(steps: tuple[Step, ...], seed: int) -> list[Step]:
     """An order that the plan allows: listed order within a stream, `after` across them, and nothing else.
 
-    Of every three seeds the first is lazy (a step is done when somebody waits for it, a copy last of all), the second
-    eager (a step is done with the first that could be done beside it, a copy first of all), the third random. What
-    lacks an `after` comes too early for what is lazy, or is too eager itself.
+    Of every three seeds the first does each step as late as is legal (what others should have waited for comes behind
+    them), the second as early as is legal, copies first (what should have waited comes too early), the third any step
+    that is ready.
     """
     before = _predecessors(steps)
+    place = {step.name: index for index, step in enumerate(steps)}
+    level = dict.fromkeys(place, 0)
+    if seed % 3 == 0:
+        for step in reversed(steps):
+            for name in before[step.name]:
+                level[name] = min(level[name], level[step.name] - 1)
+        return sorted(steps, key=lambda step: (level[step.name], -place[step.name]))
     if seed % 3 == 1:
-        level: dict[str, int] = {}
         for step in steps:
             level[step.name] = 1 + max((level[name] for name in before[step.name]), default=0)
-        return sorted(steps, key=lambda step: (level[step.name], not isinstance(step, Copy)))
+        return sorted(steps, key=lambda step: (level[step.name], not isinstance(step, Copy), place[step.name]))
     generator = random.Random(seed)
-    rank: dict[str, tuple[bool, float]] = {}
-    for index, step in enumerate(steps):
-        rank[step.name] = (isinstance(step, Copy), -index) if seed % 3 == 0 else (False, generator.random())
-    return _on_demand({step.name: step for step in steps}, before, rank)
-
-
-def _on_demand(
-    steps: Mapping[str, Step], before: Mapping[str, tuple[str, ...]], rank: Mapping[str, tuple[bool, float]]
-) -> list[Step]:
-    """Steps in rank order, each right behind what it waits for, and nothing else before it."""
     order: dict[str, Step] = {}
-    for wanted in sorted(steps, key=rank.__getitem__):
-        path = [wanted]
-        while path:
-            missing = [name for name in before[path[-1]] if name not in order]
-            if missing:
-                path.append(min(missing, key=rank.__getitem__))
-            else:
-                name = path.pop()
-                order[name] = steps[name]
+    while len(order) < len(steps):
+        ready = [each for each in steps if each.name not in order and all(name in order for name in before[each.name])]
+        step = generator.choice(ready)
+        order[step.name] = step
     return list(order.values())
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import fusiond
+from fusiond import driver as driver_file
 from fusiond.build import gxx, nvcc
 from fusiond.cuda.limits import limits as table_limits
 from fusiond.devices.base import Binary, Executor
@@ -125,7 +126,7 @@ def describe(driver: Driver, index: int) -> DeviceInfo | None:
     model, uuid = driver.name(index), driver.uuid(index)
     slice_of = re.search(r"\bMIG (\S+)", model)
     env = {
-        "driver": Sensors(uuid).driver_version() or "?",
+        "driver": Sensors(uuid).driver_version() or driver_file.version() or "?",
         "cuda": driver.version(),
         "toolkit": nvcc.version() or "none",
         "pycuda": _installed("pycuda"),

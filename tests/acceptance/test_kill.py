@@ -1,0 +1,68 @@
+"""`kill -9` of the daemon at twenty random moments of one job, on a device that answers the same every time: nothing
+acknowledged is lost, nothing recorded is run again, and the trials are those of a job that nobody disturbed."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+
+from fusiond.store.database import Store
+
+TRIALS = 48
+KILLS = 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_twenty_times_the_job_ends_as_if_nothing_had_happened(machine: Any, seed: int) -> None:
+    options = f"seed: {seed}, timeout: 1h"
+    calm = machine.fusiond("run", job(machine, "calm", options), "--json", timeout=120)
+    assert calm.status == 0, calm.err
+    shaken = job(machine, "shaken", options)
+    moments = random.Random(seed)
+    recorded: dict[str, int] = {}
+    name = None
+    for _ in range(KILLS):
+        with machine.serving() as daemon:
+            name = name or machine.fusiond("submit", shaken, "--json").json["id"]
+            time.sleep(moments.uniform(0.0, 0.7))
+            daemon.kill()
+            daemon.wait()
+        found = rows(machine, name)
+        # What was on disk stays as it was, down to the row.
+        assert recorded.items() <= found.items()
+        recorded = found
+    with machine.serving():
+        assert machine.fusiond("watch", name, timeout=120).status == 0
+    assert recorded.items() <= rows(machine, name).items()
+    assert trials(machine, name) == trials(machine, last(machine, "calm"))
+    best = {label: machine.fusiond("best", "--workload", label, "--json").json for label in ("calm", "shaken")}
+    assert best["shaken"]["config"] == best["calm"]["config"]
+    assert best["shaken"]["verdict"] == best["calm"]["verdict"]
+
+
+def job(machine: Any, label: str, options: str) -> Any:
+    path = machine.folder / f"{label}.yaml"
+    path.write_text(f"strategy: toy\nlabel: {label}\nside: 30\nsearch: {{trials: {TRIALS}, {options}}}\n")
+    return path
+
+
+def last(machine: Any, label: str) -> str:
+    with Store.open(machine.database) as store:
+        return next(row.id for row in store.jobs() if row.workload_name == label)
+
+
+def rows(machine: Any, name: str) -> dict[str, int]:
+    """Config of every recorded trial -> its row number, which a trial that is run again would not keep."""
+    with Store.open(machine.database) as store:
+        found = store._rows("SELECT id, role, config FROM trials WHERE job_id = ?", [name])
+    return {f"{row['role']} {row['config']}": row["id"] for row in found}
+
+
+def trials(machine: Any, name: str) -> list[tuple[int, str]]:
+    with Store.open(machine.database) as store:
+        return [(each.sequence, str(each.config)) for each in store.trials(name)]

@@ -1,0 +1,152 @@
+"""g++: sources to shared objects, failures to one line, and only a compiler's own no is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fusiond.build import gxx
+from fusiond.build.cache import BuildCache
+from fusiond.errors import DeviceError
+from fusiond.model import BuildFailed
+from fusiond.program import Source, SourceKind
+
+pytestmark = pytest.mark.usefixtures("gxx_here")
+
+KERNEL = Source(name="k", text="__global__ void f(int* x) { x[threadIdx.x] = BY; }", entries=("f",),
+                defines=(("BY", "3"),))  # fmt: skip
+HOST = Source(name="h", kind=SourceKind.HOST, text='extern "C" void f(int* x) { *x = 1; }', entries=("f",))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> BuildCache:
+    return BuildCache(tmp_path / "cache")
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a script in the compiler's place; it answers `--version` as g++ would."""
+
+    def place(script: str) -> None:
+        path = tmp_path / "cxx"
+        path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "fake 1" && exit 0\n{script}\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("FUSIOND_CXX", str(path))
+
+    return place
+
+
+@pytest.mark.parametrize("source", [KERNEL, HOST])
+def test_a_source_is_built_once(source: Source, cache: BuildCache) -> None:
+    path = gxx.build(source, cache=cache)
+    assert isinstance(path, Path)
+    written = path.stat().st_ino
+    assert gxx.build(source, cache=cache) == path
+    assert path.stat().st_ino == written
+    assert path.read_bytes()[:4] == b"\x7fELF"
+
+
+def test_all_that_decides_the_object_is_in_its_key(cache: BuildCache, tmp_path: Path) -> None:
+    (tmp_path / "inc").mkdir()
+    header = tmp_path / "inc" / "by.cuh"
+    header.write_text("#define BY 1\n")
+    included = dataclasses.replace(
+        KERNEL, text='#include "by.cuh"\n' + KERNEL.text, defines=(), include_dirs=(str(tmp_path / "inc"),)
+    )
+    paths = [
+        gxx.build(KERNEL, cache=cache),
+        gxx.build(dataclasses.replace(KERNEL, defines=(("BY", "4"),)), cache=cache),
+        gxx.build(dataclasses.replace(KERNEL, text=KERNEL.text + "\n"), cache=cache),
+        gxx.build(included, cache=cache),
+    ]
+    header.write_text("#define BY 2\n")
+    paths.append(gxx.build(included, cache=cache))
+    assert len(set(paths)) == len(paths)
+    assert all(isinstance(path, Path) for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (dataclasses.replace(KERNEL, text="\n__global__ void f(int* x) { y[0] = 1; }"), "k.cu:2: "),
+        (dataclasses.replace(KERNEL, entries=("g",)), "'g'"),
+        (dataclasses.replace(KERNEL, text='asm("ld.param");\n' + KERNEL.text), "k: line 1: PTX assembly"),
+        (dataclasses.replace(HOST, text="int f( {"), "h.cpp:1: "),
+        (dataclasses.replace(HOST, text='#include "no_such_file.h"'), "no_such_file.h"),
+    ],
+)
+def test_a_failure_is_one_line_and_is_kept(source: Source, reason: str, cache: BuildCache,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    failed = gxx.build(source, cache=cache)
+    assert isinstance(failed, BuildFailed)
+    assert reason in failed.reason
+    assert len(failed.reason.splitlines()) == 1
+    monkeypatch.setattr(gxx, "_run", lambda *_, **__: pytest.fail("it is known not to build"))
+    again = gxx.build(source, cache=cache)
+    assert isinstance(again, BuildFailed)
+    assert again.reason == failed.reason
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("kill -INT $$", "killed by signal 2"),
+        ("kill -KILL $$", "killed by signal 9"),
+        ("echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1", "cc1plus"),
+        ("echo 'k.cpp:1: fatal error: error writing to /tmp/x.s: No space left on device' >&2; exit 1", "No space"),
+        ("sleep 60", "busy after 0 s"),
+    ],
+)
+def test_what_is_no_fault_of_the_source_is_tried_again(
+    script: str, reason: str, cache: BuildCache, compiler: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, a killer, a full disk, a slow machine: none of them may condemn a source for ever."""
+    monkeypatch.setattr(gxx, "TIMEOUT_SECS", 0.3)
+    compiler(script)
+    failed = gxx.build(KERNEL, cache=cache)
+    assert isinstance(failed, BuildFailed)
+    assert reason in failed.reason
+    compiler('for each; do out="$each"; done; echo built > "$out"')
+    assert isinstance(gxx.build(KERNEL, cache=cache), Path)
+
+
+def test_the_compiler_is_out_of_reach_of_ctrl_c_and_speaks_english(
+    cache: BuildCache, compiler: Callable[[str], None], tmp_path: Path
+) -> None:
+    compiler(f'echo "$LC_ALL $(ps -o sid= -p $$)" > {tmp_path}/said; exit 1')
+    gxx.build(KERNEL, cache=cache)
+    language, session = (tmp_path / "said").read_text().split()
+    assert language == "C"
+    assert int(session) != os.getsid(0)
+
+
+def test_without_a_compiler_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, cache: BuildCache) -> None:
+    monkeypatch.setenv("FUSIOND_CXX", "no-such-compiler")
+    assert "install g++" in (gxx.missing() or "")
+    with pytest.raises(DeviceError, match="FUSIOND_CXX"):
+        gxx.build(KERNEL, cache=cache)
+    with pytest.raises(DeviceError, match="FUSIOND_CXX"):
+        gxx.scheduler(cache)
+
+
+def test_many_threads_one_object(cache: BuildCache) -> None:
+    found: list[Path | BuildFailed] = []
+    threads = [threading.Thread(target=lambda: found.append(gxx.build(HOST, cache=cache))) for _ in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(set(map(str, found))) == 1
+    assert len(found) == 6
+
+
+def test_entries_are_exported_by_number() -> None:
+    source = Source(name="k", text="", entries=("a<float, 5>", "n::b"), symbols=("s", "t"))
+    assert [gxx.exported(source, each) for each in source.entries] == ["entry_0", "entry_1"]
+    assert gxx.exported_symbol(source, "t") == "symbol_1"

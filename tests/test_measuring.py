@@ -1,0 +1,215 @@
+"""Programs to outcomes: what fails on the way comes back as a value, and a throttled batch is thrown away once."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fusiond.devices import protocol
+from fusiond.devices.base import Binary
+from fusiond.devices.timing import Sampling
+from fusiond.errors import DeviceError, StoreError
+from fusiond.measuring import SEEDS, Measurer, References
+from fusiond.model import BuildFailed, DeviceInfo, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.program import Alloc, Buffer, Launch, Program, Role, Source
+from fusiond.testing.fakes import FakeProvider, InProcess
+
+PLAN = Sampling(purpose=Purpose.SEARCH)
+
+
+def program(fault: str = "", cost_us: float = 10.0) -> Program:
+    text = f"cost_us {cost_us}\n" + (f"fault {fault}\n" if fault else "")
+    return Program(
+        name="p",
+        buffers=(Buffer(name="y", dtype="int32", elements=16, role=Role.OUTPUT),),
+        sources=(Source(name="s", text=text, entries=("f",)),),
+        steps=(Launch(name="f", source="s", entry="f", grid=(1, 1, 1), block=(1, 1, 1), arguments=()),),
+    )
+
+
+class Counting(FakeProvider):
+    def __init__(self) -> None:
+        self.builds: list[str] = []
+        self.gate: threading.Event | None = None
+
+    def build(self, source: Source, arch: str) -> Binary | BuildFailed:
+        self.builds.append(source.text)
+        if self.gate is not None:
+            assert self.gate.wait(10)
+        return super().build(source, arch)
+
+
+class Throttling(InProcess):
+    """Says that the device throttled, so many times."""
+
+    times = 0
+    asked = 0
+
+    def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+        reply = super().call(request, timeout_secs)
+        if isinstance(reply, Measurement):
+            self.asked += 1
+            if self.asked <= self.times:
+                return dataclasses.replace(reply, after=DeviceState(throttle="hot"))
+        return reply
+
+
+@pytest.fixture
+def provider() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def runner(provider: Counting) -> Throttling:
+    return Throttling(provider, provider.devices()[0])
+
+
+@pytest.fixture
+def measurer(provider: Counting, runner: Throttling, tmp_path: Path) -> Iterator[Measurer]:
+    made = Measurer(provider, runner, tmp_path / "bundles", tmp_path / "work", jobs=2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def references(measurer: Measurer) -> References:
+    found = measurer.references(program(), "reference")
+    assert isinstance(found, References)
+    return found
+
+
+def test_references_are_kept_for_every_seed(references: References, tmp_path: Path) -> None:
+    assert tuple(seed for seed, _ in references.of) == SEEDS
+    assert all(Path(path).parent == tmp_path / "work" and Path(path).is_file() for _, path in references.of)
+    assert 0 < references.run_secs < 60
+
+
+def test_right_programs_are_checked_and_sampled(measurer: Measurer, references: References) -> None:
+    assert measurer.check(program(cost_us=5), references) == 0.0
+    found = measurer.sample(program(cost_us=5), program(), PLAN, references)
+    assert isinstance(found, Measurement)
+    assert found.ratio == pytest.approx(2.0, rel=0.02)
+    alone = measurer.sample(program(), None, PLAN, references)
+    assert isinstance(alone, Measurement)
+    assert alone.ratio is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [
+        ("nobuild", Outcome.BUILD_FAILED),
+        ("wrong", Outcome.WRONG_RESULT),
+        ("late", Outcome.WRONG_RESULT),
+        ("crash", Outcome.CRASHED),
+        ("outside", Outcome.CRASHED),
+        ("refuse", Outcome.LAUNCH_REFUSED),
+    ],
+)
+def test_what_fails_is_a_value(measurer: Measurer, references: References, fault: str, outcome: Outcome) -> None:
+    found = measurer.check(program(fault), references)
+    assert isinstance(found, MeasureFailed)
+    assert found.outcome is outcome
+    reference = measurer.references(program(fault), "other")
+    if fault not in ("wrong", "late"):  # a reference is right by definition
+        assert isinstance(reference, MeasureFailed)
+    if fault in ("nobuild", "refuse"):
+        for pair in ((program(fault), program()), (program(), program(fault))):
+            sampled = measurer.sample(*pair, PLAN, references)
+            assert isinstance(sampled, MeasureFailed)
+            assert sampled.outcome is outcome
+
+
+def test_a_source_is_built_once_however_often_it_is_needed(measurer: Measurer, provider: Counting,
+                                                           references: References) -> None:  # fmt: skip
+    for _ in range(3):
+        measurer.build_ahead(program(cost_us=5))
+        measurer.check(program(cost_us=5), references)
+    assert len(provider.builds) == len(set(provider.builds)) == 2
+
+
+@pytest.mark.parametrize(("times", "measured", "asked"), [(0, True, 1), (1, True, 2), (2, False, 2)])
+def test_a_throttled_batch_is_thrown_away_once(
+    measurer: Measurer, runner: Throttling, references: References, times: int, measured: bool, asked: int
+) -> None:
+    runner.times = times
+    found = measurer.sample(program(), program(), PLAN, references)
+    assert isinstance(found, Measurement) is measured
+    assert runner.asked == asked
+    if isinstance(found, MeasureFailed):
+        assert (found.outcome, found.reason) == (Outcome.TOO_NOISY, "the device throttled twice (hot)")
+
+
+@pytest.mark.parametrize("quiet", ["shares_cores", "host_sensitive", ""])
+def test_nothing_builds_beside_a_measurement_that_needs_the_cores(
+    measurer: Measurer, provider: Counting, runner: Throttling, references: References, quiet: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    candidate = program(cost_us=5)
+    if quiet == "host_sensitive":
+        candidate = dataclasses.replace(candidate, steps=(Alloc(name="a", arena="y"), *candidate.steps))
+    monkeypatch.setattr(provider, "shares_cores", quiet == "shares_cores")
+    measurer.check(candidate, references)
+    provider.gate = threading.Event()
+    measurer.build_ahead(program(cost_us=7))
+    building_while_measured: list[bool] = []
+    real = runner.call
+
+    def call(request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+        assert provider.gate is not None
+        building_while_measured.append(not provider.gate.is_set())
+        return real(request, timeout_secs)
+
+    monkeypatch.setattr(runner, "call", call)
+    opened = threading.Timer(0.2, provider.gate.set)
+    opened.start()
+    assert isinstance(measurer.sample(candidate, program(), PLAN, references), Measurement)
+    assert building_while_measured == [quiet == ""]
+    opened.join()
+
+
+def test_patience_grows_with_what_a_run_takes(
+    measurer: Measurer, runner: Throttling, references: References, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience: list[float] = []
+    monkeypatch.setattr(
+        runner, "call", lambda request, secs: patience.append(secs) or protocol.Checked(worst=0.0)
+    )  # fmt: skip
+    for run_secs in (0.0, 2.0):
+        measurer.check(program(), dataclasses.replace(references, run_secs=run_secs))
+    assert patience == [10.0, 70.0]
+
+
+def test_answers_of_another_kind_are_the_devices_fault(
+    measurer: Measurer, runner: Throttling, references: References, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = measurer.sample(program(), None, PLAN, references)
+    monkeypatch.setattr(runner, "call", lambda request, secs: measured)
+    with pytest.raises(DeviceError, match="a check with a measurement"):
+        measurer.check(program(), references)
+    monkeypatch.setattr(runner, "call", lambda request, secs: protocol.Checked(worst=0.0))
+    with pytest.raises(DeviceError, match="a measurement with a check"):
+        measurer.sample(program(), None, PLAN, references)
+
+
+def test_a_disk_that_is_full_is_the_stores_trouble(measurer: Measurer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fusiond.measuring.write_bundle", full)
+    with pytest.raises(StoreError, match="No space left"):
+        measurer.bundle(program())
+
+
+def test_closing_drops_the_references_and_keeps_the_bundles(measurer: Measurer, references: References,
+                                                            tmp_path: Path) -> None:  # fmt: skip
+    measurer.close()
+    assert not (tmp_path / "work").exists()
+    assert (tmp_path / "bundles" / program().key / "plan.json").is_file()
+
+
+def _typed(made: Callable[[Counting, DeviceInfo], Throttling] = Throttling) -> None:
+    """mypy: the runner keeps the contract."""

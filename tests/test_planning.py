@@ -1,0 +1,230 @@
+"""From a job to its plan: devices, configs, bundles; and that a broken plugin is named as one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond import jobs
+from fusiond.bundle import read_bundle
+from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
+from fusiond.hookspecs import hookimpl
+from fusiond.model import Analysis, Config, DeviceInfo, Job, Rejection
+from fusiond.planning import Plan, choose_device, chosen_config, devices_for, emit_bundles, plan, prepare
+from fusiond.program import Program
+from fusiond.registry import Registry
+from fusiond.space import Parameter, Space
+from fusiond.strategy import Known, Probe
+from fusiond.testing.fakes import FakeProvider, ToyStrategy
+
+
+class Rich(ToyStrategy):
+    """A toy with a condition, a restriction, a probe, a part, and seeds of every kind."""
+
+    name = "rich"
+
+    def space(self, analysis: Analysis, known: Known) -> Space:
+        plain = super().space(analysis, known)
+        tile = Parameter(name="tile", values=(8, 16), when="x == 1")
+        return Space(parameters=(*plain.parameters, tile), restrictions=("x + y <= 9",))
+
+    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
+        return (
+            ("good", Config.of({"x": 1, "y": 2, "tile": 8})),
+            ("outside", Config.of({"x": 99, "y": 2})),
+            ("refused", Config.of({"x": 0, "y": 3})),
+        )
+
+    def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
+        return tuple(Probe(key=key, program=self._program(analysis, 5.0, "")) for key in ("p1", "p2"))
+
+    def parts(self, analysis: Analysis) -> tuple[Job, ...]:
+        return (Job(strategy="toy", request={}, sizes={}),)
+
+
+class Sloppy(ToyStrategy):
+    name = "sloppy"
+
+    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+        return dataclasses.replace(self._program(analysis, 5.0, ""), issue="eager")
+
+
+@pytest.fixture
+def registry(fakes: Registry) -> Registry:
+    class Plugin:
+        @hookimpl
+        def register_strategies(self, register: Callable[[Any], None]) -> None:
+            register(Rich())
+            register(Sloppy())
+
+    fakes.add(Plugin(), "more")
+    return fakes
+
+
+def job(text: str = "strategy: rich\nfaults: {'0,3': rejected}") -> Job:
+    (found,) = jobs.read("j.yaml", text)
+    return found
+
+
+@pytest.fixture
+def found(registry: Registry) -> Plan:
+    return plan(registry, job(), known={"p1": 3.0})
+
+
+def test_what_a_plan_knows(found: Plan) -> None:
+    assert [name for name, _ in found.seeds] == ["good", "refused"]
+    assert {each.rule: each.nodes for each in found.rejections} == {
+        "seed": ("outside",),
+        "toy": ("seed:refused", "x", "y"),
+    }
+    assert (found.parts, found.probes_missing, found.device) == (1, 1, "fake")
+    document = found.as_json()
+    assert json.loads(json.dumps(document)) == document
+    assert document["space"]["parameters"]["tile"] == [8, 16]
+    assert document["space"]["conditions"] == {"tile": "x == 1"}
+    assert document["space"]["points"] == found.points == len(list(found.space.points()))
+    assert document["seeds"][0] == {"name": "good", "x": 1, "y": 2, "tile": 8}
+    assert document["workload"]["key"] == found.workload.key
+
+
+def test_a_plan_for_a_gpu_that_is_not_there(registry: Registry) -> None:
+    found = plan(registry, job(), arch="sm_90")
+    assert (found.device, found.target.arch) == ("sm_90", "sm_90")
+    assert found.target.limits.shared_bytes_per_sm == 233472
+    with pytest.raises(RequestError):
+        plan(registry, job(), arch="sm_1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "config"),
+    [
+        ({}, {"x": 1, "y": 2, "tile": 8}),
+        ({"tile": "16"}, {"x": 1, "y": 2, "tile": 16}),
+        ({"x": "2"}, {"x": 2, "y": 2}),  # what no longer applies falls away
+        ({"x": "0", "y": "7"}, {"x": 0, "y": 7}),
+    ],
+)
+def test_set_changes_the_first_seed(found: Plan, settings: dict[str, str], config: dict[str, int]) -> None:
+    assert dict(chosen_config(found, settings)) == dict(sorted(config.items()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"z": "1"}, "unknown parameter 'z'"),
+        ({"x": "99"}, "x cannot be '99'; it can be 0, 1"),
+        ({"x": "7", "y": "7"}, r"x \+ y <= 9 does not hold"),
+    ],
+)
+def test_set_refuses_what_is_no_point(found: Plan, settings: dict[str, str], problem: str) -> None:
+    with pytest.raises(RequestError, match=problem):
+        chosen_config(found, settings)
+
+
+def test_without_a_seed_set_must_say_it_all(found: Plan) -> None:
+    bare = dataclasses.replace(found, seeds=())
+    with pytest.raises(RequestError, match="no seed"):
+        chosen_config(bare, {})
+    assert dict(chosen_config(bare, {"y": "4"})) == {"x": 0, "y": 4}  # the first value of each, the plain one
+
+
+def test_what_applies_now_gets_its_first_value(found: Plan) -> None:
+    bare = dataclasses.replace(found, seeds=(("s", Config.of({"x": 0, "y": 4})),))
+    assert dict(chosen_config(bare, {"x": "1"})) == {"tile": 8, "x": 1, "y": 4}
+
+
+def test_bundles_of_native_and_candidate(found: Plan, registry: Registry, tmp_path: Path) -> None:
+    native, candidate = emit_bundles(registry, found, {"x": "3", "y": "5"}, tmp_path / "out")
+    program, binaries = read_bundle(candidate)
+    assert "cost_us 10" in program.sources[0].text
+    assert binaries["toy"].read_text() == program.sources[0].text
+    assert "cost_us 20" in read_bundle(native)[0].sources[0].text
+    with pytest.raises(RequestError, match="exists already"):
+        emit_bundles(registry, found, {}, tmp_path / "out")
+    with pytest.raises(RequestError, match="is refused"):
+        emit_bundles(registry, found, {"x": "0", "y": "3"}, tmp_path / "other")
+
+
+def test_what_does_not_build_is_no_bundle(registry: Registry, tmp_path: Path) -> None:
+    broken = plan(registry, job("strategy: rich\nfaults: {'1,2': nobuild}"))
+    with pytest.raises(DeviceError, match="does not build for fake: toy:1: expected a kernel"):
+        emit_bundles(registry, broken, {}, tmp_path / "out")
+
+
+def test_a_broken_plan_is_the_plugins_fault(registry: Registry, tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match="sloppy emitted a broken plan for 'toy': issue is 'eager'"):
+        emit_bundles(registry, plan(registry, job("strategy: sloppy")), {}, tmp_path / "out")
+
+
+def test_what_a_job_gets_wrong(registry: Registry) -> None:
+    with pytest.raises(UnknownName, match="unknown strategy 'rihc'"):
+        prepare(registry, job("strategy: rihc"))
+    with pytest.raises(UnknownName, match=r"j.yaml:2: unknown key 'sides'; did you mean 'side'\?"):
+        prepare(registry, job("strategy: rich\nsides: 3"))
+
+
+class Many(FakeProvider):
+    """Two boards, and a note about a third."""
+
+    kind = "many"
+
+    def __init__(self, evidence: str, *names: str) -> None:
+        self._evidence, self._names = evidence, names
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        (plain,) = super().devices()
+        return tuple(dataclasses.replace(plain, name=name, evidence=self._evidence) for name in self._names)
+
+    def missing(self) -> tuple[str, ...]:
+        return () if self._names else ("many: no driver; install one",)
+
+
+def with_many(provider: FakeProvider, *, cpu: bool) -> Registry:
+    registry = Registry()
+
+    class Emulated(Many):
+        kind = "emulated"
+
+    class Plugin:
+        @hookimpl
+        def register_devices(self, register: Callable[[Any], None]) -> None:
+            if cpu:
+                register(Emulated("emulated", "emulated"))
+            register(provider)
+
+    registry.add(Plugin(), "devices")
+    return registry
+
+
+def test_a_device_that_measures_comes_before_one_that_emulates() -> None:
+    registry = with_many(Many("measured", "many:0", "many:1"), cpu=True)
+    assert choose_device(registry, "auto")[1].name == "many:0"
+    assert choose_device(registry, "many")[1].name == "many:0"
+    assert choose_device(registry, "many:1")[1].name == "many:1"
+    assert choose_device(registry, "emulated")[1].name == "emulated"
+    assert choose_device(with_many(Many("measured"), cpu=True), "auto")[1].name == "emulated"
+
+
+def test_a_device_that_is_not_there() -> None:
+    registry = with_many(Many("measured", "many:0"), cpu=False)
+    with pytest.raises(UnknownName, match=r"unknown device 'many:7'; did you mean 'many:0'\?"):
+        choose_device(registry, "many:7")
+    with pytest.raises(UnknownName, match="unknown device 'gpu'"):
+        choose_device(registry, "gpu")
+    for request in ("auto", "many", "many:0"):
+        with pytest.raises(DeviceError, match="no driver; install one"):
+            choose_device(with_many(Many("measured"), cpu=False), request)
+    with pytest.raises(DeviceError, match="none is there"):
+        choose_device(Registry(), "auto")
+
+
+def test_all_devices_are_one_of_each_model(fakes: Registry) -> None:
+    assert devices_for(fakes, "all") == ("fake",)
+    assert devices_for(fakes, "auto") == ("auto",)
+    with pytest.raises(UnknownName):
+        devices_for(fakes, "fake:7")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fusiond.build import gxx, nvcc
+from fusiond.build.cache import BuildCache
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.registry import Registry
 from fusiond.testing.fakes import FakePlugin
@@ -57,3 +58,10 @@ def gxx_here() -> None:
     reason = gxx.missing()
     if reason is not None:
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def scheduler_library(gxx_here: None, shared_cache: Path) -> Path:
+    """The one scheduler library of this process: kernels find its functions among the global symbols, so there can be
+    no second one."""
+    return gxx.scheduler(BuildCache(shared_cache))

@@ -117,9 +117,7 @@ def test_a_bad_candidate_is_an_outcome_and_the_job_goes_on(
     ("fault", "outcome"),
     [("hang", Outcome.TIMED_OUT), ("die", Outcome.WORKER_DIED), ("abort", Outcome.CRASHED)],
 )
-def test_a_deadly_candidate_kills_only_the_child(
-    store: Store, fakes: Registry, fault: str, outcome: Outcome
-) -> None:
+def test_a_deadly_candidate_kills_only_the_child(store: Store, fakes: Registry, fault: str, outcome: Outcome) -> None:
     row = submit(store, fakes, f'strategy: toy\nside: 2\nfaults: {{"1,1": {fault}}}\n')
     state, _ = run(store, fakes, row, runner=tuner.Supervisor, least_patience_secs=2.0)
     outcomes = {(each.config["x"], each.config["y"]): each.outcome for each in store.trials(row.id)}

@@ -15,6 +15,9 @@ from fusiond.planning import emit_bundles, plan
 from fusiond.registry import Registry
 
 
+FACTS = ("program", "launch", "threads", "registers", "spilled", "shared", "barriers", "occupancy", "limited by")
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB.yaml")
     parser.add_argument("--arch", metavar="sm_90", help="plan for this architecture, whether it is here or not")
@@ -55,9 +58,23 @@ def _print(document: Mapping[str, Any]) -> None:
     for text in space["restrictions"]:
         print(f"restriction: {text}")
     render.table("seeds", ("#", "config"), [(index, _config(seed)) for index, seed in enumerate(document["seeds"])])
+    if document["facts"]:
+        render.table("what the compiler says (not measured)", FACTS, [_facts(each) for each in document["facts"]])
     if document["rejections"]:
         rows = [(each["rule"], ", ".join(each["nodes"]), each["detail"]) for each in document["rejections"]]
         render.table("rejections", ("rule", "nodes", "detail"), rows)
+    for note in document["notes"]:
+        print(f"note: {note}")
+
+
+def _facts(facts: Mapping[str, Any]) -> tuple[object, ...]:
+    occupancy = f"{100 * facts['occupancy']:.0f} % ({facts['blocks_per_sm']} blocks)"
+    return (
+        *(facts[name] for name in ("candidate", "launch", "threads", "registers", "spill_bytes", "shared_bytes")),
+        facts["barriers"],
+        occupancy,
+        facts["problem"] or facts["limited_by"],
+    )
 
 
 def _config(config: Mapping[str, Any]) -> str:

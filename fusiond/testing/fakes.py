@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -81,7 +82,7 @@ class FakeProvider:
     def build(self, source: Source, arch: str) -> Binary | BuildFailed:
         if _directives(source.text).get("fault") == "nobuild":
             return BuildFailed(reason=f"{source.name}:1: expected a kernel")
-        folder = Path(os.environ.get("FUSIOND_CACHE") or "/tmp") / "fake"
+        folder = Path(os.environ.get("FUSIOND_CACHE") or tempfile.gettempdir()) / "fake"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{Program(name='', buffers=(), sources=(source,), steps=()).key}.fake"
         if not path.exists():

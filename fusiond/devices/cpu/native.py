@@ -187,6 +187,8 @@ class Runtime:
         self._library.fusiond_abi.restype = ctypes.c_uint32
         if (found := self._library.fusiond_abi()) != ABI:
             raise NativeError(f"the scheduler library is version {found}, but {ABI} is needed: build it again")
+        if _address(ctypes.CDLL(None).fusiond_run) != _address(self._library.fusiond_run):
+            raise NativeError("another scheduler library is loaded in this process, and kernels would find that one")
         self._library.fusiond_run.argtypes = [ctypes.POINTER(_Launch), ctypes.POINTER(_Report)]
         self._library.fusiond_run.restype = ctypes.c_int32
         self._one_at_a_time = threading.Lock()
@@ -249,6 +251,10 @@ def pack(entry: Entry, arguments: Sequence[Argument]) -> list[bytes]:
 
 def _aligned(address: int) -> int:
     return -(-address // _ALIGNMENT) * _ALIGNMENT
+
+
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _dim3(words: Sequence[int]) -> Dim3:

@@ -58,9 +58,8 @@ __global__ void lookup(float* y, int n) { int i = threadIdx.x; if (i < n) y[i] =
 __global__ void unpack(Pair pair, float* y) { y[threadIdx.x] = pair.a + pair.b; }
 __global__ void write_at(float* y, long long index) { y[index] = 1.0f; }
 __global__ void nothing(float* y) {}
-__global__ void greedy(float* y) { extern __shared__ float s[]; s[threadIdx.x] = 1.0f; y[threadIdx.x] = s[threadIdx.x]; }
 """
-ENTRIES = ("scale", "add", "lookup", "unpack", "write_at", "nothing", "greedy")
+ENTRIES = ("scale", "add", "lookup", "unpack", "write_at", "nothing")
 HOST = """
 extern "C" void twice(const float* x, float* y, int n) { for (int i = 0; i < n; ++i) y[i] = 2 * x[i]; }
 """
@@ -115,9 +114,9 @@ def binaries_of(program: Program) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def executor(tmp_path_factory: pytest.TempPathFactory) -> CpuExecutor:
+def executor(shared_cache: Path) -> CpuExecutor:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FUSIOND_CACHE", str(tmp_path_factory.mktemp("scheduler")))
+        patch.setenv("FUSIOND_CACHE", str(shared_cache))
         return CpuExecutor()
 
 
@@ -216,9 +215,7 @@ def test_constants_are_buffers(run: Callable[..., Any]) -> None:
 def test_constants_can_be_copied_to_and_filled(run: Callable[..., Any]) -> None:
     scratch = dataclasses.replace(CONSTANTS[0], role=Role.SCRATCH), dataclasses.replace(CONSTANTS[1], role=Role.SCRATCH)
     values = Buffer(name="v", dtype="float32", elements=4, role=Role.INPUT)
-    program = plan(
-        (values, *scratch, Y), copy("up", "v", "lut"), FillStep(name="zero", buffer="count"), LOOKUP
-    )
+    program = plan((values, *scratch, Y), copy("up", "v", "lut"), FillStep(name="zero", buffer="count"), LOOKUP)
     assert run(program, v=np.array([1, 2, 3, 4], np.float32))["y"][:5].tolist() == [1, 2, 3, 4, 1]
 
 

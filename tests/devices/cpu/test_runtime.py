@@ -66,10 +66,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runtime(folder: Path) -> Runtime:
+def runtime(scheduler_library: Path) -> Runtime:
+    return Runtime(scheduler_library)
+
+
+def test_the_library_compiles_without_a_warning_and_only_one_is_used(runtime: Runtime, folder: Path) -> None:
     library = folder / "libfusiond_cpu.so"
     subprocess.run(commands.library(library, flags=["-Werror"]), check=True)
-    return Runtime(library)
+    with pytest.raises(NativeError, match="another scheduler library"):
+        Runtime(library)
 
 
 @pytest.fixture(scope="module")

@@ -102,10 +102,8 @@ def kernel_file(tmp_path: Path) -> Callable[..., str]:
 class Runner:
     """Builds sources with g++ and runs Programs on the cpu device's runtime, in this process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, library: Path) -> None:
         self.folder = folder
-        library = folder / "libfusiond_cpu.so"
-        subprocess.run(commands.library(library), check=True, capture_output=True)
         subprocess.run(commands.header(folder), check=True, capture_output=True)
         self.runtime = native.Runtime(library)
 
@@ -144,8 +142,8 @@ class Runner:
 
 
 @pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    return Runner(tmp_path_factory.mktemp("cpu"))
+def runner(tmp_path_factory: pytest.TempPathFactory, scheduler_library: Path) -> Runner:
+    return Runner(tmp_path_factory.mktemp("cpu"), scheduler_library)
 
 
 def outputs(program: Program, arrays: Arrays) -> Arrays:

@@ -1,0 +1,358 @@
+"""Contract tests that any device must pass. Needs pytest.
+
+    class TestCpu(DeviceContract):
+        def provider(self):
+            return CpuProvider()
+
+Small CUDA kernels are built and run; a device that runs something else overrides `source`. Where the provider has no
+device, the tests that need one are skipped with what is missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fusiond.bundle import write_bundle
+from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
+from fusiond.devices.protocol import Check, Checked, Reference, Sample
+from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.timing import Sampling
+from fusiond.fills import initial
+from fusiond.model import BuildFailed, DeviceInfo, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.program import (
+    Buffer,
+    Copy,
+    Fill,
+    FillStep,
+    Launch,
+    Memory,
+    Pointer,
+    Program,
+    Role,
+    Scalar,
+    Source,
+    Step,
+    problems,
+)
+
+N = 1000
+
+KERNELS = """
+__constant__ float table[4];
+
+__global__ void scale(const float* x, float* y, float by, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[i] * by;
+}
+
+__global__ void accumulate(const float* x, float* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] += x[i];
+}
+
+__global__ void lookup(float* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = table[i % 4];
+}
+
+__global__ void reverse(const float* x, float* y, int n) {
+  extern __shared__ float s[];
+  int i = threadIdx.x;
+  if (i < n) s[i] = x[i];
+  __syncthreads();
+  if (i < n) y[i] = s[n - 1 - i];
+}
+
+__global__ void stray(float* y, int index) { if (threadIdx.x == 0 && blockIdx.x == 0) y[index] = 1.0f; }
+
+__global__ void crash(float* y) { *reinterpret_cast<volatile int*>(threadIdx.x * 4) = 1; }
+"""
+ENTRIES = ("scale", "accumulate", "lookup", "reverse", "stray", "crash")
+
+Array = NDArray[Any]
+
+
+def _floats(name: str, role: Role, **fields: Any) -> Buffer:
+    return Buffer(
+        **{
+            "name": name,
+            "dtype": "float32",
+            "elements": N,
+            "role": role,
+            "fill": Fill(kind="uniform", low=1.0, high=2.0),
+            **fields,
+        }
+    )
+
+
+X, Y = _floats("x", Role.INPUT), _floats("y", Role.OUTPUT)
+
+
+def _launch(name: str, entry: str, *arguments: str | int | float, **fields: Any) -> Launch:
+    packed = tuple(
+        Pointer(buffer=each) if isinstance(each, str) else Scalar(dtype=f"{type(each).__name__}32", value=each)
+        for each in arguments
+    )
+    return Launch(
+        **{
+            "name": name,
+            "source": "kernels",
+            "entry": entry,
+            "grid": (4, 1, 1),
+            "block": (256, 1, 1),
+            "arguments": packed,
+            **fields,
+        }
+    )
+
+
+class DeviceContract:
+    """Subclass it and give `provider`; pytest finds the tests."""
+
+    def provider(self) -> DeviceProvider:
+        raise NotImplementedError
+
+    def source(self) -> Source:
+        """The kernels of this module's text, for this device."""
+        return Source(name="kernels", text=KERNELS, entries=ENTRIES, symbols=("table",))
+
+    def program(self, buffers: tuple[Buffer, ...], *steps: Step) -> Program:
+        made = Program(name="contract", buffers=buffers, sources=(self.source(),), steps=tuple(steps))
+        assert problems(made) == ()
+        return made
+
+    # --- what the tests share ---
+
+    @pytest.fixture
+    def device(self) -> DeviceInfo:
+        provider = self.provider()
+        found = provider.devices()
+        if not found:
+            pytest.skip("; ".join(provider.missing()))
+        return found[0]
+
+    @pytest.fixture
+    def executor(self, device: DeviceInfo) -> Iterator[Executor]:
+        executor = self.provider().executor(device.name)
+        yield executor
+        executor.close()
+
+    @pytest.fixture
+    def load(self, executor: Executor, device: DeviceInfo) -> Iterator[Callable[..., Loaded]]:
+        """Loads a program and fills its buffers: from the arguments, else as the program says."""
+        loaded: list[Loaded] = []
+
+        def load(program: Program, **data: Array) -> Loaded:
+            made = executor.load(program, self._binaries(program, device))
+            loaded.append(made)
+            for buffer in program.buffers:
+                made.write(buffer.name, data.get(buffer.name, initial(buffer, 0)))
+            return made
+
+        yield load
+        for each in loaded:
+            each.close()
+
+    @pytest.fixture
+    def supervisor(self, device: DeviceInfo) -> Iterator[Supervisor]:
+        supervisor = Supervisor(self.provider(), device)
+        yield supervisor
+        supervisor.close()
+
+    def _binaries(self, program: Program, device: DeviceInfo) -> dict[str, Path]:
+        binaries = {}
+        for source in program.sources:
+            built = self.provider().build(source, device.arch)
+            assert not isinstance(built, BuildFailed), built.reason
+            binaries[source.name] = built.path
+        return binaries
+
+    # --- the provider ---
+
+    def test_either_there_are_devices_or_it_is_said_what_is_missing(self) -> None:
+        provider = self.provider()
+        assert bool(provider.devices()) != bool(provider.missing())
+        assert all(len(line.splitlines()) == 1 for line in provider.missing())
+
+    def test_a_device_describes_itself_the_same_way_every_time(self, device: DeviceInfo) -> None:
+        again = self.provider().devices()[0]
+        assert (again.key, again.env_key) == (device.key, device.env_key)
+        assert device.name.partition(":")[0] == self.provider().kind
+        assert device.evidence in ("measured", "emulated")
+        assert device.memory_bytes > 0
+        assert device.limits.multiprocessors >= 1
+        assert {each.name for each in self.provider().devices()} >= {device.name}
+
+    def test_normalising_changes_nothing_the_second_time(self, device: DeviceInfo) -> None:
+        program = self.program((X, Y), _launch("scale", "scale", "x", "y", 2.0, N))
+        capped = dataclasses.replace(program, sources=(dataclasses.replace(self.source(), register_cap=32),))
+        for each in (program, capped):
+            normal = self.provider().normalise(each)
+            assert problems(normal) == ()
+            assert self.provider().normalise(normal).key == normal.key
+            assert normal.buffers == each.buffers
+
+    # --- building ---
+
+    def test_builds_are_kept_and_the_same_for_the_same_source(self, device: DeviceInfo) -> None:
+        first, second = (self.provider().build(self.source(), device.arch) for _ in range(2))
+        assert not isinstance(first, BuildFailed), first.reason
+        assert first == second
+        content = first.path.read_bytes()
+        other = dataclasses.replace(self.source(), text=self.source().text + "\n// other\n")
+        third = self.provider().build(other, device.arch)
+        assert not isinstance(third, BuildFailed)
+        assert third.path != first.path
+        assert first.path.read_bytes() == content
+
+    def test_what_does_not_build_is_a_value_of_one_line(self, device: DeviceInfo) -> None:
+        broken = dataclasses.replace(self.source(), text=self.source().text + "\n__global__ void f() { nonsense }\n")
+        unknown = dataclasses.replace(self.source(), entries=(*ENTRIES, "no_such_kernel"))
+        for source in (broken, broken, unknown):
+            failed = self.provider().build(source, device.arch)
+            assert isinstance(failed, BuildFailed)
+            assert failed.reason
+            assert len(failed.reason.splitlines()) == 1
+
+    # --- running ---
+
+    def test_a_program_is_loaded_run_and_read(self, load: Callable[..., Loaded]) -> None:
+        data = np.arange(N, dtype=np.float32)
+        program = self.program(
+            (X, _floats("t", Role.SCRATCH), Y),
+            _launch("twice", "scale", "x", "t", 2.0, N),
+            _launch("thrice", "scale", "t", "y", 3.0, N, stream=1, after=("twice",)),
+        )
+        loaded = load(program, x=data)
+        for seed in (0, 1):
+            loaded.run(seed=seed, checked=True)
+            np.testing.assert_array_equal(loaded.read("y"), 6 * data)
+            np.testing.assert_array_equal(loaded.read("x"), data)
+        assert loaded.broken_guards() == ()
+
+    def test_shared_memory_and_barriers(self, load: Callable[..., Loaded]) -> None:
+        data = np.arange(N, dtype=np.float32)
+        step = _launch("r", "reverse", "x", "y", N, grid=(1, 1, 1), block=(1024, 1, 1), shared_bytes=4 * N)
+        loaded = load(self.program((X, Y), step), x=data)
+        loaded.run(seed=0, checked=True)
+        np.testing.assert_array_equal(loaded.read("y"), data[::-1])
+
+    def test_copies_both_ways_and_fills(self, load: Callable[..., Loaded]) -> None:
+        host = {"memory": Memory.PAGEABLE}
+        program = self.program(
+            (_floats("x", Role.INPUT, **host), _floats("dx", Role.SCRATCH), _floats("dy", Role.SCRATCH),
+             _floats("y", Role.OUTPUT, memory=Memory.PINNED)),
+            Copy(name="up", source=("x",), target=("dx",)),
+            FillStep(name="zero", buffer="dy"),
+            _launch("add", "accumulate", "dx", "dy", N),
+            Copy(name="down", source=("dy",), target=("y",)),
+        )  # fmt: skip
+        data = np.arange(N, dtype=np.float32)
+        loaded = load(program, x=data)
+        loaded.run(seed=0, checked=True)
+        np.testing.assert_array_equal(loaded.read("y"), data)
+
+    def test_constants_are_buffers_too(self, load: Callable[..., Loaded]) -> None:
+        table = Buffer(name="table", dtype="float32", elements=4, role=Role.INPUT, symbol="kernels:table")
+        values = np.array([5, 6, 7, 8], np.float32)
+        loaded = load(self.program((table, Y), _launch("l", "lookup", "y", N)), table=values)
+        loaded.run(seed=0, checked=True)
+        np.testing.assert_array_equal(loaded.read("y"), np.resize(values, N))
+        np.testing.assert_array_equal(loaded.read("table"), values)
+
+    def test_constants_can_be_copied_to(self, load: Callable[..., Loaded]) -> None:
+        table = Buffer(name="table", dtype="float32", elements=4, role=Role.SCRATCH, symbol="kernels:table")
+        values = Buffer(name="v", dtype="float32", elements=4, role=Role.INPUT)
+        data = np.array([1, 2, 3, 4], np.float32)
+        up = Copy(name="up", source=("v",), target=("table",))
+        loaded = load(self.program((values, table, Y), up, _launch("l", "lookup", "y", N)), v=data)
+        loaded.run(seed=0, checked=True)
+        np.testing.assert_array_equal(loaded.read("y"), np.resize(data, N))
+
+    def test_a_stray_write_is_seen_at_either_end(self, load: Callable[..., Loaded]) -> None:
+        for index in (N, -1):
+            loaded = load(self.program((Y,), _launch("s", "stray", "y", index)))
+            loaded.run(seed=0, checked=True)
+            broken = loaded.broken_guards()
+            assert len(broken) == 1
+            assert "y" in broken[0]
+
+    def test_a_block_that_is_too_large_is_refused(self, load: Callable[..., Loaded]) -> None:
+        step = _launch("scale", "scale", "x", "y", 2.0, N, block=(2048, 1, 1))
+        with pytest.raises(ExecutionError) as caught:
+            load(self.program((X, Y), step)).run(seed=0, checked=True)
+        assert caught.value.outcome is Outcome.LAUNCH_REFUSED
+        assert len(caught.value.reason.splitlines()) == 1
+
+    # --- sampling ---
+
+    def test_samples_take_time_and_what_accumulates_is_brought_back(
+        self, executor: Executor, load: Callable[..., Loaded]
+    ) -> None:
+        inout = _floats("y", Role.INOUT)
+        ones = np.ones(N, np.float32)
+        loaded = load(self.program((X, inout), _launch("add", "accumulate", "x", "y", N)), x=ones, y=ones)
+        loaded.snapshot()
+        assert loaded.sample_us(1) > 0
+        loaded.restore()
+        executor.flush_cache()
+        assert loaded.sample_us(3) > 0
+        np.testing.assert_array_equal(loaded.read("y"), 4 * ones)
+        loaded.restore()
+        np.testing.assert_array_equal(loaded.read("y"), ones)
+        assert loaded.clock in ("device", "wall", "emulated")
+        assert isinstance(executor.state(), DeviceState)
+
+    # --- in a child process ---
+
+    @pytest.fixture
+    def bundle(self, device: DeviceInfo, tmp_path: Path) -> Callable[..., str]:
+        def bundle(*steps: Step, buffers: tuple[Buffer, ...] = (X, Y)) -> str:
+            program = self.program(buffers, *steps)
+            folder = tmp_path / "bundles" / program.key
+            write_bundle(folder, program, self._binaries(program, device))
+            return str(folder)
+
+        return bundle
+
+    def test_wrong_results_and_crashes_are_outcomes_and_the_next_call_works(
+        self, supervisor: Supervisor, bundle: Callable[..., str], tmp_path: Path
+    ) -> None:
+        good = bundle(_launch("scale", "scale", "x", "y", 2.0, N))
+        references = tuple((seed, str(tmp_path / f"{seed}.npz")) for seed in (0, 1))
+        for seed, path in references:
+            assert supervisor.call(Reference(bundle=good, seed=seed, outputs=path), 60) == Checked(worst=0.0)
+        with np.load(references[0][1]) as found:
+            np.testing.assert_array_equal(found["y"], 2 * initial(X, 0))
+        zeroed = FillStep(name="zero", buffer="y"), _launch("add", "accumulate", "x", "y", N)
+        for steps, outcome in (
+            ((*zeroed, dataclasses.replace(zeroed[1], name="again")), None),
+            ((_launch("scale", "scale", "x", "y", 3.0, N),), Outcome.WRONG_RESULT),
+            ((_launch("short", "scale", "x", "y", 2.0, N - 1),), Outcome.WRONG_RESULT),
+            ((_launch("s", "scale", "x", "y", 2.0, N), _launch("w", "stray", "x", 0)), Outcome.WRONG_RESULT),
+            ((_launch("s", "scale", "x", "y", 2.0, N), _launch("w", "stray", "y", N)), Outcome.CRASHED),
+            ((_launch("crash", "crash", "y"),), Outcome.CRASHED),
+        ):
+            reply = supervisor.call(Check(bundle=bundle(*steps), references=references), 60)
+            if outcome is None:
+                assert reply == Checked(worst=0.0)
+            else:
+                assert isinstance(reply, MeasureFailed), steps
+                assert reply.outcome is outcome, reply.reason
+                assert len(reply.reason.splitlines()) == 1
+            assert supervisor.call(Check(bundle=good, references=references), 60) == Checked(worst=0.0)
+
+    def test_a_pair_is_sampled(self, supervisor: Supervisor, bundle: Callable[..., str]) -> None:
+        good = bundle(_launch("scale", "scale", "x", "y", 2.0, N))
+        plan = Sampling(purpose=Purpose.SEARCH, noise_limit=100.0)
+        reply = supervisor.call(Sample(candidate=good, baseline=good, plan=plan), 60)
+        assert isinstance(reply, Measurement), reply
+        assert len(reply.span_us) == len(reply.baseline_us) == plan.pairs
+        assert min(reply.span_us) > 0

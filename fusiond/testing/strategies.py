@@ -1,0 +1,396 @@
+"""Contract tests that any strategy must pass. Needs pytest.
+
+    class TestSaxpy(StrategyContract):
+        def strategy(self):
+            return Saxpy()
+
+        def registry(self):
+            registry = Registry()
+            registry.add(plugin, "saxpy")
+            return registry
+
+        def jobs(self):
+            return jobs.read("job.yaml", "strategy: saxpy\\n")
+
+Nothing here runs a Program: that is the device's contract (`fusiond.testing.devices`), and a strategy's own tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from fusiond import expressions
+from fusiond.errors import RequestError
+from fusiond.jobs import JobInputs, check_keys
+from fusiond.keys import canonical, plain
+from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection, Workload
+from fusiond.planning import plan, prepare
+from fusiond.program import Program, problems
+from fusiond.registry import Registry
+from fusiond.space import Space
+from fusiond.strategy import Strategy, Target
+from fusiond.study import check_seeds
+
+PROCESSOR = DeviceLimits(
+    multiprocessors=1,
+    registers_per_sm=0,
+    registers_per_block=0,
+    shared_bytes_per_sm=227 * 1024,
+    shared_bytes_per_block=227 * 1024,
+    threads_per_sm=2048,
+    blocks_per_sm=32,
+)
+GPU = DeviceLimits(
+    multiprocessors=132,
+    shared_bytes_per_sm=228 * 1024,
+    shared_bytes_per_block=227 * 1024,
+    threads_per_sm=2048,
+    blocks_per_sm=32,
+)
+POINTS_LIMIT = 20_000
+
+_CHILD = """
+import importlib, json, sys
+from pathlib import Path
+from fusiond.jobs import JobInputs
+from fusiond.model import Job
+from fusiond.registry import Registry
+from fusiond.strategy import CatalogueEntry
+given = json.loads(sys.stdin.read())
+module, _, name = given["strategy"].partition(":")
+strategy = getattr(importlib.import_module(module), name)()
+registry = Registry()
+for kind, name, path in given["catalogue"]:
+    registry.catalogue[kind, name] = CatalogueEntry(kind=kind, name=name, path=Path(path))
+for fields in given["jobs"]:
+    job = Job(**fields)
+    print(strategy.parse(job, JobInputs(registry, job)).key)
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One job on one target, as far as it can be known without running."""
+
+    job: Job
+    target: Target
+    workload: Workload
+    analysis: Analysis
+    space: Space
+    seeds: tuple[tuple[str, Config], ...]
+
+
+class StrategyContract:
+    """Subclass it, give `strategy`, `jobs` and `registry`; pytest finds the tests."""
+
+    random_points = 8
+    """Points of the space that are emitted beside the seeds."""
+
+    def strategy(self) -> Strategy:
+        raise NotImplementedError
+
+    def jobs(self) -> tuple[Job, ...]:
+        """A few jobs: the usual one, the smallest, an odd one. Each must be one that the strategy can tune."""
+        raise NotImplementedError
+
+    def registry(self) -> Registry:
+        """With the strategy, and the catalogue that its jobs refer to."""
+        raise NotImplementedError
+
+    def targets(self) -> tuple[Target, ...]:
+        """No compiler is asked: a strategy must work where there is none."""
+        return (
+            Target(arch="cpu", limits=PROCESSOR, facts=lambda source: None),
+            Target(arch="sm_90", limits=GPU, facts=lambda source: None),
+        )
+
+    # --- what the tests share ---
+
+    @pytest.fixture
+    def cases(self) -> tuple[Case, ...]:
+        return tuple(self._case(job, target) for job in self.jobs() for target in self.targets())
+
+    def _parse(self, job: Job) -> Workload:
+        return self.strategy().parse(job, JobInputs(self.registry(), job))
+
+    def _case(self, job: Job, target: Target) -> Case:
+        strategy = self.strategy()
+        workload = self._parse(job)
+        analysis = strategy.analyse(workload, target)
+        space = strategy.space(analysis, {})
+        seeds, _ = check_seeds(space, strategy.seeds(analysis, space, {}))
+        return Case(job=job, target=target, workload=workload, analysis=analysis, space=space, seeds=seeds)
+
+    def _configs(self, case: Case) -> list[Config]:
+        """The seeds and some random points, the same in every run."""
+        points = list(itertools.islice(case.space.points(), POINTS_LIMIT))
+        chosen = random.Random(0).sample(points, min(self.random_points, len(points)))
+        return list(dict.fromkeys([*(config for _, config in case.seeds), *chosen]))
+
+    def _programs(self, case: Case) -> Iterator[tuple[Config, Program]]:
+        strategy = self.strategy()
+        for config in self._configs(case):
+            emitted = strategy.emit(case.analysis, config, {})
+            if isinstance(emitted, Program):
+                yield config, emitted
+
+    # --- the object ---
+
+    def test_it_is_a_strategy_with_a_name_and_a_version(self) -> None:
+        strategy = self.strategy()
+        assert not isinstance(strategy, type), "give an instance"
+        assert isinstance(strategy, Strategy)
+        assert strategy.name
+        assert strategy.name.isprintable()
+        assert type(strategy.version) is int
+        assert strategy.version >= 1
+        assert isinstance(strategy.job_keys, tuple)
+        assert all(isinstance(each, str) for each in strategy.job_keys)
+        assert self.registry().strategy(strategy.name).version == strategy.version
+
+    # --- Job -> Workload ---
+
+    def test_parse_is_pure_and_repeatable(self) -> None:
+        for job in self.jobs():
+            check_keys(job, self.strategy().job_keys)
+            before = canonical([job.request, job.sizes, job.files])
+            first, second = self._parse(job), self._parse(job)
+            assert canonical([job.request, job.sizes, job.files]) == before, "parse changed the job"
+            assert first == second
+            assert first.key == second.key
+            assert (first.strategy, first.strategy_version) == (self.strategy().name, self.strategy().version)
+            assert first.name
+            assert len(first.name.splitlines()) == 1
+            assert first.members
+            assert json.loads(json.dumps(plain(first.content))) == plain(first.content)
+            assert all(type(each) is int and each >= 1 for each in first.sizes.values())
+
+    def test_parse_needs_no_more_than_the_snapshot(self) -> None:
+        """A queued job goes on when its files are edited or gone."""
+        for job in self.jobs():
+            prepared = prepare(self.registry(), job)
+            again = prepare(self.registry(), prepared.job)
+            assert again.workload.key == prepared.workload.key
+            assert dict(again.job.files) == dict(prepared.job.files)
+
+    def test_the_workload_key_is_the_same_in_another_process(self) -> None:
+        kind = type(self.strategy())
+        if "<locals>" in kind.__qualname__ or kind.__module__ not in sys.modules:
+            pytest.skip(f"{kind.__qualname__} cannot be imported by name")
+        registry = self.registry()
+        prepared = [prepare(registry, job) for job in self.jobs()]
+        given = {
+            "strategy": f"{kind.__module__}:{kind.__qualname__}",
+            "catalogue": [(each.kind, each.name, str(each.path)) for each in registry.catalogue.values()],
+            "jobs": [
+                {"strategy": each.job.strategy, "request": plain(each.job.request), "sizes": dict(each.job.sizes),
+                 "path": each.job.path, "files": dict(each.job.files)}
+                for each in prepared
+            ],
+        }  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD], input=json.dumps(given), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == [each.workload.key for each in prepared]
+
+    def test_sizes_change_the_key_and_not_the_family(self) -> None:
+        for job in self.jobs():
+            workload = self._parse(job)
+            for name, value in workload.sizes.items():
+                other = self._with_another_size(job, name, value)
+                if other is not None:
+                    assert other.key != workload.key, name
+                    assert other.family_key == workload.family_key, name
+
+    def _with_another_size(self, job: Job, name: str, value: int) -> Workload | None:
+        for wanted in (value + 1, 2 * value, max(1, value // 2)):
+            try:
+                found = self._parse(dataclasses.replace(job, sizes={**job.sizes, name: wanted}))
+            except RequestError:
+                continue
+            if found.sizes[name] == wanted:
+                return found
+        return None
+
+    def test_an_unknown_size_and_an_empty_request_are_mistakes_of_one_line(self) -> None:
+        job = self.jobs()[0]
+        for wrong in (
+            dataclasses.replace(job, sizes={**job.sizes, "no-such-size": 3}),
+            dataclasses.replace(job, request={}),
+            dataclasses.replace(job, request=dict.fromkeys(self.strategy().job_keys)),
+        ):
+            message = "accepted"
+            try:
+                self._parse(wrong)
+            except RequestError as problem:
+                message = str(problem)
+            assert len(message.splitlines()) == 1
+
+    def test_odd_sizes_are_another_workload_of_the_family(self) -> None:
+        for job in self.jobs():
+            workload = self._parse(job)
+            sizes = self.strategy().odd_sizes(workload)
+            if sizes is None:
+                continue
+            odd = self._parse(dataclasses.replace(job, sizes={**job.sizes, **sizes}))
+            assert odd.family_key == workload.family_key
+            assert {name: odd.sizes[name] for name in sizes} == dict(sizes)
+            for target in self.targets():
+                self.strategy().analyse(odd, target)
+
+    # --- Workload -> Analysis, Space ---
+
+    def test_the_report_is_json_and_the_same_every_time(self, cases: tuple[Case, ...]) -> None:
+        for case in cases:
+            text = json.dumps(plain(case.analysis.report), allow_nan=False)
+            again = self.strategy().analyse(self._parse(case.job), case.target)
+            assert json.dumps(plain(again.report), allow_nan=False) == text
+            assert again.rejections == case.analysis.rejections
+            for rejection in case.analysis.rejections:
+                _explained(rejection)
+
+    def test_the_space_can_be_stored_and_searched(self, cases: tuple[Case, ...]) -> None:
+        for case in cases:
+            names: list[str] = []
+            for parameter in case.space.parameters:
+                assert parameter.values, parameter.name
+                assert parameter.name not in names, f"two parameters are called {parameter.name}"
+                for value in parameter.values:
+                    assert value is None or type(value) in (bool, int, float, str), f"{parameter.name}: {value!r}"
+                    assert not isinstance(value, float) or math.isfinite(value)
+                assert len(set(parameter.values)) == len(parameter.values), f"{parameter.name} has a value twice"
+                if parameter.when is not None:
+                    assert expressions.parse(parameter.when).names <= set(names), f"{parameter.name}: {parameter.when}"
+                names.append(parameter.name)
+            for restriction in case.space.restrictions:
+                assert expressions.parse(restriction).names <= set(names), restriction
+            again = self.strategy().space(self.strategy().analyse(self._parse(case.job), case.target), {})
+            assert again.hash == case.space.hash
+            assert case.space.count(1) == 1, "the space is empty"
+
+    def test_seeds_are_points_or_it_is_said_why_not(self, cases: tuple[Case, ...]) -> None:
+        for case in cases:
+            seeds = self.strategy().seeds(case.analysis, case.space, {})
+            sound, refused = check_seeds(case.space, seeds)
+            names = [name for name, _ in seeds]
+            assert len(set(names)) == len(names)
+            assert all(refused.values())
+            assert sound or case.analysis.rejections, f"no seed is a point of the space: {dict(refused)}"
+
+    # --- Config -> Program ---
+
+    def test_what_is_emitted_is_sound_and_the_same_every_time(self, cases: tuple[Case, ...]) -> None:
+        for case in cases:
+            again = self._case(case.job, case.target)
+            found = 0
+            for config in self._configs(case):
+                emitted = self.strategy().emit(case.analysis, config, {})
+                other = self.strategy().emit(again.analysis, config, {})
+                if isinstance(emitted, Rejection):
+                    _explained(emitted)
+                    assert other == emitted
+                    continue
+                found += 1
+                assert problems(emitted) == (), config
+                assert isinstance(other, Program)
+                assert other.key == emitted.key, f"{config}: another Program the second time"
+            assert found or case.analysis.rejections, "nothing could be emitted"
+
+    def test_candidates_answer_the_same_question_as_the_baselines(self, cases: tuple[Case, ...]) -> None:
+        """Equal outputs by name, type, length and comparison; equal data in what both read."""
+        for case in cases:
+            reference = self._reference(case)
+            for config, program in self._programs(case):
+                assert _compared(program) == _compared(reference), config
+                for name, data in _read(program).items():
+                    assert _read(reference).get(name, data) == data, f"{config}: {name} holds other data"
+
+    def test_baselines_are_sound(self, cases: tuple[Case, ...]) -> None:
+        for case in cases:
+            reference = self._reference(case)
+            names: list[str] = []
+            for baseline in self.strategy().baselines(case.analysis):
+                assert baseline.name not in names
+                assert baseline.like is None or baseline.like in names, f"{baseline.name} is like nobody before it"
+                assert baseline.detail
+                names.append(baseline.name)
+                points = list(itertools.islice(baseline.space.points(), POINTS_LIMIT))
+                assert points, baseline.name
+                for config in {points[0], *random.Random(0).sample(points, min(3, len(points)))}:
+                    program = baseline.emit(config)
+                    assert problems(program) == (), (baseline.name, config)
+                    assert program.key == baseline.emit(config).key
+                    assert _compared(program) == _compared(reference), (baseline.name, config)
+
+    def test_the_unfused_program_of_a_config_is_sound(self, cases: tuple[Case, ...]) -> None:
+        for case in cases:
+            for config, _ in self._programs(case):
+                unfused = self.strategy().unfused(case.analysis, config)
+                if unfused is not None:
+                    assert problems(unfused) == (), config
+                    assert _compared(unfused) == _compared(self._reference(case)), config
+
+    def test_resolved_says_what_labels_come_to(self, cases: tuple[Case, ...]) -> None:
+        for case in cases:
+            for config, _ in self._programs(case):
+                assert set(self.strategy().resolved(case.analysis, config)) == set(config)
+
+    def test_an_export_is_texts_by_name(self, cases: tuple[Case, ...]) -> None:
+        for case in cases:
+            for config, program in itertools.islice(self._programs(case), 2):
+                files = self.strategy().export(case.analysis, config, program)
+                assert files
+                assert all(isinstance(text, str) and text for text in files.values())
+                assert all("/" not in name and name.isprintable() for name in files)
+
+    def _reference(self, case: Case) -> Program:
+        baseline = self.strategy().baselines(case.analysis)[0]
+        return baseline.emit(next(baseline.space.points()))
+
+    # --- parts, probes, plan ---
+
+    def test_parts_are_jobs_and_probes_are_programs(self, cases: tuple[Case, ...]) -> None:
+        for case in cases:
+            for part in self.strategy().parts(case.analysis):
+                assert prepare(self.registry(), part).workload.key != case.workload.key
+            probes = self.strategy().probes(case.analysis)
+            assert len({each.key for each in probes}) == len(probes)
+            for probe in probes:
+                assert problems(probe.program) == (), probe.key
+
+    def test_a_plan_can_be_shown(self) -> None:
+        for job in self.jobs():
+            document = plan(self.registry(), job, arch="sm_90").as_json()
+            assert json.loads(json.dumps(document, allow_nan=False)) == document
+
+
+def _explained(rejection: Rejection) -> None:
+    assert rejection.rule
+    assert rejection.detail
+    assert len(rejection.detail.splitlines()) == 1
+
+
+def _compared(program: Program) -> Mapping[str, object]:
+    return {
+        each.name: (each.dtype, each.elements, each.role, plain(each.compare))
+        for each in program.buffers
+        if each.role.compared
+    }
+
+
+def _read(program: Program) -> Mapping[str, object]:
+    return {
+        each.name: (each.dtype, each.elements, plain(each.fill))
+        for each in program.buffers
+        if each.role.value in ("input", "inout")
+    }

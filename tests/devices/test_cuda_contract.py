@@ -1,0 +1,16 @@
+"""The cuda device keeps the contract of devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusiond.devices.base import DeviceProvider
+from fusiond.devices.cuda.provider import CudaProvider
+from fusiond.testing.devices import DeviceContract
+
+pytestmark = pytest.mark.needs_gpu
+
+
+class TestCuda(DeviceContract):
+    def provider(self) -> DeviceProvider:
+        return CudaProvider()

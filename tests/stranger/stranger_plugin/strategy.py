@@ -1,0 +1,116 @@
+"""y = scale * x + y by one kernel; how many elements each thread takes, and how large the blocks are, is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
+from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, default_compare
+from fusiond.space import Parameter, Space
+from fusiond.strategy import Baseline, Inputs, Known, StrategyBase, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saxpy:
+    n: int
+    scale: int
+
+
+class SaxpyUnroll(StrategyBase):
+    name = "saxpy-unroll"
+    version = 1
+    job_keys = ("saxpy",)
+
+    def parse(self, job: Job, inputs: Inputs) -> Workload:
+        where = job.where("saxpy")
+        path = inputs.resolve("saxpy", str(job.request.get("saxpy", "small")), where=where)
+        document = inputs.document(path, where=where)
+        keys = document.mapping(known=("n", "scale"), required=("n", "scale"))
+        scale = keys["scale"].integer(least=-1000, most=1000)
+        n = job.sizes.get("n", keys["n"].integer(least=1))
+        if n > 2**30:
+            raise document.fail(f"n is {n}; at most {2**30} elements are supported")
+        return Workload(
+            strategy=self.name,
+            strategy_version=self.version,
+            name="saxpy",
+            members=("saxpy",),
+            sizes=frozen({"n": n}),
+            content={"scale": scale},
+            payload=Saxpy(n=n, scale=scale),
+        )
+
+    def analyse(self, workload: Workload, target: Target) -> Analysis:
+        return Analysis(workload=workload, report=frozen({"bytes": 12 * workload.sizes["n"]}), payload=target)
+
+    def space(self, analysis: Analysis, known: Known) -> Space:
+        return Space(
+            parameters=(
+                Parameter(name="unroll", values=(1, 2, 4, 8)),
+                Parameter(name="threads", values=(64, 128, 256)),
+            ),
+            restrictions=("unroll * threads <= 1024",),
+        )
+
+    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
+        return (("plain", Config.of({"unroll": 1, "threads": 128})), ("wide", Config.of({"unroll": 4, "threads": 128})))
+
+    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
+        space = Space(parameters=(Parameter(name="threads", values=(128, 256)),))
+
+        def emit(config: Config) -> Program:
+            return _program(analysis.workload.payload, 1, config.integer("threads"))
+
+        return (Baseline(name="plain", detail="one element a thread", space=space, emit=emit),)
+
+    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+        saxpy = analysis.workload.payload
+        unroll = config.integer("unroll")
+        if unroll > saxpy.n:
+            detail = f"{unroll} elements a thread, and there are {saxpy.n}"
+            return Rejection(rule="too_few", nodes=("saxpy",), detail=detail)
+        return _program(saxpy, unroll, config.integer("threads"))
+
+    def odd_sizes(self, workload: Workload) -> Mapping[str, int]:
+        return {"n": 1237}
+
+
+def _program(saxpy: Saxpy, unroll: int, threads: int) -> Program:
+    lines = [f"    if (i + {k} < n) y[i + {k}] = scale * x[i + {k}] + y[i + {k}];" for k in range(unroll)]
+    text = "\n".join(
+        [
+            f"// saxpy, {unroll} elements a thread",
+            "__global__ void saxpy(const float* x, float* y, float scale, int n) {",
+            f"    int i = (blockIdx.x * blockDim.x + threadIdx.x) * {unroll};",
+            *lines,
+            "}",
+            "",
+        ]
+    )
+    compare = default_compare("float32")
+    return Program(
+        name=f"saxpy by {unroll}",
+        buffers=(
+            Buffer(name="x", dtype="float32", elements=saxpy.n, role=Role.INPUT, fill=Fill(kind="uniform")),
+            Buffer(
+                name="y", dtype="float32", elements=saxpy.n, role=Role.INOUT, fill=Fill(kind="uniform"), compare=compare
+            ),
+        ),
+        sources=(Source(name="saxpy", text=text, entries=("saxpy",)),),
+        steps=(
+            Launch(
+                name="saxpy",
+                source="saxpy",
+                entry="saxpy",
+                grid=(-(-saxpy.n // (threads * unroll)), 1, 1),
+                block=(threads, 1, 1),
+                arguments=(
+                    Pointer(buffer="x"),
+                    Pointer(buffer="y"),
+                    Scalar(dtype="float32", value=saxpy.scale),
+                    Scalar(dtype="int32", value=saxpy.n),
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,81 @@
+"""The toy strategy keeps the contract, and the contract notices one that does not."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from fusiond import jobs
+from fusiond.model import Analysis, Config, Job, Rejection, Workload
+from fusiond.program import Program
+from fusiond.registry import Registry
+from fusiond.space import Parameter, Space
+from fusiond.strategy import Inputs, Known, Strategy
+from fusiond.testing.fakes import FakePlugin, ToyStrategy
+from fusiond.testing.strategies import StrategyContract
+
+
+class TestToy(StrategyContract):
+    def strategy(self) -> Strategy:
+        return ToyStrategy()
+
+    def registry(self) -> Registry:
+        registry = Registry()
+        registry.add(FakePlugin(), "fakes")
+        return registry
+
+    def jobs(self) -> tuple[Job, ...]:
+        texts = ["strategy: toy", "strategy: toy\nside: 3\nsizes: {n: 17}\nfaults: {'0,0': rejected, '1,1': wrong}\n"]
+        return tuple(job for text in texts for job in jobs.read("job.yaml", text))
+
+
+class Forgetful(ToyStrategy):
+    counter = itertools.count()
+
+    def parse(self, job: Job, inputs: Inputs) -> Workload:
+        workload = super().parse(job, inputs)
+        workload.payload["serial"] = next(self.counter)
+        return workload
+
+
+class Moody(ToyStrategy):
+    counter = itertools.count()
+
+    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+        return self._program(analysis, 1.0 + next(self.counter), "")
+
+
+class Tuples(ToyStrategy):
+    def space(self, analysis: Analysis, known: Known) -> Space:
+        return Space(parameters=(Parameter(name="x", values=((1, 2),)),))  # type: ignore[arg-type]
+
+
+class Elsewhere(ToyStrategy):
+    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
+        return (("far", Config.of({"x": 99, "y": 99})),)
+
+
+class Sets(ToyStrategy):
+    def analyse(self, workload: Workload, target: Any) -> Analysis:
+        return Analysis(workload=workload, report={"set": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("kind", "test"),
+    [
+        (Forgetful, "test_parse_is_pure_and_repeatable"),
+        (Moody, "test_what_is_emitted_is_sound_and_the_same_every_time"),
+        (Tuples, "test_the_space_can_be_stored_and_searched"),
+        (Elsewhere, "test_seeds_are_points_or_it_is_said_why_not"),
+        (Sets, "test_the_report_is_json_and_the_same_every_time"),
+    ],
+)
+def test_the_contract_notices(kind: type[ToyStrategy], test: str) -> None:
+    contract = TestToy()
+    contract.strategy = lambda: kind()  # type: ignore[method-assign]
+    cases = tuple(contract._case(job, target) for job in contract.jobs() for target in contract.targets())
+    method = getattr(contract, test)
+    with pytest.raises((AssertionError, ValueError, TypeError)):
+        method(cases) if "cases" in method.__code__.co_varnames[: method.__code__.co_argcount] else method()

@@ -4,9 +4,10 @@
     store         look-ups among 100,000 records, and an acknowledged trial
     tuner         what a trial costs beside building and running it, beside Optuna alone
     cpu_device    hist and maxpool on the cpu device, beside plain serial loops
+    verdict       how often the verdict is right, on simulated noise, beside pooled samples
 
-Each prints JSON and is kept as benchmarks/results/cpu/NAME.json with date, machine and command. Read the ratios, not the
-times: these machines are shared and noisy.
+Each prints JSON and is kept as benchmarks/results/cpu/NAME.json with date, machine and command. Read the ratios, not
+the times: these machines are shared and noisy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("best", "store", "tuner", "cpu_device")
+NAMES = ("best", "store", "tuner", "cpu_device", "verdict")
 
 
 def main(names: list[str]) -> None:

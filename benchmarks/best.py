@@ -1,5 +1,5 @@
-"""`fusiond best` from a cold shell, beside a bare `python -c "import sqlite3, json"`: `python benchmarks/best.py`, JSON on
-standard output. Whole processes, interleaved; the least and the median of each, and the ratio of the medians.
+"""`fusiond best` from a cold shell, beside a bare `python -c "import sqlite3, json"`: `python benchmarks/best.py`,
+JSON on standard output. Whole processes, interleaved; the least and the median of each, and the ratio of the medians.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ ratio of its pairs. The interval is Student's over processes, widened for having
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ def decide(found: Estimate | None, least_gain: float) -> Verdict:
     return Verdict.UNDECIDED
 
 
+@functools.cache
 def student_quantile(probability: float, degrees: int) -> float:
     """The quantile of Student's t distribution, by bisection on its distribution function; error below 1e-9."""
     if not 0.5 <= probability < 1.0:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.registry import Registry
 from fusiond.testing.fakes import FakePlugin
+
+# No deadline for one example: a busy machine is no bug. The timeout of each test stands.
+settings.register_profile("fusiond", deadline=None)
+settings.load_profile("fusiond")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

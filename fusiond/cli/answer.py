@@ -29,27 +29,24 @@ def verdict(document: Document) -> str:
     """One sentence: fuse, keep them apart, or undecided; with the numbers that say so."""
     speedup, baseline = document.get("speedup"), document.get("baseline")
     interval = document.get("ci95")
-    between = f" (95% interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+    between = f" (95% interval {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
     against = f"{baseline}, the fastest unfused way" if baseline else "the fastest unfused way"
     match document.get("verdict"):
         case "fuse":
             return f"fuse: {_pace(speedup)} {baseline or 'the fastest unfused way'}{between}"
         case "keep" if speedup is not None:
-            return f"keep them apart: the best fused one is {_pace(speedup)} {against}{between}"
+            return f"keep them apart: the best fused one runs at {_pace(speedup)} {against}{between}"
         case "keep":
             return f"keep them apart: no fused one ran and was right; use {against}"
         case _ if speedup is not None:
-            return f"undecided: the best fused one is {_pace(speedup)} {against}{between}, too close to call"
+            return f"undecided: the best fused one runs at {_pace(speedup)} {against}{between}, too close to call"
         case _:
             return "undecided: there is no final measurement"
 
 
 def _pace(speedup: float | None) -> str:
-    if speedup is None:
-        return "faster than"
-    if speedup >= 1:
-        return f"{speedup:.2f}x faster than" if f"{speedup:.2f}" != "1.00" else "as fast as"
-    return f"{1 / speedup:.2f}x slower than" if f"{1 / speedup:.2f}" != "1.00" else "as fast as"
+    """One form for faster and slower, in the same terms as the interval."""
+    return "more than the speed of" if speedup is None else f"{speedup:.3f}x the speed of"
 
 
 def _workload(document: Document) -> str:

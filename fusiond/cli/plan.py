@@ -14,7 +14,6 @@ from fusiond.errors import RequestError
 from fusiond.planning import emit_bundles, plan
 from fusiond.registry import Registry
 
-
 FACTS = ("program", "launch", "threads", "registers", "spilled", "shared", "barriers", "occupancy", "limited by")
 
 

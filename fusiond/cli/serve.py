@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
     with closing(Store.open(settings.db or options.database(arguments))) as store:
         service = Service(store, settings, work(store, registry))
+        service.events.subscribe(registry.notify)
         service.handle_signals()
         return service.run()
 

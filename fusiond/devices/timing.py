@@ -43,8 +43,18 @@ def sample_pair(executor: Executor, candidate: Loaded, baseline: Loaded | None, 
 
     Raises ExecutionError; `too_noisy` when the samples scatter beyond `plan.noise_limit`.
     """
-    before = executor.state()
     programs = [candidate] if baseline is None else [candidate, baseline]
+    clocks = [each.clock for each in programs]
+    try:
+        return _sampled(executor, programs, plan)
+    finally:  # the baseline is loaded once for many candidates, and the next one may need no wall clock
+        for each, clock in zip(programs, clocks, strict=True):
+            each.clock = clock
+
+
+def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> Measurement:
+    before = executor.state()
+    paired = len(programs) == 2
     clock = _common_clock(programs)
     repeats = [_warm_up(each, plan) for each in programs]
     samples: list[list[float]] = [[] for _ in programs]
@@ -53,17 +63,17 @@ def sample_pair(executor: Executor, candidate: Loaded, baseline: Loaded | None, 
     for done in range(1, plan.pairs + 1):
         for index, loaded in enumerate(programs):
             samples[index].append(_sample(executor, loaded, repeats[index], plan))
-        if baseline is not None and _behind(samples[0], samples[1], plan.incumbent):
+        if paired and _behind(samples[0], samples[1], plan.incumbent):
             dropped = True
             break
         if done >= plan.least_pairs and time.monotonic() > deadline:
             break
     after = executor.state()
-    if baseline is not None and not dropped:
+    if paired and not dropped:
         _refuse_noise(samples[0], samples[1], plan.noise_limit)
     return Measurement(
         span_us=tuple(samples[0]),
-        baseline_us=tuple(samples[1]) if baseline is not None else (),
+        baseline_us=tuple(samples[1]) if paired else (),
         clock=clock,
         cache="cold" if plan.cold else "warm",
         purpose=plan.purpose,

@@ -110,15 +110,15 @@ DOCUMENT: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({}, "fuse: 1.20x faster than streams_ab (95% interval 1.10 to 1.30)"),
+        ({}, "fuse: 1.200x the speed of streams_ab (95% interval 1.100 to 1.300)"),
         (
             {"verdict": "keep", "speedup": 0.5, "ci95": [0.4, 0.6]},
-            "keep them apart: the best fused one is 2.00x slower than streams_ab, the fastest unfused way "
-            "(95% interval 0.40 to 0.60)",
+            "keep them apart: the best fused one runs at 0.500x the speed of streams_ab, the fastest unfused way "
+            "(95% interval 0.400 to 0.600)",
         ),
         (
             {"verdict": "keep", "speedup": 1.001, "ci95": None},
-            "keep them apart: the best fused one is as fast as streams_ab, the fastest unfused way",
+            "keep them apart: the best fused one runs at 1.001x the speed of streams_ab, the fastest unfused way",
         ),
         (
             {"verdict": "keep", "speedup": None, "ci95": None, "config": None},
@@ -126,8 +126,8 @@ DOCUMENT: dict[str, Any] = {
         ),
         (
             {"verdict": "undecided", "speedup": 1.03, "ci95": [0.9, 1.2]},
-            "undecided: the best fused one is 1.03x faster than streams_ab, the fastest unfused way "
-            "(95% interval 0.90 to 1.20), too close to call",
+            "undecided: the best fused one runs at 1.030x the speed of streams_ab, the fastest unfused way "
+            "(95% interval 0.900 to 1.200), too close to call",
         ),
         ({"verdict": "undecided", "speedup": None, "ci95": None}, "undecided: there is no final measurement"),
     ],

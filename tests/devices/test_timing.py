@@ -102,8 +102,13 @@ def test_candidate_and_baseline_alternate_after_warming_up() -> None:
 def test_a_pair_has_one_clock(who: str) -> None:
     executor, a, b, _ = pair(forever(100.0), forever(100.0))
     (a if who == "A" else b).clock = "wall"
+    sampled_with: list[tuple[str, str]] = []
+    real = a.sample_us
+    a.sample_us = lambda repeats: sampled_with.append((a.clock, b.clock)) or real(repeats)  # type: ignore[method-assign]
     assert sample_pair(executor, a, b, PLAN).clock == "wall"
-    assert (a.clock, b.clock) == ("wall", "wall")
+    assert set(sampled_with) == {("wall", "wall")}
+    # The baseline stays loaded, and the next candidate may be one for the device's own clock.
+    assert (a.clock, b.clock) == (("wall", "device") if who == "A" else ("device", "wall"))
 
 
 def test_warm_ups_are_no_samples() -> None:

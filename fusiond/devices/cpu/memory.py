@@ -30,7 +30,11 @@ class Block:
         self._buffers = sorted(buffers, key=lambda each: each.offset_bytes)
         size = max(each.offset_bytes + each.size_bytes for each in buffers)
         total = 2 * GUARD_BYTES + size
-        self._bytes: NDArray[np.uint8] = np.frombuffer(mmap.mmap(-1, total), np.uint8)
+        try:
+            mapping = mmap.mmap(-1, total)
+        except (OSError, OverflowError) as problem:
+            raise MemoryError(f"{name}: {total} bytes: {problem}") from None
+        self._bytes: NDArray[np.uint8] = np.frombuffer(mapping, np.uint8)
         self.views = {each.name: self._view(each) for each in buffers}
         for gap, _ in self._gaps():
             gap[:] = _PATTERN

@@ -1,1 +1,4 @@
-"""The strategy `mincut`: image pipelines cut into fused blocks by a minimum cut. Not there yet: this package registers nothing."""
+"""The strategy `mincut`: image pipelines cut into fused blocks by a minimum cut.
+
+Not there yet: this package registers nothing.
+"""

@@ -54,6 +54,11 @@ def test_every_gap_of_an_arena_is_a_zone_of_its_own() -> None:
     ]
 
 
+def test_memory_that_is_not_there_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match="x: "):
+        Block("x", [buffer("x", elements=2**62)])
+
+
 def test_what_is_freed_holds_a_pattern() -> None:
     block = Block("a", [buffer("x", "float32", 8), buffer("y", "bool", 8, offset=64)])
     for view in block.views.values():

@@ -1,9 +1,9 @@
 // Statistics of batch normalisation: mean and inverse standard deviation of each feature of x, an array of batch x
 // features x length, taken over batch and length.
 //
-// Threads run Welford's recurrence (Technometrics 4 (3), 1962) over values of their own, which loses no digits to a mean
-// far from zero. Partial results are merged in pairs (Chan, Golub, LeVeque, Updating Formulae, 1979): within a warp by
-// shuffles, then those of the warps through shared memory.
+// Threads run Welford's recurrence (Technometrics 4 (3), 1962) over values of their own; a sum of squares would lose
+// its digits to a mean far from zero. Partial results are merged in pairs (Chan, Golub, LeVeque, Updating Formulae,
+// 1979): within a warp by shuffles, then those of the warps through shared memory.
 
 struct Moments {
     float mean;

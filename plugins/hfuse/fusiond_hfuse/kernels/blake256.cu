@@ -1,5 +1,5 @@
-// BLAKE-256 with 14 rounds (Aumasson, Henzen, Meier, Phan: SHA-3 proposal BLAKE, version 1.3) of an 80-byte block header
-// under many nonces; each thread keeps the lowest digest it meets.
+// BLAKE-256 with 14 rounds (Aumasson, Henzen, Meier, Phan: SHA-3 proposal BLAKE, version 1.3) of an 80-byte block
+// header under many nonces; each thread keeps the lowest digest it meets.
 //
 // The last four bytes of the header, a little-endian number, are the first nonce. Every thread tries one nonce a round,
 // so that a round of the grid tries consecutive ones. They wrap around.

@@ -1,9 +1,9 @@
-// Hashimoto, the search of Ethash (the Ethash specification, revision 23), under many nonces; each thread keeps the lowest
-// digest it meets. What the DAG holds is the host's business: here it is pages of 128 bytes.
+// Hashimoto, the search of Ethash (the Ethash specification, revision 23), under many nonces; each thread keeps the
+// lowest digest it meets. What the DAG holds is the host's business: here it is pages of 128 bytes.
 //
 // A hash reads 64 pages, each of which is known only after the one before. A thread has a nonce of its own, but eight
-// threads work together on the pages, on one nonce after another of theirs: each holds 16 of the mix's 128 bytes, and so
-// reads 16 bytes next to its neighbours' instead of 128 for itself.
+// threads work together on the pages, on one nonce after another of theirs: each holds 16 of the mix's 128 bytes, and
+// so reads 16 bytes next to its neighbours' instead of 128 for itself.
 
 __constant__ const unsigned long long IOTA[24] = {
     0x0000000000000001, 0x0000000000008082, 0x800000000000808a, 0x8000000080008000, 0x000000000000808b,

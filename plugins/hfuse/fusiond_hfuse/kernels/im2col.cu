@@ -1,5 +1,5 @@
-// Lays the windows of a convolution side by side: row (plane, y, x) of the result holds cell (y, x) of every window over
-// that plane, windows in the order of their places. A convolution is then one matrix product.
+// Lays the windows of a convolution side by side: row (plane, y, x) of the result holds cell (y, x) of every window
+// over that plane, windows in the order of their places. A convolution is then one matrix product.
 //
 // A thread copies one window at a time. There is no padding: windows lie inside their plane.
 __global__ void image_to_columns(float* __restrict__ columns, const float* __restrict__ image, int windows, int height,

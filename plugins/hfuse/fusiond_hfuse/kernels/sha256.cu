@@ -1,4 +1,5 @@
-// Double SHA-256 (FIPS 180-4) of an 80-byte block header under many nonces; each thread keeps the lowest digest it meets.
+// Double SHA-256 (FIPS 180-4) of an 80-byte block header under many nonces; each thread keeps the lowest digest it
+// meets.
 //
 // The last four bytes of the header, a little-endian number, are the first nonce. Every thread tries one nonce a round,
 // so that a round of the grid tries consecutive ones. They wrap around.
@@ -27,8 +28,8 @@ __device__ __forceinline__ unsigned int bytes_swapped(unsigned int word)
     return __byte_perm(word, 0, 0x0123);
 }
 
-// One block of 16 words into the state (FIPS 180-4, section 6.2.2); the words are used up. Unrolled in full, so that all
-// arrays are registers and what is constant in a block is folded.
+// One block of 16 words into the state (FIPS 180-4, section 6.2.2); the words are used up. Unrolled in full, so that
+// all arrays are registers and what is constant in a block is folded.
 __device__ __forceinline__ void compress(unsigned int (&state)[8], unsigned int (&words)[16])
 {
     unsigned int a = state[0], b = state[1], c = state[2], d = state[3];

@@ -18,7 +18,7 @@ def test_run_prints_the_answer_that_best_prints(machine: Any) -> None:
     said = machine.fusiond("run", machine.job(trials=64), "--seed", 3)
     assert said.status == 0, said.err
     assert "verdict   fuse: " in said.out
-    assert "faster than sequential (95% interval " in said.out
+    assert "x the speed of sequential (95% interval " in said.out
     assert "trial 64/64" in said.err
     assert machine.fusiond("best", "--workload", "job").out == said.out
 

@@ -46,8 +46,10 @@ def shares(generator: random.Random, gain: float, between: float, within: float,
             str(index): [process(generator, gain, between, within) for _ in range(PROCESSES)]
             for index in range(FINALISTS)
         }
-        chosen = verdict.choose(finals)
-        found[verdict.decide(chosen[1] if chosen else None, LEAST_GAIN).value] += 1
+        logs = {key: [verdict.process_ratio(each) for each in processes] for key, processes in finals.items()}
+        conclusion = verdict.conclude(logs, LEAST_GAIN)
+        assert conclusion is not None
+        found[conclusion.verdict.value] += 1
         found["pooled_says_faster"] += pooled(max(finals.values(), key=lambda each: median_ratio(each[0]))[0])
     names = ("fuse", "undecided", "keep", "pooled_says_faster")
     return {name: round(found[name] / runs, 4) for name in names}

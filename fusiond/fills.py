@@ -12,11 +12,11 @@ from fusiond.program import Buffer, Role
 
 Array = NDArray[np.generic]
 
-_NAN_BYTE = 0xFF
-"""All-ones is a NaN in every float type: an output that nobody wrote is never close to anything."""
-_ODD_BYTE = 0xA5
-_HUGE_BYTE = 0x7B
-"""1.3e36 as a float32: what a maximum or a comparison would swallow as NaN, it does not swallow as this."""
+POISONS = 2
+"""Two kinds, told apart everywhere: floats are NaN or 1.3e36 (a maximum swallows the one and not the other), whole
+numbers two odd patterns, truth values True or False."""
+_FLOAT_BYTES = (0xFF, 0x7B)
+_OTHER_BYTES = (0xA5, 0x5A)
 
 
 def fill(buffer: Buffer, seed: int) -> Array:
@@ -38,23 +38,20 @@ def fill(buffer: Buffer, seed: int) -> Array:
     return _drawn(buffer, dtype, _generator(buffer.name, seed))
 
 
-def poison(buffer: Buffer, seed: int = 0) -> Array:
-    """Poison of the buffer's size: shape (elements,). NaN in float outputs; scratch memory has two kinds, by the
-    seed."""
-    if not np.issubdtype(np.dtype(buffer.dtype), np.floating):
-        byte = _ODD_BYTE
-    elif buffer.role is Role.SCRATCH and seed % 2:
-        byte = _HUGE_BYTE
-    else:
-        byte = _NAN_BYTE
-    data = np.full(buffer.size_bytes, byte, np.uint8)
-    return data.astype(bool) if buffer.dtype == "bool" else data.view(np.dtype(buffer.dtype))
+def poison(buffer: Buffer, kind: int = 0) -> Array:
+    """Poison of the buffer's size: shape (elements,). What nobody wrote is never right under both kinds."""
+    if buffer.dtype == "bool":
+        return np.full(buffer.elements, kind % POISONS == 0)
+    floats = np.issubdtype(np.dtype(buffer.dtype), np.floating)
+    byte = (_FLOAT_BYTES if floats else _OTHER_BYTES)[kind % POISONS]
+    return np.full(buffer.size_bytes, byte, np.uint8).view(np.dtype(buffer.dtype))
 
 
-def initial(buffer: Buffer, seed: int) -> Array:
-    """What a buffer holds before a run: its fill where the program reads it, else poison."""
+def initial(buffer: Buffer, seed: int, *, kind: int | None = None) -> Array:
+    """What a buffer holds before a run: its fill where the program reads it, else poison (of a kind drawn from the
+    seed, unless one is named)."""
     read = buffer.role in (Role.INPUT, Role.INOUT)
-    return fill(buffer, seed) if read else poison(buffer, seed)
+    return fill(buffer, seed) if read else poison(buffer, seed if kind is None else kind)
 
 
 def _drawn(buffer: Buffer, dtype: np.dtype[np.generic], generator: np.random.Generator) -> Array:
@@ -95,8 +92,8 @@ def _from_file(buffer: Buffer, dtype: np.dtype[np.generic]) -> Array:
         data = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as problem:
         raise RequestError(f"cannot read {path}: {problem}", where=buffer.name) from None
-    if data.dtype != dtype or data.size != buffer.elements:
+    if data.dtype != dtype or data.size < buffer.elements:
         raise RequestError(
             f"{path} holds {data.size} x {data.dtype}; {buffer.elements} x {dtype} are wanted", where=buffer.name
         )
-    return np.ascontiguousarray(data).reshape(-1)
+    return np.ascontiguousarray(data).reshape(-1)[: buffer.elements]  # at odd sizes a part of the file is enough

@@ -20,6 +20,7 @@ from fusiond.devices.base import Binary, DeviceProvider
 from fusiond.devices.supervisor import Runner
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError, StoreError
+from fusiond.keys import content_key
 from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome
 from fusiond.program import Program, Source
 
@@ -82,7 +83,9 @@ class Measurer:
             if isinstance(binary, BuildFailed):
                 return MeasureFailed(outcome=Outcome.BUILD_FAILED, reason=binary.reason)
             binaries[source.name] = binary.path
-        folder = self._bundles / program.key
+        # The built files are part of the name: the same plan for another device or compiler is another bundle.
+        names = {source: path.name for source, path in binaries.items()}
+        folder = self._bundles / content_key([program.key, self._arch, names])
         try:
             write_bundle(folder, program, binaries)
         except OSError as problem:

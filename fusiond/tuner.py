@@ -42,6 +42,10 @@ def submit(store: Store, registry: Registry, job: Job, *, kind: str = "tune", pr
     return store.submit(prepared.job, prepared.workload, kind=kind, priority=priority)
 
 
+class _Outdated(FusiondError):
+    """What a job has measured so far was measured under other conditions than those of here and now."""
+
+
 class Tuner:
     """Runs claimed jobs, one at a time."""
 
@@ -75,21 +79,27 @@ class Tuner:
                 self._events.publish(say.JobEnded(job=job_id, state=JobState.QUEUED.value, problem=str(interruption)))
                 return JobState.QUEUED
             state = JobState.CANCELLED
+        except _Outdated as reason:
+            # Never a lost job: the same question, asked anew.
+            job, kind = self._store.load_job(job_id), self._known_row(job_id).kind
+            state, problem = JobState.FAILED, f"{reason}; it is in the queue again, from the start"
+            self._store.finish(job_id, state, problem)
+            submit(self._store, self._registry, job, kind=kind)
         except FusiondError as failure:
             state, problem = JobState.FAILED, str(failure)
-        self._store.finish(job_id, state, problem)
+        self._store.finish(job_id, state, problem)  # does nothing to a job that has ended
         self._events.publish(say.JobEnded(job=job_id, state=state.value, problem=problem))
         return state
 
     def _run(self, job_id: str, stop: Callable[[], bool], device: DeviceInfo | None) -> None:
-        row = self._store.job(job_id)
-        if row is None:
-            raise StoreError(f"there is no job {job_id}")
+        row = self._known_row(job_id)
         job = self._store.load_job(row.id)
         prepared = prepare(self._registry, job)
         if prepared.workload.key != row.workload_key:
             raise StoreError("a plugin has changed what this job means since it was submitted; submit it again")
-        provider, info = choose_device(self._registry, device.name if device else job.device)
+        provider, info = self._device_of(row, device.name if device else job.device)
+        if self._store.environments(row.id) - {(info.key, info.env_key)}:
+            raise _Outdated(f"the driver or the toolkit of {info.name} has changed since it began")
         self._store.save_device(info)
         self._store.set_device(row.id, info.key)
 
@@ -118,6 +128,23 @@ class Tuner:
             finally:
                 measurer.close()
                 runner.close()
+
+    def _known_row(self, job_id: str) -> JobRow:
+        row = self._store.job(job_id)
+        if row is None:
+            raise StoreError(f"there is no job {job_id}")
+        return row
+
+    def _device_of(self, row: JobRow, request: str) -> tuple[DeviceProvider, DeviceInfo]:
+        """The device of a job: the one it began on, as long as that is here; numbers of two devices do not compare."""
+        chosen = choose_device(self._registry, request)
+        if row.device_key in (None, chosen[1].key):
+            return chosen
+        for provider in self._registry.providers.values():
+            for info in provider.devices():
+                if info.key == row.device_key:
+                    return provider, info
+        raise _Outdated(f"the device it began on is not here any more ({chosen[1].name} is another one)")
 
     def _context(
         self,
@@ -148,11 +175,12 @@ class Tuner:
         context.phase("reference", "the outputs of the unfused program")
         references = context.references(context.analysis, "reference")
         odd = self._odd(context)
-        baseline = fastest_unfused(context, references)
+        baseline, *contenders = fastest_unfused(context, references)
         search(context, references, odd, baseline)
         entered = finals.finalists(context)
-        measured = finals.measure(context, entered, references, baseline)
-        finals.conclude(context, entered, measured, references, odd, baseline)
+        finals.measure(context, entered, references, baseline, contenders)
+        record = finals.conclude(context, entered, references, odd, baseline, contenders)
+        finals.publish(context, record or finals.nothing_fused(context, baseline))
 
     def _verify(self, context: Context) -> None:
         """Measure the recorded winner again, here and now, against the baseline that it was measured against."""
@@ -171,8 +199,11 @@ class Tuner:
         context.phase("reference", "the outputs of the unfused program")
         references = context.references(context.analysis, "reference")
         entered = {record.program_key: finals.Finalist(config=record.config or Config(()), program=candidate)}
-        measured = finals.measure(context, entered, references, baseline)
-        finals.conclude(context, entered, measured, references, self._odd(context), baseline)
+        finals.measure(context, entered, references, baseline)
+        found = finals.conclude(context, entered, references, self._odd(context), baseline)
+        if found is None:  # what is recorded stands: no evidence is no reason to forget it
+            raise FusiondError(f"{workload.name} could not be measured again; the record of {record.found_at} stands")
+        finals.publish(context, found)
 
     def _announce(self, context: Context) -> None:
         self._events.publish(
@@ -192,7 +223,8 @@ class Tuner:
         job = dataclasses.replace(context.prepared.job, sizes={**context.prepared.job.sizes, **sizes})
         workload = prepare(self._registry, job).workload
         analysis = context.strategy.analyse(workload, target_of(context.provider, context.device))
-        return Odd(sizes=sizes, analysis=analysis, references=context.references(analysis, "odd"))
+        program = context.reference_program(analysis)
+        return Odd(sizes=sizes, analysis=analysis, references=context.measurer.references(program, "odd"))
 
     def _parts(self, context: Context) -> None:
         """The records of the smaller workloads that this one builds on; those that are missing are tuned first,

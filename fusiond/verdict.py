@@ -50,30 +50,55 @@ def estimate(log_ratios: Sequence[float], finalists: int) -> Estimate:
     return Estimate(speedup=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half), processes=count)
 
 
-def choose(finals: Mapping[str, Sequence[Measurement]]) -> tuple[str, Estimate] | None:
-    """The finalist with the largest estimate, and that estimate; None when none has two processes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """The finalist that stands for all of them, and what is said of it."""
 
-    Ties go to the one that comes first, which is the better one of the search.
+    key: str
+    estimate: Estimate
+    verdict: Verdict
+
+
+def conclude(finals: Mapping[str, Sequence[float]], least_gain: float) -> Conclusion | None:
+    """From the log ratios of each finalist, one for each process, to a verdict; None when none has enough of them.
+
+    `fuse`: some finalist is surely faster (its interval lies above 1), by `least_gain` as far as one can tell; of
+    several, the one with the best lower end. `keep`: no finalist's interval reaches `least_gain`. Else `undecided`.
     """
-    usable = {key: each for key, each in finals.items() if len(each) >= 2}
-    estimates = {
-        key: estimate([process_ratio(each) for each in measurements], len(usable))
-        for key, measurements in usable.items()
-    }
+    usable = {key: each for key, each in finals.items() if len(each) >= LEAST_PROCESSES}
+    estimates = {key: estimate(each, len(usable)) for key, each in usable.items()}
     if not estimates:
         return None
+    surely = {key: each for key, each in estimates.items() if each.low > 1.0 and each.speedup >= least_gain}
+    if surely:
+        best = max(surely, key=lambda key: surely[key].low)
+        return Conclusion(key=best, estimate=estimates[best], verdict=Verdict.FUSE)
     best = max(estimates, key=lambda key: estimates[key].speedup)
-    return best, estimates[best]
+    kept = all(each.high < least_gain for each in estimates.values())
+    return Conclusion(key=best, estimate=estimates[best], verdict=Verdict.KEEP if kept else Verdict.UNDECIDED)
 
 
-def decide(found: Estimate | None, least_gain: float) -> Verdict:
-    """`fuse`: surely faster, and by enough. `keep`: surely not faster by enough (or nothing to fuse). Else
-    `undecided`."""
-    if found is None or found.high < least_gain:
-        return Verdict.KEEP
-    if found.low > 1.0 and found.speedup >= least_gain:
-        return Verdict.FUSE
-    return Verdict.UNDECIDED
+def contested(
+    finals: Mapping[str, Mapping[int, float]], contenders: Mapping[str, Mapping[int, float]]
+) -> tuple[str | None, dict[str, dict[int, float]]]:
+    """The finals against the unfused way that turned out to be the fastest.
+
+    All log ratios (by finalist and process) are against one baseline, which was picked from noisy samples; `contenders`
+    are other unfused programs that were measured against it in the same processes. When one of them is faster on the
+    mean, it becomes the baseline: its ratio is taken off, process by process. Returns that contender, or None.
+    """
+    means = {
+        key: math.fsum(each.values()) / len(each) for key, each in contenders.items() if len(each) >= LEAST_PROCESSES
+    }
+    best = max(means, key=lambda key: means[key], default=None)
+    if best is None or means[best] <= 0.0:
+        return None, {key: dict(each) for key, each in finals.items()}
+    off = contenders[best]
+    adjusted = {
+        key: {process: value - off[process] for process, value in each.items() if process in off}
+        for key, each in finals.items()
+    }
+    return best, adjusted
 
 
 @functools.cache

@@ -208,7 +208,26 @@ def test_closing_drops_the_references_and_keeps_the_bundles(measurer: Measurer, 
                                                             tmp_path: Path) -> None:  # fmt: skip
     measurer.close()
     assert not (tmp_path / "work").exists()
-    assert (tmp_path / "bundles" / program().key / "plan.json").is_file()
+    assert len(list((tmp_path / "bundles").glob("*/plan.json"))) == 1
+
+
+def test_another_compiler_makes_another_bundle(provider: Counting, runner: Throttling, tmp_path: Path) -> None:
+    """The same plan, built for another device or by a newer compiler, is never answered by the old binary."""
+
+    class Newer(Counting):
+        def build(self, source: Source, arch: str) -> Binary | BuildFailed:
+            built = super().build(source, arch)
+            assert isinstance(built, Binary)
+            path = built.path.with_name(f"newer-{built.path.name}")
+            path.write_text(source.text)
+            return Binary(source=built.source, path=path)
+
+    folders = []
+    for each in (provider, Newer()):
+        measurer = Measurer(each, runner, tmp_path / "bundles", tmp_path / "work", jobs=1)
+        folders.append(measurer.bundle(program()))
+        measurer.close()
+    assert folders[0] != folders[1]
 
 
 def _typed(made: Callable[[Counting, DeviceInfo], Throttling] = Throttling) -> None:

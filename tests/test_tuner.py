@@ -10,9 +10,10 @@ import pytest
 
 from fusiond import events as say
 from fusiond import jobs, tuner
+from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.events import Event, Events
-from fusiond.model import DeviceInfo, JobState, Outcome, Record, Verdict
+from fusiond.model import DeviceInfo, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -237,9 +238,6 @@ def test_a_wrong_unfused_program_fails_the_job(store: Store, fakes: Registry) ->
 
     class Broken(InProcess):
         def call(self, request: Any, timeout_secs: float) -> Any:
-            from fusiond.devices import protocol
-            from fusiond.model import MeasureFailed
-
             if isinstance(request, protocol.Reference):
                 return MeasureFailed(outcome=Outcome.CRASHED, reason="illegal address")
             return super().call(request, timeout_secs)
@@ -249,3 +247,110 @@ def test_a_wrong_unfused_program_fails_the_job(store: Store, fakes: Registry) ->
     assert state is JobState.FAILED
     assert isinstance(seen[-1], say.JobEnded)
     assert "the unfused program does not work: illegal address" in (seen[-1].problem or "")
+
+
+# --- the finals ---
+
+
+class FailsInFinals(InProcess):
+    """Every final of the program at (3, 5) fails this way, in the processes that `when` names (counted from 0)."""
+
+    outcome = Outcome.CRASHED
+    when: tuple[int, ...] = ()
+    count = 0
+
+    def call(self, request: Any, timeout_secs: float) -> Any:
+        if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
+            text = Path(request.candidate, "sources", "toy.cu").read_text()
+            if "cost_us 10.0" in text:
+                type(self).count += 1
+                if self.count - 1 in self.when:
+                    return MeasureFailed(outcome=self.outcome, reason="illegal address")
+        return super().call(request, timeout_secs)
+
+
+def failing(outcome: Outcome, *when: int) -> type[FailsInFinals]:
+    return type("Failing", (FailsInFinals,), {"outcome": outcome, "when": when, "count": 0})
+
+
+def test_a_finalist_that_crashes_in_any_process_is_struck_out(store: Store, fakes: Registry) -> None:
+    row = submit(store, fakes, "strategy: toy\n")
+    run(store, fakes, row, runner=failing(Outcome.CRASHED, 3))
+    record = recorded(store, row, fakes)
+    assert record.config is not None
+    assert dict(record.config) in ({"x": 3, "y": 4}, {"x": 3, "y": 6})
+    (struck,) = [each for each in store.rejections(row.id) if each.rule == "struck_out"]
+    assert "process 3: crashed: illegal address" in struck.detail
+
+
+def test_a_noisy_process_is_replaced_by_another(store: Store, fakes: Registry) -> None:
+    row = submit(store, fakes, "strategy: toy\n")
+    run(store, fakes, row, runner=failing(Outcome.TOO_NOISY, 0, 2))
+    record = recorded(store, row, fakes)
+    assert record.config is not None
+    assert dict(record.config) == {"x": 3, "y": 5}
+    assert record.program_key is not None
+    assert sorted(store.finals(row.id)[record.program_key]) == [1, 3, 4, 5, 6]
+
+
+def test_a_job_goes_on_after_a_final_process_that_failed(store: Store, fakes: Registry) -> None:
+    row = submit(store, fakes, "strategy: toy\nside: 6\n")
+    runner = failing(Outcome.TOO_NOISY, 1)
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return sum(map(len, store.finals(row.id).values())) >= 7
+
+    assert run(store, fakes, row, runner=runner, stop=stop)[0] is JobState.QUEUED
+    assert run(store, fakes, row, runner=runner)[0] is JobState.DONE
+    assert recorded(store, row, fakes).verdict is Verdict.FUSE
+
+
+def test_no_evidence_is_undecided_and_nothing_to_fuse_is_keep(store: Store, fakes: Registry) -> None:
+    for fault, verdict in (("crash", Verdict.UNDECIDED), ("rejected", Verdict.KEEP)):
+        row = submit(store, fakes, f'strategy: toy\nside: 1\nlabel: {fault}\nfaults: {{"0,0": {fault}}}\n')
+        run(store, fakes, row)
+        record = recorded(store, row, fakes)
+        assert record.verdict is verdict
+        assert record.config is None
+        assert record.baseline == "sequential"
+
+
+def test_a_verification_without_evidence_leaves_the_record_alone(store: Store, fakes: Registry) -> None:
+    text = "strategy: toy\n"
+    first = submit(store, fakes, text)
+    run(store, fakes, first)
+    before = recorded(store, first, fakes)
+    row = submit(store, fakes, text, kind="verify")
+    state, seen = run(store, fakes, row, runner=failing(Outcome.TOO_NOISY, *range(20)))
+    assert state is JobState.FAILED
+    assert isinstance(seen[-1], say.JobEnded)
+    assert "stands" in (seen[-1].problem or "")
+    assert recorded(store, first, fakes) == before
+
+
+def test_a_job_that_finds_itself_on_another_device_begins_anew(
+    store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of two devices do not compare."""
+    row = submit(store, fakes, "strategy: toy\n")
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls > 30
+
+    assert run(store, fakes, row, stop=stop)[0] is JobState.QUEUED
+    monkeypatch.setenv("FUSIOND_FAKE_MODEL", "Fake 2")
+    state, seen = run(store, fakes, row)
+    assert state is JobState.FAILED
+    assert isinstance(seen[-1], say.JobEnded)
+    assert "another one" in (seen[-1].problem or "")
+    (anew,) = store.jobs([JobState.QUEUED])
+    assert anew.workload_key == row.workload_key
+    assert run(store, fakes, anew)[0] is JobState.DONE
+    assert len(store.trials(anew.id)) == 64
+    assert recorded(store, anew, fakes).verdict is Verdict.FUSE

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         store = client.store
         rejections = store.rejections(row.id)
         trials = store.trials(row.id, None)
-        finals = store.finals(row.id)
+        finals = {key: list(each.values()) for key, each in store.finals(row.id).items()}
         record = _record(store, row)
     if arguments.json:
         options.say_json(_document(row, rejections, trials, finals, record))

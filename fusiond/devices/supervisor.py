@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import selectors
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-from typing import Protocol
+from typing import IO, Protocol
 
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
@@ -20,6 +21,7 @@ from fusiond.model import DeviceInfo, MeasureFailed, Outcome
 log = logging.getLogger(__name__)
 
 START_SECS = 60.0
+_TAIL_BYTES = 64 << 10
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
 
 
@@ -37,6 +39,30 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
+class _Tail:
+    """The end of what a child writes: a kernel that prints for every thread must fill neither the disk nor the
+    memory."""
+
+    def __init__(self, pipe: IO[bytes] | None = None) -> None:
+        self._kept = bytearray()
+        self._reader: threading.Thread | None = None
+        if pipe is not None:
+            self._reader = threading.Thread(target=self._read, args=(pipe,), daemon=True)
+            self._reader.start()
+
+    def text(self) -> str:
+        """What is known by now; all of it soon after the child's end."""
+        if self._reader is not None:
+            self._reader.join(1.0)
+        return self._kept.decode(errors="replace")
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        with contextlib.suppress(OSError, ValueError), pipe:  # closed under our feet
+            while chunk := os.read(pipe.fileno(), 1 << 16):
+                self._kept += chunk
+                del self._kept[:-_TAIL_BYTES]
+
+
 class Supervisor:
     """`call` never raises for what a Program does; it raises DeviceError when no child can be started at all."""
 
@@ -49,7 +75,7 @@ class Supervisor:
             sys.executable, "-m", "fusiond.devices.worker", f"{kind.__module__}:{kind.__qualname__}", device.name,
         ]  # fmt: skip
         self._child: subprocess.Popen[bytes] | None = None
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self._said = _Tail()
         self._buffer = b""
 
     def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
@@ -66,7 +92,6 @@ class Supervisor:
 
     def close(self) -> None:
         self._stop()
-        self._errors.close()
 
     def _ask(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
         child = self._running()
@@ -95,14 +120,13 @@ class Supervisor:
         if self._child is not None and self._child.poll() is None:
             return self._child
         self._stop()
-        self._errors.seek(0)
-        self._errors.truncate()
         # Spawned, never forked: a forked CUDA context is broken, and the parent has threads.
         # In a group of its own: Ctrl-C is the parent's to handle, at any moment of the child's life.
         child = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, process_group=0
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
         )
         self._child = child
+        self._said = _Tail(child.stderr)
         self._buffer = b""
         line = self._line(child, START_SECS)
         if line != protocol.READY:
@@ -144,9 +168,8 @@ class Supervisor:
         return MeasureFailed(outcome=Outcome.WORKER_DIED, reason=f"the worker was lost ({how})")
 
     def _last_error(self) -> str:
-        self._errors.flush()
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        """The last line that the child, or a kernel in it, wrote to standard error."""
+        lines = self._said.text().strip().splitlines()
         return lines[-1][:500] if lines else ""
 
     def _replace(self) -> None:

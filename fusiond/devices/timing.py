@@ -56,13 +56,13 @@ def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> 
     before = executor.state()
     paired = len(programs) == 2
     clock = _common_clock(programs)
-    repeats = [_warm_up(each, plan) for each in programs]
+    repeats = _repeats(programs, plan)
     samples: list[list[float]] = [[] for _ in programs]
     deadline = time.monotonic() + plan.budget_secs
     dropped = False
     for done in range(1, plan.pairs + 1):
         for index, loaded in enumerate(programs):
-            samples[index].append(_sample(executor, loaded, repeats[index], plan))
+            samples[index].append(_sample(executor, loaded, repeats, plan))
         if paired and _behind(samples[0], samples[1], plan.incumbent):
             dropped = True
             break
@@ -91,16 +91,27 @@ def _common_clock(programs: Sequence[Loaded]) -> str:
     return programs[0].clock
 
 
+def _repeats(programs: Sequence[Loaded], plan: Sampling) -> int:
+    """Warm the programs up; how many runs a sample should hold. The same for both of a pair: what a sample costs beside
+    its runs would else be shared out among more runs on one side, and look like a gain."""
+    wanted = [_warm_up(each, plan) for each in programs]
+    return 1 if any(_needs_restoring(each) for each in programs) or plan.cold else max(wanted)
+
+
 def _warm_up(loaded: Loaded, plan: Sampling) -> int:
-    """Run a program until it is warm; returns how many runs one of its samples should hold."""
+    """Run a program until it is warm; how many of its runs make a sample that the clock can tell."""
     spans = []
     for _ in range(plan.warmups):
         loaded.restore()
         spans.append(loaded.sample_us(1))
-    accumulates = any(each.role.value == "inout" and each.reset == "each_run" for each in loaded.program.buffers)
-    if plan.cold or accumulates or min(spans) >= SHORT_US:
+    if min(spans) >= SHORT_US:
         return 1
     return min(1000, math.ceil(SHORT_US * 5 / max(min(spans), 0.01)))
+
+
+def _needs_restoring(loaded: Loaded) -> bool:
+    """Whether every run must begin from the pristine copy, so that a sample can hold one run only."""
+    return any(each.role.value == "inout" and each.reset == "each_run" for each in loaded.program.buffers)
 
 
 def _sample(executor: Executor, loaded: Loaded, repeats: int, plan: Sampling) -> float:

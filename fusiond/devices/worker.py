@@ -22,6 +22,7 @@ from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.compare import compare
 from fusiond.devices.timing import sample_pair
+from fusiond.errors import FusiondError
 from fusiond.fills import initial
 from fusiond.model import MeasureFailed, Outcome
 from fusiond.program import Role
@@ -50,6 +51,8 @@ class Worker:
             return MeasureFailed(outcome=problem.outcome, reason=problem.reason)
         except MemoryError:
             return MeasureFailed(outcome=Outcome.LAUNCH_REFUSED, reason="not enough memory for the buffers")
+        except FusiondError as problem:  # a file that a fill names, a bundle that cannot be read
+            return MeasureFailed(outcome=Outcome.LAUNCH_REFUSED, reason=str(problem))
 
     def close(self) -> None:
         for loaded in self._loaded.values():
@@ -64,11 +67,11 @@ class Worker:
             self._loaded[bundle] = self._executor.load(program, binaries)
         return self._loaded[bundle]
 
-    def _run(self, loaded: Loaded, seed: int) -> dict[str, np.ndarray]:
-        """One checked run from fresh data; returns the outputs. Guard zones are checked."""
+    def _run(self, loaded: Loaded, seed: int, kind: int | None = None) -> dict[str, np.ndarray]:
+        """One checked run from fresh data; returns the outputs. Guard zones are checked. `kind`: of the poison."""
         inputs = {}
         for buffer in loaded.program.buffers:
-            data = initial(buffer, seed)
+            data = initial(buffer, seed, kind=kind)
             loaded.write(buffer.name, data)
             if buffer.role is Role.INPUT:
                 inputs[buffer.name] = data
@@ -82,14 +85,20 @@ class Worker:
         return {each.name: loaded.read(each.name) for each in loaded.program.buffers if each.role.compared}
 
     def _reference(self, request: protocol.Reference) -> protocol.Reply:
+        """Two runs on the same data and different poison: what differs is not a function of the inputs."""
         loaded = self._load(request.bundle)
-        outputs = self._run(loaded, request.seed)
-        again = self._run(loaded, request.seed)
+        outputs = self._run(loaded, request.seed, kind=0)
+        again = self._run(loaded, request.seed, kind=1)
         for buffer in loaded.program.buffers:
             if buffer.role.compared:
                 found = compare(buffer, outputs[buffer.name], again[buffer.name])
                 if not found.equal:
-                    raise ExecutionError(Outcome.WRONG_UNFUSED, f"two runs on the same data differ: {found.detail}")
+                    remedy = (
+                        "it accumulates, leaves elements unwritten (then its role is inout), or is not deterministic"
+                    )
+                    raise ExecutionError(
+                        Outcome.WRONG_UNFUSED, f"two runs on the same data differ: {found.detail}; {remedy}"
+                    )
         np.savez(request.outputs, **outputs)  # type: ignore[arg-type]
         return protocol.Checked(worst=0.0)
 

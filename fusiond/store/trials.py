@@ -141,17 +141,22 @@ class Trials(Connected):
                 {"job_id": job, "program_key": program_key, "process": process, "measurement_id": measured}
             )
 
-    def finals(self, job: str) -> dict[str, list[Measurement]]:
-        """program_key -> its measurements, in the order of the processes."""
+    def finals(self, job: str) -> dict[str, dict[int, Measurement]]:
+        """program_key -> process -> what it measured there; a process that failed is missing."""
         rows = self._rows(
-            "SELECT m.* FROM finals f JOIN measurements m ON m.id = f.measurement_id "
+            "SELECT f.process, m.* FROM finals f JOIN measurements m ON m.id = f.measurement_id "
             "WHERE f.job_id = ? ORDER BY f.process, m.id",
             [job],
         )
-        found: dict[str, list[Measurement]] = {}
+        found: dict[str, dict[int, Measurement]] = {}
         for row in rows:
-            found.setdefault(row["program_key"], []).append(measurement_from(row))
+            found.setdefault(row["program_key"], {})[row["process"]] = measurement_from(row)
         return found
+
+    def environments(self, job: str) -> set[tuple[str, str]]:
+        """(device_key, env_key) of every trial of a job: more than one means that its numbers do not compare."""
+        rows = self._rows("SELECT DISTINCT device_key, env_key FROM trials WHERE job_id = ?", [job])
+        return {(row["device_key"], row["env_key"]) for row in rows}
 
 
 def add_measurement(database: Database, measurement: Measurement, program_key: str | None) -> int:

@@ -14,9 +14,13 @@ from fusiond.program import Program
 from fusiond.strategy import Baseline
 from fusiond.tuning.context import Context, Unfused, outcome_of
 
+CONTENDERS = 1
+"""Unfused ways beside the fastest that are measured again in the finals: the pick among noisy medians may be wrong."""
 
-def fastest_unfused(context: Context, references: References) -> Unfused:
-    """Measure every baseline of the strategy; what an earlier session measured is taken from the store.
+
+def fastest_unfused(context: Context, references: References) -> list[Unfused]:
+    """Measure every baseline of the strategy; the fastest, and the next best as contenders. What an earlier session
+    measured is taken from the store.
 
     FusiondError when not even the unfused program as given can be measured.
     """
@@ -24,19 +28,26 @@ def fastest_unfused(context: Context, references: References) -> Unfused:
     given: Unfused | None = None
     for baseline in context.strategy.baselines(context.analysis):
         context.phase("baseline", f"{baseline.name}: {baseline.detail}")
-        start = best[baseline.like].config if baseline.like in best else next(baseline.space.points())
-        found = _point(context, baseline, start, references, given, incumbent=None)
-        if found is None:
+        plain = next(baseline.space.points())
+        starts = [plain]
+        if baseline.like in best and best[baseline.like].config != plain:
+            starts.append(best[baseline.like].config)
+        found = [_point(context, baseline, start, references, given, incumbent=None) for start in starts]
+        standing = [each for each in found if each is not None]
+        if not standing:
             if given is None:
                 raise FusiondError("the unfused program could not be measured, so nothing can be compared with it")
             continue
-        given = given or found
+        given = given or standing[0]
+        fastest = max(standing, key=lambda each: each.ratio)
         if baseline.like is None:
-            found = _one_pass(context, baseline, found, references, given)
-        best[baseline.name] = found
-    fastest = max(best.values(), key=lambda each: each.ratio)
-    context.store.save_program(fastest.program)
-    return fastest
+            fastest = _one_pass(context, baseline, fastest, references, given)
+        best[baseline.name] = fastest
+    ranked = sorted(best.values(), key=lambda each: -each.ratio)
+    distinct = list({each.program.key: each for each in reversed(ranked)}.values())[::-1]
+    for each in distinct[: 1 + CONTENDERS]:
+        context.store.save_program(each.program)
+    return distinct[: 1 + CONTENDERS]
 
 
 def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: References, given: Unfused) -> Unfused:

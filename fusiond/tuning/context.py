@@ -33,7 +33,8 @@ class Odd:
 
     sizes: Mapping[str, int]
     analysis: Analysis
-    references: References
+    references: References | MeasureFailed
+    """A failure when the unfused program itself does not work at these sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -12,13 +12,27 @@ from fusiond import events as say
 from fusiond import verdict
 from fusiond.devices.timing import Sampling
 from fusiond.measuring import SEEDS, References
-from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Record, Trial, median
+from fusiond.model import (
+    Config,
+    MeasureFailed,
+    Measurement,
+    Outcome,
+    Purpose,
+    Record,
+    Rejection,
+    Trial,
+    Verdict,
+    median,
+)
 from fusiond.program import Program
 from fusiond.tuning.context import Context, Odd, Unfused
 
 log = logging.getLogger(__name__)
 
 FINALISTS = 3
+EXTRA_PROCESSES = 3
+"""Beyond those that are needed, for what was too noisy or lost its process."""
+STRUCK_OUT = "struck_out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,53 +60,125 @@ def _rank(trial: Trial) -> tuple[bool, float]:
 
 
 def measure(
-    context: Context, entered: Mapping[str, Finalist], references: References, baseline: Unfused
-) -> dict[str, list[Measurement]]:
-    """Each finalist in each of several fresh child processes, in pairs with the baseline. A process is one observation.
+    context: Context,
+    entered: Mapping[str, Finalist],
+    references: References,
+    baseline: Unfused,
+    contenders: Sequence[Unfused] = (),
+) -> None:
+    """Each finalist, and each other unfused way that is nearly as fast, in several fresh child processes, in pairs
+    with the baseline. A process is one observation; all of them go into the store.
 
-    What an earlier session of the job measured is not measured again.
+    A program that fails in one of them is struck out, for good: it would fail its user too. One that was too noisy, or
+    lost its process, gets another. What an earlier session of the job measured is not measured again.
     """
+    programs = {each.program.key: each.program for each in contenders}
+    programs.update({key: each.program for key, each in entered.items()})
     if entered:
         context.phase("final", f"the best {len(entered)}, in {verdict.LEAST_PROCESSES} fresh processes")
-    done = context.store.finals(context.row.id)
-    for process in range(verdict.LEAST_PROCESSES):
-        missing = [key for key in entered if len(done.get(key, ())) <= process]
-        if missing:
+    for process in range(verdict.LEAST_PROCESSES + EXTRA_PROCESSES):
+        done, struck = context.store.finals(context.row.id), _struck(context)
+        missing = [
+            key
+            for key in programs
+            if key not in struck
+            and process not in done.get(key, {})
+            and len(done.get(key, {})) < verdict.LEAST_PROCESSES
+        ]
+        if missing and entered:
             context.measurer.fresh()
-        for key in missing:
-            context.pause_point()
-            plan = Sampling(purpose=Purpose.FINAL)
-            result = context.measurer.sample(entered[key].program, baseline.program, plan, references)
-            if isinstance(result, MeasureFailed):
-                log.warning("finalist %s, process %d: %s", entered[key].config, process, result.reason)
-            else:
-                context.store.add_final(context.row.id, key, process, result)
-    return {key: each for key, each in context.store.finals(context.row.id).items() if key in entered}
+            for key in missing:
+                _measure_one(context, key, programs[key], process, references, baseline)
+
+
+def _measure_one(
+    context: Context, key: str, program: Program, process: int, references: References, baseline: Unfused
+) -> None:
+    context.pause_point()
+    plan = Sampling(purpose=Purpose.FINAL)
+    result = context.measurer.sample(program, baseline.program, plan, references)
+    if isinstance(result, Measurement):
+        context.store.add_final(context.row.id, key, process, result)
+    elif result.outcome not in (Outcome.TOO_NOISY, Outcome.WORKER_DIED):
+        _strike(context, key, f"process {process}: {result.outcome.value}: {result.reason}")
+    else:
+        log.warning("final of %s, process %d: %s", key, process, result.reason)
+
+
+def _strike(context: Context, key: str, why: str) -> None:
+    log.error("%s is struck out of the finals: %s", key, why)
+    context.store.add_rejections(context.row.id, [Rejection(rule=STRUCK_OUT, nodes=(key,), detail=why)])
+
+
+def _struck(context: Context) -> set[str]:
+    """The programs that were struck out, in this session of the job or an earlier one."""
+    return {each.nodes[0] for each in context.store.rejections(context.row.id) if each.rule == STRUCK_OUT}
 
 
 def conclude(
     context: Context,
     entered: Mapping[str, Finalist],
-    measured: Mapping[str, list[Measurement]],
     references: References,
     odd: Odd | None,
     baseline: Unfused,
-) -> Record:
-    """Choose, check the winner's outputs once more in a fresh process, decide, and write the record."""
-    standing = dict(measured)
-    checks: tuple[str, ...] = ()
-    while (chosen := verdict.choose(standing)) is not None:
-        found = check(context, entered[chosen[0]], references, odd)
-        if not isinstance(found, MeasureFailed):
-            checks = found
+    contenders: Sequence[Unfused] = (),
+) -> Record | None:
+    """Choose, check the winner's outputs once more in a fresh process, and decide. None when nothing was measured."""
+    measured = context.store.finals(context.row.id)
+    logs = {
+        key: {process: verdict.process_ratio(each) for process, each in processes.items()}
+        for key, processes in measured.items()
+    }
+    rivals = {each.program.key: each for each in contenders}
+    best, against_best = verdict.contested(
+        {key: each for key, each in logs.items() if key in entered},
+        {key: each for key, each in logs.items() if key in rivals},
+    )
+    least_gain = context.prepared.job.search.least_gain
+    while True:
+        struck = _struck(context)
+        standing = {key: list(each.values()) for key, each in against_best.items() if key not in struck}
+        chosen = verdict.conclude(standing, least_gain)
+        if chosen is None:
+            return None
+        checks = check(context, entered[chosen.key], references, odd)
+        if not isinstance(checks, MeasureFailed):
             break
-        log.error("the winner %s is struck out: %s", entered[chosen[0]].config, found.reason)
-        del standing[chosen[0]]
-    record = _record(context, entered, standing, chosen, checks, baseline)
+        _strike(context, chosen.key, f"the last check: {checks.outcome.value}: {checks.reason}")
+    if best is not None:
+        times = [each.time_us for each in measured[best].values()]
+        baseline = dataclasses.replace(rivals[best], time_us=median(tuple(times)))
+    else:
+        times = [median(each.baseline_us) for each in measured[chosen.key].values()]
+        baseline = dataclasses.replace(baseline, time_us=median(tuple(times)))
+    finalist = entered[chosen.key]
+    text = "\n".join(each.text for each in finalist.program.sources)
+    return dataclasses.replace(
+        _record(context, chosen.verdict, baseline),
+        config=finalist.config,
+        program_key=chosen.key,
+        time_us=median(tuple(each.time_us for each in measured[chosen.key].values())),
+        speedup=chosen.estimate.speedup,
+        ci95=(chosen.estimate.low, chosen.estimate.high),
+        verified=True,
+        checks=checks,
+        source=str(context.store.save_artifact(text.encode(), ".cu")),
+    )
+
+
+def nothing_fused(context: Context, baseline: Unfused) -> Record:
+    """The answer when no candidate came through: `keep` where every one of them was refused before it was built
+    (there is nothing to fuse), else `undecided` (there is no evidence)."""
+    trials = context.store.trials(context.row.id)
+    impossible = all(each.outcome is Outcome.REFUSED for each in trials)
+    return _record(context, Verdict.KEEP if impossible else Verdict.UNDECIDED, baseline)
+
+
+def publish(context: Context, record: Record) -> None:
+    """Write the answer down, and say so."""
     hashes = context.prepared.workload.source_hashes
     context.store.save_record(record, job=context.row.id, source_hashes=hashes)
     context.events.publish(say.RecordChanged(job=context.row.id, record=record))
-    return record
 
 
 def check(
@@ -104,30 +190,32 @@ def check(
     if isinstance(worst, MeasureFailed):
         return worst
     lines = [_line("the job's sizes", worst)]
-    if odd is not None:
+    if odd is not None and isinstance(odd.references, MeasureFailed):
+        lines.append(
+            f"not compared at {_sizes(odd)}: the unfused program does not work there ({odd.references.reason})"
+        )
+    elif odd is not None and isinstance(odd.references, References):
         program = context.emit(odd.analysis, finalist.config)
         if isinstance(program, Program):
             worst = context.measurer.check(program, odd.references)
             if isinstance(worst, MeasureFailed):
                 return worst
-            lines.append(_line(", ".join(f"{name}={value}" for name, value in odd.sizes.items()), worst))
+            lines.append(_line(_sizes(odd), worst))
     return tuple(lines)
+
+
+def _sizes(odd: Odd) -> str:
+    return ", ".join(f"{name}={value}" for name, value in odd.sizes.items())
 
 
 def _line(sizes: str, worst: float) -> str:
     return f"seeds {', '.join(map(str, SEEDS))} at {sizes}: worst error {worst:.3g} of what is allowed"
 
 
-def _record(
-    context: Context,
-    entered: Mapping[str, Finalist],
-    standing: Mapping[str, list[Measurement]],
-    chosen: tuple[str, verdict.Estimate] | None,
-    checks: tuple[str, ...],
-    baseline: Unfused,
-) -> Record:
+def _record(context: Context, decision: Verdict, baseline: Unfused) -> Record:
+    """A record without a winner."""
     workload, device = context.prepared.workload, context.device
-    plain = Record(
+    return Record(
         strategy=workload.strategy,
         workload_name=workload.name,
         workload_key=workload.key,
@@ -135,7 +223,7 @@ def _record(
         device_name=device.name,
         device_key=device.key,
         env_key=device.env_key,
-        verdict=verdict.decide(chosen[1] if chosen else None, context.prepared.job.search.least_gain),
+        verdict=decision,
         config=None,
         program_key=None,
         time_us=None,
@@ -148,21 +236,4 @@ def _record(
         evidence=device.evidence,
         trials=len(context.store.trials(context.row.id)),
         found_at=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    if chosen is None:
-        return plain
-    key, found = chosen
-    finalist = entered[key]
-    text = "\n".join(each.text for each in finalist.program.sources)
-    return dataclasses.replace(
-        plain,
-        config=finalist.config,
-        program_key=key,
-        time_us=median(tuple(each.time_us for each in standing[key])),
-        baseline_us=median(tuple(median(each.baseline_us) for each in standing[key])),
-        speedup=found.speedup,
-        ci95=(found.low, found.high),
-        verified=True,
-        checks=checks,
-        source=str(context.store.save_artifact(text.encode(), ".cu")),
     )

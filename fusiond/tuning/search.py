@@ -122,7 +122,7 @@ def _check(
 ) -> float | MeasureFailed:
     """The worst error over all seeds and sizes. A wrong result is laid at the door of whoever is wrong."""
     worst = context.measurer.check(program, references)
-    if not isinstance(worst, MeasureFailed) and odd is not None:
+    if not isinstance(worst, MeasureFailed) and odd is not None and isinstance(odd.references, References):
         other = context.emit(odd.analysis, config)
         if isinstance(other, Program):
             at_odd = context.measurer.check(other, odd.references)
@@ -137,7 +137,7 @@ def _blame(
 ) -> MeasureFailed:
     """Whether the unfused kernels are wrong at these block shapes too."""
     places = [(context.analysis, references)]
-    if odd is not None:
+    if odd is not None and isinstance(odd.references, References):
         places.append((odd.analysis, odd.references))
     for analysis, truth in places:
         unfused = context.strategy.unfused(analysis, config)

@@ -129,7 +129,10 @@ DOCUMENT: dict[str, Any] = {
             "undecided: the best fused one runs at 1.030x the speed of streams_ab, the fastest unfused way "
             "(95% interval 0.900 to 1.200), too close to call",
         ),
-        ({"verdict": "undecided", "speedup": None, "ci95": None}, "undecided: there is no final measurement"),
+        (
+            {"verdict": "undecided", "speedup": None, "ci95": None},
+            "undecided: no fused one could be measured; use streams_ab, the fastest unfused way",
+        ),
     ],
 )
 def test_verdicts_in_words(changes: dict[str, Any], says: str) -> None:

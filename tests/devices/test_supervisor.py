@@ -18,7 +18,7 @@ import pytest
 from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.protocol import Check, Checked, Reference, Sample
-from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.supervisor import Supervisor, _Tail
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError
 from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
@@ -175,7 +175,7 @@ def test_a_device_that_cannot_be_opened_is_an_error_with_its_reason() -> None:
 def test_a_bundle_that_is_not_there_is_a_failure_with_a_reason(supervisor: Supervisor) -> None:
     found = supervisor.call(Sample(candidate="/nowhere", baseline=None, plan=PLAN), 30)
     assert isinstance(found, MeasureFailed)
-    assert found.outcome is Outcome.CRASHED
+    assert found.outcome is Outcome.LAUNCH_REFUSED
     assert "is no bundle" in found.reason
 
 
@@ -210,7 +210,7 @@ def test_ctrl_c_is_not_for_the_child(supervisor: Supervisor, bundle: Callable[..
 PARENT = """
 import sys
 from fusiond.devices import protocol
-from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.supervisor import Supervisor, _Tail
 from fusiond.devices.timing import Sampling
 from fusiond.model import Purpose
 from fusiond.testing.fakes import FakeProvider
@@ -276,3 +276,15 @@ def test_replies_survive_the_wire(reply: protocol.Reply) -> None:
 def test_what_is_no_reply() -> None:
     with pytest.raises(ValueError, match="not a reply"):
         protocol.decode_reply('{"is": "Other"}')
+
+
+def test_what_a_child_writes_is_kept_to_its_end() -> None:
+    """A kernel that prints for every thread fills neither the disk nor the memory."""
+    read, write = os.pipe()
+    tail = _Tail(os.fdopen(read, "rb"))
+    with os.fdopen(write, "wb") as pipe:
+        for line in range(300_000):
+            pipe.write(b"thread %d says hello\n" % line)
+    text = tail.text()
+    assert len(text) <= 64 << 10
+    assert text.endswith("thread 299999 says hello\n")

@@ -40,7 +40,7 @@ def test_a_file_of_version_1_is_brought_up_to_date_with_all_it_holds(version_1: 
         assert (row.id, row.state, row.trials, row.best_ratio) == ("abcdefgh", JobState.DONE, 1, 2.0)
         assert store.load_job(row.id) == make.job()
         assert store.trials(row.id) == [make.trial(0)]
-        assert store.finals(row.id) == {"program0": [make.measurement(purpose=Purpose.FINAL)]}
+        assert store.finals(row.id) == {"program0": {0: make.measurement(purpose=Purpose.FINAL)}}
         assert [ask.origin for ask in store.asks(row.id)] == ["sampler"]
         assert [each.rule for each in store.rejections(row.id)] == ["shared"]
         device = make.device()

@@ -142,7 +142,7 @@ def test_the_rest_of_a_study(
         shared.add_final(id, "p", process, measurement)
     assert shared.asks(id) == sorted(asks, key=lambda ask: ask.sequence)
     assert shared.rejections(id) == rejections
-    assert shared.finals(id).get("p", []) == finals
+    assert shared.finals(id).get("p", {}) == dict(enumerate(finals))
 
 
 @given(info=nouns(DeviceInfo, env=MAPPINGS["texts"]))

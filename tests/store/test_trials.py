@@ -119,9 +119,9 @@ def test_finals_are_grouped_by_program_in_the_order_of_processes(store: Store, j
         for program in ("p", "q"):
             store.add_final(job, program, process, make.measurement(1.0 + process, purpose=Purpose.FINAL))
     finals = store.finals(job)
-    assert {key: [each.span_us for each in runs] for key, runs in finals.items()} == {
-        "p": [(1.0,), (2.0,), (3.0,)],
-        "q": [(1.0,), (2.0,), (3.0,)],
+    assert {key: {process: each.span_us for process, each in runs.items()} for key, runs in finals.items()} == {
+        "p": {0: (1.0,), 1: (2.0,), 2: (3.0,)},
+        "q": {0: (1.0,), 1: (2.0,), 2: (3.0,)},
     }
     with pytest.raises(StoreError, match="recorded already"):
         store.add_final(job, "p", 0, make.measurement())

@@ -311,6 +311,12 @@ def sound(strategy: str, program: Program) -> Program:
     return program
 
 
+def inspected(strategy: Strategy, provider: DeviceProvider, program: Program, arch: str) -> Rejection | None:
+    """The strategy's last look at what the compiler made of a program that builds; None when it has nothing to say."""
+    texts = {source.name: provider.ptx(source, arch) for source in program.sources}
+    return strategy.inspect(program, {name: text for name, text in texts.items() if text is not None})
+
+
 def emit_bundles(registry: Registry, found: Plan, settings: Mapping[str, str], folder: Path) -> tuple[Path, Path]:
     """Write FOLDER/native (the reference) and FOLDER/candidate (the first seed, or what `settings` say).
 
@@ -330,16 +336,19 @@ def emit_bundles(registry: Registry, found: Plan, settings: Mapping[str, str], f
         binaries = built(registry, found, sound(strategy.name, program))
         if isinstance(binaries, BuildFailed):
             raise DeviceError(f"{program.name} does not build for {found.device}: {binaries.reason}")
+        if binaries and program is candidate:
+            refusal = inspected(strategy, _compiling(registry, found), program, found.target.arch)
+            if refusal is not None:
+                raise RequestError(f"{config} is refused: {refusal.detail} ({refusal.rule})", where="--emit")
         write_bundle(path, program, binaries)
     return paths
 
 
 def built(registry: Registry, found: Plan, program: Program) -> dict[str, Path] | BuildFailed:
-    """The binaries of a program for the plan's target; none where no compiler for it is there."""
-    kind = "cuda" if found.target.arch.startswith("sm_") else found.device.partition(":")[0]
-    provider = registry.providers.get(kind)
-    if provider is None:
+    """The binaries of a program for the plan's target; none for a GPU where nvcc is not installed."""
+    if found.target.arch.startswith("sm_") and nvcc.missing():
         return {}
+    provider = _compiling(registry, found)
     binaries = {}
     for source in program.sources:
         binary = provider.build(source, found.target.arch)
@@ -347,3 +356,9 @@ def built(registry: Registry, found: Plan, program: Program) -> dict[str, Path] 
             return binary
         binaries[source.name] = binary.path
     return binaries
+
+
+def _compiling(registry: Registry, found: Plan) -> DeviceProvider:
+    """Who builds for the plan's target."""
+    kind = "cuda" if found.target.arch.startswith("sm_") else found.device
+    return registry.provider(kind, where="--arch")

@@ -143,6 +143,11 @@ class Strategy(Protocol):
         """The config with its labels replaced by what they come to (`cap=paper` -> `cap=40`), for people."""
         ...
 
+    def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
+        """A last look at what the compiler made of an emitted program: source name -> PTX, where the device has such a
+        thing. A Rejection when it is not what was meant (the fused block's own barrier in a part of it, say)."""
+        ...
+
     def unfused(self, analysis: Analysis, config: Config) -> Program | None:
         """The unfused kernels at the block shapes of this config: tells a wrong fusion from a kernel that is wrong
         at these shapes by itself. None when a config has no such thing."""
@@ -170,6 +175,9 @@ class StrategyBase:
 
     def resolved(self, analysis: Analysis, config: Config) -> Config:
         return config
+
+    def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
+        return None
 
     def unfused(self, analysis: Analysis, config: Config) -> Program | None:
         return None

@@ -94,6 +94,7 @@ def test_native_against_native_is_kept(store: Store, fakes: Registry) -> None:
         ("refuse", Outcome.LAUNCH_REFUSED),
         ("nobuild", Outcome.BUILD_FAILED),
         ("rejected", Outcome.REFUSED),
+        ("leaks", Outcome.REFUSED),
     ],
 )
 def test_a_bad_candidate_is_an_outcome_and_the_job_goes_on(

@@ -127,6 +127,10 @@ class DeviceProvider(Protocol):
         """Build one source; answered from the cache where it was built before. Safe to call from several threads."""
         ...
 
+    def ptx(self, source: Source, arch: str) -> str | None:
+        """The PTX of a source that builds, for a last look at it; None where there is no such thing."""
+        ...
+
     def facts(self, arch: str) -> Facts:
         """Compile facts for one architecture; a function that answers None where no compiler is there."""
         ...

@@ -4,7 +4,7 @@ never on times of the cpu device.
 A source of the fake device is a text of directives, one a line:
 
     cost_us 12.5        what one launch takes
-    fault wrong         wrong | crash | hang | die | refuse | nobuild | late (wrong on the second seed only)
+    fault wrong         wrong | crash | hang | die | refuse | nobuild | late (wrong on the second seed only) | leaks
 
 Its outputs depend on nothing but buffer and seed, so every program is right unless its fault says otherwise.
 """
@@ -88,6 +88,9 @@ class FakeProvider:
         if not path.exists():
             path.write_text(source.text)
         return Binary(source=source.name, path=path)
+
+    def ptx(self, source: Source, arch: str) -> str | None:
+        return source.text
 
     def facts(self, arch: str) -> Facts:
         return lambda source: None
@@ -248,6 +251,11 @@ class ToyStrategy(StrategyBase):
         if fault == "rejected":
             return Rejection(rule="toy", nodes=("x", "y"), detail=f"{x},{y} is not allowed")
         return self._program(analysis, 10 + (x - 3) ** 2 + (y - 5) ** 2 / 4, fault)
+
+    def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
+        if any(_directives(text).get("fault") == "leaks" for text in ptx.values()):
+            return Rejection(rule="leak", nodes=("toy",), detail="the compiled program is not what was meant")
+        return None
 
     def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
         return {"n": 61}

@@ -12,7 +12,7 @@ from fusiond.devices.timing import Sampling
 from fusiond.errors import StoreError
 from fusiond.measuring import References
 from fusiond.model import Ask, Config, MeasureFailed, Measurement, Outcome, Purpose, Rejection, Trial
-from fusiond.planning import refused_seeds
+from fusiond.planning import inspected, refused_seeds
 from fusiond.program import Program
 from fusiond.study import Study, check_seeds
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
@@ -108,6 +108,12 @@ def _trial(
             measurement=known.measurement,
             worst_error=known.worst_error,
         )
+    built = context.measurer.bundle(program)
+    if isinstance(built, MeasureFailed):
+        return dataclasses.replace(plain, outcome=built.outcome, reason=built.reason)
+    refusal = inspected(context.strategy, context.provider, program, context.device.arch)
+    if refusal is not None:
+        return dataclasses.replace(plain, outcome=Outcome.REFUSED, reason=f"{refusal.rule}: {refusal.detail}")
     worst = _check(context, program, ask.config, references, odd)
     if isinstance(worst, MeasureFailed):
         return dataclasses.replace(plain, outcome=worst.outcome, reason=worst.reason)

@@ -67,6 +67,9 @@ class CpuProvider:
         path = gxx.build(source)
         return path if isinstance(path, BuildFailed) else Binary(source=source.name, path=path)
 
+    def ptx(self, source: Source, arch: str) -> str | None:
+        return None
+
     def facts(self, arch: str) -> Facts:
         return _no_facts
 

@@ -95,6 +95,12 @@ class CudaProvider:
         built = nvcc.build(source, arch)
         return built if isinstance(built, BuildFailed) else Binary(source=source.name, path=built.path)
 
+    def ptx(self, source: Source, arch: str) -> str | None:
+        if source.kind is SourceKind.HOST:
+            return None
+        text = nvcc.ptx(source, arch)
+        return None if isinstance(text, BuildFailed) else text
+
     def facts(self, arch: str) -> Facts:
         return nvcc.NvccFacts(arch)
 

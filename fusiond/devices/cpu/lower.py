@@ -3,6 +3,7 @@
 Nearly everything is left to the header; only what no header can express is edited, and lines keep their numbers:
 
     extern __shared__ float s[];               float* const s = reinterpret_cast<float*>(::fusiond_dynamic_shared);
+    extern __shared__ float t[][33];           float (* const t)[33] = reinterpret_cast<float (*)[33]>(...);
     static __shared__ int n;                   __shared__ int n;
     __noinline__                               FUSIOND_NOINLINE
     #include <cuda_runtime.h>                  (dropped: the header stands in for it)
@@ -171,13 +172,25 @@ class _Lowering:
         following = [self._tokens[i].text for i in brackets]
         if name <= 0 or declaration[name].kind != "word" or following[:2] != ["[", "]"]:
             raise self._error(first, "an extern __shared__ variable must be an array of unknown length: T name[]")
-        if following[2:] == ["["]:
-            raise self._error(first, "an extern __shared__ array of more than one dimension cannot become a pointer")
-        if following[2:] == [","]:
+        end = brackets[1] + 1
+        extents = ""  # of all dimensions but the first
+        while self._mark_at(end) == "[":
+            behind = self._behind(end, "[", "]")
+            extents += "".join(token.text if token.kind != "blank" else " " for token in self._tokens[end:behind])
+            end = behind
+        if self._mark_at(end) == ",":
             raise self._error(first, "declare one extern __shared__ array a statement")
         kind = " ".join("".join(token.text if token.kind != "blank" else " " for token in declaration[:name]).split())
-        text = f"{kind}* const {declaration[name].text} = reinterpret_cast<{kind}*>(::fusiond_dynamic_shared)"
-        return text, brackets[1] + 1
+        pointer = f"{kind} (*)" if extents else f"{kind}*"
+        declared = (
+            f"{kind} (* const {declaration[name].text})" if extents else f"{kind}* const {declaration[name].text}"
+        )
+        extents = " ".join(extents.split())
+        return f"{declared}{extents} = reinterpret_cast<{pointer}{extents}>(::fusiond_dynamic_shared)", end
+
+    def _mark_at(self, at: int) -> str:
+        """The first significant token from `at` on."""
+        return next((token.text for token in self._tokens[at:] if token.kind != "blank"), "")
 
     def _assembly(self, at: int) -> tuple[str, int]:
         """A literal `bar.sync` as a call; any other assembly is refused."""
@@ -197,9 +210,12 @@ class _Lowering:
 
     def _behind_parentheses(self, at: int) -> int:
         """The position behind the balanced parentheses that open after `at`."""
+        return self._behind(at + 1, "(", ")")
+
+    def _behind(self, at: int, opening: str, closing: str) -> int:
         depth = 0
-        for end in range(at + 1, len(self._tokens)):
-            depth += {"(": 1, ")": -1}.get(self._tokens[end].text, 0)
+        for end in range(at, len(self._tokens)):
+            depth += {opening: 1, closing: -1}.get(self._tokens[end].text, 0)
             if depth == 0 and self._tokens[end].kind != "blank":
                 return end + 1
         return len(self._tokens)

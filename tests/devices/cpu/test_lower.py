@@ -26,6 +26,10 @@ ARENA = "(::fusiond_dynamic_shared)"
         ("extern __shared__ alignas(8) T /* x */ t[];", f"T* const t = reinterpret_cast<T*>{ARENA};"),
         ("extern __shared__ float* p[];", f"float** const p = reinterpret_cast<float**>{ARENA};"),
         ("#define S(T) extern __shared__ T s[]\n", f"#define S(T) T* const s = reinterpret_cast<T*>{ARENA}\n"),
+        (
+            "extern __shared__ float t[][W + 1]/* */[ 3 ];",
+            "float (* const t)[W + 1] [ 3 ] = reinterpret_cast<float (*)[W + 1] [ 3 ]>(::fusiond_dynamic_shared);",
+        ),
         ("extern __shared__ int\n\na[];\nx", f"int* const a = reinterpret_cast<int*>{ARENA}\n\n;\nx"),
         ("static __shared__ int a;", " __shared__ int a;"),
         ("__shared__ volatile static int b[3];", "__shared__ volatile  int b[3];"),
@@ -52,7 +56,7 @@ def test_edits(text: str, lowered: str) -> None:
         '#include "mine.h"\n#include <cmath>\n',
         '#ifdef __CUDACC__\n#define B(id) asm volatile("bar.sync " #id)\nk<<<1, 2>>>();\n#endif\n',
         "#if defined(__CUDA_ARCH__)\n#include <cub/cub.cuh>\n#endif\n",
-        "#if 0\nextern __shared__ int a[][2];\n#endif\n",
+        "#if 0\nextern __shared__ int a;\n#endif\n",
         "#error don't\n",
         "a << b; a < b; x = c<d<e>>::f;",
     ],
@@ -64,7 +68,7 @@ def test_left_alone(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\nextern __shared__ float s[][4];", "line 2: an extern __shared__ array of more than one dimension"),
+        ("\nextern __shared__ float s[][4], t[];", "line 2: declare one extern __shared__ array a statement"),
         ("extern __shared__ float s;", "line 1: an extern __shared__ variable must be an array of unknown length"),
         ("extern __shared__ int a[4];", "line 1: an extern __shared__ variable must be an array of unknown length"),
         ("extern __shared__ int a[], b[];", "line 1: declare one extern __shared__ array a statement"),

@@ -33,6 +33,7 @@ KERNELS = Path(__file__).parent / "kernels"
 FEATURES = {
     **{name: name for name in ("indices", "order", "affine", "block_sum", "reducing_barriers", "votes", "converge")},
     **{name: name for name in ("atomics", "bits", "real", "stale", "overrun", "groups", "last_block", "fused")},
+    "partial_reductions": "partial_reductions",
     "stencil": "stencil<int, 3>",
     "shuffle_i32": "shuffles<int>",
     "shuffle_f64": "shuffles<double>",
@@ -239,6 +240,17 @@ def test_reducing_barriers_ask_the_live_threads(runtime: Runtime, features: Modu
         asked = values[live]
         assert (out[live] == np.count_nonzero(asked) + 10000 * asked.all() + 100000 * asked.any()).all()
         assert (out[~live] == -1).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_partial_barriers_reduce_over_their_own_threads(runtime: Runtime, features: Module, seed: int) -> None:
+    """Threads that are done early keep voting, so that those still at work find their barriers complete."""
+    values = (np.arange(192) % 7 == 0).astype(np.int32)
+    values[96:] *= np.arange(96) < 3
+    out = np.full(192, -1, np.int32)
+    run(runtime, features, "partial_reductions", line(1, 192, seed=seed), [values, out])
+    counted = np.repeat([values[:96].sum(), values[96:].sum()], 96)
+    np.testing.assert_array_equal(out, counted + 1000 * (counted > 0))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

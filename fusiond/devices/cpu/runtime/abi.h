@@ -101,6 +101,8 @@ __attribute__((visibility("default"))) int32_t fusiond_run(const fusiond_launch*
 // What kernels call. A collective is one of the warp operations listed in collectives.def.
 __attribute__((visibility("default"))) void fusiond_barrier(uint32_t id, uint32_t count);
 __attribute__((visibility("default"))) uint32_t fusiond_barrier_reduce(uint32_t kind, uint32_t predicate);
+__attribute__((visibility("default"))) uint32_t fusiond_counted_barrier_reduce(uint32_t kind, uint32_t id, uint32_t count,
+                                                                               uint32_t predicate);
 __attribute__((visibility("default"))) uint64_t fusiond_collective(uint32_t kind, uint32_t mask, uint64_t value,
                                                                    uint32_t operand, uint32_t width,
                                                                    uint64_t poison);

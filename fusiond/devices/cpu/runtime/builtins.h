@@ -67,6 +67,9 @@ inline int __syncthreads_or(int predicate) { return (int)::fusiond_barrier_reduc
 
 // `bar.sync id, threads`. In CUDA: asm volatile("bar.sync id, threads;" ::: "memory").
 #define FUSIOND_BARRIER(id, threads) ::fusiond_barrier((id), (threads))
+// `bar.red` over `threads` threads, as an expression; `kind` is COUNT, AND or OR.
+#define FUSIOND_BARRIER_REDUCE(kind, id, threads, predicate) \
+    ((int)::fusiond_counted_barrier_reduce(FUSIOND_BARRIER_##kind, (id), (threads), (predicate) != 0))
 
 inline void __threadfence() { ::fusiond_fence(); }
 inline void __threadfence_block() { ::fusiond_fence(); }

@@ -69,6 +69,19 @@ __global__ void reducing_barriers(const int* in, int* out) {
     out[threadIdx.x] = __syncthreads_count(p) + 10000 * __syncthreads_and(p) + 100000 * __syncthreads_or(p);
 }
 
+// Two halves of a block, each with reductions of its own; a warp that returns early goes on voting until all have.
+__global__ void partial_reductions(const int* in, int* out) {
+    const unsigned half = blockDim.x / 2, side = threadIdx.x / half;
+    const int p = in[threadIdx.x];
+    const int counted = side ? FUSIOND_BARRIER_REDUCE(COUNT, 2, 96, p) : FUSIOND_BARRIER_REDUCE(COUNT, 1, 96, p);
+    const int any = side ? FUSIOND_BARRIER_REDUCE(OR, 2, 96, p) : FUSIOND_BARRIER_REDUCE(OR, 1, 96, p);
+    const unsigned me = threadIdx.x % half;
+    for (unsigned round = 0; round < (me < 32 ? 1 : me % 32); ++round)
+        side ? FUSIOND_BARRIER_REDUCE(AND, 2, 96, false) : FUSIOND_BARRIER_REDUCE(AND, 1, 96, false);
+    out[threadIdx.x] = counted + 1000 * any;
+    while (!(side ? FUSIOND_BARRIER_REDUCE(AND, 2, 96, true) : FUSIOND_BARRIER_REDUCE(AND, 1, 96, true))) {}
+}
+
 // kind: 0 shfl, 1 up, 2 down, 3 xor. Lanes outside the mask do not call.
 template <class T> __global__ void shuffles(int kind, unsigned mask, int width, const int* operand, const T* in, T* out) {
     const unsigned lane = threadIdx.x % 32;

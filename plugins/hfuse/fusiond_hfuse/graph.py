@@ -1,11 +1,11 @@
 """The nouns of horizontal fusion.
 
-    Pair    :=  Slot a, Slot b, granularity          two kernels that share nothing
-    Slot    :=  letter, Kernel, sizes                a kernel may stand in both slots
+    Group   :=  Slot+, granularity                   kernels that share nothing; two of them are a pair
+    Slot    :=  letter, Kernel, sizes                a kernel may stand in several slots
     Kernel  :=  Unit, entry, Parameter*, Argument*, Block, grid, shared
     Unit    :=  the text of one .cu with the user's own headers put in their places
-    Side    :=  Slot, block shape, first thread      a slot inside one fused block
-    Plan    :=  kind (horizontal | vertical), Side, Side in the order of their threads
+    Side    :=  Slot, block shape, first thread      a slot inside one fused launch
+    Plan    :=  kind, level, assign, map, Side+ in the order of their threads, or of their blocks
 
 Everything here is frozen; the functions that make and use these values are in the files named after the verbs.
 """
@@ -20,7 +20,7 @@ from fusiond.model import Rejection
 from fusiond.program import Buffer, Dim3
 
 WARP = 32
-SLOTS = ("a", "b")
+SLOTS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,17 +166,36 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    slots: tuple[Slot, Slot]
+class Group:
+    """Kernels that may become one launch. Slots are in the order of their letters, which need not be the first ones: a
+    group may be part of a larger one."""
+
+    slots: tuple[Slot, ...]
     granularity: int
 
     def slot(self, letter: str) -> Slot:
-        return self.slots[SLOTS.index(letter)]
+        """The slot of that letter; KeyError when there is none."""
+        for each in self.slots:
+            if each.letter == letter:
+                return each
+        raise KeyError(letter)
+
+    def among(self, letters: str) -> Group:
+        """The group of some of the slots, in the order of their letters."""
+        return Group(slots=tuple(each for each in self.slots if each.letter in letters), granularity=self.granularity)
+
+    @property
+    def letters(self) -> str:
+        return "".join(each.letter for each in self.slots)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.kernel.name for each in self.slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A slot inside a fused block: which threads run it, and as what block shape."""
+    """A slot inside a fused launch: which threads run it, and as what block shape."""
 
     slot: Slot
     shape: Dim3
@@ -192,16 +211,32 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How two kernels share a block. `sides` are in the order of their threads, or of their work when vertical."""
+    """How several kernels share a launch. `sides` are in the order of their threads; at block level in the order of
+    their blocks, and when vertical in the order of their work."""
 
     kind: str
-    """`horizontal` (each side has threads of its own) or `vertical` (all threads do one side, then the other)."""
-    sides: tuple[Side, Side]
+    """`horizontal` (each side has threads of its own) or `vertical` (all threads do one side after the other)."""
+    level: str = "warp"
+    """When horizontal: `warp` (the sides lie beside each other in every block) or `block` (each block is of one
+    side)."""
+    assign: str = ""
+    """At block level, which block is whose: `sequential`, `interleaved` or `ticket`."""
+    map: str = "pad"
+    """At warp level, what a side does that has another number of blocks than the launch: `pad` (the launch has as many
+    as the longest side, shorter ones sit some out) or `stride` (each side loops over its blocks)."""
+    blocks: int = 0
+    """The launch's number of blocks when strided."""
+    sides: tuple[Side, ...]
 
     @property
     def threads(self) -> int:
+        """Of the fused block."""
         counts = [side.threads for side in self.sides]
-        return max(counts) if self.kind == "vertical" else sum(counts)
+        return sum(counts) if self.kind == "horizontal" and self.level == "warp" else max(counts)
+
+    @property
+    def by_letter(self) -> tuple[Side, ...]:
+        return tuple(sorted(self.sides, key=lambda side: side.slot.letter))
 
     def side(self, letter: str) -> Side:
         return next(side for side in self.sides if side.slot.letter == letter)

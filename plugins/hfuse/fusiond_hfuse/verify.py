@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from fusiond.program import Launch, Program, Scalar
+from fusiond.program import Argument, FillStep, Launch, Pointer, Program, Scalar
 from fusiond_hfuse import fuse
-from fusiond_hfuse.graph import WARP, Plan
+from fusiond_hfuse.graph import WARP, Plan, Shape
 from fusiond_hfuse.kernel import shape_of
-
-BARRIER_IDS = 16
+from fusiond_hfuse.partition import BARRIER_IDS
 
 
 def problems(plan: Plan, program: Program) -> tuple[str, ...]:
@@ -17,10 +17,13 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
 
     - whole warps: a side's threads are a multiple of 32, so that no warp serves two kernels and barrier counts are
       legal;
-    - partition: the sides' threads lie end to end and fill the block (vertical: both are the whole block);
-    - barriers: each side has an id of its own from 1 to 15; 0 stays with the hardware's whole-block barrier;
-    - coverage: the grid has as many blocks as the kernel that has more of them;
-    - arena: slot b's part begins behind slot a's, aligned, and both fit;
+    - partition: the sides' threads lie end to end and fill the block (vertical: all are the whole block; block level:
+      the block is as large as the largest);
+    - barriers: sides that share a block have an id each, from 1 to 15; 0 stays with the hardware's whole-block barrier;
+    - coverage: the grid has as many blocks as the kernel that has most of them; at block level as many as all together;
+      strided, as many as the kernel is told;
+    - arena: the parts begin behind each other, aligned, and all fit;
+    - tickets: the counter is zeroed, counted and on the same stream, before the launch that is handed it;
     - arguments: as many as the fused kernel has parameters.
     """
     found = []
@@ -29,43 +32,81 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
             found.append(f"side {side.slot.letter} has {side.threads} threads, which are no whole warps")
         if not 1 <= side.barrier < BARRIER_IDS:
             found.append(f"side {side.slot.letter} has the barrier {side.barrier}")
-    first, second = plan.sides
-    if first.barrier == second.barrier:
-        found.append(f"both sides have the barrier {first.barrier}")
-    if plan.kind == "horizontal":
-        if first.first != 0 or second.first != first.threads:
-            found.append("the sides' threads do not lie end to end")
-    elif first.threads != second.threads or first.first or second.first:
-        found.append("a vertical plan has two block sizes")
-    (launch,) = program.steps
+    found += _partition_problems(plan)
+    launch = program.steps[-1]
     assert isinstance(launch, Launch)
     if launch.block != (plan.threads, 1, 1):
         found.append(f"a block of {launch.block} for {plan.threads} threads")
     shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
-    blocks = max(shape.blocks for shape in shapes.values())
+    counts = [shape.blocks for shape in shapes.values()]
+    blocks = sum(counts) if plan.level == "block" else max(counts)
+    if plan.map == "stride":
+        blocks = plan.blocks
     if launch.grid != (blocks, 1, 1):
         found.append(f"a grid of {launch.grid} for {blocks} blocks")
-    wanted = sum(len(side.slot.kernel.arguments) + len(fuse.grid_axes(side.slot)) for side in plan.sides)
-    wanted += fuse.uses_offset(plan)
+    offsets = fuse.offset_letters(plan)
+    behind = len(offsets) + (plan.map == "stride") + (plan.assign == "ticket")
+    wanted = sum(len(side.slot.kernel.arguments) + len(fuse.grid_axes(side.slot)) for side in plan.sides) + behind
     if len(launch.arguments) != wanted:
-        found.append(f"{len(launch.arguments)} arguments for {wanted} parameters")
-    elif fuse.uses_offset(plan):
-        found += _arena_problems(launch, shapes["a"].shared_bytes, shapes["b"].shared_bytes)
+        return (*found, f"{len(launch.arguments)} arguments for {wanted} parameters")
+    hidden = list(launch.arguments[wanted - behind :])
+    found += _arena_problems(plan, launch.shared_bytes, shapes, dict(zip(offsets, hidden, strict=False)))
+    if plan.map == "stride" and hidden[len(offsets)] != Scalar(dtype="uint32", value=blocks):
+        found.append(f"the kernel is told {hidden[len(offsets)]} for {blocks} blocks")
+    found += _ticket_problems(plan, program, launch)
     return tuple(found)
 
 
-def _arena_problems(launch: Launch, a_bytes: int, b_bytes: int) -> list[str]:
-    offset = launch.arguments[-1]
-    if not isinstance(offset, Scalar) or not isinstance(offset.value, int):
-        return ["the last argument is no offset into the arena"]
+def _partition_problems(plan: Plan) -> list[str]:
     found = []
-    if offset.value < a_bytes:
-        found.append(f"slot b's shared memory begins at {offset.value}, inside slot a's {a_bytes} bytes")
-    if offset.value % fuse.ARENA_ALIGNMENT:
-        found.append(f"slot b's shared memory begins at {offset.value}, which is not aligned")
-    if launch.shared_bytes < offset.value + b_bytes:
-        found.append(f"{launch.shared_bytes} bytes of shared memory, and slot b's end at {offset.value + b_bytes}")
+    if plan.level == "warp" and len({side.barrier for side in plan.sides}) < len(plan.sides):
+        found.append(f"sides of one block share a barrier: {[side.barrier for side in plan.sides]}")
+    beside = plan.kind == "horizontal" and plan.level == "warp"
+    end = 0
+    for side in plan.sides:
+        if side.first != end:
+            found.append(f"side {side.slot.letter}'s threads begin at {side.first}, not at {end}")
+        end += side.threads if beside else 0
+    if plan.kind == "vertical" and len({side.threads for side in plan.sides}) > 1:
+        found.append("a vertical plan has several block sizes")
     return found
+
+
+def _arena_problems(
+    plan: Plan, shared_bytes: int, shapes: Mapping[str, Shape], offsets: Mapping[str, Argument]
+) -> list[str]:
+    found = []
+    end = 0
+    for side in plan.by_letter:
+        letter = side.slot.letter
+        if not side.slot.kernel.parsed.uses_dynamic_shared:
+            continue
+        offset = offsets.get(letter, Scalar(dtype="uint32", value=0))
+        if not isinstance(offset, Scalar) or not isinstance(offset.value, int):
+            found.append(f"slot {letter}'s offset is {offset}, which is none into the arena")
+            continue
+        if letter in offsets and offset.value < end:
+            found.append(f"slot {letter}'s shared memory begins at {offset.value}, inside another's that ends at {end}")
+        if offset.value % fuse.ARENA_ALIGNMENT:
+            found.append(f"slot {letter}'s shared memory begins at {offset.value}, which is not aligned")
+        end = offset.value + shapes[letter].shared_bytes
+        if shared_bytes < end:
+            found.append(f"{shared_bytes} bytes of shared memory, and slot {letter}'s end at {end}")
+    return found
+
+
+def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
+    if plan.assign != "ticket":
+        return [] if len(program.steps) == 1 else [f"{len(program.steps)} steps for one launch"]
+    tickets = launch.arguments[-1]
+    if not isinstance(tickets, Pointer):
+        return ["the last argument is no counter"]
+    first = program.steps[0]
+    if not isinstance(first, FillStep) or (first.buffer, first.byte) != (tickets.buffer, 0):
+        return ["the counter is not zeroed before the launch"]
+    if not first.counted or first.stream != launch.stream:
+        return ["zeroing the counter is not counted, or on another stream"]
+    return []
 
 
 _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)

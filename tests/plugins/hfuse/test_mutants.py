@@ -94,7 +94,7 @@ def test_a_wrong_offset_is_noticed(runner, strategy, pair, offset):
     mutant = with_offset(program, offset)
     if offset != 72:  # every byte of b's part still lies behind a's, so that only the check of the plan sees it
         assert killed(runner, mutant, strategy.unfused(analysis, CONFIG))
-    assert verify.problems(partition.plan(analysis.payload.pair, CONFIG), mutant)
+    assert verify.problems(partition.plan(analysis.payload.group, CONFIG), mutant)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_wrong_offset_is_noticed(runner, strategy, pair, offset):
 )
 def test_a_wrong_launch_breaks_an_invariant(strategy, pair, change):
     analysis, program = pair
-    plan = partition.plan(analysis.payload.pair, CONFIG)
+    plan = partition.plan(analysis.payload.group, CONFIG)
     assert verify.problems(plan, program) == ()
     assert verify.problems(plan, with_launch(program, **change))
 

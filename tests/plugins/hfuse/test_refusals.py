@@ -179,8 +179,9 @@ def test_a_kernel_that_does_not_build(analyse):
 @pytest.mark.parametrize(
     ("job", "problem"),
     [
-        ("pair: [hist]", "job.yaml:2: pair: this version pairs two kernels; here are 1"),
-        ("kernels: [hist, hist, maxpool]", "job.yaml:2: kernels: this version pairs two kernels; here are 3"),
+        ("pair: [hist]", "job.yaml:2: pair: a pair is two kernels; here are 1"),
+        ("pair: [hist, hist, maxpool]", "here are 3; more go under 'kernels'"),
+        ("kernels: [hist]", "job.yaml:2: kernels: wanted are 2 to 26 kernels; here are 1"),
         ("pair: [hist, 3]", "job.yaml:2: pair: wanted is a list of two names"),
         ("pair: hist", "job.yaml:2: pair: wanted is a list of two names"),
         ("pair: [hist, maxpol]", "job.yaml:2: pair: unknown kernel 'maxpol'; did you mean 'maxpool'?"),

@@ -164,9 +164,9 @@ def fused_source(group: Group, plan: Plan, cap: int | None, version: int) -> Sou
     )
 
 
-def aligned(shared_bytes: int) -> int:
+def aligned(plan: Plan, shared_bytes: int) -> int:
     """Where the next part of the arena may begin."""
-    return -(-shared_bytes // fuse.ARENA_ALIGNMENT) * fuse.ARENA_ALIGNMENT
+    return -(-shared_bytes // fuse.alignment(plan)) * fuse.alignment(plan)
 
 
 def arena_places(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
@@ -178,8 +178,8 @@ def arena_places(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
     end = 0
     for side in plan.by_letter:
         if side.slot.kernel.parsed.uses_dynamic_shared:
-            places[side.slot.letter] = 0 if plan.level == "block" else aligned(end)
-            end = aligned(end) + shapes[side.slot.letter].shared_bytes
+            places[side.slot.letter] = 0 if plan.level == "block" else aligned(plan, end)
+            end = aligned(plan, end) + shapes[side.slot.letter].shared_bytes
     return places
 
 

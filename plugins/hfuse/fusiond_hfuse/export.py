@@ -172,7 +172,7 @@ def _shape_in_c(group: Group, plan: Plan) -> Iterator[str]:
         yield "    long long end = 0;"
         for letter in dynamic:
             if letter in fuse.offset_letters(plan):
-                yield f"    end = ceil_div(end, {fuse.ARENA_ALIGNMENT}) * {fuse.ARENA_ALIGNMENT};"
+                yield f"    end = ceil_div(end, {fuse.alignment(plan)}) * {fuse.alignment(plan)};"
                 yield f"    found.fusiond_{letter}_shared = static_cast<unsigned int>(end);"
             yield f"    end += {letter}_shared;"
         yield "    found.shared_bytes = static_cast<unsigned int>(end);"
@@ -274,7 +274,7 @@ def _argument_texts(group: Group, plan: Plan) -> Iterator[str]:
         for axis, length in zip(fuse.grid_axes(slot), slot.kernel.grid, strict=True):
             yield f"unsigned int fusiond_{slot.letter}_grid_{axis} = {length.text}"
     for letter in fuse.offset_letters(plan):
-        yield f"unsigned int fusiond_{letter}_shared, behind what comes before, rounded up to {fuse.ARENA_ALIGNMENT}"
+        yield f"unsigned int fusiond_{letter}_shared, behind what comes before, rounded up to {fuse.alignment(plan)}"
     if plan.map == "stride":
         yield "unsigned int fusiond_blocks = the grid"
     if plan.assign == "ticket":
@@ -383,7 +383,7 @@ def _shape_function(group: Group, plan: Plan) -> Iterator[str]:
             if not side.slot.kernel.parsed.uses_dynamic_shared:
                 continue
             if letter in fuse.offset_letters(plan):
-                yield f"    shared = _ceil_div(shared, {fuse.ARENA_ALIGNMENT}) * {fuse.ARENA_ALIGNMENT}"
+                yield f"    shared = _ceil_div(shared, {fuse.alignment(plan)}) * {fuse.alignment(plan)}"
                 yield "    hidden.append(shared)"
             yield f"    shared += {letter}_shared"
     counts = ", ".join(f"{letter}_blocks" for letter in letters)

@@ -24,32 +24,49 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fusiond.program import DTYPES, Dim3
+from fusiond.program import Dim3
+from fusiond_hfuse import groups, shadows
 from fusiond_hfuse.barriers import FIRST_ID
 from fusiond_hfuse.graph import Argument, Kernel, Parameter, Plan, Side, Slot
-from fusiond_hfuse.includes import HOISTED, without_comments
+from fusiond_hfuse.includes import GROUPS, HOISTED, without_comments
 from fusiond_hfuse.kernel import define_values
-from fusiond_hfuse.shadows import PASSED, SHADOWED, SHADOWS, SHARED
+from fusiond_hfuse.shadows import PASSED, SHADOWS, SHARED
 
 ARENA = "fusiond_arena"
-ARENA_ALIGNMENT = 16
 TICKET_BARRIER = FIRST_ID + 1
 """Of the whole fused block, before it is known whose it is."""
 
-_PRELUDE = f"""\
+_PRELUDE = """\
 // A barrier over `threads` threads of the block (a multiple of 32), under one of the hardware's sixteen ids.
 #if defined(__CUDACC__) && !defined(FUSIOND_BARRIER)
 #define FUSIOND_BARRIER(id, threads) asm volatile("bar.sync %0, %1;" : : "n"(id), "n"(threads) : "memory")
 #endif
-
-// What the two kernels see instead of the built-in variables and the block's barrier.
-#define {SHADOWS} \\
-    const uint3 threadIdx, const uint3 blockIdx, const dim3 blockDim, const dim3 gridDim, \\
-    const fusiond_barrier __syncthreads, void* const {SHARED}
 """
 
-_HAND_ON = f"""\
-#define {PASSED} {", ".join(SHADOWED)}, {SHARED}
+_REDUCE = """\
+// The same, and what all its threads say of `predicate`: how many say yes (COUNT), whether all do (AND), or any (OR).
+// AND is not `.aligned`: threads of one warp may come to it at different places.
+#if defined(__CUDACC__) && !defined(FUSIOND_BARRIER_REDUCE)
+#define FUSIOND_BARRIER_REDUCE(kind, id, threads, predicate) fusiond_reduce_##kind<id, threads>((predicate) != 0)
+template <int Id, int Threads> __device__ __forceinline__ int fusiond_reduce_COUNT(int predicate) {
+    int all;
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; bar.red.popc.u32 %0, %2, %3, p; }"
+                 : "=r"(all) : "r"(predicate), "n"(Id), "n"(Threads) : "memory");
+    return all;
+}
+template <int Id, int Threads> __device__ __forceinline__ int fusiond_reduce_AND(int predicate) {
+    int all;
+    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %1, 0; barrier.red.and.pred q, %2, %3, p; selp.s32 %0, 1, 0, q; }"
+                 : "=r"(all) : "r"(predicate), "n"(Id), "n"(Threads) : "memory");
+    return all;
+}
+template <int Id, int Threads> __device__ __forceinline__ int fusiond_reduce_OR(int predicate) {
+    int all;
+    asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %1, 0; bar.red.or.pred q, %2, %3, p; selp.s32 %0, 1, 0, q; }"
+                 : "=r"(all) : "r"(predicate), "n"(Id), "n"(Threads) : "memory");
+    return all;
+}
+#endif
 """
 
 _UNUSED = """\
@@ -57,23 +74,6 @@ _UNUSED = """\
 #ifdef __CUDACC__
 #pragma nv_diag_suppress 177
 #endif
-"""
-
-_POISON = """\
-// Whatever is not shadowed must not compile: a helper that reads the fused block's index would be wrong.
-struct fusiond_leak;
-extern fusiond_leak threadIdx, blockIdx, blockDim, gridDim;
-void __syncthreads() = delete;
-"""
-
-_CAST = """\
-// `long` and `long long` are two types of one size: a pointer that becomes what the kernel asks for.
-struct fusiond_pointer {
-    const void* address;
-    template <class T> __device__ __forceinline__ operator T*() const {
-        return static_cast<T*>(const_cast<void*>(address));
-    }
-};
 """
 
 
@@ -90,15 +90,27 @@ def write(plan: Plan, version: int) -> str:
     if headers:
         parts.append("".join(f"#include <{name}>\n" for name in dict.fromkeys(headers)))
     hands_on = any(PASSED in edit.text for side in plan.sides for edit in side.slot.kernel.parsed.edits)
-    parts.append(_PRELUDE + _HAND_ON if hands_on else _PRELUDE)
+    counted = any(side.slot.kernel.parsed.counted for side in plan.sides)
+    parts.append(_PRELUDE)
+    if counted or any(side.slot.kernel.parsed.drains for side in plan.sides):
+        parts.append(_REDUCE)
+    shadowing, handing_on = shadows.macros(counted).split(f"#define {PASSED}")
+    parts.append(
+        "// What the kernels see instead of the built-in variables and the block's barrier.\n"
+        + shadowing
+        + (f"#define {PASSED}{handing_on}" if hands_on else "")
+    )
     if any(re.search(r"\bstatic\b", without_comments(side.slot.kernel.unit.text)) for side in plan.sides):
         parts.append(_UNUSED)
-    if any(_needs_cast(argument, parameter) for side in plan.sides for argument, parameter in _signature(side.slot)):
-        parts.append(_CAST)
-    parts += [_namespace(side) for side in by_letter]
+    parts += [_namespace(side, counted) for side in by_letter]
     parts.append(f"#undef {SHADOWS}\n" + (f"#undef {PASSED}\n" if hands_on else ""))
     parts.append(_kernel(plan))
     return "\n".join(parts)
+
+
+def alignment(plan: Plan) -> int:
+    """Of the arena and of each side's part in it, in bytes."""
+    return max(side.slot.kernel.parsed.alignment for side in plan.sides)
 
 
 def offset_letters(plan: Plan) -> tuple[str, ...]:
@@ -146,7 +158,7 @@ def _heading(plan: Plan, version: int) -> Iterator[str]:
 # --- one slot -------------------------------------------------------------------------------------------
 
 
-def _namespace(side: Side) -> str:
+def _namespace(side: Side, counted: bool) -> str:
     kernel = side.slot.kernel
     defines = define_values(kernel.defines, side.slot.sizes, side.shape, where=kernel.lines.get("defines", kernel.path))
     macros = list(dict.fromkeys([*(name for name, _ in defines), *kernel.unit.macros]))
@@ -155,21 +167,41 @@ def _namespace(side: Side) -> str:
         "",
         f"namespace fusiond_{side.slot.letter} {{",
         "",
-        _POISON,
-        "struct fusiond_barrier {",
-        "    __device__ __forceinline__ void operator()() const {",
-        f"        FUSIOND_BARRIER({side.barrier}, {side.threads});",
-        "    }",
-        "};",
+        "// Whatever is not shadowed must not compile: a helper that reads the fused block's index would be wrong.",
+        shadows.poison(counted),
+        *_barriers(side, counted),
         "",
     ]
+    if any(name in GROUPS for name in kernel.unit.system):
+        lines += ["// Cooperative groups, of this side's threads.", groups.TEXT]
+    if macros:
+        lines += [*(f'#pragma push_macro("{name}")' for name in macros), ""]
     if defines:
         lines += [*(f"#define {name} {value}".rstrip() for name, value in defines), ""]
-    lines += [edited(kernel).strip("\n"), "", *_side(side), ""]
+    lines += [edited(kernel).strip("\n"), "", *_side(side, counted), ""]
     if macros:
-        lines += [*(f"#undef {name}" for name in macros), ""]
+        lines += [*(f'#pragma pop_macro("{name}")' for name in macros), ""]
     lines += [f"}}  // namespace fusiond_{side.slot.letter}", ""]
     return "\n".join(lines)
+
+
+def _barriers(side: Side, counted: bool) -> Iterator[str]:
+    """What a side's body waits at. Where threads may leave before the others, those vote on at it until all have left
+    (see `_side`), and the barrier is one that can be voted at."""
+    place = f"{side.barrier}, {side.threads}"
+    drains = side.slot.kernel.parsed.drains
+    yield "struct fusiond_barrier {"
+    yield "    __device__ __forceinline__ void operator()() const {"
+    yield f"        FUSIOND_BARRIER_REDUCE(AND, {place}, false);" if drains else f"        FUSIOND_BARRIER({place});"
+    yield "    }"
+    yield "};"
+    for name in shadows.COUNTED if counted else ():
+        kind = name.removeprefix("__syncthreads_")
+        yield f"struct fusiond_barrier_{kind} {{"
+        yield "    __device__ __forceinline__ int operator()(int predicate) const {"
+        yield f"        return FUSIOND_BARRIER_REDUCE({kind.upper()}, {place}, predicate);"
+        yield "    }"
+        yield "};"
 
 
 def edited(kernel: Kernel) -> str:
@@ -183,11 +215,11 @@ def edited(kernel: Kernel) -> str:
         pieces += [data[position : edit.start], edit.text.encode()]
         position = edit.end
     text = b"".join([*pieces, data[position:]]).decode()
-    text = re.sub(r"(?m)^[ \t]*#[ \t]*include\b[^\n]*\n", "", text)
+    text = re.sub(r"(?m)^[ \t]*(?:#|%:)[ \t]*include\b[^\n]*\n", "", text)
     return re.sub(r"(?m)[ \t]+$", "", text)
 
 
-def _side(side: Side) -> Iterator[str]:
+def _side(side: Side, counted: bool) -> Iterator[str]:
     """The function that runs one block of a side, given its thread and block counted from 0.
 
     It stands among the user's macros, hence the names: no `block`, no `n`.
@@ -200,10 +232,7 @@ def _side(side: Side) -> Iterator[str]:
         "const unsigned int fusiond_block",
         *(f"const unsigned int {name}" for name in grid),
         f"void* const {SHARED}",
-        *(
-            _declaration(argument, parameter, f"{letter}_{argument.name}")
-            for argument, parameter in _signature(side.slot)
-        ),
+        *(_declaration(argument, parameter, letter) for argument, parameter in _signature(side.slot)),
     ]
     passed = [
         _index("fusiond_thread", side.shape),
@@ -211,14 +240,22 @@ def _side(side: Side) -> Iterator[str]:
         f"dim3({', '.join(str(length) for length in side.shape)})",
         f"dim3({', '.join(grid)})",
         "fusiond_barrier()",
+        *(f"fusiond_barrier_{name.removeprefix('__syncthreads_')}()" for name in shadows.COUNTED if counted),
         SHARED,
-        *(_passed(argument, parameter, f"{letter}_{argument.name}") for argument, parameter in _signature(side.slot)),
+        *(_passed(parameter, f"{letter}_{argument.name}") for argument, parameter in _signature(side.slot)),
     ]
+    for argument, parameter in _signature(side.slot):
+        if parameter.bytes:
+            yield f"using fusiond_type_{argument.name} = {_spelled(parameter)};"
     yield "__device__ __forceinline__ void fusiond_side("
     yield "    " + ",\n    ".join(parameters) + ")"
     yield "{"
     yield f"    {kernel.instance}("
     yield "        " + ",\n        ".join(passed) + ");"
+    if kernel.parsed.drains:
+        yield "    // Whoever has left is still waited for at the barriers of the others: it votes until all have left."
+        yield f"    while (!FUSIOND_BARRIER_REDUCE(AND, {side.barrier}, {side.threads}, true)) {{"
+        yield "    }"
     yield "}"
 
 
@@ -250,21 +287,27 @@ def _signature(slot: Slot) -> list[tuple[Argument, Parameter]]:
     return list(zip(slot.kernel.arguments, slot.kernel.parsed.parameters, strict=True))
 
 
-def _declaration(argument: Argument, parameter: Parameter, name: str) -> str:
-    kind = DTYPES[argument.dtype][0] if parameter.dependent else parameter.target
+def _spelled(parameter: Parameter) -> str:
+    """A parameter's type inside its namespace."""
+    return parameter.target.replace("(anonymous namespace)::", "")
+
+
+def _declaration(argument: Argument, parameter: Parameter, letter: str) -> str:
+    name = f"{letter}_{argument.name}"
+    kind = parameter.target
+    if parameter.bytes:
+        kind = f"fusiond_{letter}::fusiond_type_{argument.name}"
+    elif parameter.enumeration:
+        kind = "int"
     if argument.buffer is None:
         return f"const {kind} {name}"
-    const = "const " if parameter.constant else ""
+    const = ("const " if parameter.constant else "") + ("volatile " if parameter.volatile else "")
     restrict = "__restrict__ " if parameter.restrict else ""
     return f"{const}{kind}* {restrict}const {name}" if restrict == "" else f"{const}{kind}* {restrict}{name}"
 
 
-def _needs_cast(argument: Argument, parameter: Parameter) -> bool:
-    return parameter.dependent and argument.buffer is not None and argument.dtype in ("int64", "uint64")
-
-
-def _passed(argument: Argument, parameter: Parameter, name: str) -> str:
-    return f"fusiond_pointer{{{name}}}" if _needs_cast(argument, parameter) else name
+def _passed(parameter: Parameter, name: str) -> str:
+    return f"static_cast<{_spelled(parameter)}>({name})" if parameter.enumeration else name
 
 
 # --- the kernel -----------------------------------------------------------------------------------------
@@ -278,7 +321,7 @@ def blocks_of(side: Side) -> str:
 def parameters(plan: Plan) -> list[str]:
     """The declarations of the fused kernel's parameters: the kernels' own, slot by slot, and what is added to them."""
     found = [
-        _declaration(argument, parameter, f"{side.slot.letter}_{argument.name}")
+        _declaration(argument, parameter, side.slot.letter)
         for side in plan.by_letter
         for argument, parameter in _signature(side.slot)
     ]
@@ -300,8 +343,8 @@ def _kernel(plan: Plan) -> str:
     if any(side.slot.kernel.parsed.uses_dynamic_shared for side in plan.sides):
         both = "both" if len(plan.sides) == 2 else "all"
         lines += [
-            f"// One arena for {both}; its element type aligns it to 16 bytes.",
-            f"extern __shared__ uint4 {ARENA}[];",
+            f"// One arena for {both}, each part of it as aligned as any of them asks.",
+            f"extern __shared__ __align__({alignment(plan)}) unsigned char {ARENA}[];",
             "",
         ]
     if plan.assign in ("interleaved", "ticket"):
@@ -397,7 +440,7 @@ def _by_block(plan: Plan) -> list[str]:
 
 def _if_own(plan: Plan, side: Side, block: str, indent: str) -> list[str]:
     if side.threads == plan.threads:
-        return [each.removeprefix("    ") for each in _work(plan, side, "thread", block, indent)]
+        return _work(plan, side, "thread", block, indent.removeprefix("    "))
     return [f"{indent}if (thread < {side.threads}) {{", *_work(plan, side, "thread", block, indent), f"{indent}}}"]
 
 
@@ -423,5 +466,5 @@ def _place(plan: Plan, side: Side) -> str:
     if not side.slot.kernel.parsed.uses_dynamic_shared:
         return "nullptr"
     if side.slot.letter in offset_letters(plan):
-        return f"reinterpret_cast<unsigned char*>({ARENA}) + fusiond_{side.slot.letter}_shared"
+        return f"{ARENA} + fusiond_{side.slot.letter}_shared"
     return ARENA

@@ -12,8 +12,10 @@ Everything here is frozen; the functions that make and use these values are in t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fusiond.expressions import Expression
 from fusiond.model import Rejection
@@ -55,6 +57,32 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A number inside a struct that is passed by value."""
+
+    path: str
+    """`shape.rows[1]`"""
+    dtype: str | None
+    """None for what a Program cannot hold: a pointer, a bit field."""
+    offset: int
+    """In bytes from the struct's start."""
+    kind: str
+    """For messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A `__constant__` or `__device__` variable of a source."""
+
+    name: str
+    """With its namespaces."""
+    bytes: int
+    dtype: str | None
+    """Of its elements."""
+    constant: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
     """One parameter of a kernel as clang sees it."""
 
@@ -68,9 +96,17 @@ class Parameter:
     """The type, or the pointed-to type, without qualifiers and typedefs: `long`, `float4`."""
     constant: bool = False
     """Pointer to const."""
+    volatile: bool = False
+    """Pointer to volatile."""
     restrict: bool = False
     dependent: bool = False
+    """Its type mentions a template parameter."""
     void: bool = False
+    enumeration: bool = False
+    fields: tuple[Field, ...] = ()
+    """Of a struct that is passed by value."""
+    bytes: int = 0
+    """Of such a struct."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +124,21 @@ class Parsed:
     barriers: int
     """Calls of `__syncthreads` in the text."""
     launch_bound: int | None
-    """The literal first argument of `__launch_bounds__`."""
+    """The first argument of `__launch_bounds__`, where its value can be told."""
     rejections: tuple[Rejection, ...]
+    alignment: int = 16
+    """That the dynamic shared arrays ask for, in bytes."""
+    moved_bytes: int = 0
+    """Of static shared arrays that became the beginning of the dynamic one."""
+    counted: bool = False
+    """Uses `__syncthreads_count`, `_and` or `_or`."""
+    drains: bool = False
+    """Threads may leave before a barrier that others reach, so those must keep voting at it."""
+    variables: tuple[Variable, ...] = ()
+    """Those that the host sets."""
+
+    def replaced(self, **changes: Any) -> Parsed:
+        return dataclasses.replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +205,10 @@ class Kernel:
     """Key of the YAML file -> `file:line: key`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slot:
+    """Equal to itself only, so that what is worked out for a slot can be kept."""
+
     letter: str
     kernel: Kernel
     sizes: Mapping[str, int]
@@ -165,7 +216,7 @@ class Slot:
     """What stands before the dot in the names of this slot's sizes: the kernel's name, or the letter in a self-pair."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
     """Kernels that may become one launch. Slots are in the order of their letters, which need not be the first ones: a
     group may be part of a larger one."""

@@ -93,9 +93,10 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
         unit,
         entry,
         name=name,
-        template="instance" in keys,
+        instance=instance if "instance" in keys else None,
         defines=define_values(defines, sizes, block.shapes[0], where=_where(keys, "defines")),
-        where=keys["entry"].where,
+        where=keys["instance" if "instance" in keys else "entry"].where,
+        flags=flags,
     )
     _check_parameters(arguments, parsed.parameters, keys["arguments"])
     if parsed.uses_dynamic_shared and "shared" not in keys:

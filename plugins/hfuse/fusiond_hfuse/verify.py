@@ -87,7 +87,7 @@ def _arena_problems(
             continue
         if letter in offsets and offset.value < end:
             found.append(f"slot {letter}'s shared memory begins at {offset.value}, inside another's that ends at {end}")
-        if offset.value % fuse.ARENA_ALIGNMENT:
+        if offset.value % fuse.alignment(plan):
             found.append(f"slot {letter}'s shared memory begins at {offset.value}, which is not aligned")
         end = offset.value + shapes[letter].shared_bytes
         if shared_bytes < end:
@@ -110,33 +110,58 @@ def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
 
 
 _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
+_BARRIER = re.compile(r"\bbar(?:rier)?\.[\w.:]+\s+[^;]*;")
+_PARTIAL = re.compile(
+    r"bar\.sync\s+(\d+)\s*,\s*(\d+)\s*;"
+    r"|(?:bar\.red\.(?:popc\.u32|or\.pred)|barrier\.red\.and\.pred)\s+[%\w]+\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*!?[%\w]+\s*;"
+)
 _LEAKS = (
-    (re.compile(r"\bbar(?:rier)?(?:\.cta)?\.(?:sync|arrive|red)(?:\.\w+)*\s+0\s*[,;]"), "the block's own barrier 0"),
-    (re.compile(r"\bbar(?:rier)?(?:\.cta)?\.(?:sync|arrive|red)(?:\.\w+)*\s+%"), "a barrier whose id is in a register"),
-    (re.compile(r"\bbarrier(?:\.cta)?\.(?:sync|arrive|red)\b"), "barrier.sync, which fusiond does not write"),
     (re.compile(r"%ntid\b"), "the fused block's size"),
     (re.compile(r"%tid\.[yz]\b"), "the y or z of a fused thread, which is one-dimensional"),
     (re.compile(r"%n?ctaid\.[yz]\b"), "the y or z of a fused grid, which is one-dimensional"),
     (re.compile(r"%nctaid\b"), "the fused grid's size"),
-)
+    (re.compile(r"%(?:n?warpid|envreg\d+|dynamic_smem_size|total_smem_size|gridid|cluster_\w+|\w*cluster\w*)\b"),
+     "what belongs to the whole fused block or launch"),
+    (re.compile(r"\b(?:griddepcontrol|setmaxnreg)\b"), "what acts on the whole fused block or launch"),
+)  # fmt: skip
 
 
 def lint(ptx: str, *, barriers: tuple[int, ...] = (1, 2)) -> tuple[str, ...]:
     """What leaks past the shadows in the PTX of a fused kernel, one line each; empty when nothing does.
 
-    `barriers` are the ids that the two sides may use. nvcc writes tabs between an instruction and its operands. A
-    leak of `%tid.x` alone cannot be told from the kernel's own reading of it (nvcc repeats that at will): the
-    poisoned names in each namespace, and the front end's look for `::`, are what keeps it out.
+    `barriers` are the ids that the sides may use: each with a count, neither in a register. nvcc writes tabs between an
+    instruction and its operands. A leak of `%tid.x` alone cannot be told from the kernel's own reading of it (nvcc
+    repeats that at will): the poisoned names in each namespace, and the front end's second look at the edited text, are
+    what keeps it out.
     """
     found = []
     code = re.sub(r"//[^\n]*", "", ptx)
     if not _ENTRY.search(code):
         return ("there is no entry in it",)
     for number, line in enumerate(code.splitlines(), 1):
-        for pattern, what in _LEAKS:
-            if pattern.search(line):
-                found.append(f"line {number}: {what}: {' '.join(line.split())}")
-        match = re.search(r"\bbar\.sync\s+(\d+)", line)
-        if match and int(match.group(1)) not in (0, *barriers):
-            found.append(f"line {number}: barrier {match.group(1)} belongs to nobody: {' '.join(line.split())}")
+        said = " ".join(line.split())
+        found += [f"line {number}: {what}: {said}" for pattern, what in _LEAKS if pattern.search(line)]
+        for match in _BARRIER.finditer(line):
+            problem = _barrier_problem(match.group(), barriers)
+            if problem is not None:
+                found.append(f"line {number}: {problem}: {said}")
     return tuple(found)
+
+
+def _barrier_problem(instruction: str, barriers: tuple[int, ...]) -> str | None:
+    """What is wrong with one barrier of a fused kernel."""
+    partial = _PARTIAL.fullmatch(instruction)
+    if partial is not None:
+        number = int(partial.group(1) or partial.group(3))
+        if number in barriers:
+            return None
+        return "the block's own barrier 0" if number == 0 else f"barrier {number} belongs to nobody"
+    operands = re.sub(r"^\S+\s+", "", instruction)
+    if ".red" in instruction:
+        operands = operands.partition(",")[2]
+    first = operands.strip(" ;").partition(",")[0].strip()
+    if first == "0":
+        return "the block's own barrier 0"
+    if not first.isdigit():
+        return "a barrier whose id is in a register"
+    return "a barrier that fusiond does not write"

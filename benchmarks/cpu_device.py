@@ -20,10 +20,10 @@ import numpy as np
 from fusiond.build import gxx
 from fusiond.devices.cpu import native
 from fusiond.program import Source
-from fusiond_hfuse import plugin
+import fusiond_hfuse
 
 ROUNDS = 5
-KERNELS = Path(plugin.__file__).parent / "kernels"
+KERNELS = Path(fusiond_hfuse.__file__).parent / "kernels"
 LOOPS = r"""
 #include <algorithm>
 #include <chrono>

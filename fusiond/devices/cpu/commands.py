@@ -47,7 +47,7 @@ def host(out: Path, *, cxx: str = "g++") -> list[str]:
     The scheduler is not instrumented (no -fsanitize here), or its own bookkeeping would be taken for the kernel's.
     """
     sources = [str(RUNTIME / name) for name in (*SCHEDULER, "host.cpp")]
-    link = ["-rdynamic", "-Wl,--no-as-needed", "-ltsan", "-Wl,--as-needed", "-ldl"]
+    link = ["-Wl,--no-as-needed", "-ltsan", "-Wl,--as-needed", "-ldl"]
     return [cxx, *_LIBRARY, "-DFUSIOND_TSAN", *sources, *link, "-o", str(out)]
 
 

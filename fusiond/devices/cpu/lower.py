@@ -8,11 +8,12 @@ Nearly everything is left to the header; only what no header can express is edit
     __noinline__                               FUSIOND_NOINLINE
     #include <cuda_runtime.h>                  (dropped: the header stands in for it)
     #include <cooperative_groups.h>            #include "cooperative_groups.h"
-    asm volatile("bar.sync 1, 64;" ...);       FUSIOND_BARRIER(1, 64);
+    asm volatile("bar.sync 1, 64;" ...);       FUSIOND_BAR_SYNC(1, 64);   (also with operands: "bar.sync %0, %1;")
 
-What cannot be mapped is a `LoweringError`, except inside `#if 0` and `#if` groups that ask for `__CUDACC__` or
-`__CUDA_ARCH__`, which g++ never sees. Comments and string literals are left alone. `sizeof` and `decltype` of a
-dynamic shared array see a pointer, where CUDA sees an array of unknown length.
+What cannot be mapped is a `LoweringError`; within `#if` groups, which only g++ can decide, it becomes an error that is
+raised if g++ keeps the group. g++ sees __CUDACC__, __NVCC__ and __CUDA_ARCH__ as nvcc's device pass does. Comments and
+string literals are left alone. `sizeof` and `decltype` of a dynamic shared array see a pointer, where CUDA sees an
+array of unknown length.
 """
 
 from __future__ import annotations
@@ -58,9 +59,12 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
+_OPENS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
 _INCLUDE = re.compile(r"\s*#\s*include\s*[<\"]([^>\"]+)[>\"]")
-_DEVICE_ONLY = re.compile(r"\b(__CUDACC__|__CUDA_ARCH__|__NVCC__|__CUDACC_RTC__)\b|if\s+0\b")
-_BARRIER = re.compile(r"\s*(?:bar\.sync|barrier\.sync|barrier\.sync\.aligned)\s+(\d+)\s*(?:,\s*(\d+)\s*)?;?\s*")
+# An operand of assembly: a number, %0 for the first input, or @0 for the first macro parameter that is made a string.
+_BARRIER = re.compile(
+    r"\s*(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?\s+(\d+|[%@]\d+)\s*(?:,\s*(\d+|[%@]\d+)\s*)?;?\s*"
+)
 
 _COOPERATIVE_GROUPS = "cooperative_groups.h"
 _STANDS_IN = re.compile(
@@ -81,7 +85,7 @@ class _Lowering:
         self._text = text
         self._tokens = list(_tokens(text))
         self._significant = [i for i, token in enumerate(self._tokens) if token.kind != "blank"]
-        self._guards: list[bool] = []  # of the open #if groups: may g++ never see what stands in it?
+        self._groups = 0  # #if groups that are open
 
     def run(self) -> str:
         output: list[str] = []
@@ -89,10 +93,10 @@ class _Lowering:
         while at < len(self._tokens):
             try:
                 replacement, end = self._replace(at)
-            except LoweringError:
-                if not any(self._guards):
+            except LoweringError as problem:
+                if not self._groups:
                     raise
-                replacement, end = self._tokens[at].text, at + 1
+                replacement, end = _refusal(problem, self._tokens[at]), at + 1
             old_lines = sum(token.text.count("\n") for token in self._tokens[at:end])
             output += [replacement, "\n" * (old_lines - replacement.count("\n"))]
             at = end
@@ -117,7 +121,7 @@ class _Lowering:
 
     def _directive(self, token: _Token) -> str:
         if condition := _CONDITION.match(token.text):
-            self._enter(condition[1], bool(_DEVICE_ONLY.search(token.text)))
+            self._groups = max(0, self._groups + _OPENS.get(condition[1], 0))
         include = _INCLUDE.match(token.text)
         if not include:
             return token.text
@@ -129,14 +133,6 @@ class _Lowering:
         if _BEYOND.fullmatch(file):
             raise self._error(token, f"<{file}> cannot be used on the processor")
         return token.text
-
-    def _enter(self, condition: str, device_only: bool) -> None:
-        if condition.startswith("if"):
-            self._guards.append(device_only)
-        elif self._guards and condition == "endif":
-            self._guards.pop()
-        elif self._guards:
-            self._guards[-1] |= device_only
 
     def _dynamic_array(self, extern: int) -> tuple[str, int] | None:
         """`extern __shared__ T name[]` as a pointer; None when it declares something else."""
@@ -193,20 +189,51 @@ class _Lowering:
         return next((token.text for token in self._tokens[at:] if token.kind != "blank"), "")
 
     def _assembly(self, at: int) -> tuple[str, int]:
-        """A literal `bar.sync` as a call; any other assembly is refused."""
+        """`bar.sync` as a call; any other assembly is refused."""
         opening = at
         while opening + 1 < len(self._tokens) and self._tokens[opening].text != "(":
             opening += 1
         end = self._behind_parentheses(opening - 1)
-        inside = [token for token in self._tokens[opening + 1 : end - 1] if token.kind != "blank"]
+        inside = [i for i in range(opening + 1, end - 1) if self._tokens[i].kind != "blank"]
+        code, operands, behind = self._code(inside)
+        operands |= {f"%{i}": text for i, text in enumerate(self._inputs(inside[behind:]))}
+        barrier = _BARRIER.fullmatch(code)
+        named = [operands.get(each, each) for each in (barrier.groups("FUSIOND_WHOLE_BLOCK") if barrier else "@")]
+        if any(each.startswith(("%", "@")) for each in named):
+            raise self._error(self._tokens[at], "PTX assembly cannot run on the processor")
+        return f"FUSIOND_BAR_SYNC({', '.join(named)})", end
+
+    def _code(self, tokens: list[int]) -> tuple[str, dict[str, str], int]:
+        """The text of assembly, the macro parameters that `#` makes strings in it, and how many tokens that were."""
         code = ""
-        for token in inside:
-            if token.kind != "string":
+        parameters: dict[str, str] = {}
+        at = 0
+        while at < len(tokens):
+            token = self._tokens[tokens[at]]
+            if token.kind == "string":
+                code += token.text[1:-1]
+            elif token.text == "#" and at + 1 < len(tokens):
+                code += f"@{len(parameters)}"
+                at += 1
+                parameters[f"@{len(parameters)}"] = self._tokens[tokens[at]].text
+            else:
                 break
-            code += token.text[1:-1]
-        if barrier := _BARRIER.fullmatch(code):
-            return f"FUSIOND_BARRIER({barrier[1]}, {barrier[2] or 'FUSIOND_WHOLE_BLOCK'})", end
-        raise self._error(self._tokens[at], "PTX assembly cannot run on the processor")
+            at += 1
+        return code, parameters, at
+
+    def _inputs(self, tokens: list[int]) -> Iterator[str]:
+        """The input operands of assembly that has no outputs: what stands in the parentheses."""
+        marks = "".join(self._tokens[i].text for i in tokens[:2])
+        if not marks.startswith("::"):
+            return
+        at = 1 if self._tokens[tokens[0]].text == "::" else 2
+        while at + 1 < len(tokens) and self._tokens[tokens[at]].kind == "string":
+            end = self._behind(tokens[at + 1], "(", ")")
+            yield "".join(token.text for token in self._tokens[tokens[at + 1] + 1 : end - 1]).strip()
+            at = next((i for i, token in enumerate(tokens) if token >= end), len(tokens))
+            if at == len(tokens) or self._tokens[tokens[at]].text != ",":
+                return
+            at += 1
 
     def _behind_parentheses(self, at: int) -> int:
         """The position behind the balanced parentheses that open after `at`."""
@@ -239,6 +266,14 @@ class _Lowering:
 
     def _error(self, token: _Token, reason: str) -> LoweringError:
         return LoweringError(self._text.count("\n", 0, token.start) + 1, reason)
+
+
+def _refusal(problem: LoweringError, token: _Token) -> str:
+    """The same as an error of g++, if it comes to see it."""
+    reason = str(problem).replace("\\", "/").replace('"', "'")
+    if token.kind == "directive":
+        return f"#error {reason}"
+    return f'_Pragma("GCC error \\"{reason}\\"") {token.text}'
 
 
 def _tokens(text: str) -> Iterator[_Token]:

@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-ABI = 1
+ABI = 2
 MAX_SHARED_BYTES = 227 * 1024
 _CHECKED = 1
 _ALIGNMENT = 64
@@ -132,6 +132,7 @@ class _Report(ctypes.Structure):
     )
 
 
+_ONE_AT_A_TIME = threading.Lock()  # in the whole process: a launch watches the process's signals
 _Exported = TypeVar("_Exported", _Entry, _Symbol)
 
 
@@ -182,14 +183,12 @@ class Runtime:
     """The scheduler library."""
 
     def __init__(self, library: Path) -> None:
-        # Global, because kernel objects find the scheduler's functions among the global symbols.
-        self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        self._library = ctypes.CDLL(str(library))
         self._library.fusiond_abi.restype = ctypes.c_uint32
         if (found := self._library.fusiond_abi()) != ABI:
             raise NativeError(f"the scheduler library is version {found}, but {ABI} is needed: build it again")
         self._library.fusiond_run.argtypes = [ctypes.POINTER(_Launch), ctypes.POINTER(_Report)]
         self._library.fusiond_run.restype = ctypes.c_int32
-        self._one_at_a_time = threading.Lock()
 
     def load(self, path: Path) -> Module:
         """Loads a kernel object. A path names one object for the life of the process: never overwrite a loaded file."""
@@ -217,7 +216,7 @@ class Runtime:
             seed=launch.seed,
         )
         report = _Report()
-        with self._one_at_a_time:
+        with _ONE_AT_A_TIME:
             self._library.fusiond_run(ctypes.byref(request), ctypes.byref(report))
         if report.code == 0:
             return Finished(elapsed_ns=report.elapsed_ns, switches=report.switches)

@@ -42,7 +42,7 @@ FEATURES = {
 }
 SEEDS = (0, 1, 2, 0xFFFF_FFFF_FFFF_FFFF)
 RACES = ("shared_neighbour", "shared_reuse", "counter", "across_blocks", "warp_exchange", "last_block", "own_stack")
-POISON = 0x7FFFA5A5
+POISON, HUGE = 0x7FFFA5A5, 0x7B7B7B7B  # with even seeds, with odd seeds
 
 random_launches = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -193,6 +193,9 @@ def test_shared_memory_is_poisoned_only_when_checked(runtime: Runtime, features:
     run(runtime, features, "stale", line(2, 1, shared_bytes=64, checked=True), [out])
     assert np.isnan(out).all()
     assert (out.view(np.uint32)[[0, 1, 2, 4, 5, 6]] == POISON).all()
+    run(runtime, features, "stale", line(2, 1, shared_bytes=64, checked=True, seed=3), [out])
+    assert (out.view(np.uint32)[[0, 1, 2, 4, 5, 6]] == HUGE).all()
+    assert (np.fmax(out, 1) > 1e36).all()  # which NaN would not survive
 
 
 def test_a_write_behind_the_dynamic_shared_memory_is_found(runtime: Runtime, features: Module) -> None:
@@ -328,7 +331,7 @@ def test_shuffles(
     arguments = [np.int32(kind), np.uint32(mask), np.int32(width), operand, values, out]
     run(runtime, features, f"shuffle_{name[0]}", line(1, threads, seed=seed), arguments)
 
-    nothing = np.frombuffer(np.full(2, POISON, np.uint32).tobytes(), name[1])[0]
+    nothing = np.frombuffer(np.full(2, HUGE if seed % 2 else POISON, np.uint32).tobytes(), name[1])[0]
     for thread in range(threads):
         source = shuffle_source(kind, thread % 32, int(operand[thread]), width)
         answers = mask >> source & 1 and thread // 32 * 32 + source < threads

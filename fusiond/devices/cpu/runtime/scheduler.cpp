@@ -145,7 +145,7 @@ void shuffle_starts() {
 }
 
 void poison(unsigned char* begin, unsigned char* end) {
-    const uint32_t word = FUSIOND_POISON;
+    const uint32_t word = block.poison;
     for (; begin < end; begin += sizeof word) memcpy(begin, &word, sizeof word);
 }
 
@@ -179,7 +179,7 @@ void prepare_memory() {
 
 void check_overrun() {
     if (!(block.launch->flags & FUSIOND_CHECKED)) return;
-    const uint32_t word = FUSIOND_POISON;
+    const uint32_t word = block.poison;
     for (uint32_t offset = 0; offset < overrun_bytes; offset += sizeof word)
         if (memcmp(arena_end() + offset, &word, sizeof word) != 0)
             return record_failure(FUSIOND_SHARED_OVERRUN, no_thread, "byte %u behind the %u bytes of dynamic shared memory was written", offset,
@@ -212,6 +212,15 @@ void run_block(uint32_t number) {
     switch_to(start_next_thread());
     if (!block.failed) check_overrun();
 }
+
+void fence() {
+    race::acquire(&fence_order);
+    race::release(&fence_order);
+}
+
+uint32_t is_local(const void* address) { return block.carriers.contains(address); }
+
+constexpr fusiond_scheduler calls = {barrier, barrier_reduce, collective, activemask, fence, is_local, trap};
 
 uint32_t common_divisor(uint32_t a, uint32_t b) { return b ? common_divisor(b, a % b) : a; }
 
@@ -258,11 +267,13 @@ bool prepare_launch(const fusiond_launch& launch, fusiond_report& report) {
     block.launch = &launch;
     block.module = launch.entry->module;
     block.report = &report;
+    *block.module->scheduler = &calls;
     block.thread_count = launch.block[0] * launch.block[1] * launch.block[2];
     block.warp_count = (block.thread_count + warp_size - 1) / warp_size;
     block.shuffled = launch.seed != 0;
     block.random = {launch.seed * 0x9e3779b97f4a7c15u | 1};
     block.failed = false;
+    block.poison = launch.seed & 1 ? FUSIOND_POISON_HUGE : FUSIOND_POISON_NAN;
     block.arriving = no_thread;
     block.running = &block.scheduler;
     block.scheduler.race_fiber = race::this_fiber();
@@ -338,9 +349,4 @@ int32_t fusiond_run(const fusiond_launch* launch, fusiond_report* report) {
     race::acquire(&launch_order);
     fflush(stdout);  // device printf appears when the launch is over
     return report->code;
-}
-
-void fusiond_fence() {
-    race::acquire(&fence_order);
-    race::release(&fence_order);
 }

@@ -3,8 +3,21 @@
 #include <cuda_runtime.h>
 #include <math_constants.h>
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) && !defined(FUSIOND_BARRIER)
 #define FUSIOND_BARRIER(id, threads) asm volatile("bar.sync " #id ", " #threads ";" ::: "memory")
+#endif
+#if defined(__CUDACC__) && !defined(FUSIOND_BARRIER_REDUCE)
+#define REDUCING(name, op, type)                                                                                   \
+    template <int Id, int Threads> __device__ int name(bool p) {                                                   \
+        int r;                                                                                                     \
+        asm volatile("{ .reg .pred p, q; .reg .u32 n; setp.ne.u32 p, %1, 0; " op "; " type " }"                   \
+                     : "=r"(r) : "r"((int)p), "n"(Id), "n"(Threads) : "memory");                                   \
+        return r;                                                                                                  \
+    }
+REDUCING(reduce_COUNT, "bar.red.popc.u32 n, %2, %3, p", "mov.u32 %0, n;")
+REDUCING(reduce_AND, "bar.red.and.pred q, %2, %3, p", "selp.u32 %0, 1, 0, q;")
+REDUCING(reduce_OR, "bar.red.or.pred q, %2, %3, p", "selp.u32 %0, 1, 0, q;")
+#define FUSIOND_BARRIER_REDUCE(kind, id, threads, predicate) reduce_##kind<id, threads>((predicate) != 0)
 #endif
 
 __constant__ float coefficients[4];

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from fusiond.model import Config, DeviceLimits
 from fusiond_hfuse import barriers
-from fusiond_hfuse.graph import Group, Kernel, Plan, Side
+from fusiond_hfuse.graph import Group, Kernel, Plan, Side, Slot
 from fusiond_hfuse.includes import without_comments
 from fusiond_hfuse.kernel import thread_counts
 
@@ -21,7 +22,12 @@ _WARP_MEETS = re.compile(r"\b(?:__\w+_sync|__syncwarp)\b")
 
 def counts(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
     """How many threads a slot's block can have, the given count first."""
-    return thread_counts(group.slot(letter), group.granularity, limits.threads_per_block)
+    return _counts(group.slot(letter), group.granularity, limits.threads_per_block)
+
+
+@functools.lru_cache(maxsize=256)  # asked for many times for each candidate
+def _counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
+    return thread_counts(slot, granularity, most)
 
 
 def choices(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from fusiond.model import Config, DeviceLimits, Value
 from fusiond.space import EMPTY, Parameter, Space
 from fusiond_hfuse import pairing, partition
-from fusiond_hfuse.graph import Group, volume
+from fusiond_hfuse.graph import WARP, Group, volume
 
 CAPS = (32, 40, 48, 64, 80, 96)
 """Register caps beside `none` and `paper`. One above what a kernel uses without is not idle: ptxas then uses
@@ -41,7 +41,7 @@ BLOCKS = (1, 2, 4, 8)
 
 def fused(group: Group, limits: DeviceLimits) -> Space:
     """All ways to fuse a group into one launch; an empty space when there are none."""
-    counts = {letter: partition.counts(group, letter, limits) for letter in group.letters}
+    counts = {letter: _counts(group, letter, limits) for letter in group.letters}
     if not all(counts.values()):
         return EMPTY
     levels = ("warp", "block") if partition.even(group, limits) is not None else ("block",)
@@ -68,6 +68,15 @@ def fused(group: Group, limits: DeviceLimits) -> Space:
     if limits.registers_per_sm > 0:
         parameters.append(Parameter(name="cap", values=("none", "paper", *CAPS)))
     return Space(parameters=tuple(parameters), restrictions=_restrictions(counts, limits) if "warp" in levels else ())
+
+
+def _counts(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+    """The block sizes of a side. Of more than two sides, only the given one and those that double a warp: with every
+    multiple of the granularity for each, there would be millions of partitions that hardly differ."""
+    counts = partition.counts(group, letter, limits)
+    if len(group.slots) == 2 or group.slot(letter).kernel.block.tune is None:
+        return counts
+    return tuple(each for each in counts if each == counts[0] or (each // WARP).bit_count() == 1)
 
 
 def _common(group: Group, limits: DeviceLimits) -> tuple[int, ...]:

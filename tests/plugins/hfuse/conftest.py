@@ -19,7 +19,7 @@ from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu.lower import lower
 from fusiond.fills import initial
 from fusiond.model import Analysis, DeviceLimits, Workload
-from fusiond.program import Launch, Pointer, Program, Source
+from fusiond.program import FillStep, Launch, Pointer, Program, Source
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse import plugin
@@ -61,7 +61,8 @@ def parse(registry: Registry, strategy: Hfuse, tmp_path: Path) -> Callable[..., 
 
     def parse(*pair: str, text: str = "", sizes: Mapping[str, int] | None = None, granularity: int = 128) -> Workload:
         if not text:
-            lines = ["strategy: hfuse", f"pair: [{', '.join(pair)}]", f"granularity: {granularity}"]
+            key = "pair" if len(pair) == 2 else "kernels"
+            lines = ["strategy: hfuse", f"{key}: [{', '.join(pair)}]", f"granularity: {granularity}"]
             if sizes:
                 lines.append("sizes: {" + ", ".join(f"{name}: {value}" for name, value in sizes.items()) + "}")
             text = "\n".join(lines)
@@ -126,6 +127,9 @@ class Runner:
         """All buffers after one run, or the first fault. `order` is the scheduler's seed, 0 for in order."""
         arrays: Arrays = {buffer.name: initial(buffer, seed).copy() for buffer in program.buffers}
         for step in program.steps:
+            if isinstance(step, FillStep):
+                arrays[step.buffer].view(np.uint8)[:] = step.byte
+                continue
             assert isinstance(step, Launch)
             source = program.source(step.source)
             module = self.runtime.load(self.build(source))

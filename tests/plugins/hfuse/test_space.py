@@ -216,6 +216,17 @@ def test_the_jobs_that_come_with_it(registry, strategy, cpu_target, job):
         assert isinstance(strategy.emit(analysis, config, {}), Program)
 
 
+def test_the_job_of_four_that_comes_with_it(registry, strategy, cpu_target):
+    (found,) = jobs.read(JOBS / "four-kernels.yaml")
+    jobs.check_keys(found, strategy.job_keys)
+    analysis = strategy.analyse(strategy.parse(found, jobs.JobInputs(registry, found)), cpu_target)
+    assert analysis.workload.name == "hist,hist,maxpool,maxpool"
+    assert analysis.rejections == ()
+    assert len(strategy.parts(analysis)) == 4  # hist twice, maxpool twice, and either hist beside a maxpool
+    for _, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
+        assert isinstance(strategy.emit(analysis, config, {}), Program)
+
+
 @pytest.mark.needs_nvcc
 def test_a_cap_binds_the_fused_kernel(analyse, strategy):
     """No launch bound stands in the fused source, so that ptxas keeps the cap."""

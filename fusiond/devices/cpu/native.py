@@ -61,6 +61,7 @@ class FaultKind(Enum):
     ARITHMETIC = 8  # an integer division that the processor refuses
     TRAP = 9  # assert() or __trap()
     SHARED_OVERRUN = 10  # a write behind the dynamic shared memory
+    MISALIGNED = 11  # an access at an address that its type does not allow, such as a float4 at 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class Launch:
     shared_bytes: int = 0
     seed: int = 0  # 0: blocks and threads in order; any other: in a random order that the seed determines
     checked: bool = False  # poison shared memory before each block and look for writes behind it; not for timing
-    stack_bytes: int = 0  # of one CUDA thread; 0: 64 KiB
+    stack_bytes: int = 0  # of one CUDA thread; 0: 1 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

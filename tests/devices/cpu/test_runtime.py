@@ -33,6 +33,7 @@ KERNELS = Path(__file__).parent / "kernels"
 FEATURES = {
     **{name: name for name in ("indices", "order", "affine", "block_sum", "reducing_barriers", "votes", "converge")},
     **{name: name for name in ("atomics", "bits", "real", "stale", "overrun", "groups", "last_block", "fused")},
+    "local_memory": "local_memory",
     "partial_reductions": "partial_reductions",
     "stencil": "stencil<int, 3>",
     "shuffle_i32": "shuffles<int>",
@@ -488,6 +489,7 @@ AT_ONCE = {
     "outside_mask": (K.WARP_MISUSE, None, "__shfl_sync(mask 0xfffffff0) is called by lane"),
     "odd_width": (K.WARP_MISUSE, None, "__shfl_sync has width 12, which is no power of two up to 32"),
     "stack": (K.STACK_OVERFLOW, (40, 0, 0), "the thread's stack has overflowed"),
+    "misaligned": (K.MISALIGNED, (33, 0, 0), "misaligned address"),
     "wild": (K.ILLEGAL_ADDRESS, (65, 0, 0), "illegal address 0x8"),
     "division": (K.ARITHMETIC, (2, 0, 0), "integer division by zero"),
     "assertion": (K.TRAP, (9, 0, 0), "assertion `!bad || threadIdx.x != 9` failed at faults.cu:"),
@@ -539,6 +541,12 @@ def test_a_larger_stack_holds_a_deeper_recursion(runtime: Runtime, faults: Modul
     arguments: list[Argument] = [np.int32(1), np.zeros(1, np.int32)]
     launch = replace(line(1, 32), stack_bytes=16 * 1024)
     assert isinstance(runtime.launch(faults.entry("stack"), launch, arguments), Finished)
+
+
+def test_a_thread_has_as_much_local_memory_as_on_a_gpu(runtime: Runtime, features: Module) -> None:
+    out = np.zeros(32, np.int32)
+    run(runtime, features, "local_memory", line(1, 32), [out])
+    assert (out == 1024).all()
 
 
 # A dropped barrier

@@ -99,6 +99,7 @@ enum fusiond_code : int32_t {
     FUSIOND_ARITHMETIC = 8,       // an integer division that the processor refuses
     FUSIOND_TRAP = 9,             // assert() or __trap()
     FUSIOND_SHARED_OVERRUN = 10,  // a write behind the dynamic shared memory of the launch
+    FUSIOND_MISALIGNED = 11,      // an access at an address that its type does not allow
 };
 
 struct fusiond_report {

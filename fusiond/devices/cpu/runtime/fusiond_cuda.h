@@ -15,6 +15,10 @@
 #include "warp.h"
 #include "atomics.h"
 #include "arithmetic.h"
+#include "rounding.h"
+#include "bits.h"
+#include "packed.h"
+#include "memory.h"
 
 // assert() names the CUDA thread and ends the launch instead of the process.
 extern "C" FUSIOND_HIDDEN inline void __assert_fail(const char* text, const char* file, unsigned line, const char*) noexcept {

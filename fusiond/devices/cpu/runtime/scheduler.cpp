@@ -14,8 +14,9 @@ Block block;
 
 namespace {
 
-constexpr uint32_t default_stack_bytes = 64 * 1024;
-constexpr uint32_t race_stack_bytes = 256 * 1024;  // ThreadSanitizer's own functions run on it too
+// A GPU's thread has at most 512 KiB of local memory. Only what a thread touches is ever backed.
+constexpr uint32_t default_stack_bytes = 1024 * 1024;
+constexpr uint32_t least_stack_bytes = 64 * 1024;
 constexpr uint32_t overrun_bytes = 4096;           // checked behind the dynamic shared memory
 char launch_order;                                 // ThreadSanitizer: what a thread did happens before the launch's end
 char fence_order;                                  // and before what a thread does behind a later __threadfence()
@@ -261,9 +262,11 @@ bool check_launch(const fusiond_launch& launch, fusiond_report& report) {
 }
 
 bool prepare_launch(const fusiond_launch& launch, fusiond_report& report) {
-    const uint32_t least = race::enabled ? race_stack_bytes : default_stack_bytes;
-    const uint32_t stack_bytes = launch.stack_bytes ? launch.stack_bytes : least;
-    if (!block.carriers.prepare(stack_bytes, carrier_body)) return refuse(report, "no memory for the stacks of 1024 threads");
+    uint32_t stack_bytes = launch.stack_bytes ? launch.stack_bytes : default_stack_bytes;
+    while (!block.carriers.prepare(stack_bytes, carrier_body)) {  // where even untouched memory is limited
+        if (launch.stack_bytes || stack_bytes == least_stack_bytes) return refuse(report, "no memory for the stacks of 1024 threads");
+        stack_bytes /= 2;
+    }
     block.launch = &launch;
     block.module = launch.entry->module;
     block.report = &report;

@@ -176,6 +176,16 @@ __global__ void real(const float* a, const float* b, float* out, int n) {
     o[11] = __fmaf_rn(x, y, x), o[12] = __ldg(&a[t]), o[13] = x > y ? CUDART_INF_F : -CUDART_INF_F, o[14] = __powf(fabsf(x), 2.0f), o[15] = sqrtf(fabsf(x));
 }
 
+// As much local memory as a GPU's thread may have.
+__global__ void local_memory(int* out) {
+    volatile int mine[100 * 1024];
+    for (int i = 0; i < 100 * 1024; i += 100) mine[i] = i + (int)threadIdx.x;
+    __syncthreads();
+    int sum = 0;
+    for (int i = 0; i < 100 * 1024; i += 100) sum += mine[i] == i + (int)threadIdx.x;
+    out[threadIdx.x] = sum;
+}
+
 // Static shared arrays in a namespace, an inline function, a template and a class, read before they are written.
 namespace spaces {
 __shared__ float at_namespace[3];

@@ -42,8 +42,13 @@ _ASM_FORBIDDEN = re.compile(
 )
 
 
-def forbidden(tree: cindex.TranslationUnit, path: str, refuse: Refuse) -> list[Rejection]:
-    """Rejections for what the shadow parameters cannot hide, found in the tokens: macros, `::`, inline assembly."""
+def forbidden(
+    tree: cindex.TranslationUnit, path: str, removed: list[tuple[int, int]], refuse: Refuse
+) -> list[Rejection]:
+    """Rejections for what the shadow parameters cannot hide, found in the tokens: macros, `::`, inline assembly.
+
+    `removed` are the (start, end) of what will not stand in a fused source.
+    """
     found = []
     size = tree.cursor.extent
     tokens = [token for token in tree.get_tokens(extent=size) if token.kind is not cindex.TokenKind.COMMENT]
@@ -51,6 +56,8 @@ def forbidden(tree: cindex.TranslationUnit, path: str, refuse: Refuse) -> list[R
         text = token.spelling
         line = token.location.line
         before = tokens[position - 1].spelling if position else ""
+        if any(start <= token.location.offset < end for start, end in removed):
+            continue
         if text in _FORBIDDEN:
             detail = f"`{text}` {_FORBIDDEN[text]}, and the block of a fused kernel is shared"
             found.append(refuse("block_barrier", line, detail))

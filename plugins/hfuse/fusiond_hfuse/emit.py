@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from fusiond.program import Argument as Passed
-from fusiond.program import Buffer, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step
+from fusiond.program import Buffer, Bytes, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step
 from fusiond_hfuse import fuse
 from fusiond_hfuse.graph import Argument, Group, Kernel, Plan, Shape, Slot
 from fusiond_hfuse.kernel import buffers_of, define_values, shape_of
@@ -25,6 +25,7 @@ def native_source(slot: Slot, threads: int, cap: int | None) -> Source:
         register_cap=cap,
         flags=kernel.flags,
         defines=define_values(kernel.defines, slot.sizes, shape, where=kernel.lines.get("defines", kernel.path)),
+        symbols=tuple(each.symbol for each in kernel.variables),
     )
 
 
@@ -70,7 +71,7 @@ def unfused(
         how = "a CUDA graph"
     return Program(
         name=f"{fuse.listed(group.names)}, {how} ({order})",
-        buffers=_buffers(group),
+        buffers=_buffers(group, {letter: f"{source.name}:" for letter, source in sources.items()}),
         sources=tuple(sources[letter] for letter in group.letters),
         steps=tuple(steps),
         issue=issue,
@@ -92,7 +93,7 @@ def fused(group: Group, plan: Plan, cap: int | None, version: int) -> Program:
     arguments += [Scalar(dtype="uint32", value=places[letter]) for letter in fuse.offset_letters(plan)]
     if plan.map == "stride":
         arguments.append(Scalar(dtype="uint32", value=grid))
-    buffers = _buffers(group)
+    buffers = _buffers(group, {letter: f"fused:fusiond_{letter}::" for letter in group.letters})
     before: tuple[Step, ...] = ()
     if plan.assign == "ticket":
         tickets = Buffer(name=f"tickets.{group.letters}", dtype="uint32", elements=1, role=Role.SCRATCH)
@@ -133,8 +134,11 @@ def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str)
     stream of its own (`streams`), or these as one CUDA graph (`graph`)."""
     names = {letters: f"fused_{letters}" for letters, program in programs if len(letters) > 1}
     sources, steps, scratch = [], [], []
+    places = {}
     for stream, (letters, program) in enumerate(programs):
         name = names.get(letters)
+        for letter in letters:
+            places[letter] = f"{name}:fusiond_{letter}::" if name else f"{program.sources[0].name}:"
         sources += [dataclasses.replace(each, name=name) if name else each for each in program.sources]
         for step in program.steps:
             changes: dict[str, object] = {"stream": 0 if launch == "sequence" else stream}
@@ -147,7 +151,7 @@ def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str)
     parts = [fuse.listed(group.among(letters).names) for letters, _ in programs]
     return Program(
         name=f"{' | '.join(parts)} ({launch})",
-        buffers=(*_buffers(group), *scratch),
+        buffers=(*_buffers(group, places), *scratch),
         sources=tuple(sources),
         steps=tuple(steps),
         issue="graph" if launch == "graph" else "streams",
@@ -161,6 +165,9 @@ def fused_source(group: Group, plan: Plan, cap: int | None, version: int) -> Sou
         entries=(fuse.entry_name(plan),),
         register_cap=cap,
         flags=group.slots[0].kernel.flags,
+        symbols=tuple(
+            f"fusiond_{slot.letter}::{each.symbol}" for slot in group.slots for each in slot.kernel.variables
+        ),
     )
 
 
@@ -189,14 +196,23 @@ def arena_bytes(plan: Plan, shapes: Mapping[str, Shape]) -> int:
     return max((place + shapes[letter].shared_bytes for letter, place in places.items()), default=0)
 
 
-def _buffers(group: Group) -> tuple[Buffer, ...]:
-    return tuple(buffer for slot in group.slots for buffer in buffers_of(slot))
+def _buffers(group: Group, places: Mapping[str, str]) -> tuple[Buffer, ...]:
+    """All slots' buffers. `places`: by letter, what stands before the name of a variable of that slot's source."""
+    found = []
+    for slot in group.slots:
+        symbols = {
+            f"{slot.letter}.{each.name}": f"{places[slot.letter]}{each.symbol}" for each in slot.kernel.variables
+        }
+        found += [dataclasses.replace(each, symbol=symbols.get(each.name)) for each in buffers_of(slot)]
+    return tuple(found)
 
 
 def _arguments(slot: Slot, shape: Shape) -> tuple[Passed, ...]:
     def passed(argument: Argument) -> Passed:
         if argument.buffer is not None:
             return Pointer(buffer=f"{slot.letter}.{argument.name}")
+        if argument.bytes:
+            return Bytes(hex=shape.records[argument.name])
         return Scalar(dtype=argument.dtype, value=shape.scalars[argument.name])
 
     return tuple(passed(argument) for argument in slot.kernel.arguments)

@@ -29,7 +29,9 @@ def files(group: Group, plan: Plan, program: Program, name: str = "fused") -> Ma
     alone = name == "fused"
     found = {
         f"{name}.cu": source.text,
-        f"{name}.h": _header(group, plan, launch, source),
+        f"{name}.h": _header(group, plan, launch, source)
+        if not _own_types(group)
+        else _short_header(plan, launch, source),
         "launch.py" if alone else f"{name}.py": _module(group, plan, name),
     }
     return {**found, "README.txt": _readme(group, plan, source)} if alone else found
@@ -63,6 +65,25 @@ def composition(group: Group, groups: tuple[str, ...], program: Program) -> Mapp
 
 
 # --- fused.h --------------------------------------------------------------------------------------------
+
+
+def _own_types(group: Group) -> bool:
+    """Whether the fused kernel takes what only its own source can name."""
+    return any(
+        parameter.bytes or parameter.enumeration for slot in group.slots for parameter in slot.kernel.parsed.parameters
+    )
+
+
+def _short_header(plan: Plan, launch: Launch, source: Source) -> str:
+    name = source.name.upper()
+    return (
+        f"// How to launch {launch.entry}. It takes structs of the source, so launch it from Python, or by its name.\n"
+        "#pragma once\n\n"
+        f'#define {name}_ENTRY "{launch.entry}"\n#define {name}_BLOCK {plan.threads}\n'
+        f"#define {name}_REGISTER_CAP {source.register_cap or 0}  // maxrregcount; 0: none\n\n"
+        "// At the sizes that were measured:\n"
+        f"#define {name}_GRID {launch.grid[0]}\n#define {name}_SHARED_BYTES {launch.shared_bytes}\n"
+    )
 
 
 def _header(group: Group, plan: Plan, launch: Launch, source: Source) -> str:
@@ -200,8 +221,10 @@ def _slot_in_c(slot: Slot, plan: Plan) -> Iterator[str]:
     yield f"    const long long {letter}_blocks = {blocks};"
     if plan.map == "stride":
         yield f"    static_cast<void>({letter}_blocks);"
-    if slot.kernel.parsed.uses_dynamic_shared:
-        yield f"    const long long {letter}_shared = {cxx(slot.kernel.shared.root, known)};"
+    if plan.side(letter).slot.kernel.parsed.uses_dynamic_shared:
+        moved = plan.side(letter).slot.kernel.parsed.moved_bytes
+        behind = f" + {moved}" if moved else ""  # the static arrays that lie before it
+        yield f"    const long long {letter}_shared = {cxx(slot.kernel.shared.root, known)}{behind};"
     for each in _scalars(slot):
         value = cxx(each.value.root, known) if isinstance(each.value, Expression) else repr(each.value)
         yield f"    found.{letter}_{each.name} = static_cast<{DTYPES[each.dtype][0]}>({value});"
@@ -314,6 +337,16 @@ def _module(group: Group, plan: Plan, name: str) -> str:
         "",
         "",
     ]
+    if any(each.bytes for slot in group.slots for each in slot.kernel.arguments):
+        lines += [
+            "def _record(size, members):",
+            "    data = bytearray(size)",
+            "    for offset, value in members:",
+            "        data[offset : offset + value.nbytes] = value.tobytes()",
+            "    return np.frombuffer(bytes(data), np.dtype((np.void, size)))[0]",
+            "",
+            "",
+        ]
     for slot in group.slots:
         lines += [*_slot_function(slot, plan), "", ""]
     lines += [*_shape_function(group, plan), "", "", *_launch_functions(group, plan)]
@@ -335,7 +368,9 @@ def _slot_function(slot: Slot, plan: Plan) -> Iterator[str]:
     lengths = ", ".join(python(each.root) for each in kernel.grid)
     yield f"    grid = ({lengths}{',' if len(kernel.grid) == 1 else ''})"
     yield "    grid_x, grid_y, grid_z = (*grid, 1, 1)[:3]"
-    shared = python(kernel.shared.root) if kernel.parsed.uses_dynamic_shared else "0"
+    parsed = plan.side(slot.letter).slot.kernel.parsed
+    shared = python(kernel.shared.root) if parsed.uses_dynamic_shared else "0"
+    shared += f" + {parsed.moved_bytes}" if parsed.moved_bytes else ""  # the static arrays that lie before it
     yield f"    shared = {shared}"
     yield "    scalars = {"
     for argument in kernel.arguments:
@@ -346,8 +381,18 @@ def _slot_function(slot: Slot, plan: Plan) -> Iterator[str]:
 
 
 def _scalar(argument: Argument) -> str:
-    value = python(argument.value.root) if isinstance(argument.value, Expression) else repr(argument.value)
-    return f"np.{_NUMPY.get(argument.dtype, argument.dtype)}({value})"
+    if argument.hex:
+        return f"_record({argument.bytes}, [(0, np.frombuffer(bytes.fromhex({argument.hex!r}), np.uint8))])"
+    if argument.members:
+        members = ", ".join(f"({each.offset}, {_number(each.value, each.dtype or '')})" for each in argument.members)
+        return f"_record({argument.bytes}, [{members}])"
+    assert argument.value is not None
+    return _number(argument.value, argument.dtype)
+
+
+def _number(given: Expression | float, dtype: str) -> str:
+    value = python(given.root) if isinstance(given, Expression) else repr(given)
+    return f"np.{_NUMPY.get(dtype, dtype)}({value})"
 
 
 def python(node: Node) -> str:
@@ -467,9 +512,14 @@ From C++: include fused.h, compile fused.cu beside your program, and call fused:
 From Python: launch.py works all of that out for any sizes, with the cubin.
 
 The block shapes above were chosen for the sizes in fused.h; for others the kernel is right, but may not be the fastest.
-{_sizes_note(group)}{_blocks_note(plan)}\
+{_sizes_note(group)}{_blocks_note(plan)}{_variables_note(source)}\
 Fusing is right only for kernels that are independent: none may read what another writes.
 """
+
+
+def _variables_note(source: Source) -> str:
+    names = ", ".join(source.symbols)
+    return f"Before a launch your program sets these variables of the source: {names}.\n" if names else ""
 
 
 def _blocks_note(plan: Plan) -> str:

@@ -30,6 +30,7 @@ from fusiond_hfuse.barriers import FIRST_ID
 from fusiond_hfuse.graph import Argument, Kernel, Parameter, Plan, Side, Slot
 from fusiond_hfuse.includes import GROUPS, HOISTED, without_comments
 from fusiond_hfuse.kernel import define_values
+from fusiond_hfuse.recheck import HERE
 from fusiond_hfuse.shadows import PASSED, SHADOWS, SHARED
 
 ARENA = "fusiond_arena"
@@ -100,7 +101,8 @@ def write(plan: Plan, version: int) -> str:
         + shadowing
         + (f"#define {PASSED}{handing_on}" if hands_on else "")
     )
-    if any(re.search(r"\bstatic\b", without_comments(side.slot.kernel.unit.text)) for side in plan.sides):
+    texts = [without_comments(side.slot.kernel.unit.text) for side in plan.sides]
+    if any(re.search(r"\b(static|constexpr|namespace)\b", text) for text in texts):
         parts.append(_UNUSED)
     parts += [_namespace(side, counted) for side in by_letter]
     parts.append(f"#undef {SHADOWS}\n" + (f"#undef {PASSED}\n" if hands_on else ""))
@@ -178,7 +180,8 @@ def _namespace(side: Side, counted: bool) -> str:
         lines += [*(f'#pragma push_macro("{name}")' for name in macros), ""]
     if defines:
         lines += [*(f"#define {name} {value}".rstrip() for name, value in defines), ""]
-    lines += [edited(kernel).strip("\n"), "", *_side(side, counted), ""]
+    text = edited(kernel).replace(HERE, f"fusiond_{side.slot.letter}")
+    lines += [text.strip("\n"), "", *_side(side, counted), ""]
     if macros:
         lines += [*(f'#pragma pop_macro("{name}")' for name in macros), ""]
     lines += [f"}}  // namespace fusiond_{side.slot.letter}", ""]

@@ -142,8 +142,24 @@ class Parsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What a number inside a struct holds."""
+
+    path: str
+    dtype: str | None
+    """None where the YAML leaves it to the source."""
+    value: Expression | float
+    where: str = field(default="", compare=False)
+    offset: int = 0
+    """In bytes; known when the source is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """A kernel argument: a buffer when `elements` is there, a scalar when `value` is."""
+    """A kernel argument: a buffer when `elements` is there, a scalar when `value` is, else a struct passed by value.
+
+    With `symbol` it is no argument, but a variable of the source that the host sets.
+    """
 
     name: str
     dtype: str
@@ -151,6 +167,13 @@ class Argument:
     buffer: Buffer | None = None
     """A pattern: the name and the number of elements are filled in for a slot."""
     value: Expression | float | None = None
+    members: tuple[Member, ...] = ()
+    """Of a struct."""
+    hex: str = ""
+    """A struct's bytes as they are, instead of `members`."""
+    bytes: int = 0
+    """Of a struct."""
+    symbol: str = ""
     where: str = field(default="", compare=False)
 
 
@@ -195,10 +218,14 @@ class Kernel:
     sizes: Mapping[str, int]
     odd: Mapping[str, int]
     arguments: tuple[Argument, ...]
+    variables: tuple[Argument, ...] = ()
+    """`__constant__` and `__device__` variables that the host sets."""
     block: Block
     grid: tuple[Expression, ...]
     shared: Expression
     parsed: Parsed
+    moved: Parsed | None = None
+    """The same with its static shared arrays in the dynamic one; None where that is no use, or not possible."""
     content_key: str
     """Of everything that decides what the kernel does, without sizes and without paths."""
     lines: Mapping[str, str]
@@ -301,6 +328,8 @@ class Shape:
     grid: Dim3
     shared_bytes: int
     scalars: Mapping[str, int | float]
+    records: Mapping[str, str] = field(default_factory=dict)
+    """Structs passed by value: their bytes as hexadecimal digits."""
 
     @property
     def blocks(self) -> int:

@@ -30,7 +30,7 @@ from fusiond.model import Rejection
 from fusiond_hfuse import barriers, groups, recheck, shadows, uniform
 from fusiond_hfuse.graph import Edit, Field, Parameter, Parsed, Unit, Variable
 from fusiond_hfuse.includes import without_comments
-from fusiond_hfuse.recheck import MAIN, STUB_FILE
+from fusiond_hfuse.recheck import HERE, MAIN, STUB_FILE
 from fusiond_hfuse.shadows import PASSED, SHADOWS, SHARED
 from fusiond_hfuse.stub import VECTOR_OF
 
@@ -142,6 +142,7 @@ class _Reader:
         self.functions: list[cindex.Cursor] = []
         self.variables: dict[str, Variable] = {}
         self.macros: list[tuple[int, int]] = []
+        self.removed: list[tuple[int, int]] = []
         self.seeing: frozenset[str] = frozenset()
         self.counted = False
         self.scope: tuple[str, ...] = ()
@@ -188,14 +189,16 @@ class _Reader:
         self._macro_calls()
         parting = self._parting(body, meeting)
         self.counted = any(each in self.code for each in shadows.COUNTED)
-        if parting is not None and self.counted:
+        if parting is not None and (why := self._cannot_drain()):
             self._refuse(
                 "return_before_barrier",
                 parting,
-                "some threads may leave before a barrier that others reach, in a kernel with `__syncthreads_count`, "
-                "`_and` or `_or`. Put the work behind the test instead of returning",
+                f"some threads may leave before a barrier that others reach, {why}. Put the work behind the test "
+                f"instead of returning",
             )
-        self.rejections += barriers.forbidden(self.tree.unit, MAIN, self.refusal)
+        self.rejections += barriers.forbidden(self.tree.unit, MAIN, self.removed, self.refusal)
+        self._global_names(top)
+        self._macro_names(everything)
         self._linkage()
         for missing in sorted(self.wanted - set(self.variables)):
             raise UnknownName("variable of the source", missing, set(self.variables) or {"none"}, where=where)
@@ -300,6 +303,15 @@ class _Reader:
                 if found is not None:
                     return found
         return None
+
+    def _cannot_drain(self) -> str:
+        """Why threads that leave early cannot go on voting at the barriers of the others; empty when they can."""
+        if self.counted:
+            return "in a kernel with `__syncthreads_count`, `_and` or `_or`"
+        meets = re.search(r"\b(__\w+_sync|__syncwarp|tiled_partition|thread_block_tile)\b", self.code)
+        if meets:  # it waits for every thread of its mask that still runs, and who votes still runs
+            return f"in a kernel where threads of a warp meet in `{meets.group()}`"
+        return ""
 
     def _calls(self, function: cindex.Cursor) -> frozenset[str]:
         """The names that a function may call: those that the tree resolves, and those it leaves to an instantiation."""
@@ -421,6 +433,7 @@ class _Reader:
         lines = self.data[start:end].count(b"\n")
         if b"\n#" in self.data[start:end].replace(b" ", b"").replace(b"\t", b""):
             self._refuse("macro", cursor, f"preprocessor lines inside {cursor.spelling}, which must be taken out")
+        self.removed.append((start, end))
         self._edit(start, end, f"/* {cursor.spelling}: another kernel */" + "\n" * lines)
 
     def _linkage(self) -> None:
@@ -440,6 +453,27 @@ class _Reader:
                 continue
             self._edit(match.start(), match.end(), "")
             self._edit(closing, closing + 1, "")
+
+    def _global_names(self, top: list[cindex.Cursor]) -> None:
+        """`::name` of the user's own is now a name of the kernel's namespace."""
+        names = set()
+        scopes = list(top)
+        while scopes:
+            each = scopes.pop()
+            inner = each.kind in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL, CursorKind.ENUM_DECL)
+            if inner or (each.kind is CursorKind.NAMESPACE and not each.spelling.isidentifier()):
+                scopes += list(each.get_children())
+            names.add(each.spelling)
+        for match in re.finditer(r"(?:(\w+|>|\))\s*)?::\s*([A-Za-z_]\w*)", self.code):
+            if match.group(2) in names and (match.group(1) is None or match.group(1) in _BEFORE_NAMES):
+                start = match.end(1) if match.group(1) else match.start()
+                self._edit(start, match.start(2), f" ::{HERE}::")
+
+    def _macro_names(self, everything: list[cindex.Cursor]) -> None:
+        """A macro must not be called like what is written round the text."""
+        for each in everything:
+            if each.kind is CursorKind.MACRO_DEFINITION and _in_main(each) and _RESERVED.fullmatch(each.spelling):
+                self._refuse("macro", each, f"a macro called `{each.spelling}`; call it otherwise")
 
     def _closing(self, opening: int) -> int | None:
         """The offset of the brace that closes the one at `opening`."""
@@ -700,6 +734,11 @@ class _Reader:
 # --- small questions about cursors ----------------------------------------------------------------------
 
 
+_RESERVED = re.compile(
+    r"(?i:fusiond_)\w*|(?:thread|block)Idx|(?:block|grid)Dim|__syncthreads\w*|u?int3|dim3|make_uint3|const|void|unsigned"
+    r"|int|struct|operator|return|while|if|using|namespace|extern|static_cast|reinterpret_cast"
+)
+_BEFORE_NAMES = ("return", "case", "else", "do", "new", "sizeof", "throw", "typename", "const", "constexpr", "static")
 _MOVED = "FUSIOND_MOVED"
 """Stands for how many bytes were moved before the dynamic array; a macro of the namespace."""
 
@@ -710,7 +749,7 @@ def _blanked(data: bytes) -> str:
     pattern = re.compile(
         r'\b(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"|"(?:\\.|[^"\\\n])*"', re.DOTALL
     )
-    return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+    return pattern.sub(lambda match: '"' + re.sub(r"[^\n]", " ", match.group()[1:-1]) + '"', text)
 
 
 def _in_main(cursor: cindex.Cursor) -> bool:

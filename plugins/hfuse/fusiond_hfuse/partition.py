@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
+from collections.abc import Iterable
 
 from fusiond.model import Config, DeviceLimits
 from fusiond_hfuse import barriers
@@ -11,6 +13,8 @@ from fusiond_hfuse.graph import Group, Kernel, Plan, Side, Slot
 from fusiond_hfuse.includes import without_comments
 from fusiond_hfuse.kernel import thread_counts
 
+STATIC_SHARED_BYTES = 48 * 1024
+"""What the static `__shared__` arrays of one kernel may have together; ptxas refuses more."""
 PAPER_THREADS = 1024
 """d0 of Fig. 6: the paper searches partitions of a block of this size."""
 BARRIER_IDS = 16
@@ -89,10 +93,11 @@ def plan(group: Group, config: Config, multiprocessors: int = 0) -> Plan:
     threads = {
         letter: config.integer("threads" if kind == "vertical" else f"threads.{letter}") for letter in group.letters
     }
+    slots = {slot.letter: slot for slot in placed(group)}
     sides = []
     first = 0
     for letter in _ordered(config.text("order"), threads):
-        slot = group.slot(letter)
+        slot = slots[letter]
         shape = slot.kernel.block.shape(threads[letter])
         if shape is None:
             raise ValueError(f"{slot.kernel.name} has no block of {threads[letter]} threads")
@@ -108,6 +113,23 @@ def plan(group: Group, config: Config, multiprocessors: int = 0) -> Plan:
         map=str(mapped),
         blocks=config.integer("blocks") * multiprocessors if mapped == "stride" else 0,
         sides=tuple(sides),
+    )
+
+
+def static_bytes(slots: Iterable[Slot]) -> int:
+    """Static shared arrays of kernels that become one, as far as their texts tell."""
+    return sum(slot.kernel.parsed.static_shared_bytes or 0 for slot in slots)
+
+
+def placed(group: Group) -> tuple[Slot, ...]:
+    """The slots, with their static shared arrays in the dynamic one where they are too large together to be static."""
+    if static_bytes(group.slots) <= STATIC_SHARED_BYTES:
+        return group.slots
+    return tuple(
+        dataclasses.replace(slot, kernel=dataclasses.replace(slot.kernel, parsed=slot.kernel.moved))
+        if slot.kernel.moved is not None
+        else slot
+        for slot in group.slots
     )
 
 

@@ -23,8 +23,10 @@ from fusiond_hfuse.includes import GROUPS
 from fusiond_hfuse.stub import STUB
 
 MAIN = "/fusiond/kernel.cu"
+HERE = "FUSIOND_HERE"
+"""Stands in edits for the name of the namespace that the text will be in."""
 STUB_FILE = "/fusiond/stub.h"
-OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant")
+OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant", "fusiond_whole", "fusiond_complete")
 
 _INCLUDES = re.compile(r"(?m)^[ \t]*(?:#|%:)[ \t]*include\b[^\n]*$")
 _NOT_CLANG = (
@@ -59,6 +61,10 @@ class Tree:
         self.lines = text.count("\n") + (not text.endswith("\n"))
         suffix = (
             f"\nusing fusiond_signature = decltype({instance});\n"
+            "template <class> struct fusiond_whole;\n"
+            "template <class... P> struct fusiond_whole<void(P...)> {\n"
+            "    template <unsigned long...> struct all {}; typedef all<sizeof(P)...> type;\n};\n"
+            "typedef fusiond_whole<fusiond_signature>::type fusiond_complete;\n"  # or structs stay without members
             f"__device__ void fusiond_instantiate() {{ auto fusiond_f = &{instance}; (void)fusiond_f; }}\n"
         )
         blanked = _INCLUDES.sub(lambda match: " " * len(match.group().encode()), text)
@@ -218,7 +224,7 @@ def applied(text: str, parsed: Parsed) -> str:
         lost = data[edit.start : edit.end].count(b"\n") - edit.text.count("\n")
         pieces += [data[position : edit.start], edit.text.encode(), b"\n" * lost]
         position = edit.end
-    return b"".join([*pieces, data[position:]]).decode()
+    return b"".join([*pieces, data[position:]]).decode().replace(HERE, "fusiond_a")
 
 
 def tolerable(message: str) -> bool:

@@ -23,9 +23,6 @@ from fusiond.strategy import Baseline, Inputs, Known, StrategyBase, Target
 from fusiond_hfuse import emit, export, kernel, pairing, partition, registers, space, verify
 from fusiond_hfuse.graph import SLOTS, WARP, Group, Kernel, Plan, Slot, volume
 
-STATIC_SHARED_BYTES = 48 * 1024
-"""What the static `__shared__` arrays of one kernel may have together; ptxas refuses more."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -455,10 +452,12 @@ def _joint_problems(
     """Why kernels that could be fused cannot be one launch."""
     found = []
     static = [_static_bytes(slot, facts[slot.letter]) for slot in group.slots]
-    if sum(static) > STATIC_SHARED_BYTES:
+    fits = sum(static) <= partition.STATIC_SHARED_BYTES
+    moves = partition.static_bytes(group.slots) > partition.STATIC_SHARED_BYTES
+    if not fits and not (moves and partition.static_bytes(partition.placed(group)) <= partition.STATIC_SHARED_BYTES):
         detail = (
-            f"static shared arrays of {' and '.join(map(str, static))} bytes; together at most {STATIC_SHARED_BYTES} "
-            f"compile"
+            f"static shared arrays of {' and '.join(map(str, static))} bytes; together at most "
+            f"{partition.STATIC_SHARED_BYTES} compile, and they cannot all become dynamic"
         )
         found.append(Rejection(rule="static_shared", nodes=group.names, detail=detail))
     for first, second in itertools.pairwise(slot.kernel for slot in group.slots):

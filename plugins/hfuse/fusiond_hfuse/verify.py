@@ -110,7 +110,7 @@ def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
 
 
 _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
-_BARRIER = re.compile(r"\bbar(?:rier)?\.[\w.:]+\s+[^;]*;")
+_BARRIER = re.compile(r"\bbar(?:rier)?\.(?!warp\b)[\w.:]+\s+[^;]*;")
 _PARTIAL = re.compile(
     r"bar\.sync\s+(\d+)\s*,\s*(\d+)\s*;"
     r"|(?:bar\.red\.(?:popc\.u32|or\.pred)|barrier\.red\.and\.pred)\s+[%\w]+\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*!?[%\w]+\s*;"

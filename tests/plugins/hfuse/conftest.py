@@ -19,7 +19,7 @@ from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu.lower import lower
 from fusiond.fills import initial
 from fusiond.model import Analysis, DeviceLimits, Workload
-from fusiond.program import FillStep, Launch, Pointer, Program, Source
+from fusiond.program import Bytes, FillStep, Launch, Pointer, Program, Source
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse import plugin
@@ -112,7 +112,11 @@ class Runner:
 
     def build(self, source: Source) -> Path:
         text = "".join(f"#define {name} {value}\n" for name, value in source.defines) + lower(source.text)
-        unit = commands.translation_unit(text, {f"entry{i}": entry for i, entry in enumerate(source.entries)})
+        unit = commands.translation_unit(
+            text,
+            {f"entry{i}": entry for i, entry in enumerate(source.entries)},
+            {f"symbol{i}": symbol for i, symbol in enumerate(source.symbols)},
+        )
         out = self.folder / (hashlib.sha256(unit.encode()).hexdigest()[:24] + ".so")
         if not out.exists():
             cpp = out.with_suffix(".cpp")
@@ -138,12 +142,25 @@ class Runner:
                 grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, seed=order, checked=checked
             )
             arguments = [
-                arrays[each.buffer] if isinstance(each, Pointer) else np.dtype(each.dtype).type(each.value)
+                arrays[each.buffer]
+                if isinstance(each, Pointer)
+                else bytes.fromhex(each.hex)
+                if isinstance(each, Bytes)
+                else np.dtype(each.dtype).type(each.value)
                 for each in step.arguments
             ]
+            variables = {
+                buffer.name: module.symbol(f"symbol{source.symbols.index(buffer.symbol.partition(':')[2])}")
+                for buffer in program.buffers
+                if buffer.symbol is not None and buffer.symbol.partition(":")[0] == source.name
+            }
+            for name, memory in variables.items():
+                memory[: arrays[name].nbytes] = arrays[name].view(np.uint8)
             done = self.runtime.launch(entry, launch, arguments)
             if isinstance(done, native.Fault):
                 return done
+            for name, memory in variables.items():
+                arrays[name].view(np.uint8)[:] = memory[: arrays[name].nbytes]
         return arrays
 
 

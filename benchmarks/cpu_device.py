@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+import fusiond_hfuse
 from fusiond.build import gxx
 from fusiond.devices.cpu import native
 from fusiond.program import Source
-import fusiond_hfuse
 
 ROUNDS = 5
 KERNELS = Path(fusiond_hfuse.__file__).parent / "kernels"

@@ -62,6 +62,8 @@ def wrapped(value: int, kind: str) -> int:
 
 # Rounding
 
+WHOLE: dict[str, Callable[[Fraction], int]] = {"rn": round, "rz": math.trunc, "ru": math.ceil, "rd": math.floor}
+
 
 def rounded(value: Fraction | float, kind: str, mode: str) -> float:
     """The float (of 24 or 53 bits) that a rounding mode makes of an exact value."""
@@ -76,7 +78,7 @@ def rounded(value: Fraction | float, kind: str, mode: str) -> float:
         exponent += 1
     exponent = max(exponent, least)
     scaled = value / Fraction(2) ** exponent
-    whole = {"rn": round, "rz": math.trunc, "ru": math.ceil, "rd": math.floor}[mode](scaled)
+    whole = WHOLE[mode](scaled)
     most = (2**bits - 1) * 2 ** ((127 if kind == "f4" else 1023) - bits + 1)
     result = Fraction(whole) * Fraction(2) ** exponent
     if abs(result) > most:
@@ -137,7 +139,7 @@ def to_integer(value: float, kind: str, target: str, mode: str) -> int:
         return low if low else high // 2
     if math.isinf(value):
         return high - 1 if value > 0 else low
-    whole = {"rn": round, "rz": math.trunc, "ru": math.ceil, "rd": math.floor}[mode](Fraction(value))
+    whole = WHOLE[mode](Fraction(value))
     return min(max(whole, low), high - 1)
 
 
@@ -157,19 +159,43 @@ def each_part(operation: Callable[..., int], bits: int, signed: bool) -> Callabl
     return apply
 
 
+def clamping(low: int, high: int) -> Callable[[int], int]:
+    return lambda value: min(max(value, low), high)
+
+
+def saturating(operation: Callable[..., int], low: int, high: int) -> Callable[..., int]:
+    return lambda *values: clamping(low, high)(operation(*values))
+
+
+def dpx(best: Callable[..., int]) -> tuple[Callable[..., int], ...]:
+    """Not below zero; of a sum that wraps; both; of a sum of half-words."""
+
+    def half(value: int) -> int:
+        return (value + 2**15) % 2**16 - 2**15
+
+    def add(a: int, b: int, c: int) -> int:
+        return best(wrapped(a + b, "i4"), c)
+
+    return (
+        lambda *values: max(best(*values), 0),
+        add,
+        lambda *values: max(add(*values), 0),
+        lambda a, b, c: best(half(a + b), c),
+    )
+
+
 def packed_functions() -> Iterable[Function]:
     for bits in (16, 8):
         number = 32 // bits
         for signed in (True, False):
             low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
-            clamp = lambda v, low=low, high=high: min(max(v, low), high)  # noqa: E731
             s = "s" if signed else "u"
             two: dict[str, Callable[[int, int], int]] = {
                 f"__vmax{s}": max,
                 f"__vmin{s}": min,
                 f"__vabsdiff{s}": lambda a, b: abs(a - b),
-                f"__vadd{s}s": lambda a, b, clamp=clamp: clamp(a + b),
-                f"__vsub{s}s": lambda a, b, clamp=clamp: clamp(a - b),
+                f"__vadd{s}s": saturating(lambda a, b: a + b, low, high),
+                f"__vsub{s}s": saturating(lambda a, b: a - b, low, high),
                 f"__vavg{s}": lambda a, b: (
                     math.floor(Fraction(a + b, 2) + Fraction(1, 2)) if a + b >= 0 else (a + b) // 2
                 ),
@@ -183,10 +209,11 @@ def packed_functions() -> Iterable[Function]:
             if signed:
                 two |= {"__vadd": lambda a, b: a + b, "__vsub": lambda a, b: a - b}
                 two |= {"__vcmpeq": lambda a, b: -(a == b), "__vsetne": lambda a, b: a != b}
-                for name, one in {
+                single: dict[str, Callable[[int], int]] = {
                     "__vabs": abs, "__vneg": lambda a: -a,
-                    "__vabsss": lambda a, clamp=clamp: clamp(abs(a)), "__vnegss": lambda a, clamp=clamp: clamp(-a),
-                }.items():  # fmt: skip
+                    "__vabsss": saturating(abs, low, high), "__vnegss": saturating(lambda a: -a, low, high),
+                }  # fmt: skip
+                for name, one in single.items():
                     yield Function(f"{name}{number}", "u4", ("u4",), each_part(one, bits, True))
             else:
                 two["__vhaddu"] = lambda a, b: (a + b) // 2
@@ -198,11 +225,9 @@ def packed_functions() -> Iterable[Function]:
                     abs(x - y) for x, y in zip(parts(a, bits, signed), parts(b, bits, signed), strict=True)
                 ),
             )  # fmt: skip
-    for name, best in (("min", min), ("max", max)):
-        relu = lambda *v, best=best: max(best(*v), 0)  # noqa: E731
-        add = lambda a, b, c, best=best: best(wrapped(a + b, "i4"), c)  # noqa: E731
-        add_relu = lambda a, b, c, add=add: max(add(a, b, c), 0)  # noqa: E731
-        half = lambda v: (v + 2**15) % 2**16 - 2**15  # noqa: E731
+    bests: tuple[tuple[str, Callable[..., int]], ...] = (("min", min), ("max", max))
+    for name, best in bests:
+        relu, add, add_relu, add_half = dpx(best)
         yield Function(f"__vi{name}_s32_relu", "i4", ("i4",) * 2, relu)
         yield Function(f"__vi{name}3_s32", "i4", ("i4",) * 3, best)
         yield Function(f"__vi{name}3_s32_relu", "i4", ("i4",) * 3, relu)
@@ -214,7 +239,7 @@ def packed_functions() -> Iterable[Function]:
         yield Function(f"__vi{name}_s16x2_relu", "u4", ("u4",) * 2, each_part(relu, 16, True))
         yield Function(
             f"__viadd{name}_s16x2", "u4", ("u4",) * 3,
-            each_part(lambda a, b, c, best=best, half=half: best(half(a + b), c), 16, True),
+            each_part(add_half, 16, True),
         )  # fmt: skip
 
 
@@ -412,12 +437,13 @@ __global__ void oddments(int* out, float* stored) {
     sincospif(0.5f, &s, &c);
     *o++ = s == 1.0f && c == 0.0f;
     const float numbers[] = {3, 4, 12, 84};
-    *o++ = normf(4, numbers) == 85 && norm4df(3, 4, 12, 84) == 85 && norm3d(scalbn(3.0, 600), scalbn(4.0, 600), 0) == scalbn(5.0, 600);
+    *o++ = normf(4, numbers) == 85 && norm4df(3, 4, 12, 84) == 85 &&
+           norm3d(scalbn(3.0, 600), scalbn(4.0, 600), 0) == scalbn(5.0, 600);
     __builtin_assume(out != nullptr);
     *o++ = isnan(s - s + CUDART_NAN_F) && !isinf(c);
     *o++ = __dp4a(make_char4(1, -2, 3, -4), make_char4(5, 6, 7, 8), 100);
     *o++ = (int)__dp2a_hi(make_ushort2(65535, 2), make_uchar4(9, 9, 255, 3), 1u);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900 && defined(__CUDACC__) && defined(__NVCC__) && __CUDACC_VER_MAJOR__ >= 12
+#if __CUDA_ARCH__ == 900 && defined(__CUDACC__) && defined(__NVCC__) && __CUDACC_VER_MAJOR__ >= 12
     *o++ = 1;
 #endif
 #ifndef __CUDACC__

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
+import fusiond_hfuse
 from fusiond.build import gxx
 from fusiond.devices.cpu import native
 from fusiond.program import Source
-from fusiond_hfuse import plugin
 
 ROUNDS = 5
-KERNELS = Path(plugin.__file__).parent / "kernels"
+KERNELS = Path(fusiond_hfuse.__file__).parent / "kernels"
 LOOPS = r"""
 #include <algorithm>
 #include <chrono>

@@ -67,6 +67,5 @@ def gxx_here() -> None:
 
 @pytest.fixture(scope="session")
 def scheduler_library(gxx_here: None, shared_cache: Path) -> Path:
-    """The one scheduler library of this process: kernels find its functions among the global symbols, so there can be
-    no second one."""
+    """The scheduler library, built once for the whole run."""
     return gxx.scheduler(BuildCache(shared_cache))

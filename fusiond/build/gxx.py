@@ -71,12 +71,30 @@ def scheduler(cache: BuildCache | None = None) -> Path:
         return cache.put(key, ".so", out.read_bytes())
 
 
-def build(source: Source, *, cache: BuildCache | None = None) -> Path | BuildFailed:
-    """The shared object of a source, from the cache where it was built before. DeviceError when there is no
-    compiler."""
+def race_host(cache: BuildCache | None = None) -> Path:
+    """The executable that runs a launch under ThreadSanitizer; built on first use. DeviceError when that fails."""
     compiler = _compiler()
     cache = cache or BuildCache()
-    key = content_key(["object", _runtime_key(compiler), source, _included(source)])
+    key = content_key(["race host", _runtime_key(compiler)])
+    found = cache.get(key, ".exe")
+    if found is None:
+        with tempfile.TemporaryDirectory(prefix="fusiond-") as work:
+            out = Path(work) / "fusiond_cpu_host"
+            outcome = _run(commands.host(out, cxx=compiler), Path(work))
+            if outcome is not None:
+                raise DeviceError(f"no race checks: {compiler} has no ThreadSanitizer: {outcome.failed.reason}")
+            found = cache.put(key, ".exe", out.read_bytes())
+    if not os.access(found, os.X_OK):  # entries of the cache are plain files
+        found.chmod(0o755)
+    return found
+
+
+def build(source: Source, *, cache: BuildCache | None = None, races: bool = False) -> Path | BuildFailed:
+    """The shared object of a source, from the cache where it was built before; `races`: the one that `race_host`
+    runs. DeviceError when there is no compiler."""
+    compiler = _compiler()
+    cache = cache or BuildCache()
+    key = content_key(["racing" if races else "object", _runtime_key(compiler), source, _included(source)])
     known = cache.get(key, ".so") or cache.failure(key)
     if known is not None:
         return known
@@ -86,7 +104,7 @@ def build(source: Source, *, cache: BuildCache | None = None) -> Path | BuildFai
             return cache.put_failure(key, text)
         path, out = Path(work) / f"{source.name}.cpp", Path(work) / "object.so"
         path.write_text(text, encoding="utf-8")
-        outcome = _run(_command(compiler, source, path, out), Path(work))
+        outcome = _run(_command(compiler, source, path, out, races=races), Path(work))
         if outcome is not None:
             return cache.put_failure(key, outcome.failed) if outcome.final else outcome.failed
         return cache.put(key, ".so", out.read_bytes())
@@ -121,12 +139,12 @@ def _unit(source: Source) -> str | BuildFailed:
     return commands.translation_unit(lowered, entries, symbols, name=f"{source.name}.cu")
 
 
-def _command(compiler: str, source: Source, path: Path, out: Path) -> list[str]:
+def _command(compiler: str, source: Source, path: Path, out: Path, *, races: bool = False) -> list[str]:
     defines = [f"-D{name}={value}" for name, value in source.defines]
     includes = [f"-I{folder}" for folder in source.include_dirs]
     if source.kind is SourceKind.HOST:
         return [compiler, *_HOST_FLAGS, *source.flags, *defines, *includes, str(path), "-o", str(out)]
-    return commands.kernel(path, out, cxx=compiler, flags=[*defines, *includes])
+    return commands.kernel(path, out, cxx=compiler, flags=[*defines, *includes], sanitize=races)
 
 
 def _included(source: Source) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -144,12 +144,17 @@ class CpuProgram:
     # --- steps ---
 
     def run(self, *, seed: int, checked: bool) -> None:
-        for each in self.program.steps:
-            if isinstance(each, Alloc):  # what the plan allocates itself is not there before
-                self._blocks[each.arena].release()
+        self._release()
         order = _adversarial(self.program.steps, seed) if checked else self.program.steps
         for step in order:
             self._step(step, seed=seed + 1 if checked else 0, checked=checked)
+
+    def walk(self) -> Iterator[Step]:
+        """Does the steps in their listed order; each is handed out before it is done."""
+        self._release()
+        for step in self.program.steps:
+            yield step
+            self._step(step, seed=0, checked=False)
 
     def sample_us(self, repeats: int) -> float:
         total = 0
@@ -159,6 +164,11 @@ class CpuProgram:
                 if step.counted:
                     total += elapsed
         return max(total, 1) / 1000 / repeats
+
+    def _release(self) -> None:
+        for each in self.program.steps:
+            if isinstance(each, Alloc):  # what the plan allocates itself is not there before
+                self._blocks[each.arena].release()
 
     def _step(self, step: Step, *, seed: int, checked: bool) -> int:
         """Do one step; how long it took, in nanoseconds."""
@@ -178,14 +188,25 @@ class CpuProgram:
             self._blocks[step.arena].live = True
         return time.perf_counter_ns() - begun
 
-    def _launch(self, step: Launch, seed: int, checked: bool) -> int:
+    def prepared(
+        self, step: Launch, *, seed: int = 0, checked: bool = False
+    ) -> tuple[native.Launch, list[native.Argument]]:
+        """What the runtime is asked for in a step."""
         launch = native.Launch(
             grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, seed=seed, checked=checked
         )
+        return launch, [self._argument(each, step) for each in step.arguments]
+
+    def symbols(self, source: str) -> dict[str, np.ndarray]:
+        """Exported name -> the bytes of each variable of a device source."""
+        text = self.program.source(source)
+        names = [gxx.exported_symbol(text, each) for each in text.symbols]
+        return {name: self._modules[source].symbol(name) for name in names}
+
+    def _launch(self, step: Launch, seed: int, checked: bool) -> int:
+        launch, arguments = self.prepared(step, seed=seed, checked=checked)
         try:
-            done = self._runtime.launch(
-                self._entries[step.name], launch, [self._argument(each, step) for each in step.arguments]
-            )
+            done = self._runtime.launch(self._entries[step.name], launch, arguments)
         except native.NativeError as problem:
             raise ExecutionError(Outcome.LAUNCH_REFUSED, f"{step.name}: {problem}") from None
         if isinstance(done, native.Fault):

@@ -3,15 +3,17 @@
 Nearly everything is left to the header; only what no header can express is edited, and lines keep their numbers:
 
     extern __shared__ float s[];               float* const s = reinterpret_cast<float*>(::fusiond_dynamic_shared);
+    extern __shared__ float t[][33];           float (* const t)[33] = reinterpret_cast<float (*)[33]>(...);
     static __shared__ int n;                   __shared__ int n;
     __noinline__                               FUSIOND_NOINLINE
     #include <cuda_runtime.h>                  (dropped: the header stands in for it)
     #include <cooperative_groups.h>            #include "cooperative_groups.h"
-    asm volatile("bar.sync 1, 64;" ...);       FUSIOND_BARRIER(1, 64);
+    asm volatile("bar.sync 1, 64;" ...);       FUSIOND_BAR_SYNC(1, 64);   (also with operands: "bar.sync %0, %1;")
 
-What cannot be mapped is a `LoweringError`, except inside `#if 0` and `#if` groups that ask for `__CUDACC__` or
-`__CUDA_ARCH__`, which g++ never sees. Comments and string literals are left alone. `sizeof` and `decltype` of a
-dynamic shared array see a pointer, where CUDA sees an array of unknown length.
+What cannot be mapped is a `LoweringError`; within `#if` groups, which only g++ can decide, it becomes an error that is
+raised if g++ keeps the group. g++ sees __CUDACC__, __NVCC__ and __CUDA_ARCH__ as nvcc's device pass does. Comments and
+string literals are left alone. `sizeof` and `decltype` of a dynamic shared array see a pointer, where CUDA sees an
+array of unknown length.
 """
 
 from __future__ import annotations
@@ -57,9 +59,12 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
+_OPENS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
 _INCLUDE = re.compile(r"\s*#\s*include\s*[<\"]([^>\"]+)[>\"]")
-_DEVICE_ONLY = re.compile(r"\b(__CUDACC__|__CUDA_ARCH__|__NVCC__|__CUDACC_RTC__)\b|if\s+0\b")
-_BARRIER = re.compile(r"\s*(?:bar\.sync|barrier\.sync|barrier\.sync\.aligned)\s+(\d+)\s*(?:,\s*(\d+)\s*)?;?\s*")
+# An operand of assembly: a number, %0 for the first input, or @0 for the first macro parameter that is made a string.
+_BARRIER = re.compile(
+    r"\s*(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?\s+(\d+|[%@]\d+)\s*(?:,\s*(\d+|[%@]\d+)\s*)?;?\s*"
+)
 
 _COOPERATIVE_GROUPS = "cooperative_groups.h"
 _STANDS_IN = re.compile(
@@ -80,7 +85,7 @@ class _Lowering:
         self._text = text
         self._tokens = list(_tokens(text))
         self._significant = [i for i, token in enumerate(self._tokens) if token.kind != "blank"]
-        self._guards: list[bool] = []  # of the open #if groups: may g++ never see what stands in it?
+        self._groups = 0  # #if groups that are open
 
     def run(self) -> str:
         output: list[str] = []
@@ -88,10 +93,10 @@ class _Lowering:
         while at < len(self._tokens):
             try:
                 replacement, end = self._replace(at)
-            except LoweringError:
-                if not any(self._guards):
+            except LoweringError as problem:
+                if not self._groups:
                     raise
-                replacement, end = self._tokens[at].text, at + 1
+                replacement, end = _refusal(problem, self._tokens[at]), at + 1
             old_lines = sum(token.text.count("\n") for token in self._tokens[at:end])
             output += [replacement, "\n" * (old_lines - replacement.count("\n"))]
             at = end
@@ -116,7 +121,7 @@ class _Lowering:
 
     def _directive(self, token: _Token) -> str:
         if condition := _CONDITION.match(token.text):
-            self._enter(condition[1], bool(_DEVICE_ONLY.search(token.text)))
+            self._groups = max(0, self._groups + _OPENS.get(condition[1], 0))
         include = _INCLUDE.match(token.text)
         if not include:
             return token.text
@@ -128,14 +133,6 @@ class _Lowering:
         if _BEYOND.fullmatch(file):
             raise self._error(token, f"<{file}> cannot be used on the processor")
         return token.text
-
-    def _enter(self, condition: str, device_only: bool) -> None:
-        if condition.startswith("if"):
-            self._guards.append(device_only)
-        elif self._guards and condition == "endif":
-            self._guards.pop()
-        elif self._guards:
-            self._guards[-1] |= device_only
 
     def _dynamic_array(self, extern: int) -> tuple[str, int] | None:
         """`extern __shared__ T name[]` as a pointer; None when it declares something else."""
@@ -171,35 +168,81 @@ class _Lowering:
         following = [self._tokens[i].text for i in brackets]
         if name <= 0 or declaration[name].kind != "word" or following[:2] != ["[", "]"]:
             raise self._error(first, "an extern __shared__ variable must be an array of unknown length: T name[]")
-        if following[2:] == ["["]:
-            raise self._error(first, "an extern __shared__ array of more than one dimension cannot become a pointer")
-        if following[2:] == [","]:
+        end = brackets[1] + 1
+        extents = ""  # of all dimensions but the first
+        while self._mark_at(end) == "[":
+            behind = self._behind(end, "[", "]")
+            extents += "".join(token.text if token.kind != "blank" else " " for token in self._tokens[end:behind])
+            end = behind
+        if self._mark_at(end) == ",":
             raise self._error(first, "declare one extern __shared__ array a statement")
         kind = " ".join("".join(token.text if token.kind != "blank" else " " for token in declaration[:name]).split())
-        text = f"{kind}* const {declaration[name].text} = reinterpret_cast<{kind}*>(::fusiond_dynamic_shared)"
-        return text, brackets[1] + 1
+        pointer = f"{kind} (*)" if extents else f"{kind}*"
+        declared = (
+            f"{kind} (* const {declaration[name].text})" if extents else f"{kind}* const {declaration[name].text}"
+        )
+        extents = " ".join(extents.split())
+        return f"{declared}{extents} = reinterpret_cast<{pointer}{extents}>(::fusiond_dynamic_shared)", end
+
+    def _mark_at(self, at: int) -> str:
+        """The first significant token from `at` on."""
+        return next((token.text for token in self._tokens[at:] if token.kind != "blank"), "")
 
     def _assembly(self, at: int) -> tuple[str, int]:
-        """A literal `bar.sync` as a call; any other assembly is refused."""
+        """`bar.sync` as a call; any other assembly is refused."""
         opening = at
         while opening + 1 < len(self._tokens) and self._tokens[opening].text != "(":
             opening += 1
         end = self._behind_parentheses(opening - 1)
-        inside = [token for token in self._tokens[opening + 1 : end - 1] if token.kind != "blank"]
+        inside = [i for i in range(opening + 1, end - 1) if self._tokens[i].kind != "blank"]
+        code, operands, behind = self._code(inside)
+        operands |= {f"%{i}": text for i, text in enumerate(self._inputs(inside[behind:]))}
+        barrier = _BARRIER.fullmatch(code)
+        named = [operands.get(each, each) for each in (barrier.groups("FUSIOND_WHOLE_BLOCK") if barrier else "@")]
+        if any(each.startswith(("%", "@")) for each in named):
+            raise self._error(self._tokens[at], "PTX assembly cannot run on the processor")
+        return f"FUSIOND_BAR_SYNC({', '.join(named)})", end
+
+    def _code(self, tokens: list[int]) -> tuple[str, dict[str, str], int]:
+        """The text of assembly, the macro parameters that `#` makes strings in it, and how many tokens that were."""
         code = ""
-        for token in inside:
-            if token.kind != "string":
+        parameters: dict[str, str] = {}
+        at = 0
+        while at < len(tokens):
+            token = self._tokens[tokens[at]]
+            if token.kind == "string":
+                code += token.text[1:-1]
+            elif token.text == "#" and at + 1 < len(tokens):
+                code += f"@{len(parameters)}"
+                at += 1
+                parameters[f"@{len(parameters)}"] = self._tokens[tokens[at]].text
+            else:
                 break
-            code += token.text[1:-1]
-        if barrier := _BARRIER.fullmatch(code):
-            return f"FUSIOND_BARRIER({barrier[1]}, {barrier[2] or 'FUSIOND_WHOLE_BLOCK'})", end
-        raise self._error(self._tokens[at], "PTX assembly cannot run on the processor")
+            at += 1
+        return code, parameters, at
+
+    def _inputs(self, tokens: list[int]) -> Iterator[str]:
+        """The input operands of assembly that has no outputs: what stands in the parentheses."""
+        marks = "".join(self._tokens[i].text for i in tokens[:2])
+        if not marks.startswith("::"):
+            return
+        at = 1 if self._tokens[tokens[0]].text == "::" else 2
+        while at + 1 < len(tokens) and self._tokens[tokens[at]].kind == "string":
+            end = self._behind(tokens[at + 1], "(", ")")
+            yield "".join(token.text for token in self._tokens[tokens[at + 1] + 1 : end - 1]).strip()
+            at = next((i for i, token in enumerate(tokens) if token >= end), len(tokens))
+            if at == len(tokens) or self._tokens[tokens[at]].text != ",":
+                return
+            at += 1
 
     def _behind_parentheses(self, at: int) -> int:
         """The position behind the balanced parentheses that open after `at`."""
+        return self._behind(at + 1, "(", ")")
+
+    def _behind(self, at: int, opening: str, closing: str) -> int:
         depth = 0
-        for end in range(at + 1, len(self._tokens)):
-            depth += {"(": 1, ")": -1}.get(self._tokens[end].text, 0)
+        for end in range(at, len(self._tokens)):
+            depth += {opening: 1, closing: -1}.get(self._tokens[end].text, 0)
             if depth == 0 and self._tokens[end].kind != "blank":
                 return end + 1
         return len(self._tokens)
@@ -223,6 +266,14 @@ class _Lowering:
 
     def _error(self, token: _Token, reason: str) -> LoweringError:
         return LoweringError(self._text.count("\n", 0, token.start) + 1, reason)
+
+
+def _refusal(problem: LoweringError, token: _Token) -> str:
+    """The same as an error of g++, if it comes to see it."""
+    reason = str(problem).replace("\\", "/").replace('"', "'")
+    if token.kind == "directive":
+        return f"#error {reason}"
+    return f'_Pragma("GCC error \\"{reason}\\"") {token.text}'
 
 
 def _tokens(text: str) -> Iterator[_Token]:

@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-ABI = 1
+ABI = 2
 MAX_SHARED_BYTES = 227 * 1024
 _CHECKED = 1
 _ALIGNMENT = 64
@@ -61,6 +61,7 @@ class FaultKind(Enum):
     ARITHMETIC = 8  # an integer division that the processor refuses
     TRAP = 9  # assert() or __trap()
     SHARED_OVERRUN = 10  # a write behind the dynamic shared memory
+    MISALIGNED = 11  # an access at an address that its type does not allow, such as a float4 at 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class Launch:
     shared_bytes: int = 0
     seed: int = 0  # 0: blocks and threads in order; any other: in a random order that the seed determines
     checked: bool = False  # poison shared memory before each block and look for writes behind it; not for timing
-    stack_bytes: int = 0  # of one CUDA thread; 0: 64 KiB
+    stack_bytes: int = 0  # of one CUDA thread; 0: 1 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,7 @@ class _Report(ctypes.Structure):
     )
 
 
+_ONE_AT_A_TIME = threading.Lock()  # in the whole process: a launch watches the process's signals
 _Exported = TypeVar("_Exported", _Entry, _Symbol)
 
 
@@ -182,16 +184,12 @@ class Runtime:
     """The scheduler library."""
 
     def __init__(self, library: Path) -> None:
-        # Global, because kernel objects find the scheduler's functions among the global symbols.
-        self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        self._library = ctypes.CDLL(str(library))
         self._library.fusiond_abi.restype = ctypes.c_uint32
         if (found := self._library.fusiond_abi()) != ABI:
             raise NativeError(f"the scheduler library is version {found}, but {ABI} is needed: build it again")
-        if _address(ctypes.CDLL(None).fusiond_run) != _address(self._library.fusiond_run):
-            raise NativeError("another scheduler library is loaded in this process, and kernels would find that one")
         self._library.fusiond_run.argtypes = [ctypes.POINTER(_Launch), ctypes.POINTER(_Report)]
         self._library.fusiond_run.restype = ctypes.c_int32
-        self._one_at_a_time = threading.Lock()
 
     def load(self, path: Path) -> Module:
         """Loads a kernel object. A path names one object for the life of the process: never overwrite a loaded file."""
@@ -219,7 +217,7 @@ class Runtime:
             seed=launch.seed,
         )
         report = _Report()
-        with self._one_at_a_time:
+        with _ONE_AT_A_TIME:
             self._library.fusiond_run(ctypes.byref(request), ctypes.byref(report))
         if report.code == 0:
             return Finished(elapsed_ns=report.elapsed_ns, switches=report.switches)
@@ -251,10 +249,6 @@ def pack(entry: Entry, arguments: Sequence[Argument]) -> list[bytes]:
 
 def _aligned(address: int) -> int:
     return -(-address // _ALIGNMENT) * _ALIGNMENT
-
-
-def _address(function: Any) -> int | None:
-    return ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _dim3(words: Sequence[int]) -> Dim3:

@@ -1,4 +1,7 @@
-"""Finds data races: one launch of a kernel object that was built with ThreadSanitizer, in a process of its own.
+"""Finds data races. `python -m fusiond.devices.cpu.race BUNDLE` looks for them in every launch of a bundle; exit status
+0: none, 1: some, or a launch failed, 2: the request was wrong.
+
+How: one launch of a kernel object that was built with ThreadSanitizer, in a process of its own.
 
     g++ ... -o fusiond_cpu_host          commands.host(out), once a machine
     g++ ... kernel.cpp -o kernel.tsan.so commands.kernel(source, out, sanitize=True)
@@ -13,11 +16,13 @@ empty answer speaks for this launch only. Small launches suffice; one is some 50
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +31,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fusiond import program as plans
+from fusiond.build import gxx
+from fusiond.bundle import read_bundle
+from fusiond.devices.base import ExecutionError
+from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.native import Argument, Launch, NativeError
+from fusiond.errors import FusiondError
+from fusiond.fills import initial
+from fusiond.model import BuildFailed, Outcome
 
 _OPTIONS = "exitcode=0:report_thread_leaks=0:report_signal_unsafe=0:history_size=4:atexit_sleep_ms=0"
 _ACCESS = re.compile(
@@ -88,7 +101,13 @@ def _describe(
         f"shared {launch.shared_bytes}",
         f"seed {launch.seed}",
     ]
+    arrays: dict[int, int] = {}  # address -> argument
     for number, argument in enumerate(arguments):
+        if isinstance(argument, np.ndarray):
+            first = arrays.setdefault(argument.ctypes.data, number)
+            if first != number:
+                lines.append(f"again {first}")
+                continue
         path = folder / f"argument{number}"
         data = argument if isinstance(argument, bytes) else argument.tobytes()
         path.write_bytes(data)
@@ -142,3 +161,64 @@ def _location(report: str, address: int, arrays: Sequence[_Array]) -> str:
     if not found:
         return f"address {address:#x}"
     return "dynamic shared memory" if found[1] == _DYNAMIC else found[1]
+
+
+def find_in(program: plans.Program, *, seed: int = 0, timeout_s: float = 600.0) -> Iterator[str]:
+    """A line for each race in each launch of a program, which is run from its fills. Raises `FusiondError`."""
+    host = gxx.race_host()
+    kernels = {each.name: _built(each, races=True) for each in program.sources if each.kind is plans.SourceKind.DEVICE}
+    executor = CpuExecutor()
+    loaded = executor.load(program, {each.name: _built(each) for each in program.sources})
+    for buffer in program.buffers:
+        loaded.write(buffer.name, initial(buffer, seed))
+    for step in loaded.walk():
+        if isinstance(step, plans.Launch):
+            for race in _in_step(host, kernels[step.source], loaded, step, timeout_s):
+                yield f"{step.name}: {race}"
+    loaded.close()
+
+
+def _in_step(host: Path, kernel: Path, loaded: CpuProgram, step: plans.Launch, timeout_s: float) -> list[str]:
+    launch, arguments = loaded.prepared(step)
+    entry = gxx.exported(loaded.program.source(step.source), step.entry)
+    symbols = loaded.symbols(step.source)
+    try:
+        return find_races(host, kernel, entry, launch, arguments, symbols=symbols, timeout_s=timeout_s)
+    except NativeError as problem:
+        raise ExecutionError(Outcome.CRASHED, f"{step.name}: {problem}") from None
+    except subprocess.TimeoutExpired:
+        raise ExecutionError(Outcome.TIMED_OUT, f"{step.name}: no end after {timeout_s:.0f} s") from None
+
+
+def _built(source: plans.Source, *, races: bool = False) -> Path:
+    built = gxx.build(source, races=races)
+    if isinstance(built, BuildFailed):
+        raise ExecutionError(Outcome.BUILD_FAILED, built.reason)
+    return built
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status: 0 no races, 1 races, or a launch that failed, 2 the request was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m fusiond.devices.cpu.race")
+    parser.add_argument("bundle", type=Path, help="a folder with a plan.json")
+    parser.add_argument("--seed", type=int, default=0, help="of the fills; default: 0")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECS", help="of a launch; default: 600")
+    given = parser.parse_args(argv)
+    races = 0
+    try:
+        program, _ = read_bundle(given.bundle)
+        for race in find_in(program, seed=given.seed, timeout_s=given.timeout):
+            races += 1
+            sys.stdout.write(race + "\n")
+        sys.stdout.write(f"{program.name}: {races or 'no'} race{'s' if races != 1 else ''}\n")
+    except ExecutionError as problem:
+        sys.stderr.write(f"{problem.outcome}: {problem.reason}\n")
+        return 1
+    except FusiondError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return problem.exit_status
+    return 1 if races else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,13 +1,14 @@
-"""Programs: the two kernels one after the other, on two streams, and fused."""
+"""Programs: kernels one after the other, each on a stream of its own, fused, and some of each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 from fusiond.program import Argument as Passed
-from fusiond.program import Buffer, Launch, Pointer, Program, Scalar, Source
+from fusiond.program import Buffer, Bytes, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step
 from fusiond_hfuse import fuse
-from fusiond_hfuse.graph import SLOTS, Argument, Kernel, Pair, Plan, Shape, Slot
+from fusiond_hfuse.graph import Argument, Group, Kernel, Plan, Shape, Slot
 from fusiond_hfuse.kernel import buffers_of, define_values, shape_of
 
 
@@ -24,17 +25,32 @@ def native_source(slot: Slot, threads: int, cap: int | None) -> Source:
         register_cap=cap,
         flags=kernel.flags,
         defines=define_values(kernel.defines, slot.sizes, shape, where=kernel.lines.get("defines", kernel.path)),
+        symbols=tuple(each.symbol for each in kernel.variables),
     )
 
 
+MOST_BLOCKS = 2**31 - 1
+"""Of a launch, along x."""
+
+
 def unfused(
-    pair: Pair, threads: Mapping[str, int], caps: Mapping[str, int | None], *, order: str = "ab", streams: bool = False
+    group: Group,
+    threads: Mapping[str, int],
+    caps: Mapping[str, int | None],
+    *,
+    order: str | None = None,
+    streams: bool = False,
+    issue: str = "streams",
 ) -> Program:
-    """Both kernels as they are: one after the other, or each on a stream of its own, launched in `order`."""
-    sources = {slot.letter: native_source(slot, threads[slot.letter], caps[slot.letter]) for slot in pair.slots}
+    """The kernels as they are: one after the other, or each on a stream of its own, launched in `order` (of letters).
+
+    `issue` is `graph` for the same as one CUDA graph.
+    """
+    order = order or group.letters
+    sources = {slot.letter: native_source(slot, threads[slot.letter], caps[slot.letter]) for slot in group.slots}
     steps = []
     for stream, letter in enumerate(order):
-        slot = pair.slot(letter)
+        slot = group.slot(letter)
         block = slot.kernel.block.shape(threads[letter])
         assert block is not None  # native_source has seen to it
         shape = shape_of(slot, block)
@@ -50,37 +66,52 @@ def unfused(
                 stream=stream if streams else 0,
             )
         )
-    names = " and ".join(slot.kernel.name for slot in pair.slots)
+    how = f"{_COUNTS.get(len(order), str(len(order)))} streams" if streams else "one after the other"
+    if issue == "graph":
+        how = "a CUDA graph"
     return Program(
-        name=f"{names}, {'two streams' if streams else 'one after the other'} ({order})",
-        buffers=_buffers(pair),
-        sources=tuple(sources[letter] for letter in SLOTS),
+        name=f"{fuse.listed(group.names)}, {how} ({order})",
+        buffers=_buffers(group, {letter: f"{source.name}:" for letter, source in sources.items()}),
+        sources=tuple(sources[letter] for letter in group.letters),
         steps=tuple(steps),
+        issue=issue,
     )
 
 
-def fused(pair: Pair, plan: Plan, cap: int | None, version: int) -> Program:
-    """One launch that does the work of both. ValueError when the grid is longer than a launch can have."""
+_COUNTS = {2: "two", 3: "three", 4: "four"}
+
+
+def fused(group: Group, plan: Plan, cap: int | None, version: int) -> Program:
+    """One launch that does the work of all. ValueError when the grid is longer than a launch can have."""
     shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
-    blocks = max(shape.blocks for shape in shapes.values())
-    if blocks > 2**31 - 1:
-        raise ValueError(f"a fused grid of {blocks} blocks; a launch has at most {2**31 - 1}")
-    arguments: list[Passed] = [each for slot in pair.slots for each in _arguments(slot, shapes[slot.letter])]
-    for slot in pair.slots:
+    grid = launched_blocks(plan, shapes)
+    arguments: list[Passed] = [each for slot in group.slots for each in _arguments(slot, shapes[slot.letter])]
+    for slot in group.slots:
         lengths = shapes[slot.letter].grid[: len(fuse.grid_axes(slot))]
         arguments += [Scalar(dtype="uint32", value=length) for length in lengths]
-    if fuse.uses_offset(plan):
-        arguments.append(Scalar(dtype="uint32", value=arena_offset(shapes["a"].shared_bytes)))
+    places = arena_places(plan, shapes)
+    arguments += [Scalar(dtype="uint32", value=places[letter]) for letter in fuse.offset_letters(plan)]
+    if plan.map == "stride":
+        arguments.append(Scalar(dtype="uint32", value=grid))
+    buffers = _buffers(group, {letter: f"fused:fusiond_{letter}::" for letter in group.letters})
+    before: tuple[Step, ...] = ()
+    if plan.assign == "ticket":
+        tickets = Buffer(name=f"tickets.{group.letters}", dtype="uint32", elements=1, role=Role.SCRATCH)
+        buffers = (*buffers, tickets)
+        before = (FillStep(name="zero_tickets", buffer=tickets.name),)
+        arguments.append(Pointer(buffer=tickets.name))
+    how = plan.kind if plan.level == "warp" else f"{plan.kind} by blocks"
     return Program(
-        name=f"{' and '.join(slot.kernel.name for slot in pair.slots)}, fused ({plan.kind})",
-        buffers=_buffers(pair),
-        sources=(fused_source(pair, plan, cap, version),),
+        name=f"{fuse.listed(group.names)}, fused ({how})",
+        buffers=buffers,
+        sources=(fused_source(group, plan, cap, version),),
         steps=(
+            *before,
             Launch(
                 name="fused",
                 source="fused",
                 entry=fuse.entry_name(plan),
-                grid=(blocks, 1, 1),
+                grid=(grid, 1, 1),
                 block=(plan.threads, 1, 1),
                 shared_bytes=arena_bytes(plan, shapes),
                 arguments=tuple(arguments),
@@ -89,38 +120,99 @@ def fused(pair: Pair, plan: Plan, cap: int | None, version: int) -> Program:
     )
 
 
-def fused_source(pair: Pair, plan: Plan, cap: int | None, version: int) -> Source:
+def launched_blocks(plan: Plan, shapes: Mapping[str, Shape]) -> int:
+    """How many blocks the fused launch has. ValueError for more than a launch can have, or than 31 bits can number."""
+    counts = [shape.blocks for shape in shapes.values()]
+    blocks = sum(counts) if plan.level == "block" else max(counts)
+    if blocks > MOST_BLOCKS:
+        raise ValueError(f"a fused grid of {blocks} blocks; a launch has at most {MOST_BLOCKS}")
+    return plan.blocks if plan.map == "stride" else blocks
+
+
+def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str) -> Program:
+    """Several programs over parts of a group (letters, program), as one: one after the other (`sequence`), each on a
+    stream of its own (`streams`), or these as one CUDA graph (`graph`)."""
+    names = {letters: f"fused_{letters}" for letters, program in programs if len(letters) > 1}
+    sources, steps, scratch = [], [], []
+    places = {}
+    for stream, (letters, program) in enumerate(programs):
+        name = names.get(letters)
+        for letter in letters:
+            places[letter] = f"{name}:fusiond_{letter}::" if name else f"{program.sources[0].name}:"
+        sources += [dataclasses.replace(each, name=name) if name else each for each in program.sources]
+        for step in program.steps:
+            changes: dict[str, object] = {"stream": 0 if launch == "sequence" else stream}
+            if name:
+                changes["name"] = name if isinstance(step, Launch) else f"{step.name}_{letters}"
+                if isinstance(step, Launch):
+                    changes["source"] = name
+            steps.append(dataclasses.replace(step, **changes))  # type: ignore[arg-type]
+        scratch += [each for each in program.buffers if each.name.startswith("tickets.")]
+    parts = [fuse.listed(group.among(letters).names) for letters, _ in programs]
+    return Program(
+        name=f"{' | '.join(parts)} ({launch})",
+        buffers=(*_buffers(group, places), *scratch),
+        sources=tuple(sources),
+        steps=tuple(steps),
+        issue="graph" if launch == "graph" else "streams",
+    )
+
+
+def fused_source(group: Group, plan: Plan, cap: int | None, version: int) -> Source:
     return Source(
         name="fused",
         text=fuse.write(plan, version),
         entries=(fuse.entry_name(plan),),
         register_cap=cap,
-        flags=pair.slots[0].kernel.flags,
+        flags=group.slots[0].kernel.flags,
+        symbols=tuple(
+            f"fusiond_{slot.letter}::{each.symbol}" for slot in group.slots for each in slot.kernel.variables
+        ),
     )
 
 
-def arena_offset(shared_bytes: int) -> int:
-    """Where slot b's part of the arena begins, behind slot a's."""
-    return -(-shared_bytes // fuse.ARENA_ALIGNMENT) * fuse.ARENA_ALIGNMENT
+def aligned(plan: Plan, shared_bytes: int) -> int:
+    """Where the next part of the arena may begin."""
+    return -(-shared_bytes // fuse.alignment(plan)) * fuse.alignment(plan)
+
+
+def arena_places(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Letter -> where its dynamic shared memory begins: behind each other, or all at 0 where no two share a block.
+
+    A kernel without a dynamic array gets none, whatever its YAML says.
+    """
+    places = {}
+    end = 0
+    for side in plan.by_letter:
+        if side.slot.kernel.parsed.uses_dynamic_shared:
+            places[side.slot.letter] = 0 if plan.level == "block" else aligned(plan, end)
+            end = aligned(plan, end) + shapes[side.slot.letter].shared_bytes
+    return places
 
 
 def arena_bytes(plan: Plan, shapes: Mapping[str, Shape]) -> int:
-    """Dynamic shared memory of the fused kernel. A kernel without a dynamic array gets none, whatever its YAML says."""
-    used = [
-        shapes[side.slot.letter].shared_bytes if side.slot.kernel.parsed.uses_dynamic_shared else 0
-        for side in sorted(plan.sides, key=lambda side: side.slot.letter)
-    ]
-    return arena_offset(used[0]) + used[1] if fuse.uses_offset(plan) else sum(used)
+    """Dynamic shared memory of the fused kernel."""
+    places = arena_places(plan, shapes)
+    return max((place + shapes[letter].shared_bytes for letter, place in places.items()), default=0)
 
 
-def _buffers(pair: Pair) -> tuple[Buffer, ...]:
-    return tuple(buffer for slot in pair.slots for buffer in buffers_of(slot))
+def _buffers(group: Group, places: Mapping[str, str]) -> tuple[Buffer, ...]:
+    """All slots' buffers. `places`: by letter, what stands before the name of a variable of that slot's source."""
+    found = []
+    for slot in group.slots:
+        symbols = {
+            f"{slot.letter}.{each.name}": f"{places[slot.letter]}{each.symbol}" for each in slot.kernel.variables
+        }
+        found += [dataclasses.replace(each, symbol=symbols.get(each.name)) for each in buffers_of(slot)]
+    return tuple(found)
 
 
 def _arguments(slot: Slot, shape: Shape) -> tuple[Passed, ...]:
     def passed(argument: Argument) -> Passed:
         if argument.buffer is not None:
             return Pointer(buffer=f"{slot.letter}.{argument.name}")
+        if argument.bytes:
+            return Bytes(hex=shape.records[argument.name])
         return Scalar(dtype=argument.dtype, value=shape.scalars[argument.name])
 
     return tuple(passed(argument) for argument in slot.kernel.arguments)

@@ -1,9 +1,13 @@
 """What a user needs to call a fused kernel from their own program, for other sizes too.
 
 fused.cu        the source
-fused.h         its launch shape as constants, and its arguments in a comment
-launch.py       launch(arguments, sizes, stream): grid, shared bytes and hidden arguments worked out from the sizes
+fused.h         for C++: the sizes, and the grid, the shared bytes and the added arguments worked out from them; under
+                nvcc also a function that launches it
+launch.py       the same for Python: launch(arguments, sizes, stream)
 README.txt      how the pieces go together
+
+Where several launches came out of it (three kernels or more), each fused one has its own fused_ac.cu, fused_ac.h and
+fused_ac.py, and README.txt says in which order they go.
 """
 
 from __future__ import annotations
@@ -11,80 +15,311 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fusiond.expressions import Call, Expression, Literal, Name, Node
-from fusiond.program import DTYPES, Launch, Program
+from fusiond.program import DTYPES, FillStep, Launch, Program, Source
 from fusiond_hfuse import fuse
-from fusiond_hfuse.graph import Argument, Pair, Plan, Slot
+from fusiond_hfuse.graph import Argument, Group, Plan, Side, Slot
 
 _NUMPY = {"bool": "bool_"}
 
 
-def files(pair: Pair, plan: Plan, program: Program) -> Mapping[str, str]:
-    """Name -> text of every exported file."""
-    (launch,) = program.steps
-    assert isinstance(launch, Launch)
-    source = program.sources[0]
-    return {
-        "fused.cu": source.text,
-        "fused.h": _header(pair, plan, launch, source.register_cap),
-        "launch.py": _module(pair, plan),
-        "README.txt": _readme(pair, plan, source.register_cap, source.flags),
+def files(group: Group, plan: Plan, program: Program, name: str = "fused") -> Mapping[str, str]:
+    """Name -> text of every file for one fused launch: the one whose source has this name."""
+    source = program.source(name)
+    launch = next(step for step in program.steps if isinstance(step, Launch) and step.source == name)
+    alone = name == "fused"
+    found = {
+        f"{name}.cu": source.text,
+        f"{name}.h": _header(group, plan, launch, source)
+        if not _own_types(group)
+        else _short_header(plan, launch, source),
+        "launch.py" if alone else f"{name}.py": _module(group, plan, name),
     }
+    return {**found, "README.txt": _readme(group, plan, source)} if alone else found
+
+
+def composition(group: Group, groups: tuple[str, ...], program: Program) -> Mapping[str, str]:
+    """What belongs to several launches as a whole: the sources of the kernels that stay alone, and the README."""
+    alone = [source for source in program.sources if not source.name.startswith("fused_")]
+    found = {f"{source.name}.cu": source.text for source in alone}
+    how = {"graph": "as one CUDA graph"}.get(program.issue) or (
+        "each on a stream of its own" if len({step.stream for step in program.steps}) > 1 else "one after the other"
+    )
+    lines = [f"{fuse.listed(group.names)} in {len(groups)} launches, {how}:", ""]
+    for step in program.steps:
+        if isinstance(step, FillStep):
+            lines.append(f"  stream {step.stream}  zero {step.buffer}")
+        elif isinstance(step, Launch):
+            grid, block = (" x ".join(map(str, shape)) for shape in (step.grid, step.block))
+            source = program.source(step.source)
+            cap = f", at most {source.register_cap} registers" if source.register_cap else ""
+            lines.append(
+                f"  stream {step.stream}  {step.source}.cu: {step.entry}, grid {grid}, block {block}, "
+                f"{step.shared_bytes} bytes of shared memory{cap}"
+            )
+    lines += [
+        "",
+        "Each fused launch has a header and a Python module of its own, which work these out for other sizes.",
+        "",
+    ]
+    return {**found, "README.txt": "\n".join(lines)}
 
 
 # --- fused.h --------------------------------------------------------------------------------------------
 
 
-def _header(pair: Pair, plan: Plan, launch: Launch, cap: int | None) -> str:
-    entry = launch.entry
+def _own_types(group: Group) -> bool:
+    """Whether the fused kernel takes what only its own source can name."""
+    return any(
+        parameter.bytes or parameter.enumeration for slot in group.slots for parameter in slot.kernel.parsed.parameters
+    )
+
+
+def _short_header(plan: Plan, launch: Launch, source: Source) -> str:
+    name = source.name.upper()
+    return (
+        f"// How to launch {launch.entry}. It takes structs of the source, so launch it from Python, or by its name.\n"
+        "#pragma once\n\n"
+        f'#define {name}_ENTRY "{launch.entry}"\n#define {name}_BLOCK {plan.threads}\n'
+        f"#define {name}_REGISTER_CAP {source.register_cap or 0}  // maxrregcount; 0: none\n\n"
+        "// At the sizes that were measured:\n"
+        f"#define {name}_GRID {launch.grid[0]}\n#define {name}_SHARED_BYTES {launch.shared_bytes}\n"
+    )
+
+
+def _header(group: Group, plan: Plan, launch: Launch, source: Source) -> str:
+    name = source.name
+    pointers = [_pointer(side, argument.name) for side in plan.by_letter for argument in _buffers(side.slot)]
     lines = [
-        f"// How to launch {entry}: constants, and what they were worked out from.",
+        f"// How to launch {launch.entry}, for any sizes. Written by fusiond.",
         "#pragma once",
         "",
-        f'#define FUSED_ENTRY "{entry}"',
-        f"#define FUSED_BLOCK {plan.threads}",
-        f"#define FUSED_REGISTER_CAP {cap or 0}  // maxrregcount; 0: none",
+        f'#define {name.upper()}_ENTRY "{launch.entry}"',
+        f"#define {name.upper()}_BLOCK {plan.threads}",
+        f"#define {name.upper()}_REGISTER_CAP {source.register_cap or 0}  // maxrregcount; 0: none",
         "",
         "// At the sizes that were measured:",
-    ]
-    lines += [
-        f"//   {slot.prefix}.{name} = {value}" for slot in pair.slots for name, value in sorted(slot.sizes.items())
-    ]
-    lines += [
-        f"#define FUSED_GRID {launch.grid[0]}",
-        f"#define FUSED_SHARED_BYTES {launch.shared_bytes}  // dynamic; opt in above 48 KB",
+        f"#define {name.upper()}_GRID {launch.grid[0]}",
+        f"#define {name.upper()}_SHARED_BYTES {launch.shared_bytes}  // dynamic; opt in above 48 KB",
         "",
-        "// Arguments, in this order:",
+        "// The arguments of the kernel, in this order:",
+        *(f"//   {index:2}  {text}" for index, text in enumerate(_argument_texts(group, plan))),
+        "",
+        f"namespace {name} {{",
+        "",
+        "// What the kernels call their sizes; the values are those that were measured.",
+        "struct Sizes {",
+        *(
+            f"    long long {slot.letter}_{size} = {value};"
+            for slot in group.slots
+            for size, value in sorted(slot.sizes.items())
+        ),
+        "};",
+        "",
+        "// What a launch needs, worked out from the sizes.",
+        "struct Shape {",
+        "    unsigned int grid;",
+        "    unsigned int shared_bytes;",
+        *(f"    {DTYPES[each.dtype][0]} {slot.letter}_{each.name};" for slot in group.slots for each in _scalars(slot)),
+        *(f"    unsigned int {_hidden(text)};" for text in _hidden_texts(plan)),
+        "};",
+        "",
+        "inline long long floor_div(long long a, long long b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }",
+        "inline long long floor_mod(long long a, long long b) { return a - floor_div(a, b) * b; }",
+        "inline long long ceil_div(long long a, long long b) { return -floor_div(-a, b); }",
+        "inline long long least(long long a, long long b) { return a < b ? a : b; }",
+        "inline long long most(long long a, long long b) { return a < b ? b : a; }",
+        "",
+        *_shape_in_c(group, plan),
+        "",
+        f"}}  // namespace {name}",
+        "",
+        "#ifdef __CUDACC__",
+        f'extern "C" __global__ void {launch.entry}(',
+        "    " + ",\n    ".join(fuse.parameters(plan)) + ");",
+        "",
+        f"namespace {name} {{",
+        "",
+        *_launch_in_c(plan, launch.entry, pointers),
+        "",
+        f"}}  // namespace {name}",
+        "#endif",
     ]
-    lines += [f"//   {index:2}  {text}" for index, text in enumerate(_argument_texts(pair, plan))]
     return "\n".join(lines) + "\n"
 
 
-def _argument_texts(pair: Pair, plan: Plan) -> Iterator[str]:
-    for slot in pair.slots:
+def _buffers(slot: Slot) -> list[Argument]:
+    return [each for each in slot.kernel.arguments if each.buffer is not None]
+
+
+def _scalars(slot: Slot) -> list[Argument]:
+    return [each for each in slot.kernel.arguments if each.buffer is None]
+
+
+def _pointer(side: Side, name: str) -> str:
+    """The declaration of a pointer, as the fused kernel has it."""
+    wanted = f"{side.slot.letter}_{name}"
+    plan = Plan(kind="vertical", sides=(side,))
+    return next(each for each in fuse.parameters(plan) if each.endswith((f" {wanted}", f"*{wanted}")))
+
+
+def _hidden_texts(plan: Plan) -> list[str]:
+    """The declarations of the numbers that fusing adds to the arguments."""
+    return [each for each in fuse.parameters(plan) if each.startswith("const unsigned int fusiond_")]
+
+
+def _hidden(declaration: str) -> str:
+    return declaration.rsplit(" ", 1)[1]
+
+
+def _shape_in_c(group: Group, plan: Plan) -> Iterator[str]:
+    yield "inline Shape shape(const Sizes& sizes)"
+    yield "{"
+    yield "    Shape found = {};"
+    for slot in group.slots:
+        yield from _slot_in_c(slot, plan)
+    letters = group.letters
+    if plan.map == "stride":
+        yield f"    found.grid = {plan.blocks};"
+        yield "    found.fusiond_blocks = found.grid;"
+    elif plan.level == "block":
+        yield f"    found.grid = static_cast<unsigned int>({' + '.join(f'{each}_blocks' for each in letters)});"
+    else:
+        yield f"    found.grid = static_cast<unsigned int>({_nested('most', [f'{each}_blocks' for each in letters])});"
+    dynamic = [side.slot.letter for side in plan.by_letter if side.slot.kernel.parsed.uses_dynamic_shared]
+    if plan.level == "block":
+        shared = _nested("most", [f"{each}_shared" for each in dynamic]) if dynamic else "0"
+        yield f"    found.shared_bytes = static_cast<unsigned int>({shared});"
+    else:
+        yield "    long long end = 0;"
+        for letter in dynamic:
+            if letter in fuse.offset_letters(plan):
+                yield f"    end = ceil_div(end, {fuse.alignment(plan)}) * {fuse.alignment(plan)};"
+                yield f"    found.fusiond_{letter}_shared = static_cast<unsigned int>(end);"
+            yield f"    end += {letter}_shared;"
+        yield "    found.shared_bytes = static_cast<unsigned int>(end);"
+    yield "    return found;"
+    yield "}"
+
+
+def _slot_in_c(slot: Slot, plan: Plan) -> Iterator[str]:
+    letter = slot.letter
+    block = plan.side(letter).shape
+    texts = [*slot.kernel.grid, *(each.value for each in _scalars(slot) if isinstance(each.value, Expression))]
+    used = {name for each in (*texts, slot.kernel.shared) for name in each.names}
+    yield f"    // {slot.kernel.name}"
+    lengths = (*slot.kernel.grid, None, None)[:3]
+    known = {f"block.{axis}": str(length) for axis, length in zip("xyz", block, strict=True)}
+    known |= {name: f"sizes.{letter}_{name}" for name in slot.sizes}
+    for axis, length in zip("xyz", lengths, strict=True):
+        value = "1" if length is None else cxx(length.root, known)
+        if length is not None or f"grid.{axis}" in used:
+            yield f"    const long long {letter}_grid_{axis} = {value};"
+            if length is not None:
+                yield f"    found.fusiond_{letter}_grid_{axis} = static_cast<unsigned int>({letter}_grid_{axis});"
+    known |= {f"grid.{axis}": f"{letter}_grid_{axis}" for axis in "xyz"}
+    blocks = " * ".join(f"{letter}_grid_{axis}" for axis in fuse.grid_axes(slot))
+    yield f"    const long long {letter}_blocks = {blocks};"
+    if plan.map == "stride":
+        yield f"    static_cast<void>({letter}_blocks);"
+    if plan.side(letter).slot.kernel.parsed.uses_dynamic_shared:
+        moved = plan.side(letter).slot.kernel.parsed.moved_bytes
+        behind = f" + {moved}" if moved else ""  # the static arrays that lie before it
+        yield f"    const long long {letter}_shared = {cxx(slot.kernel.shared.root, known)}{behind};"
+    for each in _scalars(slot):
+        value = cxx(each.value.root, known) if isinstance(each.value, Expression) else repr(each.value)
+        yield f"    found.{letter}_{each.name} = static_cast<{DTYPES[each.dtype][0]}>({value});"
+
+
+def _nested(function: str, values: list[str]) -> str:
+    found = values[-1]
+    for each in reversed(values[:-1]):
+        found = f"{function}({each}, {found})"
+    return found
+
+
+def cxx(node: Node, known: Mapping[str, str]) -> str:
+    """An expression as C++; `known` says what stands for each name."""
+    if isinstance(node, Literal):
+        return f"{node.value}LL" if isinstance(node.value, int) else repr(node.value)
+    if isinstance(node, Name):
+        return known[node.name]
+    operands = [cxx(each, known) for each in node.operands]
+    if isinstance(node, Call) and node.operator in ("min", "max"):
+        return _nested({"min": "least", "max": "most"}[node.operator], operands)
+    functions = {"ceil_div": "ceil_div", "//": "floor_div", "%": "floor_mod"}
+    if node.operator in functions:
+        return f"{functions[node.operator]}({', '.join(operands)})"
+    if node.operator == "negate":
+        return f"(-{operands[0]})"
+    return f"({operands[0]} {node.operator} {operands[1]})"
+
+
+def _launch_in_c(plan: Plan, entry: str, pointers: list[str]) -> Iterator[str]:
+    passed = []
+    for side in plan.by_letter:
+        letter = side.slot.letter
+        passed += [
+            f"{letter}_{each.name}" if each.buffer is not None else f"found.{letter}_{each.name}"
+            for each in side.slot.kernel.arguments
+        ]
+    passed += [f"found.{_hidden(text)}" for text in _hidden_texts(plan)]
+    parameters = [*pointers, "const Sizes& sizes = Sizes()", "cudaStream_t stream = nullptr"]
+    if plan.assign == "ticket":
+        yield "// `fusiond_tickets` is one number of device memory that nobody else uses meanwhile; it is zeroed here."
+        parameters.insert(len(pointers), "unsigned int* const fusiond_tickets")
+        passed.append("fusiond_tickets")
+    yield "inline cudaError_t launch("
+    yield "    " + ",\n    ".join(parameters) + ")"
+    yield "{"
+    yield "    const Shape found = shape(sizes);"
+    yield "    cudaError_t problem = cudaSuccess;"
+    if plan.assign == "ticket":
+        yield "    problem = cudaMemsetAsync(fusiond_tickets, 0, sizeof *fusiond_tickets, stream);"
+        yield "    if (problem != cudaSuccess) return problem;"
+    yield "    if (found.shared_bytes > 48 * 1024) {"
+    yield "        problem = cudaFuncSetAttribute("
+    yield f"            {entry}, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(found.shared_bytes));"
+    yield "        if (problem != cudaSuccess) return problem;"
+    yield "    }"
+    yield f"    {entry}<<<found.grid, {plan.threads}, found.shared_bytes, stream>>>("
+    yield "        " + ",\n        ".join(passed) + ");"
+    yield "    return cudaGetLastError();"
+    yield "}"
+
+
+def _argument_texts(group: Group, plan: Plan) -> Iterator[str]:
+    for slot in group.slots:
         for argument in slot.kernel.arguments:
             kind = DTYPES[argument.dtype][0] + ("*" if argument.buffer is not None else "")
             meaning = f" = {argument.value.text}" if isinstance(argument.value, Expression) else ""
             yield f"{kind} {slot.letter}_{argument.name}{meaning}"
-    for slot in pair.slots:
+    for slot in group.slots:
         for axis, length in zip(fuse.grid_axes(slot), slot.kernel.grid, strict=True):
             yield f"unsigned int fusiond_{slot.letter}_grid_{axis} = {length.text}"
-    if fuse.uses_offset(plan):
-        a = pair.slot("a").kernel.shared.text
-        yield f"unsigned int fusiond_b_shared = ({a}), rounded up to {fuse.ARENA_ALIGNMENT}"
+    for letter in fuse.offset_letters(plan):
+        yield f"unsigned int fusiond_{letter}_shared, behind what comes before, rounded up to {fuse.alignment(plan)}"
+    if plan.map == "stride":
+        yield "unsigned int fusiond_blocks = the grid"
+    if plan.assign == "ticket":
+        yield "unsigned int* fusiond_tickets, zero before each launch"
 
 
 # --- launch.py ------------------------------------------------------------------------------------------
 
 
-def _module(pair: Pair, plan: Plan) -> str:
-    names = " and ".join(slot.kernel.name for slot in pair.slots)
-    buffers = [f"{slot.letter}.{each.name}" for slot in pair.slots for each in slot.kernel.arguments if each.buffer]
+def _module(group: Group, plan: Plan, name: str) -> str:
+    names = fuse.listed(group.names)
+    buffers = [f"{slot.letter}.{each.name}" for slot in group.slots for each in _buffers(slot)]
+    if plan.assign == "ticket":
+        buffers.append("tickets")
+    module = "launch" if name == "fused" else name
+    size = next(iter(_sizes(group)), "n")
     lines = [
         f'"""Launches {names} as one kernel, for any sizes. Written by fusiond; needs NumPy and PyCUDA.',
         "",
-        "    import launch",
-        "    kernel = launch.load('fused.cubin')",
-        "    launch.launch(kernel, {'a.x': device_pointer, ...}, {'hist.n': 1000000}, stream=None)",
+        f"    import {module}",
+        f"    kernel = {module}.load('{name}.cubin')",
+        f"    {module}.launch(kernel, {{{buffers[0]!r}: device_pointer, ...}}, {{{size!r}: 1000000}}, stream=None)",
         '"""',
         "",
         "from __future__ import annotations",
@@ -94,7 +329,7 @@ def _module(pair: Pair, plan: Plan) -> str:
         f"ENTRY = {fuse.entry_name(plan)!r}",
         f"BLOCK = ({plan.threads}, 1, 1)",
         f"BUFFERS = {buffers!r}",
-        f"SIZES = {_sizes(pair)!r}",
+        f"SIZES = {_sizes(group)!r}",
         "",
         "",
         "def _ceil_div(a: int, b: int) -> int:",
@@ -102,14 +337,24 @@ def _module(pair: Pair, plan: Plan) -> str:
         "",
         "",
     ]
-    for slot in pair.slots:
+    if any(each.bytes for slot in group.slots for each in slot.kernel.arguments):
+        lines += [
+            "def _record(size, members):",
+            "    data = bytearray(size)",
+            "    for offset, value in members:",
+            "        data[offset : offset + value.nbytes] = value.tobytes()",
+            "    return np.frombuffer(bytes(data), np.dtype((np.void, size)))[0]",
+            "",
+            "",
+        ]
+    for slot in group.slots:
         lines += [*_slot_function(slot, plan), "", ""]
-    lines += [*_shape_function(pair, plan), "", "", *_launch_functions(pair, plan)]
+    lines += [*_shape_function(group, plan), "", "", *_launch_functions(group, plan)]
     return "\n".join(lines) + "\n"
 
 
-def _sizes(pair: Pair) -> dict[str, int]:
-    return {f"{slot.prefix}.{name}": value for slot in pair.slots for name, value in sorted(slot.sizes.items())}
+def _sizes(group: Group) -> dict[str, int]:
+    return {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in sorted(slot.sizes.items())}
 
 
 def _slot_function(slot: Slot, plan: Plan) -> Iterator[str]:
@@ -123,7 +368,9 @@ def _slot_function(slot: Slot, plan: Plan) -> Iterator[str]:
     lengths = ", ".join(python(each.root) for each in kernel.grid)
     yield f"    grid = ({lengths}{',' if len(kernel.grid) == 1 else ''})"
     yield "    grid_x, grid_y, grid_z = (*grid, 1, 1)[:3]"
-    shared = python(kernel.shared.root) if kernel.parsed.uses_dynamic_shared else "0"
+    parsed = plan.side(slot.letter).slot.kernel.parsed
+    shared = python(kernel.shared.root) if parsed.uses_dynamic_shared else "0"
+    shared += f" + {parsed.moved_bytes}" if parsed.moved_bytes else ""  # the static arrays that lie before it
     yield f"    shared = {shared}"
     yield "    scalars = {"
     for argument in kernel.arguments:
@@ -134,8 +381,18 @@ def _slot_function(slot: Slot, plan: Plan) -> Iterator[str]:
 
 
 def _scalar(argument: Argument) -> str:
-    value = python(argument.value.root) if isinstance(argument.value, Expression) else repr(argument.value)
-    return f"np.{_NUMPY.get(argument.dtype, argument.dtype)}({value})"
+    if argument.hex:
+        return f"_record({argument.bytes}, [(0, np.frombuffer(bytes.fromhex({argument.hex!r}), np.uint8))])"
+    if argument.members:
+        members = ", ".join(f"({each.offset}, {_number(each.value, each.dtype or '')})" for each in argument.members)
+        return f"_record({argument.bytes}, [{members}])"
+    assert argument.value is not None
+    return _number(argument.value, argument.dtype)
+
+
+def _number(given: Expression | float, dtype: str) -> str:
+    value = python(given.root) if isinstance(given, Expression) else repr(given)
+    return f"np.{_NUMPY.get(dtype, dtype)}({value})"
 
 
 def python(node: Node) -> str:
@@ -154,25 +411,40 @@ def python(node: Node) -> str:
     return f"({operands[0]} {node.operator} {operands[1]})"
 
 
-def _shape_function(pair: Pair, plan: Plan) -> Iterator[str]:
+def _shape_function(group: Group, plan: Plan) -> Iterator[str]:
+    letters = group.letters
     yield "def shape(sizes):"
     yield '    """(grid, block, dynamic shared bytes, scalar and hidden arguments) at these sizes."""'
     yield "    sizes = {**SIZES, **sizes}"
-    yield "    a_grid, a_blocks, a_shared, a_scalars = _a(sizes)"
-    yield "    b_grid, b_blocks, b_shared, b_scalars = _b(sizes)"
-    if fuse.uses_offset(plan):
-        yield f"    offset = _ceil_div(a_shared, {fuse.ARENA_ALIGNMENT}) * {fuse.ARENA_ALIGNMENT}"
-        yield "    shared = offset + b_shared"
+    for letter in letters:
+        yield f"    {letter}_grid, {letter}_blocks, {letter}_shared, {letter}_scalars = _{letter}(sizes)"
+    yield f"    hidden = [{', '.join(f'*{letter}_grid' for letter in letters)}]"
+    if plan.level == "block":
+        yield f"    shared = max({', '.join(f'{letter}_shared' for letter in letters)})"
     else:
-        yield "    shared = a_shared + b_shared"
-    yield "    hidden = [*a_grid, *b_grid]" + (" + [offset]" if fuse.uses_offset(plan) else "")
-    yield "    scalars = {f'a.{name}': value for name, value in a_scalars.items()}"
-    yield "    scalars.update({f'b.{name}': value for name, value in b_scalars.items()})"
-    yield "    return (max(a_blocks, b_blocks), 1, 1), BLOCK, shared, scalars, [np.uint32(each) for each in hidden]"
+        yield "    shared = 0"
+        for side in plan.by_letter:
+            letter = side.slot.letter
+            if not side.slot.kernel.parsed.uses_dynamic_shared:
+                continue
+            if letter in fuse.offset_letters(plan):
+                yield f"    shared = _ceil_div(shared, {fuse.alignment(plan)}) * {fuse.alignment(plan)}"
+                yield "    hidden.append(shared)"
+            yield f"    shared += {letter}_shared"
+    counts = ", ".join(f"{letter}_blocks" for letter in letters)
+    if plan.map == "stride":
+        yield f"    grid = {plan.blocks}"
+        yield "    hidden.append(grid)"
+    else:
+        yield f"    grid = {'sum' if plan.level == 'block' else 'max'}(({counts}))"
+    yield f"    scalars = {{f'{letters[0]}.{{name}}': value for name, value in {letters[0]}_scalars.items()}}"
+    for letter in letters[1:]:
+        yield f"    scalars.update({{f'{letter}.{{name}}': value for name, value in {letter}_scalars.items()}})"
+    yield "    return (grid, 1, 1), BLOCK, shared, scalars, [np.uint32(each) for each in hidden]"
 
 
-def _launch_functions(pair: Pair, plan: Plan) -> Iterator[str]:
-    order = [f"{slot.letter}.{each.name}" for slot in pair.slots for each in slot.kernel.arguments]
+def _launch_functions(group: Group, plan: Plan) -> Iterator[str]:
+    order = [f"{slot.letter}.{each.name}" for slot in group.slots for each in slot.kernel.arguments]
     yield f"_ORDER = {order!r}"
     yield ""
     yield ""
@@ -183,6 +455,13 @@ def _launch_functions(pair: Pair, plan: Plan) -> Iterator[str]:
     yield "    return cuda.module_from_file(str(cubin)).get_function(ENTRY)"
     yield ""
     yield ""
+    if plan.assign == "ticket":
+        yield "def _zero(pointer, stream):"
+        yield "    import pycuda.driver as cuda"
+        yield ""
+        yield "    cuda.memset_d32_async(int(pointer), 0, 1, stream)"
+        yield ""
+        yield ""
     yield "def launch(kernel, arguments, sizes, stream=None):"
     yield '    """Enqueue it. `arguments`: a device pointer for each name of BUFFERS. Sizes left out: as in SIZES."""'
     yield "    missing = [name for name in BUFFERS if name not in arguments]"
@@ -190,24 +469,28 @@ def _launch_functions(pair: Pair, plan: Plan) -> Iterator[str]:
     yield "        raise KeyError(f'no device pointer for {missing}')"
     yield "    grid, block, shared, scalars, hidden = shape(sizes)"
     yield "    passed = [np.uintp(int(arguments[name])) if name in BUFFERS else scalars[name] for name in _ORDER]"
+    yield "    passed += hidden"
+    if plan.assign == "ticket":
+        yield "    _zero(arguments['tickets'], stream)  # one number of device memory that nobody else uses meanwhile"
+        yield "    passed.append(np.uintp(int(arguments['tickets'])))"
     yield "    if shared > 48 * 1024:"
     yield "        import pycuda.driver as cuda"
     yield ""
     yield "        kernel.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)"
-    yield "    kernel(*passed, *hidden, grid=grid, block=block, shared=shared, stream=stream)"
+    yield "    kernel(*passed, grid=grid, block=block, shared=shared, stream=stream)"
 
 
 # --- README.txt -----------------------------------------------------------------------------------------
 
 
-def _readme(pair: Pair, plan: Plan, cap: int | None, flags: tuple[str, ...]) -> str:
-    names = " and ".join(slot.kernel.name for slot in pair.slots)
+def _readme(group: Group, plan: Plan, source: Source) -> str:
+    names = fuse.listed(group.names)
     build = [
         "nvcc",
         "-cubin",
         "-arch=sm_90",
-        *flags,
-        *([f"-maxrregcount={cap}"] if cap else []),
+        *source.flags,
+        *([f"-maxrregcount={source.register_cap}"] if source.register_cap else []),
         "fused.cu",
         "-o fused.cubin",
     ]
@@ -215,8 +498,9 @@ def _readme(pair: Pair, plan: Plan, cap: int | None, flags: tuple[str, ...]) -> 
         f"  {side.slot.letter}  {side.slot.kernel.name}: a block of {' x '.join(map(str, side.shape))}"
         for side in plan.sides
     )
+    ways = {"block": f"{plan.kind} by blocks, {plan.assign}"}
     return f"""\
-{names}, fused ({plan.kind}) into the kernel {fuse.entry_name(plan)}.
+{names}, fused ({ways.get(plan.level, plan.kind)}) into the kernel {fuse.entry_name(plan)}.
 
 {sides}
 
@@ -224,19 +508,31 @@ Build it for your GPU:
 
     {" ".join(build)}
 
-From C or C++: fused.h has the block, the grid and the shared bytes at the measured sizes, and lists the arguments.
-From Python: launch.py works all of that out for any sizes.
+From C++: include fused.h, compile fused.cu beside your program, and call fused::launch(pointers, sizes, stream).
+From Python: launch.py works all of that out for any sizes, with the cubin.
 
 The block shapes above were chosen for the sizes in fused.h; for others the kernel is right, but may not be the fastest.
-{_sizes_note(pair)}Fusing is right only for kernels that are independent: neither may read what the other writes.
+{_sizes_note(group)}{_blocks_note(plan)}{_variables_note(source)}\
+Fusing is right only for kernels that are independent: none may read what another writes.
 """
 
 
-def _sizes_note(pair: Pair) -> str:
+def _variables_note(source: Source) -> str:
+    names = ", ".join(source.symbols)
+    return f"Before a launch your program sets these variables of the source: {names}.\n" if names else ""
+
+
+def _blocks_note(plan: Plan) -> str:
+    return (
+        f"{plan.blocks} blocks are launched, whatever the sizes: a number for this very GPU.\n" if plan.blocks else ""
+    )
+
+
+def _sizes_note(group: Group) -> str:
     """A warning where a macro was worked out from sizes: such a source is for those sizes only."""
     fixed = [
         f"{slot.prefix}.{name}"
-        for slot in pair.slots
+        for slot in group.slots
         for _, value in slot.kernel.defines
         if isinstance(value, Expression)
         for name in sorted(value.names & set(slot.sizes))

@@ -1,26 +1,28 @@
 """The nouns of horizontal fusion.
 
-    Pair    :=  Slot a, Slot b, granularity          two kernels that share nothing
-    Slot    :=  letter, Kernel, sizes                a kernel may stand in both slots
+    Group   :=  Slot+, granularity                   kernels that share nothing; two of them are a pair
+    Slot    :=  letter, Kernel, sizes                a kernel may stand in several slots
     Kernel  :=  Unit, entry, Parameter*, Argument*, Block, grid, shared
     Unit    :=  the text of one .cu with the user's own headers put in their places
-    Side    :=  Slot, block shape, first thread      a slot inside one fused block
-    Plan    :=  kind (horizontal | vertical), Side, Side in the order of their threads
+    Side    :=  Slot, block shape, first thread      a slot inside one fused launch
+    Plan    :=  kind, level, assign, map, Side+ in the order of their threads, or of their blocks
 
 Everything here is frozen; the functions that make and use these values are in the files named after the verbs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fusiond.expressions import Expression
 from fusiond.model import Rejection
 from fusiond.program import Buffer, Dim3
 
 WARP = 32
-SLOTS = ("a", "b")
+SLOTS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,32 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A number inside a struct that is passed by value."""
+
+    path: str
+    """`shape.rows[1]`"""
+    dtype: str | None
+    """None for what a Program cannot hold: a pointer, a bit field."""
+    offset: int
+    """In bytes from the struct's start."""
+    kind: str
+    """For messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A `__constant__` or `__device__` variable of a source."""
+
+    name: str
+    """With its namespaces."""
+    bytes: int
+    dtype: str | None
+    """Of its elements."""
+    constant: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
     """One parameter of a kernel as clang sees it."""
 
@@ -68,9 +96,17 @@ class Parameter:
     """The type, or the pointed-to type, without qualifiers and typedefs: `long`, `float4`."""
     constant: bool = False
     """Pointer to const."""
+    volatile: bool = False
+    """Pointer to volatile."""
     restrict: bool = False
     dependent: bool = False
+    """Its type mentions a template parameter."""
     void: bool = False
+    enumeration: bool = False
+    fields: tuple[Field, ...] = ()
+    """Of a struct that is passed by value."""
+    bytes: int = 0
+    """Of such a struct."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +124,42 @@ class Parsed:
     barriers: int
     """Calls of `__syncthreads` in the text."""
     launch_bound: int | None
-    """The literal first argument of `__launch_bounds__`."""
+    """The first argument of `__launch_bounds__`, where its value can be told."""
     rejections: tuple[Rejection, ...]
+    alignment: int = 16
+    """That the dynamic shared arrays ask for, in bytes."""
+    moved_bytes: int = 0
+    """Of static shared arrays that became the beginning of the dynamic one."""
+    counted: bool = False
+    """Uses `__syncthreads_count`, `_and` or `_or`."""
+    drains: bool = False
+    """Threads may leave before a barrier that others reach, so those must keep voting at it."""
+    variables: tuple[Variable, ...] = ()
+    """Those that the host sets."""
+
+    def replaced(self, **changes: Any) -> Parsed:
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What a number inside a struct holds."""
+
+    path: str
+    dtype: str | None
+    """None where the YAML leaves it to the source."""
+    value: Expression | float
+    where: str = field(default="", compare=False)
+    offset: int = 0
+    """In bytes; known when the source is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """A kernel argument: a buffer when `elements` is there, a scalar when `value` is."""
+    """A kernel argument: a buffer when `elements` is there, a scalar when `value` is, else a struct passed by value.
+
+    With `symbol` it is no argument, but a variable of the source that the host sets.
+    """
 
     name: str
     dtype: str
@@ -102,6 +167,13 @@ class Argument:
     buffer: Buffer | None = None
     """A pattern: the name and the number of elements are filled in for a slot."""
     value: Expression | float | None = None
+    members: tuple[Member, ...] = ()
+    """Of a struct."""
+    hex: str = ""
+    """A struct's bytes as they are, instead of `members`."""
+    bytes: int = 0
+    """Of a struct."""
+    symbol: str = ""
     where: str = field(default="", compare=False)
 
 
@@ -146,18 +218,24 @@ class Kernel:
     sizes: Mapping[str, int]
     odd: Mapping[str, int]
     arguments: tuple[Argument, ...]
+    variables: tuple[Argument, ...] = ()
+    """`__constant__` and `__device__` variables that the host sets."""
     block: Block
     grid: tuple[Expression, ...]
     shared: Expression
     parsed: Parsed
+    moved: Parsed | None = None
+    """The same with its static shared arrays in the dynamic one; None where that is no use, or not possible."""
     content_key: str
     """Of everything that decides what the kernel does, without sizes and without paths."""
     lines: Mapping[str, str]
     """Key of the YAML file -> `file:line: key`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slot:
+    """Equal to itself only, so that what is worked out for a slot can be kept."""
+
     letter: str
     kernel: Kernel
     sizes: Mapping[str, int]
@@ -165,18 +243,37 @@ class Slot:
     """What stands before the dot in the names of this slot's sizes: the kernel's name, or the letter in a self-pair."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    slots: tuple[Slot, Slot]
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """Kernels that may become one launch. Slots are in the order of their letters, which need not be the first ones: a
+    group may be part of a larger one."""
+
+    slots: tuple[Slot, ...]
     granularity: int
 
     def slot(self, letter: str) -> Slot:
-        return self.slots[SLOTS.index(letter)]
+        """The slot of that letter; KeyError when there is none."""
+        for each in self.slots:
+            if each.letter == letter:
+                return each
+        raise KeyError(letter)
+
+    def among(self, letters: str) -> Group:
+        """The group of some of the slots, in the order of their letters."""
+        return Group(slots=tuple(each for each in self.slots if each.letter in letters), granularity=self.granularity)
+
+    @property
+    def letters(self) -> str:
+        return "".join(each.letter for each in self.slots)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.kernel.name for each in self.slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A slot inside a fused block: which threads run it, and as what block shape."""
+    """A slot inside a fused launch: which threads run it, and as what block shape."""
 
     slot: Slot
     shape: Dim3
@@ -192,16 +289,32 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How two kernels share a block. `sides` are in the order of their threads, or of their work when vertical."""
+    """How several kernels share a launch. `sides` are in the order of their threads; at block level in the order of
+    their blocks, and when vertical in the order of their work."""
 
     kind: str
-    """`horizontal` (each side has threads of its own) or `vertical` (all threads do one side, then the other)."""
-    sides: tuple[Side, Side]
+    """`horizontal` (each side has threads of its own) or `vertical` (all threads do one side after the other)."""
+    level: str = "warp"
+    """When horizontal: `warp` (the sides lie beside each other in every block) or `block` (each block is of one
+    side)."""
+    assign: str = ""
+    """At block level, which block is whose: `sequential`, `interleaved` or `ticket`."""
+    map: str = "pad"
+    """At warp level, what a side does that has another number of blocks than the launch: `pad` (the launch has as many
+    as the longest side, shorter ones sit some out) or `stride` (each side loops over its blocks)."""
+    blocks: int = 0
+    """The launch's number of blocks when strided."""
+    sides: tuple[Side, ...]
 
     @property
     def threads(self) -> int:
+        """Of the fused block."""
         counts = [side.threads for side in self.sides]
-        return max(counts) if self.kind == "vertical" else sum(counts)
+        return sum(counts) if self.kind == "horizontal" and self.level == "warp" else max(counts)
+
+    @property
+    def by_letter(self) -> tuple[Side, ...]:
+        return tuple(sorted(self.sides, key=lambda side: side.slot.letter))
 
     def side(self, letter: str) -> Side:
         return next(side for side in self.sides if side.slot.letter == letter)
@@ -215,6 +328,8 @@ class Shape:
     grid: Dim3
     shared_bytes: int
     scalars: Mapping[str, int | float]
+    records: Mapping[str, str] = field(default_factory=dict)
+    """Structs passed by value: their bytes as hexadecimal digits."""
 
     @property
     def blocks(self) -> int:

@@ -2,6 +2,7 @@
 
     #include "bins.cuh"      -->  the text of bins.cuh      (each slot gets its own copy, inside its own namespace)
     #include <stdint.h>      -->  noted; hoisted above the namespaces when the fused source is written
+    #line 7 "generated.y"    -->  an empty line, so that messages name the line that the user sees
 
 A copy, not an include directive, because a header with `#pragma once` would otherwise reach one of the two slots only.
 """
@@ -14,9 +15,11 @@ from fusiond.errors import RequestError
 from fusiond.strategy import Inputs
 from fusiond_hfuse.graph import Unit
 
-_INCLUDE = re.compile(r"^\s*#\s*include\s*(.*?)\s*$")
-_DEFINE = re.compile(r"^\s*#\s*define\s+([A-Za-z_]\w*)")
-_ONCE = re.compile(r"^\s*#\s*pragma\s+once\b")
+_INCLUDE = re.compile(r"\s*(?:#|%:)\s*include\b\s*(.*?)\s*")
+_DEFINE = re.compile(r"\s*(?:#|%:)\s*(?:define|undef)\s+([A-Za-z_$][\w$]*)")
+_ONCE = re.compile(r"\s*(?:#|%:)\s*pragma\s+once\b")
+_LINE = re.compile(r"\s*(?:#|%:)\s*(?:line\b|\d)")
+_CONDITION = re.compile(r"\s*(?:#|%:)\s*(if|endif)")
 _MAX_DEPTH = 20
 _MAX_LINES = 200_000
 
@@ -27,10 +30,16 @@ IMPLICIT = frozenset({
 """Headers that nvcc includes by itself; they are left out of a fused source."""
 
 HOISTED = frozenset({
-    "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio", "cstring", "float.h",
-    "inttypes.h", "limits.h", "math.h", "math_constants.h", "stddef.h", "stdint.h", "stdio.h", "string.h",
+    "assert.h", "cassert", "cfloat", "cinttypes", "climits", "cmath", "cstddef", "cstdint", "cstdio", "cstdlib",
+    "cstring", "float.h", "inttypes.h", "limits.h", "math.h", "math_constants.h", "stdbool.h", "stddef.h", "stdint.h",
+    "stdio.h", "stdlib.h", "string.h",
+    "algorithm", "array", "functional", "initializer_list", "limits", "new", "numeric", "tuple", "type_traits",
+    "utility",
 })  # fmt: skip
-"""Headers that hold declarations only; they stand once, above both namespaces."""
+"""Headers that hold declarations and templates only; they stand once, above all namespaces."""
+
+GROUPS = frozenset({"cooperative_groups.h", "cooperative_groups/reduce.h"})
+"""Headers whose place groups.py takes: a thread block's group must be a side's."""
 
 
 def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str) -> Unit:
@@ -53,6 +62,8 @@ class _Expansion:
         self.macros: dict[str, None] = {}
         self.files: dict[str, str] = {}
         self.once: set[str] = set()
+        self.depth = 0
+        """Of `#if` groups."""
 
     def run(self, path: str, where: str) -> Unit:
         self._file(path, where, ())
@@ -73,40 +84,56 @@ class _Expansion:
         if "\0" in text:
             raise RequestError(f"{path} holds a NUL character, which no source does", where=where)
         self.files[path] = text
-        text = text.replace("\r\n", "\n")
+        text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
         lines = text.removesuffix("\n").split("\n")
         code = without_comments(text).removesuffix("\n").split("\n")
+        depth = self.depth
         for number, (line, bare) in enumerate(zip(lines, code, strict=True), 1):
-            if _ONCE.match(bare):
+            directive = _joined(code, number) if bare.lstrip().startswith(("#", "%:")) else ""
+            if condition := _CONDITION.match(directive):
+                self.depth += 1 if condition.group(1) == "if" else -1
+            if _ONCE.match(directive):
                 self.once.add(path)
                 continue  # the copy stands once already, and nvcc warns about the pragma in a main file
-            include = _INCLUDE.match(bare)
+            include = _INCLUDE.fullmatch(directive)
             if include is None:
-                self._keep(line, path, number)
-                if define := _DEFINE.match(bare):
+                self._keep("" if _LINE.match(directive) else line, path, number)
+                if define := _DEFINE.match(directive):
                     self.macros.setdefault(define.group(1))
+            elif bare.endswith("\\"):
+                raise RequestError("an #include over several lines; put it on one", where=f"{path}:{number}")
             else:
                 self._include(line, include.group(1), path, number, above)
+        self.depth = depth
 
     def _include(self, line: str, target: str, path: str, number: int, above: tuple[str, ...]) -> None:
         where = f"{path}:{number}"
         if target.startswith("<") and target.endswith(">"):
             name = target[1:-1].strip()
-            if name not in IMPLICIT | HOISTED:
-                raise RequestError(
-                    f"#include <{name}>: this version knows no system headers but C's and CUDA's runtime; put what the "
-                    f"kernel needs of it into a header of your own, in quotes",
-                    where=where,
+            if name not in IMPLICIT | HOISTED | GROUPS:
+                self._cannot(
+                    f"#include <{name}>: this version knows no such system header (C's, CUDA's runtime and "
+                    f"cooperative_groups.h are known); put what the kernel needs of it into a header of your own, "
+                    f"in quotes",
+                    path,
+                    number,
                 )
+                return
             self.system.setdefault(name)
             self._keep(line, path, number)
         elif len(target) > 2 and target.startswith('"') and target.endswith('"'):
             name = target[1:-1]
-            if name in IMPLICIT | HOISTED:
+            if name in IMPLICIT | HOISTED | GROUPS:
                 self.system.setdefault(name)
                 self._keep(f"#include <{name}>", path, number)
                 return
-            found = self._find(name, path, where)
+            try:
+                found = self._find(name, path, where)
+            except RequestError as problem:
+                if not self.depth:
+                    raise
+                self._cannot(f'#include "{name}": {problem.problem}', path, number)
+                return
             if found in self.once:
                 return
             if found in above or found == path:
@@ -116,7 +143,13 @@ class _Expansion:
                 return  # its include guard makes the second copy empty
             self._file(found, where, (*above, path))
         else:
-            raise RequestError("#include of a macro is not supported; name the file in quotes", where=where)
+            self._cannot("#include of a macro is not supported; name the file in quotes", path, number)
+
+    def _cannot(self, problem: str, path: str, number: int) -> None:
+        """A header that cannot be placed: an error, but inside an `#if` only if the compiler comes past it."""
+        if not self.depth:
+            raise RequestError(problem, where=f"{path}:{number}")
+        self._keep(f"#error {' '.join(problem.split())}", path, number)
 
     def _find(self, name: str, path: str, where: str) -> str:
         try:
@@ -136,8 +169,20 @@ class _Expansion:
             raise RequestError(f"more than {_MAX_LINES} lines with all its includes", where=path)
 
 
+def _joined(code: list[str], number: int) -> str:
+    """A line, counted from 1, with those that a backslash joins to it."""
+    joined = code[number - 1]
+    while joined.endswith("\\") and number < len(code):
+        joined = joined[:-1] + " " + code[number]
+        number += 1
+    return joined
+
+
 _PIECE = re.compile(
-    r"""//[^\n]*(?:\\\n[^\n]*)* | /\*.*?(?:\*/|\Z) | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' """,
+    r"""//(?:\\\n|[^\n])* | /\*.*?(?:\*/|\Z)
+      | \b(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"
+      | "(?:\\.|[^"\\\n])*" | (?<![\w])'(?:\\.|[^'\\\n])*' | [uUL]8?'(?:\\.|[^'\\\n])*'
+      | \.?[0-9](?:[eEpP][+-]|'(?=\w)|[\w.])* """,
     re.DOTALL | re.VERBOSE,
 )
 

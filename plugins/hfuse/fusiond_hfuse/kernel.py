@@ -6,13 +6,16 @@ so that no cycle can be written down.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import re
-from collections.abc import Mapping
+import struct
+from collections.abc import Callable, Mapping
 
 from fusiond import expressions
 from fusiond.documents import Node
-from fusiond.errors import RequestError
+from fusiond.errors import RequestError, UnknownName
 from fusiond.expressions import Expression, ExpressionError
 from fusiond.keys import content_key, plain
 from fusiond.program import (
@@ -28,11 +31,12 @@ from fusiond.program import (
 )
 from fusiond.strategy import Inputs
 from fusiond_hfuse import includes
-from fusiond_hfuse.graph import WARP, Argument, Block, Kernel, Parameter, Shape, Slot, volume
+from fusiond_hfuse.graph import WARP, Argument, Block, Kernel, Member, Parameter, Parsed, Shape, Slot, Variable, volume
 from fusiond_hfuse.parse import parse_unit
 
 KEYS = (
-    "kernel", "source", "entry", "instance", "defines", "include", "flags", "sizes", "odd", "arguments", "block",
+    "kernel", "source", "entry", "instance", "defines", "include", "flags", "sizes", "odd", "arguments", "constants",
+    "block",
     "grid", "shared", "summary",
 )  # fmt: skip
 FLAGS = re.compile(
@@ -72,8 +76,9 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
     defines = _defines(keys.get("defines"), sizes)
     folders = tuple(each.text() for each in _list(keys.get("include")))
     arguments = tuple(_argument(inputs, path, each) for each in keys["arguments"].sequence())
-    names = [argument.name for argument in arguments]
-    for argument in arguments:
+    variables = tuple(_variable(inputs, path, each) for each in _list(keys.get("constants")))
+    names = [argument.name for argument in (*arguments, *variables)]
+    for argument in (*arguments, *variables):
         if names.count(argument.name) > 1:
             raise RequestError(f"two arguments are called {argument.name!r}", where=argument.where)
     grid = _grid(keys["grid"])
@@ -89,15 +94,20 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
         )
         if instance.partition("<")[0].strip() != entry:
             raise keys["instance"].fail(f"is no instance of {entry}")
-    parsed = parse_unit(
+    reading = functools.partial(
+        parse_unit,
         unit,
         entry,
         name=name,
-        template="instance" in keys,
+        instance=instance if "instance" in keys else None,
         defines=define_values(defines, sizes, block.shapes[0], where=_where(keys, "defines")),
-        where=keys["entry"].where,
+        where=keys["instance" if "instance" in keys else "entry"].where,
+        flags=flags,
+        variables=tuple(each.symbol for each in variables),
     )
-    _check_parameters(arguments, parsed.parameters, keys["arguments"])
+    parsed = reading()
+    arguments = _checked(arguments, parsed.parameters, keys["arguments"])
+    _check_variables(variables, parsed.variables, sizes)
     if parsed.uses_dynamic_shared and "shared" not in keys:
         raise document.fail(f"{entry} has an extern __shared__ array, so the key 'shared' must give its bytes")
     return Kernel(
@@ -111,11 +121,13 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
         sizes=sizes,
         odd=odd,
         arguments=arguments,
+        variables=variables,
         block=block,
         grid=grid,
         shared=shared,
         parsed=parsed,
-        content_key=_content_key(keys, unit.text, arguments),
+        moved=_moved(parsed, reading, defines),
+        content_key=_content_key(keys, unit.text, (*arguments, *variables)),
         lines={key: node.where for key, node in keys.items()},
     )
 
@@ -126,19 +138,49 @@ _FLAGS_WANTED = (
 )
 
 
+_WORTH_MOVING = 4096
+"""Bytes of static shared arrays: less than that does not decide whether kernels fit together."""
+
+
+def _moved(
+    parsed: Parsed, reading: Callable[..., Parsed], defines: tuple[tuple[str, Expression | str], ...]
+) -> Parsed | None:
+    """The kernel with its static shared arrays in the dynamic one, for when all together are too large to be static.
+
+    Their places are numbers in the text, so their sizes must not depend on the block.
+    """
+    by_block = any(isinstance(value, Expression) and _of_block(value) for _, value in defines)
+    if by_block or parsed.rejections or (parsed.static_shared_bytes or 0) < _WORTH_MOVING:
+        return None
+    moved = reading(move=True)
+    return None if moved.rejections else moved
+
+
+def _of_block(value: Expression) -> bool:
+    return any(name.startswith("block.") for name in value.names)
+
+
 def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[Argument, ...]) -> str:
     """A key without sizes and without anybody's paths; an input file counts by its content."""
-    left_out = ("source", "include", "sizes", "odd", "summary", "arguments")
+    left_out = ("source", "include", "sizes", "odd", "summary", "arguments", "constants")
     described = {key: node.plain() for key, node in keys.items() if key not in left_out}
     patterns = [
-        [each.name, each.dtype, each.elements.text if each.elements else None, _value_text(each), _pattern(each.buffer)]
+        [
+            each.name,
+            each.dtype,
+            each.elements.text if each.elements else None,
+            _value_text(each.value),
+            _pattern(each.buffer),
+            *([member.path, member.dtype, _value_text(member.value)] for member in each.members),
+            *(text for text in (each.hex, each.symbol) if text),
+        ]
         for each in arguments
     ]
     return content_key([described, patterns, text])
 
 
-def _value_text(argument: Argument) -> str | float | None:
-    return argument.value.text if isinstance(argument.value, Expression) else argument.value
+def _value_text(value: Expression | float | None) -> str | float | None:
+    return value.text if isinstance(value, Expression) else value
 
 
 def _pattern(buffer: Buffer | None) -> object:
@@ -264,20 +306,66 @@ def _grid(node: Node) -> tuple[Expression, ...]:
 
 def _argument(inputs: Inputs, path: str, node: Node) -> Argument:
     keys = node.mapping(
-        known=("name", "dtype", "elements", "role", "fill", "compare", "value"), required=("name", "dtype")
+        known=("name", "dtype", "elements", "role", "fill", "compare", "value", "struct", "bytes"), required=("name",)
     )
     name = _matching(keys["name"], _IDENTIFIER, "a C identifier")
+    if len({"elements", "value", "struct", "bytes"} & set(keys)) != 1:
+        raise node.fail("holds one of 'elements' (a buffer), 'value' (a scalar), 'struct' or 'bytes' (by value)")
+    if "struct" in keys or "bytes" in keys:
+        for key in keys:
+            if key not in ("name", "struct", "bytes"):
+                raise keys[key].fail("does not belong to a struct")
+        if "bytes" in keys:
+            digits = "".join(keys["bytes"].text().split()).lower()
+            if not re.fullmatch(r"([0-9a-f]{2})+", digits):
+                raise keys["bytes"].fail("is no row of hexadecimal digits, two for a byte")
+            return Argument(name=name, dtype="uint8", hex=digits, where=node.where)
+        members = tuple(_member(path, each) for path, each in keys["struct"].mapping().items())
+        return Argument(name=name, dtype="uint8", members=members, where=node.where)
+    if "dtype" not in keys:
+        raise node.fail("the key 'dtype' is missing")
     dtype = keys["dtype"].choice(*DTYPES)
-    if ("elements" in keys) == ("value" in keys):
-        raise node.fail("holds either 'elements' (a buffer) or 'value' (a scalar)")
     if "value" in keys:
         for key in ("role", "fill", "compare"):
             if key in keys:
                 raise keys[key].fail("belongs to buffers; this argument is a scalar")
         return Argument(name=name, dtype=dtype, value=_value(keys["value"], dtype), where=node.where)
-    if "role" not in keys:
-        raise node.fail("the key 'role' is missing")
-    role = Role(keys["role"].choice(*(each.value for each in Role)))
+    return _buffer(inputs, path, node, keys, name, dtype)
+
+
+def _member(path: str, node: Node) -> Member:
+    """A number in a struct: its value, or a mapping that gives its type too."""
+    if isinstance(node.value, dict):
+        keys = node.mapping(known=("dtype", "value"), required=("value",))
+        dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else None
+        return Member(path=path, dtype=dtype, value=_number(keys["value"]), where=node.where)
+    return Member(path=path, dtype=None, value=_number(node), where=node.where)
+
+
+def _number(node: Node) -> Expression | float:
+    return _value(node, "float64") if isinstance(node.value, float) else _expression(node)
+
+
+def _variable(inputs: Inputs, path: str, node: Node) -> Argument:
+    """A `__constant__` or `__device__` variable that the host sets before the kernel runs."""
+    keys = node.mapping(
+        known=("symbol", "name", "dtype", "elements", "role", "fill", "compare"),
+        required=("symbol", "dtype", "elements"),
+    )
+    symbol = _matching(keys["symbol"], _QUALIFIED, "the name of a variable")
+    name = _matching(keys["name"], _IDENTIFIER, "a C identifier") if "name" in keys else symbol.rpartition("::")[2]
+    dtype = keys["dtype"].choice(*DTYPES)
+    found = _buffer(inputs, path, node, keys, name, dtype, role=None if "role" in keys else Role.INPUT)
+    return dataclasses.replace(found, symbol=symbol)
+
+
+def _buffer(
+    inputs: Inputs, path: str, node: Node, keys: Mapping[str, Node], name: str, dtype: str, *, role: Role | None = None
+) -> Argument:
+    if role is None:
+        if "role" not in keys:
+            raise node.fail("the key 'role' is missing")
+        role = Role(keys["role"].choice(*(each.value for each in Role)))
     poisoned = role in (Role.OUTPUT, Role.SCRATCH)
     if poisoned and "fill" in keys:
         raise keys["fill"].fail(f"a buffer with the role {role.value} starts with poison; one that is filled is inout")
@@ -363,14 +451,17 @@ def _compare(node: Node | None, dtype: str) -> Compare:
     return Compare(kind="close", rtol=tolerances.get("rtol", 0.0), atol=tolerances.get("atol", 0.0))
 
 
-def _check_parameters(arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], node: Node) -> None:
-    """The YAML's arguments against the kernel's parameters: number, order, kind and type."""
+def _checked(arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], node: Node) -> tuple[Argument, ...]:
+    """The YAML's arguments against the kernel's parameters: number, order, kind and type. Structs get their places."""
     if len(arguments) != len(parameters):
         names = ", ".join(parameter.spelling for parameter in parameters) or "none"
         raise node.fail(f"{len(arguments)} arguments for {len(parameters)} parameters ({names})")
+    found = []
     for argument, parameter in zip(arguments, parameters, strict=True):
-        if parameter.dependent:
+        if parameter.bytes or argument.members or argument.hex:
+            found.append(_record(argument, parameter))
             continue
+        found.append(argument)
         is_buffer = argument.buffer is not None
         if is_buffer != parameter.pointer:
             wanted = "a buffer, with elements" if parameter.pointer else "a scalar, with a value"
@@ -385,9 +476,79 @@ def _check_parameters(arguments: tuple[Argument, ...], parameters: tuple[Paramet
             )
         if parameter.dtype is None and not parameter.void:
             raise RequestError(
-                f"{argument.name}: the kernel's parameter {parameter.spelling!r} is neither a number nor a pointer to "
-                f"numbers, and this version passes nothing else",
+                f"{argument.name}: the kernel's parameter {parameter.spelling!r} is neither a number, a struct of "
+                f"numbers, nor a pointer to numbers, and this version passes nothing else",
                 where=argument.where,
+            )
+    return tuple(found)
+
+
+def _record(argument: Argument, parameter: Parameter) -> Argument:
+    """A struct by value: every number of it must be said, and be one that a Program can hold."""
+    if not parameter.bytes or not (argument.members or argument.hex):
+        wanted = "a struct, with `struct:` or `bytes:`" if parameter.bytes else "no struct"
+        raise RequestError(
+            f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}", where=argument.where
+        )
+    if argument.hex:
+        if len(argument.hex) != 2 * parameter.bytes:
+            raise RequestError(
+                f"{argument.name} has {len(argument.hex) // 2} bytes, but {parameter.spelling!r} has {parameter.bytes}",
+                where=argument.where,
+            )
+        return dataclasses.replace(argument, bytes=parameter.bytes)
+    for each in parameter.fields:
+        if each.dtype is None:
+            raise RequestError(
+                f"{argument.name}: {each.path} of {parameter.spelling!r} is {each.kind}, which cannot be passed inside "
+                f"a struct; pass it as an argument of its own",
+                where=argument.where,
+            )
+    said = {member.path: member for member in argument.members}
+    places = {each.path: each for each in parameter.fields}
+    for path, member in said.items():
+        if path not in places:
+            raise UnknownName("member", path, places, where=member.where)
+        if member.dtype not in (None, places[path].dtype):
+            raise RequestError(
+                f"{path} is {member.dtype}, but {parameter.spelling!r} has {places[path].dtype} there",
+                where=member.where,
+            )
+        if isinstance(member.value, float) and not (places[path].dtype or "").startswith("float"):
+            raise RequestError(
+                f"{path} is {member.value:g}; a whole number is wanted for {places[path].dtype}", where=member.where
+            )
+    missing = [path for path in places if path not in said]
+    if missing:
+        raise RequestError(
+            f"{argument.name} says nothing of {', '.join(missing[:5])} of {parameter.spelling!r}", where=argument.where
+        )
+    members = tuple(
+        dataclasses.replace(said[path], dtype=place.dtype, offset=place.offset) for path, place in places.items()
+    )
+    return dataclasses.replace(argument, members=members, bytes=parameter.bytes)
+
+
+def _check_variables(variables: tuple[Argument, ...], known: tuple[Variable, ...], sizes: Mapping[str, int]) -> None:
+    """The YAML's constants against the source's variables: type and size."""
+    places = {each.name: each for each in known}
+    for argument in variables:
+        variable = places[argument.symbol]
+        assert argument.elements is not None
+        assert argument.buffer is not None
+        if variable.dtype is not None and variable.dtype != argument.dtype:
+            raise RequestError(
+                f"{argument.symbol} is {variable.dtype} in the source, not {argument.dtype}", where=argument.where
+            )
+        if variable.constant and argument.buffer.role is not Role.INPUT:
+            raise RequestError(f"{argument.symbol} is __constant__, so its role is input", where=argument.where)
+        try:
+            size = argument.elements.integer(sizes) * DTYPES[argument.dtype][1]
+        except ExpressionError as problem:
+            raise RequestError(f"elements: {problem}", where=argument.where) from None
+        if size > variable.bytes >= 0:
+            raise RequestError(
+                f"{argument.symbol} has {variable.bytes} bytes in the source, and {size} here", where=argument.where
             )
 
 
@@ -414,37 +575,56 @@ def shape_of(slot: Slot, block: Dim3) -> Shape:
         names.update(_axes("grid", grid))
         key = "shared"
         where = kernel.lines.get("shared", kernel.path)
-        shared_bytes = kernel.shared.integer(names)
+        shared_bytes = kernel.shared.integer(names) + kernel.parsed.moved_bytes
         if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
             raise ExpressionError(f"{shared_bytes} bytes of shared memory, which no block has")
         scalars: dict[str, int | float] = {}
+        records: dict[str, str] = {}
         for argument in kernel.arguments:
             if argument.value is not None:
                 key, where = argument.name, argument.where
-                scalars[argument.name] = _scalar(argument, names)
+                scalars[argument.name] = _scalar(argument.value, argument.dtype, names)
+            elif argument.members or argument.hex:
+                key, where = argument.name, argument.where
+                records[argument.name] = argument.hex or _packed(argument, names)
     except ExpressionError as problem:
         at = f" at the sizes {_said(slot.sizes)} and a block of {'x'.join(map(str, block))}"
         raise RequestError(f"{key}: {problem}{at}", where=where) from None
-    return Shape(block=block, grid=grid, shared_bytes=shared_bytes, scalars=scalars)
+    return Shape(block=block, grid=grid, shared_bytes=shared_bytes, scalars=scalars, records=records)
 
 
-def _scalar(argument: Argument, names: Mapping[str, expressions.Scalar]) -> int | float:
-    if isinstance(argument.value, float):
-        return argument.value
-    assert argument.value is not None
-    value = argument.value.integer(names)
-    if argument.dtype.startswith("float"):
-        return float(value)
-    least, most = _INTEGERS.get(argument.dtype, (0, 1))
-    if not least <= value <= most:
-        raise ExpressionError(f"{value} does not fit {argument.dtype}")
-    return value
+def _scalar(value: Expression | float, dtype: str, names: Mapping[str, expressions.Scalar]) -> int | float:
+    if isinstance(value, float):
+        return value
+    number = value.integer(names)
+    if dtype.startswith("float"):
+        return float(number)
+    least, most = _INTEGERS.get(dtype, (0, 1))
+    if not least <= number <= most:
+        raise ExpressionError(f"{number} does not fit {dtype}")
+    return number
+
+
+PACKED = {
+    "bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "float16": "e", "int32": "i", "uint32": "I",
+    "float32": "f", "int64": "q", "uint64": "Q", "float64": "d",
+}  # fmt: skip
+"""Types as the standard library's `struct` has them."""
+
+
+def _packed(argument: Argument, names: Mapping[str, expressions.Scalar]) -> str:
+    """A struct's bytes as hexadecimal digits; what lies between its numbers is zero."""
+    data = bytearray(argument.bytes)
+    for member in argument.members:
+        assert member.dtype is not None  # _record has seen to it
+        struct.pack_into(f"<{PACKED[member.dtype]}", data, member.offset, _scalar(member.value, member.dtype, names))
+    return data.hex()
 
 
 def buffers_of(slot: Slot) -> tuple[Buffer, ...]:
     """The slot's buffers, named `a.counts`. RequestError for a size that is no size."""
     found = []
-    for argument in slot.kernel.arguments:
+    for argument in (*slot.kernel.arguments, *slot.kernel.variables):
         if argument.buffer is None or argument.elements is None:
             continue
         try:

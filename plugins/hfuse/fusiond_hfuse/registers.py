@@ -1,7 +1,7 @@
 """The register bound of Li et al., CGO 2022, section III-B / Fig. 6, lines 13 to 16.
 
     b1 = SMNRegs / (d1 * NRegs(S1))         blocks of kernel 1 that fit one multiprocessor by its registers
-    b2 = SMNRegs / (d2 * NRegs(S2))
+    b2 = SMNRegs / (d2 * NRegs(S2))         and so on, for each kernel of a group
     b0 = min(b1, b2, SMShMem / ShMem(F), SMNThreads / d0)
     r0 = SMNRegs / (b0 * d0)
 
@@ -28,26 +28,41 @@ class Bound:
 
     b1: int
     b2: int
+    others: tuple[int, ...] = ()
+    """b3 and so on, in a group of more than two."""
     by_shared: int | None
     """None when the fused kernel has no shared memory, so that this term is absent."""
     by_threads: int
     b0: int
     r0: int
 
+    def as_json(self) -> dict[str, int | None]:
+        """The terms by the paper's names."""
+        others = {f"b{number}": blocks for number, blocks in enumerate(self.others, 3)}
+        return {
+            "b1": self.b1, "b2": self.b2, **others, "by_shared": self.by_shared, "by_threads": self.by_threads,
+            "b0": self.b0, "r0": self.r0,
+        }  # fmt: skip
+
 
 def bound(
-    limits: DeviceLimits, *, threads: tuple[int, int], registers: tuple[int, int], shared_bytes: int, block: int
+    limits: DeviceLimits, *, threads: tuple[int, ...], registers: tuple[int, ...], shared_bytes: int, block: int
 ) -> Bound:
-    """r0 for kernels of d1, d2 threads and NRegs registers in a fused block of `block` threads and `shared_bytes`.
+    """r0 for kernels of d1, d2 ... threads and NRegs registers in a fused block of `block` threads and `shared_bytes`.
 
     r0 is rounded down to what ptxas can allocate, and kept between 16 and the target's most. b0 is at least 1: a
     kernel that does not fit even once has no bound to keep.
     """
-    b1, b2 = (limits.registers_per_sm // (count * max(used, 1)) for count, used in zip(threads, registers, strict=True))
+    alone = tuple(
+        limits.registers_per_sm // (count * max(used, 1)) for count, used in zip(threads, registers, strict=True)
+    )
     by_shared = limits.shared_bytes_per_sm // shared_bytes if shared_bytes else None
     by_threads = limits.threads_per_sm // block
-    terms = [b1, b2, by_threads] + ([] if by_shared is None else [by_shared])
+    terms = [*alone, by_threads] + ([] if by_shared is None else [by_shared])
     b0 = max(1, min(terms))
     r0 = limits.registers_per_sm // (b0 * block)
     r0 = min(r0 // STEP * STEP, limits.registers_per_thread)
-    return Bound(b1=b1, b2=b2, by_shared=by_shared, by_threads=by_threads, b0=b0, r0=max(LEAST, r0))
+    return Bound(
+        b1=alone[0], b2=alone[1], others=alone[2:], by_shared=by_shared, by_threads=by_threads, b0=b0,
+        r0=max(LEAST, r0),
+    )  # fmt: skip

@@ -1,22 +1,26 @@
 """Who must be handed the shadow parameters: every function that sees the block, directly or through another one.
 
     __device__ int lane() { return threadIdx.x % 32; }   -->   __device__ int lane(FUSIOND_SHADOWS) { ... }
-    ... lane() ...                                       -->   ... lane(FUSIOND_PASSED) ...
+    ... lane() ... tile.row(1) ...                       -->   ... lane(FUSIOND_PASSED) ... tile.row(FUSIOND_PASSED, 1)
 
-The paper inlines all calls instead (Li et al., CGO 2022, section III-C). Functions are known by their names, so that
-calls that depend on a template argument are found too; overloads of one name are treated alike.
+The paper inlines all calls instead (Li et al., CGO 2022, section III-C). Functions and methods are known by their
+names, so that calls that depend on a template argument are found too; overloads of one name are treated alike.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from clang import cindex
 from clang.cindex import CursorKind
 
+from fusiond_hfuse import groups
+
 SHADOWED = ("threadIdx", "blockIdx", "blockDim", "gridDim", "__syncthreads")
 """What a body sees its own version of."""
+COUNTED = ("__syncthreads_count", "__syncthreads_and", "__syncthreads_or")
+"""These too, in a kernel that uses one of them."""
 SHADOWS = "FUSIOND_SHADOWS"
 """The macro that stands for the shadow parameters in a fused source."""
 PASSED = "FUSIOND_PASSED"
@@ -24,9 +28,8 @@ PASSED = "FUSIOND_PASSED"
 SHARED = "fusiond_shared"
 """The shadow parameter that holds the side's part of the arena."""
 
-_REFERENCES = (CursorKind.DECL_REF_EXPR, CursorKind.OVERLOADED_DECL_REF, CursorKind.MEMBER_REF_EXPR)
-
-
+FUNCTIONS = (CursorKind.FUNCTION_DECL, CursorKind.FUNCTION_TEMPLATE, CursorKind.CXX_METHOD, CursorKind.CONSTRUCTOR,
+             CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)  # fmt: skip
 _MAX_DEPTH = 4000
 
 
@@ -50,72 +53,70 @@ def below(cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
     return (each for each, _ in preorder(cursor))
 
 
-def seeing(functions: Iterable[cindex.Cursor], main: str, stub: str) -> frozenset[str]:
-    """The names of all functions among `functions` that see the block."""
-    return _closure(functions, main, lambda each: sees(each, stub))
+def macros(counted: bool) -> str:
+    """The macros that stand for the shadow parameters and hand them on."""
+    names = (*SHADOWED, *(COUNTED if counted else ()), SHARED)
+    more = "".join(
+        f", \\\n    const fusiond_barrier_{each.removeprefix('__syncthreads_')} {each}" for each in COUNTED if counted
+    )
+    return (
+        f"#define {SHADOWS} \\\n"
+        "    const uint3 threadIdx, const uint3 blockIdx, const dim3 blockDim, const dim3 gridDim, \\\n"
+        f"    const fusiond_barrier __syncthreads{more}, void* const {SHARED}\n"
+        f"#define {PASSED} {', '.join(names)}\n"
+    )
 
 
-def meeting(functions: Iterable[cindex.Cursor], main: str, barrier: str) -> frozenset[str]:
-    """The names of all functions that reach a barrier, and the barrier's own."""
-    return _closure(functions, main, lambda each: calls(each, barrier)) | {barrier}
-
-
-def _closure(functions: Iterable[cindex.Cursor], main: str, begin: object) -> frozenset[str]:
-    assert callable(begin)
-    bodies = list(functions)
-    names = {each.spelling for each in bodies if begin(each)}
-    while True:
-        more = {
-            each.spelling
-            for each in bodies
-            if each.spelling not in names and any(True for _ in references(each, names, main))
-        }
-        if not more:
-            return frozenset(names)
-        names |= more
-
-
-def sees(function: cindex.Cursor, stub: str) -> bool:
-    """Whether a function itself uses a built-in variable, the barrier, or dynamic shared memory."""
-    return any(use(each, stub) or dynamic_shared(each) for each in below(function))
+def poison(counted: bool) -> str:
+    """Declarations that hide the built-ins, for the head of a namespace: what no shadow reaches does not compile."""
+    return (
+        "struct fusiond_leak;\nextern fusiond_leak threadIdx, blockIdx, blockDim, gridDim;\n"
+        "void __syncthreads() = delete;\n"
+    ) + "".join(f"int {each}(int) = delete;\n" for each in COUNTED if counted)
 
 
 def use(cursor: cindex.Cursor, stub: str) -> bool:
-    """Whether a cursor is a use of a built-in variable or of the barrier."""
-    return cursor.kind is CursorKind.DECL_REF_EXPR and cursor.spelling in SHADOWED and _file(cursor.referenced) == stub
+    """Whether a cursor is a use of a built-in variable, of a barrier, or of the block's group."""
+    return (
+        cursor.kind is CursorKind.DECL_REF_EXPR
+        and (cursor.spelling in SHADOWED or cursor.spelling in COUNTED or cursor.spelling in groups.NAMES)
+        and file_of(cursor.referenced) == stub
+    )
+
+
+def shared(cursor: cindex.Cursor) -> bool:
+    """Whether a cursor declares a shared variable."""
+    return cursor.kind is CursorKind.VAR_DECL and any(
+        child.kind is CursorKind.CUDASHARED_ATTR for child in cursor.get_children()
+    )
 
 
 def dynamic_shared(cursor: cindex.Cursor) -> bool:
     """Whether a cursor declares, or refers to, a dynamic shared array."""
     target = cursor.referenced if cursor.kind is CursorKind.DECL_REF_EXPR else cursor
-    return (
-        target is not None
-        and target.kind is CursorKind.VAR_DECL
-        and target.storage_class is cindex.StorageClass.EXTERN
-        and any(child.kind is CursorKind.CUDASHARED_ATTR for child in target.get_children())
-    )
+    return target is not None and shared(target) and target.storage_class is cindex.StorageClass.EXTERN
 
 
-def calls(function: cindex.Cursor, name: str) -> bool:
-    """Whether a function calls another by its name."""
-    return any(each.kind is CursorKind.CALL_EXPR and each.spelling == name for each in below(function))
+def closure(called: Mapping[int, frozenset[str]], names: Mapping[int, str], begin: Iterable[str]) -> frozenset[str]:
+    """The names of all functions that reach one of `begin`. `called`: by function, what it calls; `names`: its own."""
+    found = set(begin)
+    while True:
+        more = {names[each] for each, inner in called.items() if names[each] not in found and inner & found}
+        if not more:
+            return frozenset(found)
+        found |= more
 
 
-def references(function: cindex.Cursor, names: Iterable[str], main: str) -> Iterator[cindex.Cursor]:
-    """Every place in a function where one of the user's functions of these names is named."""
-    wanted = set(names)
-    places = set()
-    for each in below(function):
-        if each.kind not in _REFERENCES or each.spelling not in wanted:
-            continue
-        target = each.referenced
-        if each.kind is CursorKind.DECL_REF_EXPR and (
-            _file(target) != main or target.kind not in (CursorKind.FUNCTION_DECL, CursorKind.FUNCTION_TEMPLATE)
-        ):
-            continue
-        if each.location.offset not in places:
-            places.add(each.location.offset)
-            yield each
+def of_a_tile(cursor: cindex.Cursor) -> bool:
+    """Whether a call is one of a tile of a warp, and not of the block."""
+    target = cursor.referenced
+    parent = target.semantic_parent if target is not None else None
+    return parent is not None and parent.spelling.startswith("thread_block_tile")
+
+
+def callable_of(cursor: cindex.Cursor | None, main: str) -> bool:
+    """Whether a cursor is a function or a method of the user's."""
+    return cursor is not None and file_of(cursor) == main and cursor.kind in FUNCTIONS
 
 
 def behind_parenthesis(data: bytes, start: int, name: str) -> int | None:
@@ -132,12 +133,17 @@ def behind_parenthesis(data: bytes, start: int, name: str) -> int | None:
     if match and match.group(1) == b"<":
         depth = 1
         position = match.end()
+        nested = 0
         while depth and position < len(data):
-            depth += {b"<": 1, b">": -1}.get(data[position : position + 1], 0)
+            mark = data[position : position + 1]
+            nested += {b"(": 1, b")": -1}.get(mark, 0)
+            depth += 0 if nested else {b"<": 1, b">": -1}.get(mark, 0)
             position += 1
+            if mark in (b";", b"{"):
+                return None
         match = opening.match(data, position)
     return match.end() if match and match.group(1) == b"(" else None
 
 
-def _file(cursor: cindex.Cursor | None) -> str | None:
+def file_of(cursor: cindex.Cursor | None) -> str | None:
     return None if cursor is None or cursor.location.file is None else str(cursor.location.file.name)

@@ -1,83 +1,250 @@
-"""The space of a pair, and where to begin in it.
+"""The space of a pair or of a larger group, and where to begin in it.
 
-kind         horizontal | vertical
-threads.a    when horizontal: threads of each side, together no more than a block has
+kind          horizontal | vertical
+level         warp | block                           when horizontal
+assign        sequential | interleaved | ticket      when level is block: which block is whose
+threads.a     threads of each side; at warp level together no more than a block has
 threads.b
-threads      when vertical: both kernels at one block size
-order        who has the low thread ids; when vertical, who goes first
-cap          none | paper | a number of registers      (only where registers mean something)
+map           pad | stride                           when level is warp: a side whose grid is not the launch's
+blocks        launched blocks per multiprocessor     when strided
+threads       when vertical: all kernels at one block size
+order         who has the low thread ids, or the low blocks; when vertical, who goes first
+cap           none | paper | a number of registers   (only where registers mean something)
+
+With three kernels or more:
+
+groups        a+c|b | a+b+c | a|b|c                  the best pairs, all in one, none fused
+launch        sequence | streams | graph             when that is several launches
+ac.kind ...   how a pair is fused: what its own record says
+alone.b       threads of a kernel by itself
+cap.b         its register cap
+kind ...      as above, for all in one
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from fusiond.model import Config, DeviceLimits, Value
 from fusiond.space import EMPTY, Parameter, Space
-from fusiond_hfuse import partition
-from fusiond_hfuse.graph import Pair, volume
-from fusiond_hfuse.kernel import thread_counts
+from fusiond_hfuse import pairing, partition
+from fusiond_hfuse.graph import WARP, Group, volume
 
 CAPS = (32, 40, 48, 64, 80, 96)
 """Register caps beside `none` and `paper`. One above what a kernel uses without is not idle: ptxas then uses
 more."""
+ASSIGNS = ("sequential", "interleaved", "ticket")
+LAUNCHES = ("sequence", "streams", "graph")
+BLOCKS = (1, 2, 4, 8)
+"""Launched blocks per multiprocessor of a strided kernel."""
 
 
-def fused(pair: Pair, limits: DeviceLimits) -> Space:
-    """All ways to fuse the pair; an empty space when no two block sizes go together."""
-    sides = {letter: partition.choices(pair, letter, limits) for letter in "ab"}
-    both = partition.common(pair, limits)
-    kinds: list[str] = []
-    if partition.even(pair, limits) is not None:
-        kinds.append("horizontal")
-    if both:
-        kinds.append("vertical")
-    if not kinds:
+def fused(group: Group, limits: DeviceLimits) -> Space:
+    """All ways to fuse a group into one launch; an empty space when there are none."""
+    counts = {letter: _counts(group, letter, limits) for letter in group.letters}
+    if not all(counts.values()):
         return EMPTY
-    parameters = [Parameter(name="kind", values=tuple(kinds))]
-    restrictions = []
-    if "horizontal" in kinds:
-        when = "kind == 'horizontal'"
-        parameters += [Parameter(name=f"threads.{letter}", values=sides[letter], when=when) for letter in "ab"]
-        restrictions.append(f"threads.a + threads.b <= {limits.threads_per_block}")
-    if "vertical" in kinds:
+    levels = ("warp", "block") if partition.even(group, limits) is not None else ("block",)
+    both = _common(group, limits)
+    parameters = [
+        Parameter(name="kind", values=("horizontal", "vertical") if both else ("horizontal",)),
+        Parameter(name="level", values=levels, when="kind == 'horizontal'"),
+        Parameter(name="assign", values=ASSIGNS, when="level == 'block'"),
+    ]
+    parameters += [
+        Parameter(name=f"threads.{letter}", values=values, when="kind == 'horizontal'")
+        for letter, values in counts.items()
+    ]
+    strides = limits.multiprocessors > 0 and all(partition.may_go_on(slot.kernel) for slot in group.slots)
+    if "warp" in levels:
+        parameters.append(
+            Parameter(name="map", values=("pad", "stride") if strides else ("pad",), when="level == 'warp'")
+        )
+        if strides:
+            parameters.append(Parameter(name="blocks", values=BLOCKS, when="map == 'stride'"))
+    if both:
         parameters.append(Parameter(name="threads", values=both, when="kind == 'vertical'"))
-    parameters.append(Parameter(name="order", values=("ab", "ba")))
+    parameters.append(Parameter(name="order", values=_orders(group)))
     if limits.registers_per_sm > 0:
         parameters.append(Parameter(name="cap", values=("none", "paper", *CAPS)))
-    return Space(parameters=tuple(parameters), restrictions=tuple(restrictions))
+    return Space(parameters=tuple(parameters), restrictions=_restrictions(counts, limits) if "warp" in levels else ())
 
 
-def unfused(pair: Pair, limits: DeviceLimits) -> Space:
+def _counts(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+    """The block sizes of a side. Of more than two sides, only the given one and those that double a warp: with every
+    multiple of the granularity for each, there would be millions of partitions that hardly differ."""
+    counts = partition.counts(group, letter, limits)
+    if len(group.slots) == 2 or group.slot(letter).kernel.block.tune is None:
+        return counts
+    return tuple(each for each in counts if each == counts[0] or (each // WARP).bit_count() == 1)
+
+
+def _common(group: Group, limits: DeviceLimits) -> tuple[int, ...]:
+    """The block sizes of a vertical kernel, in which every thread goes from one body to the next."""
+    if len(group.slots) >= partition.BARRIER_IDS or not all(partition.may_go_on(slot.kernel) for slot in group.slots):
+        return ()
+    return partition.common(group, limits)
+
+
+def _orders(group: Group) -> tuple[str, ...]:
+    """Of two, who is first; of more, as they are, or the one with the most threads first."""
+    return (group.letters, group.letters[::-1]) if len(group.slots) == 2 else ("given", "threads")
+
+
+def _restrictions(counts: Mapping[str, Sequence[int]], limits: DeviceLimits) -> tuple[str, ...]:
+    """The sides of a block fit it; said of the first few sides too, so that nobody looks at what cannot be
+    completed."""
+    letters = list(counts)
+    found = []
+    for number in range(len(letters), 1, -1):
+        rest = sum(min(counts[letter]) for letter in letters[number:])
+        total = " + ".join(f"threads.{letter}" for letter in letters[:number])
+        found.append(f"level == 'block' or {total} <= {limits.threads_per_block - rest}")
+    return tuple(found)
+
+
+def completed(config: Config) -> Config:
+    """A config of a time when there was one level and one map, with these two written out."""
+    plain: dict[str, Value] = {}
+    if config.get("kind") == "horizontal":
+        plain["level"] = "warp"
+        if config.get("level", "warp") == "warp":
+            plain["map"] = "pad"
+    return Config.of({**plain, **config})
+
+
+def unfused(group: Group, limits: DeviceLimits) -> Space:
     """The knobs of the unfused kernels: the same block sizes and register caps, so that the comparison is fair."""
-    parameters = []
-    for slot in pair.slots:
-        given = volume(slot.kernel.block.shapes[0])
-        counts = thread_counts(slot, pair.granularity, limits.threads_per_block)
-        parameters.append(Parameter(name=f"threads.{slot.letter}", values=tuple(dict.fromkeys([given, *counts]))))
+    parameters = [
+        Parameter(name=f"threads.{slot.letter}", values=_alone(group, slot.letter, limits)) for slot in group.slots
+    ]
     if limits.registers_per_sm > 0:
-        parameters += [Parameter(name=f"cap.{slot.letter}", values=("none", *CAPS)) for slot in pair.slots]
+        parameters += [Parameter(name=f"cap.{slot.letter}", values=("none", *CAPS)) for slot in group.slots]
     return Space(parameters=tuple(parameters))
 
 
-def seeds(pair: Pair, limits: DeviceLimits, space: Space) -> tuple[tuple[str, Config], ...]:
+def _alone(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+    """The block sizes of a kernel by itself, the given one first, whether it is whole warps or not."""
+    given = volume(group.slot(letter).kernel.block.shapes[0])
+    return tuple(dict.fromkeys([given, *partition.counts(group, letter, limits)]))
+
+
+# --- three or more --------------------------------------------------------------------------------------
+
+
+def composed(group: Group, limits: DeviceLimits, *, whole: bool, best: Mapping[pairing.Pair, Config]) -> Space:
+    """Which kernels to fuse, and how.
+
+    `best` are the pairs of the matching with their own best configs; `whole` says whether all may be one launch.
+    """
+    letters = group.letters
+    matched = pairing.with_rest(best, letters)
+    apart = pairing.with_rest((), letters)
+    together = pairing.written([letters])
+    groupings = list(dict.fromkeys([matched, *([together] if whole else []), apart]))
+    parameters = [
+        Parameter(name="groups", values=tuple(groupings)),
+        Parameter(name="launch", values=LAUNCHES, when=f"groups != '{together}'"),
+    ]
+    for pair, config in best.items():
+        name = "".join(sorted(pair))
+        parameters += [
+            Parameter(name=f"{name}.{key}", values=(value,), when=f"groups == '{matched}'")
+            for key, value in config.items()
+        ]
+    for letter in letters:
+        when = " or ".join(
+            f"groups == '{each}'" for each in dict.fromkeys([matched, apart]) if letter in each.split("|")
+        )
+        parameters.append(Parameter(name=f"alone.{letter}", values=_alone(group, letter, limits), when=when))
+        if limits.registers_per_sm > 0:
+            parameters.append(Parameter(name=f"cap.{letter}", values=("none", *CAPS), when=when))
+    if not whole:
+        return Space(parameters=tuple(parameters))
+    one = fused(group, limits)
+    for each in one.parameters:
+        when = f"groups == '{together}'" + (f" and {each.when}" if each.when else "")
+        parameters.append(Parameter(name=each.name, values=each.values, when=when))
+    return Space(parameters=tuple(parameters), restrictions=one.restrictions)
+
+
+# --- where to begin -------------------------------------------------------------------------------------
+
+
+def seeds(group: Group, limits: DeviceLimits, space: Space) -> tuple[tuple[str, Config], ...]:
     """What the paper would choose without profiling, and the plain ways; only points of the space, each once."""
-    caps = any(parameter.name == "cap" for parameter in space.parameters)
-    given = [volume(slot.kernel.block.shapes[0]) for slot in pair.slots]
+    return _valid(_wanted(group, limits), space, caps=limits.registers_per_sm > 0)
+
+
+def _valid(
+    wanted: Sequence[tuple[str, dict[str, Value]]], space: Space, *, caps: bool
+) -> tuple[tuple[str, Config], ...]:
+    found: dict[Config, str] = {}
+    for name, values in wanted:
+        config = completed(Config.of({"cap": "none", **values} if caps and "kind" in values else values))
+        if not space.problems(config):
+            found.setdefault(config, name)
+    return tuple((name, config) for config, name in found.items())
+
+
+def _wanted(group: Group, limits: DeviceLimits) -> list[tuple[str, dict[str, Value]]]:
+    caps = limits.registers_per_sm > 0
+    order = _orders(group)[0]
+    given = {f"threads.{slot.letter}": volume(slot.kernel.block.shapes[0]) for slot in group.slots}
+    own = {f"threads.{letter}": next(iter(partition.counts(group, letter, limits)), 0) for letter in group.letters}
     wanted: list[tuple[str, dict[str, Value]]] = []
-    split = partition.even(pair, limits)
+    split = partition.even(group, limits)
+    even: dict[str, Value] = {"kind": "horizontal", "order": order}
     if split is not None:
-        even: dict[str, Value] = {"kind": "horizontal", "threads.a": split[0], "threads.b": split[1], "order": "ab"}
+        even |= {f"threads.{letter}": threads for letter, threads in zip(group.letters, split, strict=True)}
         wanted.append(("paper_even_split", even))
         if caps:
             wanted.append(("paper_r0", {**even, "cap": "paper"}))
-    wanted.append(("given_blocks", {"kind": "horizontal", "threads.a": given[0], "threads.b": given[1], "order": "ab"}))
-    both = partition.common(pair, limits)
+    wanted.append(("given_blocks", {"kind": "horizontal", "order": order, **given}))
+    both = _common(group, limits)
     if both:
-        at = next((threads for threads in given if threads in both), both[0])
-        wanted.append(("vertical", {"kind": "vertical", "threads": at, "order": "ab"}))
-    found: dict[Config, str] = {}
-    for name, values in wanted:
-        if caps:
-            values = {"cap": "none", **values}
-        if not space.problems(values):
-            found.setdefault(Config.of(values), name)
-    return tuple((name, config) for config, name in found.items())
+        at = next((threads for threads in given.values() if threads in both), both[0])
+        wanted.append(("vertical", {"kind": "vertical", "threads": at, "order": order}))
+    for assign in ASSIGNS:
+        blocks: dict[str, Value] = {"kind": "horizontal", "level": "block", "assign": assign, "order": order, **own}
+        wanted.append((f"block_{assign}", blocks))
+    if split is not None:
+        resident = max(each for each in BLOCKS if each == 1 or each * sum(split) <= limits.threads_per_sm)
+        wanted.append(("stride", {**even, "map": "stride", "blocks": resident}))
+    return wanted
+
+
+def composed_seeds(
+    group: Group, limits: DeviceLimits, space: Space, best: Mapping[pairing.Pair, Config]
+) -> tuple[tuple[str, Config], ...]:
+    """The matching in each way to launch it, all in one launch as a pair would begin, and nothing fused."""
+    letters = group.letters
+    caps = limits.registers_per_sm > 0
+    alone: dict[str, dict[str, Value]] = {
+        letter: {
+            f"alone.{letter}": _alone(group, letter, limits)[0],
+            **({f"cap.{letter}": "none"} if caps else {}),
+        }
+        for letter in letters
+    }
+
+    def several(pairs: Mapping[pairing.Pair, Config], launch: str) -> dict[str, Value]:
+        grouping = pairing.with_rest(pairs, letters)
+        values: dict[str, Value] = {"groups": grouping, "launch": launch}
+        for pair, config in pairs.items():
+            name = "".join(sorted(pair))
+            values |= {f"{name}.{key}": value for key, value in config.items()}
+        for each in grouping.split("|"):
+            values |= alone.get(each, {})
+        return values
+
+    wanted: list[tuple[str, dict[str, Value]]] = []
+    if best:
+        wanted += [(f"matched_{launch}", several(best, launch)) for launch in LAUNCHES]
+    together = pairing.written([letters])
+    wanted += [
+        (f"together_{name.removeprefix('paper_')}", {"groups": together, **({"cap": "none"} if caps else {}), **values})
+        for name, values in _wanted(group, limits)
+    ]
+    wanted.append(("apart", several({}, "streams")))
+    return _valid(wanted, space, caps=False)

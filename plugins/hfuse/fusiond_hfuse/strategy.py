@@ -1,37 +1,57 @@
-"""Horizontal fusion of two kernels as a strategy (Li et al., CGO 2022).
+"""Horizontal fusion as a strategy (Li et al., CGO 2022), for two kernels and for more.
 
-job --parse--> Pair --analyse--> rejections, registers, r0 --space--> kind, threads, order, cap --emit--> one launch
+job --parse--> Group --analyse--> rejections, registers, r0 --space--> kind, level, threads ... --emit--> one launch
+
+Of three kernels and more, every pair is a workload of its own (`parts`); what the pairs saved when they were measured
+decides who is fused with whom, and the launches that come of it are one Program, measured whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.errors import RequestError, UnknownName
 from fusiond.keys import text_key
-from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Job, Rejection, Workload, frozen
+from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Launch, Program
 from fusiond.space import EMPTY, Space
 from fusiond.strategy import Baseline, Inputs, Known, StrategyBase, Target
-from fusiond_hfuse import emit, export, kernel, partition, registers, space, verify
-from fusiond_hfuse.graph import SLOTS, WARP, Kernel, Pair, Plan, Slot, volume
+from fusiond_hfuse import emit, export, kernel, pairing, partition, registers, space, verify
+from fusiond_hfuse.graph import SLOTS, WARP, Group, Kernel, Plan, Slot, volume
 
-STATIC_SHARED_BYTES = 48 * 1024
-"""What the static `__shared__` arrays of one kernel may have together; ptxas refuses more."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A Workload's payload: the group, and what is needed to ask for parts of it."""
+
+    group: Group
+    job: Job = field(repr=False)
+    names: Mapping[str, str]
+    """Letter -> what the job calls the kernel: a catalogue name or a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysed:
-    """An Analysis' payload: the pair, and what asks the compiler."""
+    """An Analysis' payload: the group, what is legal in it, and what asks the compiler."""
 
-    pair: Pair
+    asked: Asked
     target: Target = field(repr=False)
+    legal: tuple[pairing.Pair, ...] = ()
+    """The pairs that can be fused, of a group of three or more."""
+    whole: bool = False
+    """All of a group of three or more can be one launch."""
+
+    @property
+    def group(self) -> Group:
+        return self.asked.group
 
 
 class Hfuse(StrategyBase):
-    """Two kernels that share nothing, as one: each thread block runs a block of either, side by side."""
+    """Kernels that share nothing, as one: side by side in each thread block, or block by block in one launch."""
 
     name = "hfuse"
     version = 1
@@ -41,15 +61,16 @@ class Hfuse(StrategyBase):
 
     def parse(self, job: Job, inputs: Inputs) -> Workload:
         names, where = _members(job)
-        kernels = []
-        for name in names:
+        read: dict[str, tuple[str, Kernel]] = {}
+        for name in dict.fromkeys(names):
             path = inputs.resolve("kernel", name, where=where)
-            kernels.append(kernel.read(inputs, path, where=where))
-        kernels.sort(key=lambda each: (each.name, each.content_key))
-        pair = _pair(job, kernels[0], kernels[1])
-        for slot in pair.slots:
+            read[name] = path, kernel.read(inputs, path, where=where)
+        named = sorted(names, key=lambda name: (read[name][1].name, read[name][1].content_key))
+        group = _group(job, [read[name][1] for name in named])
+        for slot in group.slots:
             kernel.buffers_of(slot)
             kernel.shape_of(slot, slot.kernel.block.shapes[0])
+        kernels = [each for _, each in read.values()]
         hashes = {path: text_key(text) for each in kernels for path, text in each.unit.files.items()}
         hashes |= {each.path: text_key(inputs.text(each.path, where=where)) for each in kernels}
         hashes |= {
@@ -58,123 +79,272 @@ class Hfuse(StrategyBase):
             for argument in each.arguments
             if argument.buffer is not None and argument.buffer.fill.file and argument.buffer.fill.digest
         }
+        asked = Asked(group=group, job=job, names=frozen(dict(zip(group.letters, named, strict=True))))
+        return self._workload(asked, hashes)
+
+    def _workload(self, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload:
+        slots = asked.group.slots
         return Workload(
             strategy=self.name,
             strategy_version=self.version,
-            name=",".join(each.name for each in kernels),
-            members=tuple(each.name for each in kernels),
-            sizes=frozen({f"{slot.prefix}.{name}": value for slot in pair.slots for name, value in slot.sizes.items()}),
-            content=[{"kernel": each.name, "entry": each.instance, "content": each.content_key} for each in kernels],
-            payload=pair,
+            name=",".join(slot.kernel.name for slot in slots),
+            members=tuple(slot.kernel.name for slot in slots),
+            sizes=frozen(_sizes(asked.group)),
+            content=[
+                {"kernel": slot.kernel.name, "entry": slot.kernel.instance, "content": slot.kernel.content_key}
+                for slot in slots
+            ],
+            payload=asked,
             source_hashes=frozen(hashes),
         )
 
     # --- Workload -> Analysis ---
 
     def analyse(self, workload: Workload, target: Target) -> Analysis:
-        pair = _payload(workload.payload)
-        facts = {slot.letter: _facts(target, slot) for slot in pair.slots}
-        rejections = [each for slot in pair.slots for each in slot.kernel.parsed.rejections]
-        rejections += _impossible(pair, target, facts)
-        known = Analysed(pair=pair, target=target)
-        report = {
-            "kernels": [_described(slot, facts[slot.letter]) for slot in pair.slots],
-            "bound": None if rejections else _even_bound(known),
-        }
+        asked = _payload(workload.payload)
+        group = asked.group
+        facts = {slot.letter: _facts(target, slot) for slot in group.slots}
+        own = {slot.letter: _own_problems(group, slot, target, facts[slot.letter]) for slot in group.slots}
+        rejections = [each for letter in group.letters for each in own[letter]]
+        together = [] if rejections else _joint_problems(group, target, facts)
+        known = Analysed(asked=asked, target=target)
+        report: dict[str, object] = {"kernels": [_described(slot, facts[slot.letter]) for slot in group.slots]}
+        if len(group.slots) > 2:
+            legal = []
+            for pair in pairing.pairs(group):
+                problems = (
+                    []
+                    if own[pair[0]] or own[pair[1]]
+                    else _joint_problems(group.among(pair[0] + pair[1]), target, facts)
+                )
+                rejections += problems
+                if not own[pair[0]] and not own[pair[1]] and not problems:
+                    legal.append(pair)
+            known = dataclasses.replace(known, legal=tuple(legal), whole=not any(own.values()) and not together)
+            report["pairs"] = [pairing.written([pair[0] + pair[1]]) for pair in legal]
+            report["together"] = known.whole
+            fusable = known.whole
+        else:
+            fusable = not rejections and not together
+        report["bound"] = _even_bound(known) if fusable else None
+        rejections += together
         return Analysis(
             workload=workload, report=frozen(report), rejections=tuple(dict.fromkeys(rejections)), payload=known
         )
 
+    def parts(self, analysis: Analysis) -> tuple[Job, ...]:
+        """A job for every legal pair of three or more; equal pairs (a kernel that stands twice) once."""
+        about = _known(analysis)
+        found: dict[str, Job] = {}
+        for pair in about.legal:
+            asked = _part(about.asked, pair)
+            found.setdefault(self._workload(asked).key, asked.job)
+        return tuple(found.values())
+
     def space(self, analysis: Analysis, known: Known) -> Space:
+        about = _known(analysis)
+        if len(about.group.slots) > 2:
+            return space.composed(about.group, about.target.limits, whole=about.whole, best=self._best(about, known))
         if analysis.rejections:
             return EMPTY
-        about = _known(analysis)
-        return space.fused(about.pair, about.target.limits)
+        return space.fused(about.group, about.target.limits)
 
     def seeds(self, analysis: Analysis, space_: Space, known: Known) -> tuple[tuple[str, Config], ...]:
         about = _known(analysis)
-        return space.seeds(about.pair, about.target.limits, space_)
+        if len(about.group.slots) > 2:
+            return space.composed_seeds(about.group, about.target.limits, space_, self._best(about, known))
+        return space.seeds(about.group, about.target.limits, space_)
+
+    def _best(self, about: Analysed, known: Known) -> dict[pairing.Pair, Config]:
+        """The pairs that save most together, each with the config of its own record, in the letters of the group."""
+        records: dict[pairing.Pair, Record] = {}
+        for pair in about.legal:
+            record = known.get(self._workload(_part(about.asked, pair)).key)
+            if isinstance(record, Record):
+                records[pair] = record
+        chosen = pairing.matching({pair: pairing.saving(record) for pair, record in records.items()})
+        configs = {pair: records[pair].config for pair in chosen}
+        return {pair: pairing.translated(config, pair) for pair, config in configs.items() if config is not None}
 
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
         about = _known(analysis)
-        knobs = space.unfused(about.pair, about.target.limits)
+        group = about.group
+        knobs = space.unfused(group, about.target.limits)
 
-        def baseline(name: str, detail: str, *, order: str = "ab", streams: bool = False) -> Baseline:
+        def baseline(
+            name: str, detail: str, *, order: str = group.letters, streams: bool = False, issue: str = "streams"
+        ) -> Baseline:
             def program(config: Config) -> Program:
                 return emit.unfused(
-                    about.pair,
-                    {letter: config.integer(f"threads.{letter}") for letter in SLOTS},
-                    {letter: _own_cap(config, letter) for letter in SLOTS},
+                    group,
+                    {letter: config.integer(f"threads.{letter}") for letter in group.letters},
+                    {letter: _own_cap(config, letter) for letter in group.letters},
                     order=order,
                     streams=streams,
+                    issue=issue,
                 )
 
             return Baseline(
                 name=name, detail=detail, space=knobs, emit=program, like=None if name == "sequential" else "sequential"
             )
 
-        first, second = (slot.kernel.name for slot in about.pair.slots)
+        first, *_, last = group.names
+        count = len(group.slots)
+        back = group.letters[::-1]
+        said = "two" if count == 2 else str(count)
         return (
-            baseline("sequential", f"{first}, then {second}, on one stream"),
-            baseline("streams_ab", f"two streams, {first} launched first", streams=True),
-            baseline("streams_ba", f"two streams, {second} launched first", order="ba", streams=True),
+            baseline("sequential", f"{', then '.join(group.names)}, on one stream"),
+            baseline(f"streams_{group.letters}", f"{said} streams, {first} launched first", streams=True),
+            baseline(f"streams_{back}", f"{said} streams, {last} launched first", order=back, streams=True),
+            baseline("graph", f"{said} streams as one CUDA graph", streams=True, issue="graph"),
         )
 
     # --- Config -> Program ---
 
     def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+        about = _known(analysis)
+        if len(about.group.slots) > 2:
+            return self._composed(about, config)
         if analysis.rejections:
             return analysis.rejections[0]
-        about = _known(analysis)
-        pair = about.pair
-        names = tuple(slot.kernel.name for slot in pair.slots)
-        problems = space.fused(pair, about.target.limits).problems(config)
+        return self._fused(about, about.group, config)
+
+    def _fused(self, about: Analysed, group: Group, config: Config) -> Program | Rejection:
+        """A group as one launch."""
+        limits = about.target.limits
+        config = space.completed(config)
+        problems = space.fused(group, limits).problems(config)
         if problems:
-            return Rejection(rule="not_in_space", nodes=names, detail="; ".join(problems))
+            return Rejection(rule="not_in_space", nodes=group.names, detail="; ".join(problems))
         try:
-            plan = partition.plan(pair, config)
-            cap = _cap(about, plan, config)
+            plan = _plan(about, group, config)
+            cap = _cap(about, group, plan, config)
             if isinstance(cap, Rejection):
                 return cap
-            program = emit.fused(pair, plan, cap, self.version)
+            program = emit.fused(group, plan, cap, self.version)
         except (ValueError, RequestError) as problem:
-            return Rejection(rule="shape", nodes=names, detail=str(problem))
+            return Rejection(rule="shape", nodes=group.names, detail=str(problem))
         broken = verify.problems(plan, program)
         if broken:
-            return Rejection(rule="invariant", nodes=names, detail="; ".join(broken))
-        return _launchable(about, plan, program)
+            return Rejection(rule="invariant", nodes=group.names, detail="; ".join(broken))
+        return _launchable(about, group, plan, program)
+
+    def _composed(self, about: Analysed, config: Config) -> Program | Rejection:
+        """Fused pairs and single kernels, launched as the config says; or all in one launch.
+
+        The config has all that it needs in itself, so it means the same at other sizes, for which no pair was ever
+        measured.
+        """
+        group = about.group
+        try:
+            groups = pairing.read(config.text("groups"), group.letters)
+            if groups == (group.letters,):
+                rest = Config.of({name: value for name, value in config.items() if name != "groups"})
+                return self._fused(about, group, rest)
+            programs: list[tuple[str, Program]] = []
+            used = {"groups", "launch"}
+            for letters, own in _own_configs(config, groups):
+                used |= {f"{letters}.{name}" for name in own} if len(letters) > 1 else {f"{n}.{letters}" for n in own}
+                program = self._single(about, letters, own) if len(letters) == 1 else self._pair(about, letters, own)
+                if isinstance(program, Rejection):
+                    return program
+                programs.append((letters, program))
+            launch = config.text("launch")
+            if launch not in space.LAUNCHES or set(config) != used:
+                raise ValueError(f"launch is {launch}, and {', '.join(sorted(set(config) ^ used))} fits no group")
+        except (KeyError, TypeError, ValueError) as problem:
+            return Rejection(rule="not_in_space", nodes=group.names, detail=f"{config}: {problem}")
+        return emit.composed(group, programs, launch)
+
+    def _pair(self, about: Analysed, letters: str, config: Config) -> Program | Rejection:
+        part = about.group.among(letters)
+        if not any(set(pair) == set(letters) for pair in about.legal):
+            return Rejection(
+                rule="not_in_space", nodes=part.names, detail=f"{' and '.join(part.names)} cannot be fused"
+            )
+        return self._fused(about, part, config)
+
+    def _single(self, about: Analysed, letter: str, config: Config) -> Program | Rejection:
+        part = about.group.among(letter)
+        threads = config.integer("alone")
+        offered = {each.name: each.values for each in space.unfused(part, about.target.limits).parameters}
+        cap = config.get("cap", "none")
+        if threads not in offered[f"threads.{letter}"] or cap not in offered.get(f"cap.{letter}", ("none",)):
+            return Rejection(rule="not_in_space", nodes=part.names, detail=f"{config} is not offered for {letter}")
+        return emit.unfused(part, {letter: threads}, {letter: None if cap == "none" else config.integer("cap")})
 
     def resolved(self, analysis: Analysis, config: Config) -> Config:
-        """`cap=paper` as the number of registers that it comes to."""
-        if analysis.rejections or config.get("cap") != "paper":
-            return config
+        """`cap=paper` as the number of registers that it comes to, in a pair of a composition too."""
         about = _known(analysis)
-        bound = _bound(about, partition.plan(about.pair, config))
-        return config if bound is None else Config.of({**config, "cap": bound.r0})
+        values = dict(config)
+        for name, value in config.items():
+            if value == "paper" and (name == "cap" or name.endswith(".cap")):
+                prefix = name.removesuffix("cap")
+                own = {key.removeprefix(prefix): each for key, each in config.items() if key.startswith(prefix)}
+                group = about.group.among(prefix.rstrip(".")) if prefix else about.group
+                bound = _bound(about, group, _plan(about, group, Config.of(own)))
+                values[name] = "paper" if bound is None else bound.r0
+        return Config.of(values)
 
     def unfused(self, analysis: Analysis, config: Config) -> Program | None:
-        if "kind" not in config:
-            return None
-        pair = _known(analysis).pair
-        plan = partition.plan(pair, config)
-        threads = {letter: plan.side(letter).threads for letter in SLOTS}
-        return emit.unfused(pair, threads, dict.fromkeys(SLOTS))
+        about = _known(analysis)
+        threads: dict[str, int] = {}
+        for letters, own in _own_configs(config, _groups(about.group, config)):
+            if len(letters) == 1:
+                threads[letters] = own.integer("alone")
+            elif "kind" not in own:
+                return None
+            else:
+                plan = _plan(about, about.group.among(letters), own)
+                threads |= {side.slot.letter: side.threads for side in plan.sides}
+        return emit.unfused(about.group, threads, dict.fromkeys(threads))
 
     def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
-        pair = _payload(workload.payload)
-        odd = {f"{slot.prefix}.{name}": value for slot in pair.slots for name, value in slot.kernel.odd.items()}
+        group = _payload(workload.payload).group
+        odd = {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in slot.kernel.odd.items()}
         return odd or None
 
     def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
         about = _known(analysis)
-        return export.files(about.pair, partition.plan(about.pair, config), program)
+        groups = _groups(about.group, config)
+        found: dict[str, str] = {}
+        for letters, own in _own_configs(config, groups):
+            if len(letters) > 1:
+                group = about.group.among(letters)
+                name = "fused" if len(groups) == 1 else f"fused_{letters}"
+                found |= export.files(group, _plan(about, group, own), program, name)
+        if len(groups) > 1:
+            found |= export.composition(about.group, groups, program)
+        return found
+
+
+def _plan(about: Analysed, group: Group, config: Config) -> Plan:
+    return partition.plan(group, config, about.target.limits.multiprocessors)
+
+
+def _groups(group: Group, config: Config) -> tuple[str, ...]:
+    """The letters of each launch of a config."""
+    return pairing.read(config.text("groups"), group.letters) if "groups" in config else (group.letters,)
+
+
+def _own_configs(config: Config, groups: tuple[str, ...]) -> Iterator[tuple[str, Config]]:
+    """Each group's own part of a config, without the group's name: `ac.kind` as `kind`, `alone.b` as `alone`."""
+    for letters in groups:
+        if len(groups) == 1:
+            values = {name: value for name, value in config.items() if name != "groups"}
+        elif len(letters) == 1:
+            values = {stem: config[f"{stem}.{letters}"] for stem in ("alone", "cap") if f"{stem}.{letters}" in config}
+        else:
+            prefix = f"{letters}."
+            values = {name.removeprefix(prefix): value for name, value in config.items() if name.startswith(prefix)}
+        yield letters, Config.of(values)
 
 
 # --- reading the job ------------------------------------------------------------------------------------
 
 
-def _members(job: Job) -> tuple[tuple[str, str], str]:
-    """The two names, and where they stand. `kernels:` of two is a pair by another name."""
+def _members(job: Job) -> tuple[tuple[str, ...], str]:
+    """The names, and where they stand. `kernels:` of two is a pair by another name."""
     given = [key for key in ("pair", "kernels") if key in job.request]
     if not given:
         raise RequestError("the key 'pair' is missing: pair: [hist, maxpool]", where=job.path)
@@ -184,13 +354,17 @@ def _members(job: Job) -> tuple[tuple[str, str], str]:
         raise RequestError("'pair' and 'kernels' say the same; leave one out", where=where)
     members = job.request[key]
     if not isinstance(members, list | tuple) or not all(isinstance(each, str) and each for each in members):
-        raise RequestError("wanted is a list of two names of kernels, or paths of their YAML files", where=where)
-    if len(members) != 2:
-        raise RequestError(f"this version pairs two kernels; here are {len(members)}", where=where)
-    return (members[0], members[1]), where
+        many = "two names of kernels" if key == "pair" else "names of kernels"
+        raise RequestError(f"wanted is a list of {many}, or paths of their YAML files", where=where)
+    if key == "pair" and len(members) != 2:
+        hint = "; more go under 'kernels'" if len(members) > 2 else ""
+        raise RequestError(f"a pair is two kernels; here are {len(members)}{hint}", where=where)
+    if not 2 <= len(members) <= len(SLOTS):
+        raise RequestError(f"wanted are 2 to {len(SLOTS)} kernels; here are {len(members)}", where=where)
+    return tuple(members), where
 
 
-def _pair(job: Job, first: Kernel, second: Kernel) -> Pair:
+def _group(job: Job, kernels: list[Kernel]) -> Group:
     granularity = job.request.get("granularity", 128)
     if isinstance(granularity, bool) or not isinstance(granularity, int) or not (
         WARP <= granularity <= 1024 and granularity % WARP == 0
@@ -199,11 +373,8 @@ def _pair(job: Job, first: Kernel, second: Kernel) -> Pair:
             f"is {granularity!r}; wanted is a multiple of {WARP} up to 1024 (the paper's is 128)",
             where=job.where("granularity"),
         )
-    same = first.name == second.name
-    slots = [
-        Slot(letter=letter, kernel=each, sizes=each.sizes, prefix=letter if same else each.name)
-        for letter, each in zip(SLOTS, (first, second), strict=True)
-    ]
+    plain = [Slot(letter=letter, kernel=each, sizes=each.sizes, prefix="") for letter, each in zip(SLOTS, kernels)]  # noqa: B905
+    slots = pairing.regrouped(plain, granularity).slots
     sizes = {slot.letter: dict(slot.kernel.sizes) for slot in slots}
     for key, value in job.sizes.items():
         prefix, _, name = key.rpartition(".")
@@ -217,11 +388,23 @@ def _pair(job: Job, first: Kernel, second: Kernel) -> Pair:
             raise RequestError(f"is {value!r}; a whole number from 1 is wanted", where=job.where(f"sizes.{key}"))
         for slot in named:
             sizes[slot.letter][name] = value
-    a, b = (
-        Slot(letter=slot.letter, kernel=slot.kernel, sizes=frozen(sizes[slot.letter]), prefix=slot.prefix)
-        for slot in slots
+    return Group(
+        slots=tuple(dataclasses.replace(slot, sizes=frozen(sizes[slot.letter])) for slot in slots),
+        granularity=granularity,
     )
-    return Pair(slots=(a, b), granularity=granularity)
+
+
+def _sizes(group: Group) -> dict[str, int]:
+    return {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in slot.sizes.items()}
+
+
+def _part(asked: Asked, pair: pairing.Pair) -> Asked:
+    """A pair of a larger group as a job of its own: the same search, on the same device, at the same sizes."""
+    group = pairing.as_pair(asked.group, pair)
+    names = [asked.names[letter] for letter in pair]
+    request: dict[str, object] = {"pair": names, "granularity": group.granularity}
+    job = dataclasses.replace(asked.job, request=frozen(request), sizes=frozen(_sizes(group)), lines=frozen())
+    return Asked(group=group, job=job, names=frozen(dict(zip("ab", names, strict=True))))
 
 
 # --- what the compiler says -----------------------------------------------------------------------------
@@ -246,37 +429,45 @@ def _described(slot: Slot, facts: CompileFacts | BuildFailed | None) -> dict[str
     }
 
 
-def _impossible(pair: Pair, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None]) -> list[Rejection]:
-    """Why these two cannot be fused at all, beyond what their sources say."""
+def _own_problems(
+    group: Group, slot: Slot, target: Target, facts: CompileFacts | BuildFailed | None
+) -> list[Rejection]:
+    """Why a kernel cannot be fused with anything."""
+    found = list(slot.kernel.parsed.rejections)
+    if isinstance(facts, BuildFailed):
+        detail = f"{slot.kernel.name} does not build by itself: {facts.reason}"
+        found.append(Rejection(rule="does_not_build", nodes=(slot.kernel.name,), detail=detail))
+    if not partition.counts(group, slot.letter, target.limits):
+        detail = (
+            f"{slot.kernel.lines['block']}: no block shape of {slot.kernel.name} is a whole number of warps, and a "
+            f"partial barrier counts warps"
+        )
+        found.append(Rejection(rule="block_shape", nodes=(slot.kernel.name,), detail=detail))
+    return found
+
+
+def _joint_problems(
+    group: Group, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None]
+) -> list[Rejection]:
+    """Why kernels that could be fused cannot be one launch."""
     found = []
-    names = tuple(slot.kernel.name for slot in pair.slots)
-    for slot in pair.slots:
-        failed = facts[slot.letter]
-        if isinstance(failed, BuildFailed):
-            detail = f"{slot.kernel.name} does not build by itself: {failed.reason}"
-            found.append(Rejection(rule="does_not_build", nodes=(slot.kernel.name,), detail=detail))
-        if not kernel.thread_counts(slot, pair.granularity, target.limits.threads_per_block):
+    static = [_static_bytes(slot, facts[slot.letter]) for slot in group.slots]
+    fits = sum(static) <= partition.STATIC_SHARED_BYTES
+    moves = partition.static_bytes(group.slots) > partition.STATIC_SHARED_BYTES
+    if not fits and not (moves and partition.static_bytes(partition.placed(group)) <= partition.STATIC_SHARED_BYTES):
+        detail = (
+            f"static shared arrays of {' and '.join(map(str, static))} bytes; together at most "
+            f"{partition.STATIC_SHARED_BYTES} compile, and they cannot all become dynamic"
+        )
+        found.append(Rejection(rule="static_shared", nodes=group.names, detail=detail))
+    for first, second in itertools.pairwise(slot.kernel for slot in group.slots):
+        if sorted(first.flags) != sorted(second.flags):
             detail = (
-                f"{slot.kernel.lines['block']}: no block shape of {slot.kernel.name} is a whole number of warps, and a "
-                f"partial barrier counts warps"
+                f"{first.name} is compiled with {' '.join(first.flags) or 'no flags'}, {second.name} with "
+                f"{' '.join(second.flags) or 'none'}; one source has one set of flags"
             )
-            found.append(Rejection(rule="block_shape", nodes=(slot.kernel.name,), detail=detail))
-    static = [_static_bytes(slot, facts[slot.letter]) for slot in pair.slots]
-    if sum(static) > STATIC_SHARED_BYTES:
-        detail = (
-            f"static shared arrays of {static[0]} and {static[1]} bytes; together at most {STATIC_SHARED_BYTES} compile"
-        )
-        found.append(Rejection(rule="static_shared", nodes=names, detail=detail))
-    first, second = (slot.kernel for slot in pair.slots)
-    if sorted(first.flags) != sorted(second.flags):
-        detail = (
-            f"{first.name} is compiled with {' '.join(first.flags) or 'no flags'}, {second.name} with "
-            f"{' '.join(second.flags) or 'none'}; one source has one set of flags"
-        )
-        found.append(Rejection(rule="flags_differ", nodes=names, detail=detail))
-    if not found and not space.fused(pair, target.limits).parameters:
-        detail = f"no two of their block sizes fit a block of {target.limits.threads_per_block} threads"
-        found.append(Rejection(rule="block_shape", nodes=names, detail=detail))
+            found.append(Rejection(rule="flags_differ", nodes=group.names, detail=detail))
+            break
     return found
 
 
@@ -287,21 +478,21 @@ def _static_bytes(slot: Slot, facts: CompileFacts | BuildFailed | None) -> int:
     return slot.kernel.parsed.static_shared_bytes or 0
 
 
-def _bound(known: Analysed, plan: Plan) -> registers.Bound | None:
+def _bound(known: Analysed, group: Group, plan: Plan) -> registers.Bound | None:
     """The paper's r0 for a plan; None where no compiler knows the kernels' registers."""
-    used: dict[str, CompileFacts] = {}
-    for side in plan.sides:
+    used: list[CompileFacts] = []
+    for side in plan.by_letter:
         source = emit.native_source(side.slot, side.threads, None)
         found = known.target.facts(source)
         if found is None or isinstance(found, BuildFailed) or side.slot.kernel.instance not in found:
             return None
-        used[side.slot.letter] = found[side.slot.kernel.instance]
+        used.append(found[side.slot.kernel.instance])
     shapes = {side.slot.letter: kernel.shape_of(side.slot, side.shape) for side in plan.sides}
-    shared = sum(facts.shared_bytes for facts in used.values()) + emit.arena_bytes(plan, shapes)
+    shared = sum(facts.shared_bytes for facts in used) + emit.arena_bytes(plan, shapes)
     return registers.bound(
         known.target.limits,
-        threads=(plan.side("a").threads, plan.side("b").threads),
-        registers=(used["a"].registers, used["b"].registers),
+        threads=tuple(side.threads for side in plan.by_letter),
+        registers=tuple(facts.registers for facts in used),
         shared_bytes=shared,
         block=plan.threads,
     )
@@ -309,27 +500,40 @@ def _bound(known: Analysed, plan: Plan) -> registers.Bound | None:
 
 def _even_bound(known: Analysed) -> dict[str, object] | None:
     """r0 with all its terms at the paper's even split, for the report."""
-    split = partition.even(known.pair, known.target.limits)
+    group = known.group
+    split = partition.even(group, known.target.limits)
     if split is None or known.target.limits.registers_per_sm <= 0:
         return None
-    config = Config.of({"kind": "horizontal", "threads.a": split[0], "threads.b": split[1], "order": "ab"})
-    bound = _bound(known, partition.plan(known.pair, config))
-    return None if bound is None else {"threads": {"a": split[0], "b": split[1]}, **asdict(bound)}
+    threads = dict(zip(group.letters, split, strict=True))
+    order = group.letters if len(group.slots) == 2 else "given"
+    config = Config.of(
+        {"kind": "horizontal", "order": order, **{f"threads.{letter}": each for letter, each in threads.items()}}
+    )
+    bound = _bound(known, group, partition.plan(group, config))
+    return None if bound is None else {"threads": threads, **bound.as_json()}
 
 
-def _cap(known: Analysed, plan: Plan, config: Config) -> int | Rejection | None:
-    """The register cap of a config; `paper` needs a compiler."""
+def _cap(known: Analysed, group: Group, plan: Plan, config: Config) -> int | Rejection | None:
+    """The register cap of a config; `paper` needs a compiler.
+
+    A number that all threads of the block cannot have is refused here, before anything is compiled: under it, ptxas
+    might take more registers than a block can be given.
+    """
     wanted = config.get("cap", "none")
     if wanted == "none":
         return None
     if wanted != "paper":
-        return config.integer("cap")
-    bound = _bound(known, plan)
+        cap = config.integer("cap")
+        problem = launch_problem(known.target.limits, cap, 0, plan.threads)
+        if problem is not None:
+            return Rejection(rule="launch", nodes=group.names, detail=f"under a cap of {cap}: {problem}")
+        return cap
+    bound = _bound(known, group, plan)
     if bound is None:
         return Rejection(
             rule="no_compiler_facts",
-            nodes=tuple(slot.kernel.name for slot in known.pair.slots),
-            detail="cap=paper needs the registers of both kernels, and no compiler here tells them",
+            nodes=group.names,
+            detail="cap=paper needs the registers of all its kernels, and no compiler here tells them",
         )
     return bound.r0
 
@@ -339,36 +543,39 @@ def _own_cap(config: Config, letter: str) -> int | None:
     return None if wanted == "none" else config.integer(f"cap.{letter}")
 
 
-def _launchable(known: Analysed, plan: Plan, program: Program) -> Program | Rejection:
+def _launchable(known: Analysed, group: Group, plan: Plan, program: Program) -> Program | Rejection:
     """The program, unless no launch of it can succeed: too much shared memory, or more registers than there are.
 
     A cap above what the kernel uses without one is no idle cap: it lets ptxas take more (seen: 32 without, 48 under
     64).
     """
     limits = known.target.limits
-    names = tuple(slot.kernel.name for slot in known.pair.slots)
     source = program.sources[0]
-    launch = program.steps[0]
+    launch = program.steps[-1]
     assert isinstance(launch, Launch)
-    static = sum(slot.kernel.parsed.static_shared_bytes or 0 for slot in known.pair.slots)
+    if launch.shared_bytes > limits.shared_bytes_per_block:  # so much is known without a compiler
+        return _no_room(limits.shared_bytes_per_block, launch.shared_bytes, group)
     found = known.target.facts(source)
     facts = found.get(source.entries[0]) if isinstance(found, Mapping) else None
-    if facts is not None:
-        static = facts.shared_bytes
-    shared = static + launch.shared_bytes
+    static = sum(side.slot.kernel.parsed.static_shared_bytes or 0 for side in plan.sides)
+    shared = launch.shared_bytes + (static if facts is None else facts.shared_bytes)
     if shared > limits.shared_bytes_per_block:
-        detail = f"{shared} bytes of shared memory in one block; there are {limits.shared_bytes_per_block}"
-        return Rejection(rule="shared_memory", nodes=names, detail=detail)
+        return _no_room(limits.shared_bytes_per_block, shared, group)
     if facts is None:
         return program
     problem = launch_problem(limits, facts.registers, shared, plan.threads)
     if problem is not None:
-        return Rejection(rule="launch", nodes=names, detail=problem)
+        return Rejection(rule="launch", nodes=group.names, detail=problem)
     return program
 
 
-def _payload(value: object) -> Pair:
-    assert isinstance(value, Pair)
+def _no_room(most: int, shared: int, group: Group) -> Rejection:
+    detail = f"{shared} bytes of shared memory in one block; there are {most}"
+    return Rejection(rule="shared_memory", nodes=group.names, detail=detail)
+
+
+def _payload(value: object) -> Asked:
+    assert isinstance(value, Asked)
     return value
 
 

@@ -16,13 +16,22 @@ VECTOR_OF = {f"{name}{lanes}": scalar for name, scalar in _VECTORS.items() for l
 """CUDA's vector types, and what they are vectors of."""
 
 
+_BYTES = {"char": 1, "short": 2, "int": 4, "long": 8, "longlong": 8, "float": 4, "double": 8}
+
+
+def _alignment(name: str, lanes: int) -> str:
+    """Vectors of two and four are aligned as a whole, up to 16 bytes."""
+    size = _BYTES[name if name in _BYTES else name[1:]] * lanes
+    return f"__attribute__((aligned({min(size, 16)}))) " if lanes in (2, 4) else ""
+
+
 def _vectors() -> str:
     lines = []
     for name, scalar in _VECTORS.items():
         for lanes in range(1, 5):
             axes = ", ".join("xyzw"[:lanes])
             taken = ", ".join([scalar] * lanes)
-            lines.append(f"struct {name}{lanes} {{ {scalar} {axes}; }};")
+            lines.append(f"struct {_alignment(name, lanes)}{name}{lanes} {{ {scalar} {axes}; }};")
             lines.append(f"__host__ __device__ {name}{lanes} make_{name}{lanes}({taken});")
     return "\n".join(lines)
 
@@ -90,10 +99,105 @@ def _functions() -> str:
     return "\n".join(lines)
 
 
+_STD = """\
+namespace std {
+template <class T, T V> struct integral_constant {
+    static constexpr T value = V; typedef T value_type; typedef integral_constant type;
+    constexpr operator T() const { return V; }
+};
+template <bool B> using bool_constant = integral_constant<bool, B>;
+typedef bool_constant<true> true_type;
+typedef bool_constant<false> false_type;
+template <class T, class U> struct is_same : false_type {};
+template <class T> struct is_same<T, T> : true_type {};
+template <class T, class U> inline constexpr bool is_same_v = is_same<T, U>::value;
+template <bool B, class T = void> struct enable_if {};
+template <class T> struct enable_if<true, T> { typedef T type; };
+template <bool B, class T = void> using enable_if_t = typename enable_if<B, T>::type;
+template <bool B, class T, class F> struct conditional { typedef T type; };
+template <class T, class F> struct conditional<false, T, F> { typedef F type; };
+template <bool B, class T, class F> using conditional_t = typename conditional<B, T, F>::type;
+template <class...> using void_t = void;
+template <class T> struct remove_const { typedef T type; };
+template <class T> struct remove_const<const T> { typedef T type; };
+template <class T> using remove_const_t = typename remove_const<T>::type;
+template <class T> struct remove_volatile { typedef T type; };
+template <class T> struct remove_volatile<volatile T> { typedef T type; };
+template <class T> struct remove_cv { typedef typename remove_const<typename remove_volatile<T>::type>::type type; };
+template <class T> using remove_cv_t = typename remove_cv<T>::type;
+template <class T> struct remove_reference { typedef T type; };
+template <class T> struct remove_reference<T&> { typedef T type; };
+template <class T> struct remove_reference<T&&> { typedef T type; };
+template <class T> using remove_reference_t = typename remove_reference<T>::type;
+template <class T> struct remove_pointer { typedef T type; };
+template <class T> struct remove_pointer<T*> { typedef T type; };
+template <class T> using remove_pointer_t = typename remove_pointer<T>::type;
+template <class T> struct decay { typedef remove_cv_t<remove_reference_t<T>> type; };
+template <class T> using decay_t = typename decay<T>::type;
+template <class T> struct is_floating_point
+    : bool_constant<is_same_v<remove_cv_t<T>, float> || is_same_v<remove_cv_t<T>, double>> {};
+template <class T> struct is_arithmetic : bool_constant<__is_arithmetic(T)> {};
+template <class T> struct is_integral : bool_constant<__is_arithmetic(T) && !is_floating_point<T>::value> {};
+template <class T> struct is_signed : bool_constant<__is_signed(T)> {};
+template <class T> struct is_unsigned : bool_constant<__is_unsigned(T)> {};
+template <class T> struct is_pointer : bool_constant<__is_pointer(T)> {};
+template <class T> inline constexpr bool is_floating_point_v = is_floating_point<T>::value;
+template <class T> inline constexpr bool is_arithmetic_v = is_arithmetic<T>::value;
+template <class T> inline constexpr bool is_integral_v = is_integral<T>::value;
+template <class T> inline constexpr bool is_signed_v = is_signed<T>::value;
+template <class T> inline constexpr bool is_unsigned_v = is_unsigned<T>::value;
+template <class T> inline constexpr bool is_pointer_v = is_pointer<T>::value;
+template <class T> struct make_unsigned { typedef __make_unsigned(T) type; };
+template <class T> using make_unsigned_t = typename make_unsigned<T>::type;
+template <class T> struct make_signed { typedef __make_signed(T) type; };
+template <class T> using make_signed_t = typename make_signed<T>::type;
+template <class T> T&& declval() noexcept;
+template <class T> __host__ __device__ constexpr remove_reference_t<T>&& move(T&& v) {
+    return (remove_reference_t<T>&&)v;
+}
+template <class T> __host__ __device__ constexpr T&& forward(remove_reference_t<T>& v) { return (T&&)v; }
+template <class T> __host__ __device__ constexpr void swap(T& a, T& b) { T c = a; a = b; b = c; }
+template <class T> __host__ __device__ constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }
+template <class T> __host__ __device__ constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }
+template <class T> struct numeric_limits {
+    static constexpr bool is_integer = is_integral_v<T>;
+    __host__ __device__ static constexpr T max() { return T(); }
+    __host__ __device__ static constexpr T min() { return T(); }
+    __host__ __device__ static constexpr T lowest() { return T(); }
+    __host__ __device__ static constexpr T epsilon() { return T(); }
+    __host__ __device__ static constexpr T infinity() { return T(); }
+    __host__ __device__ static constexpr T quiet_NaN() { return T(); }
+};
+template <class A, class B> struct pair { A first; B second; };
+template <class T, decltype(sizeof(0)) N> struct array {
+    T _[N];
+    __host__ __device__ constexpr T& operator[](decltype(sizeof(0)) i) { return _[i]; }
+    __host__ __device__ constexpr const T& operator[](decltype(sizeof(0)) i) const { return _[i]; }
+    __host__ __device__ constexpr decltype(sizeof(0)) size() const { return N; }
+    __host__ __device__ constexpr T* begin() { return _; }
+    __host__ __device__ constexpr T* end() { return _ + N; }
+};
+template <class T> struct tuple_size;
+template <decltype(sizeof(0)) I, class T> struct tuple_element;
+using ::sqrt; using ::exp; using ::log; using ::sin; using ::cos; using ::fabs; using ::abs; using ::pow;
+using ::floor; using ::ceil; using ::isnan; using ::isinf; using ::isfinite; using ::fmin; using ::fmax;
+using ::tanh; using ::memcpy;
+}
+"""
+"""What kernels take from C++'s own headers, as far as the tree is concerned."""
+
 STUB = f"""\
 #pragma once
 #define __CUDACC__ 1
-#define __CUDA_ARCH__ 800
+#define __NVCC__ 1
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
+#undef __CUDA_ARCH__
+#ifdef FUSIOND_ARCH
+#define __CUDA_ARCH__ FUSIOND_ARCH
+#endif
+#define FUSIOND_STUB_TEXT_OF(...) #__VA_ARGS__
+#define FUSIOND_STUB_TEXT(...) FUSIOND_STUB_TEXT_OF(__VA_ARGS__)
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 #define __host__ __attribute__((host))
@@ -101,7 +205,7 @@ STUB = f"""\
 #define __constant__ __attribute__((constant))
 #define __managed__ __attribute__((managed))
 #define __grid_constant__ __attribute__((annotate("grid_constant")))
-#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
+#define __launch_bounds__(...) __attribute__((annotate(FUSIOND_STUB_TEXT(launch_bounds __VA_ARGS__))))
 #define __maxnreg__(count) __attribute__((annotate("maxnreg")))
 #define __cluster_dims__(...) __attribute__((annotate("cluster_dims")))
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -122,7 +226,7 @@ STUB = f"""\
 #define CUDART_INF_F __builtin_inff()
 #define M_PI 3.14159265358979323846
 #define NULL 0
-#define assert(condition) ((void)0)
+#define assert(...) ((void)((__VA_ARGS__) ? 1 : 0))
 typedef decltype(sizeof(0)) size_t;
 typedef decltype((char*)0 - (char*)0) ptrdiff_t;
 typedef signed char int8_t;
@@ -158,4 +262,5 @@ __device__ int __syncthreads_count(int);
 __device__ int __syncthreads_and(int);
 __device__ int __syncthreads_or(int);
 {_functions()}
+{_STD}
 """

@@ -26,14 +26,24 @@ ARENA = "(::fusiond_dynamic_shared)"
         ("extern __shared__ alignas(8) T /* x */ t[];", f"T* const t = reinterpret_cast<T*>{ARENA};"),
         ("extern __shared__ float* p[];", f"float** const p = reinterpret_cast<float**>{ARENA};"),
         ("#define S(T) extern __shared__ T s[]\n", f"#define S(T) T* const s = reinterpret_cast<T*>{ARENA}\n"),
+        (
+            "extern __shared__ float t[][W + 1]/* */[ 3 ];",
+            "float (* const t)[W + 1] [ 3 ] = reinterpret_cast<float (*)[W + 1] [ 3 ]>(::fusiond_dynamic_shared);",
+        ),
         ("extern __shared__ int\n\na[];\nx", f"int* const a = reinterpret_cast<int*>{ARENA}\n\n;\nx"),
         ("static __shared__ int a;", " __shared__ int a;"),
         ("__shared__ volatile static int b[3];", "__shared__ volatile  int b[3];"),
         ("__device__ __noinline__ int f();", "__device__ FUSIOND_NOINLINE int f();"),
         ("#include <cuda_runtime.h>\n", "// cuda_runtime.h: fusiond_cuda.h stands in for it\n"),
         (" # include <cooperative_groups.h>\n", '#include "cooperative_groups.h"\n'),
-        ('asm volatile("bar.sync 1, 64;" ::: "memory");', "FUSIOND_BARRIER(1, 64);"),
-        ('asm("bar.sync 0;");', "FUSIOND_BARRIER(0, FUSIOND_WHOLE_BLOCK);"),
+        ('asm volatile("bar.sync 1, 64;" ::: "memory");', "FUSIOND_BAR_SYNC(1, 64);"),
+        ('asm("bar.sync 0;");', "FUSIOND_BAR_SYNC(0, FUSIOND_WHOLE_BLOCK);"),
+        ('asm("barrier.cta.sync %0, %1;" :: "r"(id + 1), "n"(f(2, 3)));', "FUSIOND_BAR_SYNC(id + 1, f(2, 3));"),
+        ('asm volatile("bar.sync %0;" : : "r"(id));', "FUSIOND_BAR_SYNC(id, FUSIOND_WHOLE_BLOCK);"),
+        (
+            '#define B(id, n) asm("bar.sync " #id ", " #n ";" ::: "memory")\n',
+            "#define B(id, n) FUSIOND_BAR_SYNC(id, n)\n",
+        ),
     ],
 )
 def test_edits(text: str, lowered: str) -> None:
@@ -50,9 +60,7 @@ def test_edits(text: str, lowered: str) -> None:
         "extern int table[4]; static int n; extern const float __restrict__* p;",
         "__attribute__((__noinline__)) int g(); __attribute__((const, __noinline__)) int h();",
         '#include "mine.h"\n#include <cmath>\n',
-        '#ifdef __CUDACC__\n#define B(id) asm volatile("bar.sync " #id)\nk<<<1, 2>>>();\n#endif\n',
-        "#if defined(__CUDA_ARCH__)\n#include <cub/cub.cuh>\n#endif\n",
-        "#if 0\nextern __shared__ int a[][2];\n#endif\n",
+        "#ifdef __CUDA_ARCH__\nf();\n#else\ng();\n#endif\n",
         "#error don't\n",
         "a << b; a < b; x = c<d<e>>::f;",
     ],
@@ -64,7 +72,7 @@ def test_left_alone(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\nextern __shared__ float s[][4];", "line 2: an extern __shared__ array of more than one dimension"),
+        ("\nextern __shared__ float s[][4], t[];", "line 2: declare one extern __shared__ array a statement"),
         ("extern __shared__ float s;", "line 1: an extern __shared__ variable must be an array of unknown length"),
         ("extern __shared__ int a[4];", "line 1: an extern __shared__ variable must be an array of unknown length"),
         ("extern __shared__ int a[], b[];", "line 1: declare one extern __shared__ array a statement"),
@@ -74,6 +82,8 @@ def test_left_alone(text: str) -> None:
         ("#include <cub/cub.cuh>\n", "line 1: <cub/cub.cuh> cannot be used on the processor"),
         ("#include <cuda_fp16.h>\n", "line 1: <cuda_fp16.h> cannot be used on the processor"),
         ("#if __CUDA_ARCH__ > 7\n#endif\nextern __shared__ int a;", "line 3: an extern __shared__ variable"),
+        ('asm("bar.sync %0, %1;" :: "r"(id));', "line 1: PTX assembly cannot run on the processor"),
+        ('asm("bar.sync %0;" : "=r"(id));', "line 1: PTX assembly cannot run on the processor"),
     ],
 )
 def test_refusals(text: str, message: str) -> None:
@@ -81,6 +91,24 @@ def test_refusals(text: str, message: str) -> None:
         lower(text)
     assert str(caught.value).startswith(message)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("text", "lowered"),
+    [
+        (
+            '#ifdef PTX\nasm("mov.u32 %0, 1;" : "=r"(x));\n#endif\n',
+            '#ifdef PTX\n_Pragma("GCC error \\"line 2: PTX assembly cannot run on the processor\\"") '
+            'asm("mov.u32 %0, 1;" : "=r"(x));\n#endif\n',
+        ),
+        (
+            "#if 0\n#include <cub/cub.cuh>\n#endif\n",
+            "#if 0\n#error line 2: <cub/cub.cuh> cannot be used on the processor\n#endif\n",
+        ),
+    ],
+)
+def test_in_an_if_group_a_refusal_is_left_to_the_preprocessor(text: str, lowered: str) -> None:
+    assert lower(text) == lowered
 
 
 @given(

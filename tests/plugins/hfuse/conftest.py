@@ -19,7 +19,7 @@ from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu.lower import lower
 from fusiond.fills import initial
 from fusiond.model import Analysis, DeviceLimits, Workload
-from fusiond.program import Launch, Pointer, Program, Source
+from fusiond.program import Bytes, FillStep, Launch, Pointer, Program, Source
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse import plugin
@@ -61,7 +61,8 @@ def parse(registry: Registry, strategy: Hfuse, tmp_path: Path) -> Callable[..., 
 
     def parse(*pair: str, text: str = "", sizes: Mapping[str, int] | None = None, granularity: int = 128) -> Workload:
         if not text:
-            lines = ["strategy: hfuse", f"pair: [{', '.join(pair)}]", f"granularity: {granularity}"]
+            key = "pair" if len(pair) == 2 else "kernels"
+            lines = ["strategy: hfuse", f"{key}: [{', '.join(pair)}]", f"granularity: {granularity}"]
             if sizes:
                 lines.append("sizes: {" + ", ".join(f"{name}: {value}" for name, value in sizes.items()) + "}")
             text = "\n".join(lines)
@@ -109,7 +110,11 @@ class Runner:
 
     def build(self, source: Source) -> Path:
         text = "".join(f"#define {name} {value}\n" for name, value in source.defines) + lower(source.text)
-        unit = commands.translation_unit(text, {f"entry{i}": entry for i, entry in enumerate(source.entries)})
+        unit = commands.translation_unit(
+            text,
+            {f"entry{i}": entry for i, entry in enumerate(source.entries)},
+            {f"symbol{i}": symbol for i, symbol in enumerate(source.symbols)},
+        )
         out = self.folder / (hashlib.sha256(unit.encode()).hexdigest()[:24] + ".so")
         if not out.exists():
             cpp = out.with_suffix(".cpp")
@@ -124,6 +129,9 @@ class Runner:
         """All buffers after one run, or the first fault. `order` is the scheduler's seed, 0 for in order."""
         arrays: Arrays = {buffer.name: initial(buffer, seed).copy() for buffer in program.buffers}
         for step in program.steps:
+            if isinstance(step, FillStep):
+                arrays[step.buffer].view(np.uint8)[:] = step.byte
+                continue
             assert isinstance(step, Launch)
             source = program.source(step.source)
             module = self.runtime.load(self.build(source))
@@ -132,12 +140,25 @@ class Runner:
                 grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, seed=order, checked=checked
             )
             arguments = [
-                arrays[each.buffer] if isinstance(each, Pointer) else np.dtype(each.dtype).type(each.value)
+                arrays[each.buffer]
+                if isinstance(each, Pointer)
+                else bytes.fromhex(each.hex)
+                if isinstance(each, Bytes)
+                else np.dtype(each.dtype).type(each.value)
                 for each in step.arguments
             ]
+            variables = {
+                buffer.name: module.symbol(f"symbol{source.symbols.index(buffer.symbol.partition(':')[2])}")
+                for buffer in program.buffers
+                if buffer.symbol is not None and buffer.symbol.partition(":")[0] == source.name
+            }
+            for name, memory in variables.items():
+                memory[: arrays[name].nbytes] = arrays[name].view(np.uint8)
             done = self.runtime.launch(entry, launch, arguments)
             if isinstance(done, native.Fault):
                 return done
+            for name, memory in variables.items():
+                arrays[name].view(np.uint8)[:] = memory[: arrays[name].nbytes]
         return arrays
 
 

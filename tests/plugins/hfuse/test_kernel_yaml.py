@@ -171,9 +171,9 @@ def test_sources_are_checked_too(analyse, strategy, scale, before, problem):
     assert problem in str(caught.value)
 
 
-def test_a_struct_by_value_is_not_passed_yet(analyse, scale):
+def test_a_struct_by_value_needs_its_numbers(analyse, scale):
     source = SOURCE.replace("float factor", "int2 factor").replace("* factor", "* factor.x")
-    with pytest.raises(RequestError, match="neither a number nor a pointer"):
+    with pytest.raises(RequestError, match="a struct, with `struct:` or `bytes:`"):
         analyse(scale(source=source), "hist")
 
 

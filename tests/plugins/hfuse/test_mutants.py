@@ -27,13 +27,13 @@ def pair(analyse, strategy, kernel_file, tmp_path):
     return analysis, strategy.emit(analysis, CONFIG, {})
 
 
-def killed(runner, mutant: Program, reference: Program) -> bool:
+def killed(runner, mutant: Program, reference: Program, outputs: tuple[str, ...] = ("a.counts", "b.counts")) -> bool:
     wanted = runner.run(reference)
     for order in (0, 3, 11):
         got = runner.run(mutant, order=order)
         if isinstance(got, Fault):
             return True
-        if any(not np.array_equal(got[name], wanted[name]) for name in ("a.counts", "b.counts")):
+        if any(not np.array_equal(got[name], wanted[name]) for name in outputs):
             return True
     return False
 
@@ -94,7 +94,7 @@ def test_a_wrong_offset_is_noticed(runner, strategy, pair, offset):
     mutant = with_offset(program, offset)
     if offset != 72:  # every byte of b's part still lies behind a's, so that only the check of the plan sees it
         assert killed(runner, mutant, strategy.unfused(analysis, CONFIG))
-    assert verify.problems(partition.plan(analysis.payload.pair, CONFIG), mutant)
+    assert verify.problems(partition.plan(analysis.payload.group, CONFIG), mutant)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_wrong_offset_is_noticed(runner, strategy, pair, offset):
 )
 def test_a_wrong_launch_breaks_an_invariant(strategy, pair, change):
     analysis, program = pair
-    plan = partition.plan(analysis.payload.pair, CONFIG)
+    plan = partition.plan(analysis.payload.group, CONFIG)
     assert verify.problems(plan, program) == ()
     assert verify.problems(plan, with_launch(program, **change))
 
@@ -112,3 +112,139 @@ def test_a_wrong_launch_breaks_an_invariant(strategy, pair, change):
 def test_the_unchanged_program_survives(runner, strategy, pair):
     analysis, program = pair
     assert not killed(runner, program, strategy.unfused(analysis, CONFIG))
+
+
+# --- block level, strided maps ------------------------------------------------------------------------------
+
+
+LEVEL_SIZES = {"a.n": 30_000, "b.n": 1_900, "a.bins": 18, "b.bins": 40}
+"""Grids of 7 blocks of 256 threads and 5 of 384."""
+SIDES = {"threads.a": 256, "threads.b": 384, "order": "ab", "kind": "horizontal"}
+STRIDE = Config.of({**SIDES, "level": "warp", "map": "stride", "blocks": 2})
+
+LEVEL_MUTANTS = {
+    "sequential: b's blocks not counted from 0": ("sequential", "    block -= fusiond_a_grid_x;\n", ""),
+    "sequential: a block of a's too many": (
+        "sequential",
+        "if (block < fusiond_a_grid_x)",
+        "if (block <= fusiond_a_grid_x)",
+    ),
+    "sequential: a's blocks do b's work too": ("sequential", "        return;\n", ""),
+    "sequential: surplus threads stay": ("sequential", "if (thread < 256)", "if (thread < 288)"),
+    "sequential: threads missing": ("sequential", "if (thread < 256)", "if (thread < 224)"),
+    "sequential: a's barrier counts the block": ("sequential", "FUSIOND_BARRIER(1, 256);", "FUSIOND_BARRIER(1, 384);"),
+    "sequential: a's barrier dropped": ("sequential", "FUSIOND_BARRIER(1, 256);", ";"),
+    "interleaved: nobody's turn": (
+        "interleaved",
+        "fusiond_share(block + 1, fusiond_a_grid_x, blocks)",
+        "fusiond_share(block, fusiond_a_grid_x, blocks)",
+    ),
+    "interleaved: a's turn too often": (
+        "interleaved",
+        "fusiond_share(block + 1, fusiond_a_grid_x, blocks)",
+        "fusiond_share(block + 2, fusiond_a_grid_x, blocks)",
+    ),
+    "interleaved: of a's blocks only": (
+        "interleaved",
+        "blocks = fusiond_a_grid_x + fusiond_b_grid_x",
+        "blocks = fusiond_a_grid_x",
+    ),
+    "interleaved: the share of b": (
+        "interleaved",
+        "fusiond_share(block + 1, fusiond_a_grid_x, blocks)",
+        "fusiond_share(block + 1, fusiond_b_grid_x, blocks)",
+    ),
+    "interleaved: b's blocks not counted from 0": ("interleaved", "    block -= before_a;\n", ""),
+    "interleaved: a runs the launch's block": ("interleaved", "            before_a,\n", "            block,\n"),
+    "ticket: not waited for": ("ticket", "FUSIOND_BARRIER(2, 384);\n    unsigned", "unsigned"),
+    "ticket: waited for by some": (
+        "ticket",
+        "FUSIOND_BARRIER(2, 384);\n    unsigned",
+        "FUSIOND_BARRIER(2, 256);\n    unsigned",
+    ),
+    "ticket: one for each thread": ("ticket", "if (thread == 0) ticket", "ticket"),
+    "ticket: every second": ("ticket", "atomicAdd(fusiond_tickets, 1u)", "atomicAdd(fusiond_tickets, 2u)"),
+    "ticket: always the first": ("ticket", "atomicAdd(fusiond_tickets, 1u)", "0"),
+    "stride: begins with block 0": ("stride", "at = block;", "at = 0;"),
+    "stride: too long a step": ("stride", "at += fusiond_blocks", "at += fusiond_blocks + 1"),
+    "stride: once only": ("stride", "at += fusiond_blocks", "at += 1000"),
+    "stride: a block too many": ("stride", "at < fusiond_a_grid_x", "at <= fusiond_a_grid_x"),
+    "stride: the same block again": ("stride", "            at,\n", "            block,\n"),
+    "stride: the other side's barrier": (
+        "stride",
+        "if (at != block) FUSIOND_BARRIER(1, 256)",
+        "if (at != block) FUSIOND_BARRIER(2, 256)",
+    ),
+    "stride: some wait between blocks": (
+        "stride",
+        "if (at != block) FUSIOND_BARRIER(1, 256)",
+        "if (thread < 64) FUSIOND_BARRIER(1, 256)",
+    ),
+}
+
+
+def at_level(kind: str) -> Config:
+    return STRIDE if kind == "stride" else Config.of({**SIDES, "level": "block", "assign": kind})
+
+
+@pytest.fixture
+def few(analyse, kernel_file):
+    """Two histograms on grids of 7 and 5 blocks."""
+    from fusiond_hfuse.plugin import KERNELS
+
+    yaml = (KERNELS / "hist.yaml").read_text().replace("min(10000", "min(7").replace("kernel: hist", "kernel: few")
+    name = kernel_file("hist", (KERNELS / "hist.cu").read_text(), yaml)
+    return analyse(name, name, sizes=LEVEL_SIZES)
+
+
+@pytest.mark.parametrize("kind", ["sequential", "interleaved", "ticket", "stride"])
+def test_the_unchanged_levels_survive(runner, strategy, few, kind):
+    program = strategy.emit(few, at_level(kind), {})
+    assert not killed(runner, program, strategy.unfused(few, at_level(kind)))
+
+
+@pytest.mark.parametrize("name", LEVEL_MUTANTS)
+def test_a_changed_level_is_noticed(runner, strategy, few, name):
+    kind, old, new = LEVEL_MUTANTS[name]
+    mutant = with_text(strategy.emit(few, at_level(kind), {}), old, new)
+    assert killed(runner, mutant, strategy.unfused(few, at_level(kind)))
+
+
+def test_a_missing_barrier_between_strided_blocks_is_noticed(runner, strategy, analyse, zoo):
+    """A reversal through shared memory: a slow thread still reads the cell that a fast one fills for the next block."""
+    analysis = analyse(zoo["reverse"], zoo["reverse"], sizes={"a.gx": 3, "b.gy": 5})
+    config = Config.of({**STRIDE, "threads.a": 64, "threads.b": 64})
+    program = strategy.emit(analysis, config, {})
+    reference = strategy.unfused(analysis, config)
+    for number in (1, 2):
+        mutant = with_text(program, f"if (at != block) FUSIOND_BARRIER({number}, 64);", "")
+        assert killed(runner, mutant, reference, ("a.out", "b.out"))
+    assert not killed(runner, program, reference, ("a.out", "b.out"))
+
+
+def test_a_counter_that_is_not_zeroed_is_noticed(runner, strategy, few):
+    config = at_level("ticket")
+    program = strategy.emit(few, config, {})
+    zero, launch = program.steps
+    reference = strategy.unfused(few, config)
+    plan = partition.plan(few.payload.group, config, 1)
+    assert verify.problems(plan, program) == ()
+    for steps in ((launch,), (dataclasses.replace(zero, byte=1), launch)):
+        mutant = dataclasses.replace(program, steps=steps)
+        assert killed(runner, mutant, reference)
+        assert verify.problems(plan, mutant)
+    for change in ({"counted": False}, {"stream": 1}):
+        mutant = dataclasses.replace(program, steps=(dataclasses.replace(zero, **change), launch))
+        assert verify.problems(plan, mutant)
+
+
+@pytest.mark.parametrize("kind", ["sequential", "stride"])
+def test_a_wrong_launch_at_another_level_breaks_an_invariant(strategy, few, kind):
+    program = strategy.emit(few, at_level(kind), {})
+    plan = partition.plan(few.payload.group, at_level(kind), 1)
+    assert verify.problems(plan, program) == ()
+    launch = program.steps[-1]
+    for changes in ({"grid": (launch.grid[0] - 1, 1, 1)}, {"block": (640 + 32, 1, 1)}, {"shared_bytes": 100}):
+        assert verify.problems(plan, with_launch(program, **changes)), changes
+    told = (*launch.arguments[:-1], Scalar(dtype="uint32", value=9))
+    assert kind != "stride" or verify.problems(plan, with_launch(program, arguments=told))

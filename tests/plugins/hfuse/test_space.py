@@ -11,7 +11,7 @@ from fusiond import jobs
 from fusiond.cuda.limits import limits
 from fusiond.model import CompileFacts, Config, DeviceLimits
 from fusiond.planning import target_for_arch
-from fusiond.program import Program
+from fusiond.program import Program, Role
 from fusiond.strategy import Target
 from fusiond_hfuse import registers, space
 
@@ -64,9 +64,12 @@ def h100():
 def test_the_space_on_the_processor(analyse, strategy):
     analysis = analyse("hist", "maxpool")
     found = strategy.space(analysis, {})
-    # 28 partitions of at most 1024 threads in steps of 128 and 8 vertical blocks, in two orders each.
-    assert [each.name for each in found.parameters] == ["kind", "threads.a", "threads.b", "threads", "order"]
-    assert found.count() == (28 + 8) * 2
+    assert [each.name for each in found.parameters] == [
+        "kind", "level", "assign", "threads.a", "threads.b", "map", "blocks", "threads", "order",
+    ]  # fmt: skip
+    # 28 partitions of at most 1024 threads in steps of 128, padded or strided over 4 numbers of blocks; 8 x 8 block
+    # sizes, each block assigned in 3 ways; 8 vertical blocks; two orders of each.
+    assert found.count() == (28 * 5 + 64 * 3 + 8) * 2
     assert analysis.report["bound"] is None
     assert analysis.report["kernels"] == [
         {"name": "hist", "registers": None, "shared_bytes": None, "barriers": None, "threads": 512},
@@ -78,7 +81,7 @@ def test_a_finer_granularity(analyse, strategy):
     found = strategy.space(analyse("hist", "maxpool", granularity=32), {})
     counts = next(each for each in found.parameters if each.name == "threads.a").values
     assert counts[0] == 512
-    assert sorted(counts) == list(range(32, 1024, 32))
+    assert sorted(counts) == list(range(32, 1025, 32))
 
 
 def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
@@ -86,7 +89,7 @@ def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
     found = strategy.space(analysis, {})
     assert found.parameters[-1].name == "cap"
     assert found.parameters[-1].values[:2] == ("none", "paper")
-    assert found.count() == (28 + 8) * 2 * 8
+    assert found.count() == (28 * 5 + 64 * 3 + 8) * 2 * 8
     assert analysis.report["bound"] == {
         "threads": {"a": 512, "b": 512}, "b1": 9, "b2": 4, "by_shared": 2918, "by_threads": 2, "b0": 2, "r0": 32,
     }  # fmt: skip
@@ -99,7 +102,10 @@ def test_seeds_are_points_of_the_space(analyse, strategy, h100):
     analysis = analyse("hist", "maxpool", target=h100)
     found = strategy.space(analysis, {})
     seeds = strategy.seeds(analysis, found, {})
-    assert [name for name, _ in seeds] == ["paper_even_split", "paper_r0", "given_blocks", "vertical"]
+    assert [name for name, _ in seeds] == [
+        "paper_even_split", "paper_r0", "given_blocks", "vertical", "block_sequential", "block_interleaved",
+        "block_ticket", "stride",
+    ]  # fmt: skip
     assert all(found.problems(config) == () for _, config in seeds)
     even = dict(seeds)["paper_even_split"]
     assert (even["threads.a"], even["threads.b"], even["cap"]) == (512, 512, "none")
@@ -145,9 +151,10 @@ def test_a_launch_bound_in_the_source_limits_the_block(analyse, strategy, kernel
 
 def test_baselines_tune_the_same_knobs(analyse, strategy, h100):
     analysis = analyse("hist", "maxpool", target=h100)
-    sequential, streams_ab, streams_ba = strategy.baselines(analysis)
-    assert [sequential.name, streams_ab.name, streams_ba.name] == ["sequential", "streams_ab", "streams_ba"]
-    assert (sequential.like, streams_ab.like, streams_ba.like) == (None, "sequential", "sequential")
+    baselines = strategy.baselines(analysis)
+    assert [each.name for each in baselines] == ["sequential", "streams_ab", "streams_ba", "graph"]
+    assert [each.like for each in baselines] == [None, "sequential", "sequential", "sequential"]
+    sequential, streams_ab, streams_ba, graph = baselines
     assert [each.name for each in sequential.space.parameters] == ["threads.a", "threads.b", "cap.a", "cap.b"]
     given = next(sequential.space.points())
     assert dict(given) == {"threads.a": 512, "threads.b": 256, "cap.a": "none", "cap.b": "none"}
@@ -156,6 +163,8 @@ def test_baselines_tune_the_same_knobs(analyse, strategy, h100):
     assert [(step.name, step.stream) for step in program.steps] == [("a", 0), ("b", 0)]
     assert [(step.name, step.stream) for step in streams_ab.emit(given).steps] == [("a", 0), ("b", 1)]
     assert [(step.name, step.stream) for step in streams_ba.emit(given).steps] == [("b", 0), ("a", 1)]
+    assert graph.emit(given).issue == "graph"
+    assert dataclasses.replace(graph.emit(given), issue="streams").key == streams_ab.emit(given).key
 
 
 def test_all_programs_have_the_same_buffers(analyse, strategy):
@@ -165,7 +174,7 @@ def test_all_programs_have_the_same_buffers(analyse, strategy):
     for config in strategy.space(analysis, {}).points():
         program = strategy.emit(analysis, config, {})
         assert isinstance(program, Program)
-        buffers.add(program.buffers)
+        buffers.add(tuple(each for each in program.buffers if each.role is not Role.SCRATCH))
     assert len(buffers) == 1
     assert [each.name for each in buffers.pop()] == ["a.counts", "a.x", "b.largest", "b.position", "b.image"]
 
@@ -182,7 +191,7 @@ def test_a_config_from_elsewhere_is_refused(analyse, strategy):
 
 def test_seeds_of_an_empty_space(analyse):
     analysis = analyse("hist", "maxpool")
-    assert space.seeds(analysis.payload.pair, analysis.payload.target.limits, space.EMPTY) == ()
+    assert space.seeds(analysis.payload.group, analysis.payload.target.limits, space.EMPTY) == ()
 
 
 def test_block_sizes_that_come_to_no_launch_are_left_out(analyse, strategy, kernel_file):
@@ -203,6 +212,17 @@ def test_the_jobs_that_come_with_it(registry, strategy, cpu_target, job):
     analysis = strategy.analyse(strategy.parse(found, jobs.JobInputs(registry, found)), cpu_target)
     assert analysis.workload.name == "hist,maxpool"
     assert analysis.rejections == ()
+    for _, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
+        assert isinstance(strategy.emit(analysis, config, {}), Program)
+
+
+def test_the_job_of_four_that_comes_with_it(registry, strategy, cpu_target):
+    (found,) = jobs.read(JOBS / "four-kernels.yaml")
+    jobs.check_keys(found, strategy.job_keys)
+    analysis = strategy.analyse(strategy.parse(found, jobs.JobInputs(registry, found)), cpu_target)
+    assert analysis.workload.name == "hist,hist,maxpool,maxpool"
+    assert analysis.rejections == ()
+    assert len(strategy.parts(analysis)) == 4  # hist twice, maxpool twice, and either hist beside a maxpool
     for _, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
         assert isinstance(strategy.emit(analysis, config, {}), Program)
 

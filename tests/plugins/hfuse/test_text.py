@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 
 import pytest
@@ -91,6 +92,49 @@ def test_nvcc_compiles_it_without_a_word(analyse, strategy, tmp_path, arch, pair
     assert done.returncode == 0, done.stderr
     assert "0 bytes spill stores" in done.stderr
     assert "used 2 barriers" in done.stderr or "used 3 barriers" in done.stderr
+
+
+SIDES = {"kind": "horizontal", "order": "ab", "threads.a": 512, "threads.b": 256}
+OF_THREE = {"groups": "a+b+c", "kind": "horizontal", "order": "given"}
+THREADS_OF_THREE = {"threads.a": 256, "threads.b": 512, "threads.c": 128}
+SHAPES = {
+    "sequential": (2, {**SIDES, "level": "block", "assign": "sequential"}),
+    "interleaved": (2, {**SIDES, "level": "block", "assign": "interleaved"}),
+    "ticket": (2, {**SIDES, "level": "block", "assign": "ticket"}),
+    "stride": (2, {**SIDES, "level": "warp", "map": "stride", "blocks": 1}),
+    "three": (3, {**OF_THREE, **THREADS_OF_THREE, "level": "warp", "map": "pad"}),
+    "three strided": (3, {**OF_THREE, **THREADS_OF_THREE, "level": "warp", "map": "stride", "blocks": 1}),
+    "three by tickets": (3, {**OF_THREE, **THREADS_OF_THREE, "level": "block", "assign": "ticket"}),
+    "three, vertical": (3, {"groups": "a+b+c", "kind": "vertical", "threads": 256, "order": "given"}),
+}  # fmt: skip
+"""Every way to write the fused kernel, beside those above."""
+
+
+@pytest.mark.parametrize("shape", ["interleaved", "three strided"])
+def test_the_text_of_other_shapes(analyse, strategy, golden, shape):
+    """The kernel alone: what stands before it is as in the first pair's."""
+    count, values = SHAPES[shape]
+    text = strategy.emit(analyse(*["hist", "maxpool", "hist"][:count]), Config.of(values), {}).sources[0].text
+    golden(f"{shape.replace(' ', '-')}.cu", text[text.index("// One arena") :])
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nvcc_compiles_every_shape_without_a_word(analyse, strategy, tmp_path, arch, shape):
+    count, values = SHAPES[shape]
+    program = strategy.emit(analyse(*["hist", "maxpool", "hist"][:count]), Config.of(values), {})
+    assert isinstance(program, Program), program
+    assert verify.lint(_ptx(program, tmp_path, arch), barriers=(1, 2, 3)) == ()
+    done = subprocess.run(
+        ["ptxas", f"-arch={arch}", "-v", str(tmp_path / "fused.ptx"), "-o", str(tmp_path / "fused.cubin")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "0 bytes spill stores" in done.stderr
+    used = max(int(number) for number in re.findall(r"used (\d+) barriers", done.stderr))
+    own = {"sequential": 1, "interleaved": 1, "ticket": 2, "three by tickets": 2}.get(shape, count)
+    assert used <= own + 1  # sides that share no block share a barrier; 0 is counted too
 
 
 @pytest.mark.needs_nvcc

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define FUSIOND_ABI 1
+#define FUSIOND_ABI 2
 
 // Static shared arrays and the dynamic arena are as large as on the largest GPU (sm_90: 227 KiB a block).
 #define FUSIOND_ARENA_BYTES (227 * 1024)
@@ -12,9 +12,11 @@
 // The count of a barrier that waits for every live thread of the block: __syncthreads().
 #define FUSIOND_WHOLE_BLOCK 0xffffffffu
 
-// What uninitialised shared memory and unanswered shuffles hold: a quiet NaN as float and as double,
-// a large number as an integer, so that a program which uses it gives a visibly wrong result.
-#define FUSIOND_POISON 0x7fffa5a5u
+// What uninitialised shared memory and unanswered shuffles hold, a large number as an integer, so that a program
+// which uses it gives a visibly wrong result. With an even seed it is a quiet NaN as float and as double; fmaxf and
+// comparisons swallow that, so with an odd seed it is huge and finite (1.3e36f).
+#define FUSIOND_POISON_NAN 0x7fffa5a5u
+#define FUSIOND_POISON_HUGE 0x7b7b7b7bu
 
 extern "C" {
 
@@ -26,10 +28,24 @@ struct fusiond_cursor {
     const uint32_t (*end)[3];
 };
 
+// What kernels call. A collective is one of the warp operations listed in collectives.def.
+struct fusiond_scheduler {
+    void (*barrier)(uint32_t id, uint32_t count);
+    uint32_t (*barrier_reduce)(uint32_t kind, uint32_t id, uint32_t count, uint32_t predicate);
+    uint64_t (*collective)(uint32_t kind, uint32_t mask, uint64_t value, uint32_t operand, uint32_t width);
+    uint32_t (*activemask)(void);
+    void (*fence)(void);
+    uint32_t (*is_local)(const void* address);  // does it lie on the stack of a CUDA thread?
+    void (*trap)(const char* text, const char* file, uint32_t line) __attribute__((noreturn));
+};
+
 // Exported by every kernel object as `fusiond_module`: where its built-in variables and its shared memory lie.
+// The scheduler that launches it puts itself into `*scheduler`: nothing is looked up by name, so that several
+// schedulers can live in one process.
 struct fusiond_module {
     uint32_t abi;
     uint32_t arena_bytes;
+    const fusiond_scheduler** scheduler;
     uint32_t* thread_index;
     uint32_t* block_index;
     uint32_t* block_dim;
@@ -68,7 +84,7 @@ struct fusiond_launch {
     uint32_t block[3];
     uint32_t shared_bytes;
     uint32_t stack_bytes;  // of one CUDA thread; 0: the default
-    uint64_t seed;         // 0: in order; any other: a random order, the same for the same seed
+    uint64_t seed;         // 0: in order; any other: a random order, the same for the same seed; odd: huge poison
 };
 
 enum fusiond_code : int32_t {
@@ -83,6 +99,7 @@ enum fusiond_code : int32_t {
     FUSIOND_ARITHMETIC = 8,       // an integer division that the processor refuses
     FUSIOND_TRAP = 9,             // assert() or __trap()
     FUSIOND_SHARED_OVERRUN = 10,  // a write behind the dynamic shared memory of the launch
+    FUSIOND_MISALIGNED = 11,      // an access at an address that its type does not allow
 };
 
 struct fusiond_report {
@@ -97,16 +114,6 @@ struct fusiond_report {
 
 __attribute__((visibility("default"))) uint32_t fusiond_abi(void);
 __attribute__((visibility("default"))) int32_t fusiond_run(const fusiond_launch* launch, fusiond_report* report);
-
-// What kernels call. A collective is one of the warp operations listed in collectives.def.
-__attribute__((visibility("default"))) void fusiond_barrier(uint32_t id, uint32_t count);
-__attribute__((visibility("default"))) uint32_t fusiond_barrier_reduce(uint32_t kind, uint32_t predicate);
-__attribute__((visibility("default"))) uint64_t fusiond_collective(uint32_t kind, uint32_t mask, uint64_t value,
-                                                                   uint32_t operand, uint32_t width,
-                                                                   uint64_t poison);
-__attribute__((visibility("default"))) uint32_t fusiond_activemask(void);
-__attribute__((visibility("default"))) void fusiond_fence(void);
-__attribute__((visibility("default"), noreturn)) void fusiond_trap(const char* text, const char* file, uint32_t line);
 
 enum fusiond_barrier_kind : uint32_t {
     FUSIOND_BARRIER_SYNC,

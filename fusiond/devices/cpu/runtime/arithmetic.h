@@ -1,5 +1,5 @@
-// Arithmetic that CUDA has and C++ lacks: bit operations, conversions, rounded operations, fast approximations.
-// The approximations are computed exactly here: a GPU's differ in the last places.
+// Functions of real numbers that CUDA has and C++ lacks, minima and maxima. What is an approximation on a GPU (__expf)
+// is computed exactly here: a GPU's results differ in the last places.
 #pragma once
 
 #include <limits.h>
@@ -43,28 +43,113 @@ inline float __tanhf(float x) { return tanhf(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float fdividef(float x, float y) { return x / y; }
 inline float __saturatef(float x) { return fminf(fmaxf(x, 0.0f), 1.0f); }  // NaN gives 0, as on a GPU
-inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-inline double rsqrt(double x) { return 1.0 / sqrt(x); }
-inline float rsqrt(float x) { return rsqrtf(x); }
-inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
-inline float sinpif(float x) { return (float)sin((double)x * CUDART_PI); }
-inline float cospif(float x) { return (float)cos((double)x * CUDART_PI); }
-inline float normcdff(float x) { return (float)(0.5 * erfc(-(double)x * 0.70710678118654752440)); }
 
-#define FUSIOND_ROUNDED(T, prefix, suffix)                                       \
-    inline T prefix##add_##suffix(T a, T b) { return a + b; }                    \
-    inline T prefix##sub_##suffix(T a, T b) { return a - b; }                    \
-    inline T prefix##mul_##suffix(T a, T b) { return a * b; }                    \
-    inline T prefix##div_##suffix(T a, T b) { return a / b; }                    \
-    inline T prefix##rcp_##suffix(T a) { return 1 / a; }
-FUSIOND_ROUNDED(float, __f, rn)
-FUSIOND_ROUNDED(double, __d, rn)
-#undef FUSIOND_ROUNDED
-inline float __fsqrt_rn(float a) { return sqrtf(a); }
-inline float __frsqrt_rn(float a) { return (float)(1.0 / sqrt((double)a)); }
-inline double __dsqrt_rn(double a) { return sqrt(a); }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+namespace fusiond_detail {
+
+// sin(pi x) for 0 <= x < 2, with an argument of at most pi/4 for sin and cos.
+inline double sine_of_half_turns(double x) {
+    if (x >= 1) return -sine_of_half_turns(x - 1);
+    if (x > 0.5) x = 1 - x;
+    return x <= 0.25 ? sin(x * CUDART_PI) : cos((0.5 - x) * CUDART_PI);
+}
+
+// The inverse of erfc, by Newton's method on its logarithm; y lies between 0 and 1.
+inline double inverse_erfc(double y) {
+    const double log_y = log(y);
+    double x = y > 0.5 ? (1 - y) * 0.886 : sqrt(fmax(0.0, -log_y - 0.5 * log(fmax(1.0, -3 * log_y))));
+    for (int i = 0; i < 12; ++i) {
+        const double at = erfc(x);
+        const double step = (log(at) - log_y) * at / (1.1283791670955126 * exp(-x * x));
+        if (!(fabs(step) > 0)) break;
+        x += step;
+        if (fabs(step) < 1e-15 * x) break;
+    }
+    return x;
+}
+inline double inverse_erf_near_zero(double y) {
+    double x = y * 0.8862269254527580;
+    for (int i = 0; i < 8; ++i) x -= (erf(x) - y) / (1.1283791670955126 * exp(-x * x));
+    return x;
+}
+
+// The modified Bessel function of the first kind; all terms of its series are positive.
+inline double bessel_i(int order, double x) {
+    double term = order ? x / 2 : 1, sum = term;
+    for (int k = 1; fabs(term) > fabs(sum) * 1e-17; ++k) {
+        term *= x * x / 4 / k / (k + order);
+        sum += term;
+    }
+    return sum;
+}
+
+inline double scaled_norm(int count, const double* x) {
+    double largest = 0, sum = 0;
+    bool infinite = false;
+    for (int i = 0; i < count; ++i) infinite |= isinf(x[i]) != 0, largest = fabs(x[i]) > largest ? fabs(x[i]) : largest;
+    if (infinite) return CUDART_INF;
+    const int exponent = largest > 0 ? ilogb(largest) : 0;
+    for (int i = 0; i < count; ++i) sum += scalbn(x[i], -exponent) * scalbn(x[i], -exponent);
+    return scalbn(sqrt(sum), exponent);
+}
+
+}  // namespace fusiond_detail
+
+inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+inline double rcbrt(double x) { return 1.0 / cbrt(x); }
+inline double sinpi(double x) { return copysign(1.0, x) * fusiond_detail::sine_of_half_turns(fabs(fmod(x, 2.0))); }
+inline double cospi(double x) { return fusiond_detail::sine_of_half_turns(fmod(fabs(fmod(x, 2.0)) + 0.5, 2.0)); }
+inline void sincospi(double x, double* s, double* c) { *s = sinpi(x), *c = cospi(x); }
+inline double erfcinv(double y) {
+    if (!(y > 0 && y < 2)) return y == 0 ? CUDART_INF : y == 2 ? -CUDART_INF : CUDART_NAN;
+    if (y > 0.5 && y < 1.5) return fusiond_detail::inverse_erf_near_zero(1 - y);
+    return y < 1 ? fusiond_detail::inverse_erfc(y) : -fusiond_detail::inverse_erfc(2 - y);
+}
+inline double erfinv(double y) {
+    if (!(fabs(y) < 1)) return fabs(y) == 1 ? y * CUDART_INF : CUDART_NAN;
+    if (fabs(y) < 0.5) return y == 0 ? y : fusiond_detail::inverse_erf_near_zero(y);
+    return copysign(fusiond_detail::inverse_erfc(1 - fabs(y)), y);
+}
+inline double erfcx(double x) {  // exp(x * x) * erfc(x)
+    if (x < 25) return exp(x * x) * erfc(x);
+    const double s = 1 / (2 * x * x);
+    return 0.5641895835477563 / x * (1 - s * (1 - 3 * s * (1 - 5 * s * (1 - 7 * s * (1 - 9 * s)))));
+}
+inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
+inline double normcdfinv(double p) { return -1.4142135623730950488 * erfcinv(2 * p); }
+inline double cyl_bessel_i0(double x) { return fusiond_detail::bessel_i(0, x); }
+inline double cyl_bessel_i1(double x) { return fusiond_detail::bessel_i(1, x); }
+inline double rhypot(double a, double b) { return 1 / hypot(a, b); }
+inline double norm(int count, const double* x) { return fusiond_detail::scaled_norm(count, x); }
+inline double norm3d(double a, double b, double c) { const double x[] = {a, b, c}; return norm(3, x); }
+inline double norm4d(double a, double b, double c, double d) { const double x[] = {a, b, c, d}; return norm(4, x); }
+inline double rnorm(int count, const double* x) { return 1 / norm(count, x); }
+inline double rnorm3d(double a, double b, double c) { return 1 / norm3d(a, b, c); }
+inline double rnorm4d(double a, double b, double c, double d) { return 1 / norm4d(a, b, c, d); }
+
+// The same for float, computed in double; each also under the name without f.
+#define FUSIOND_FLOAT(name)                                                    inline float name##f(float x) { return (float)name((double)x); }           inline float name(float x) { return name##f(x); }
+FUSIOND_FLOAT(rcbrt) FUSIOND_FLOAT(sinpi) FUSIOND_FLOAT(cospi) FUSIOND_FLOAT(erfinv) FUSIOND_FLOAT(erfcinv) FUSIOND_FLOAT(erfcx)
+FUSIOND_FLOAT(normcdf) FUSIOND_FLOAT(normcdfinv) FUSIOND_FLOAT(cyl_bessel_i0) FUSIOND_FLOAT(cyl_bessel_i1)
+#undef FUSIOND_FLOAT
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float rsqrt(float x) { return rsqrtf(x); }
+inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
+inline void sincospi(float x, float* s, float* c) { sincospif(x, s, c); }
+inline float rhypotf(float a, float b) { return (float)rhypot((double)a, (double)b); }
+inline float rhypot(float a, float b) { return rhypotf(a, b); }
+inline float norm3df(float a, float b, float c) { return (float)norm3d(a, b, c); }
+inline float norm4df(float a, float b, float c, float d) { return (float)norm4d(a, b, c, d); }
+inline float rnorm3df(float a, float b, float c) { return (float)rnorm3d(a, b, c); }
+inline float rnorm4df(float a, float b, float c, float d) { return (float)rnorm4d(a, b, c, d); }
+inline float normf(int count, const float* x) {
+    double sum = 0;  // a square of a float is no more than 1e77
+    bool infinite = false;
+    for (int i = 0; i < count; ++i) sum += (double)x[i] * x[i], infinite |= isinf(x[i]) != 0;
+    return infinite ? CUDART_INF_F : (float)sqrt(sum);
+}
+inline float norm(int count, const float* x) { return normf(count, x); }
+inline float rnormf(int count, const float* x) { return 1 / normf(count, x); }
+inline float rnorm(int count, const float* x) { return rnormf(count, x); }
 
 // min and max take any pair of arithmetic types that CUDA takes; floating ones prefer a number to NaN.
 #define FUSIOND_MIN_MAX(R, A, B)                                                 \
@@ -91,114 +176,7 @@ inline double max(double a, float b) { return fmax(a, b); }
 inline unsigned umin(unsigned a, unsigned b) { return min(a, b); }
 inline unsigned umax(unsigned a, unsigned b) { return max(a, b); }
 
-namespace fusiond_detail {
-template <class To, class From> inline To same_bits(From from) {
-    static_assert(sizeof(To) == sizeof(From), "");
-    To to;
-    __builtin_memcpy(&to, &from, sizeof to);
-    return to;
-}
-// Conversions saturate and NaN becomes 0, as on a GPU; in C++ both are undefined.
-template <class To> inline To saturated(double x, To least, To most) {
-    if (x != x) return 0;
-    if (x <= (double)least) return least;
-    if (x >= (double)most) return most;
-    return (To)x;
-}
-}  // namespace fusiond_detail
-
-inline int __float_as_int(float x) { return fusiond_detail::same_bits<int>(x); }
-inline unsigned __float_as_uint(float x) { return fusiond_detail::same_bits<unsigned>(x); }
-inline float __int_as_float(int x) { return fusiond_detail::same_bits<float>(x); }
-inline float __uint_as_float(unsigned x) { return fusiond_detail::same_bits<float>(x); }
-inline long long __double_as_longlong(double x) { return fusiond_detail::same_bits<long long>(x); }
-inline double __longlong_as_double(long long x) { return fusiond_detail::same_bits<double>(x); }
-inline int __double2hiint(double x) { return (int)(__double_as_longlong(x) >> 32); }
-inline int __double2loint(double x) { return (int)__double_as_longlong(x); }
-inline double __hiloint2double(int hi, int lo) {
-    return __longlong_as_double((long long)((unsigned long long)(unsigned)hi << 32 | (unsigned)lo));
-}
-
-#define FUSIOND_CONVERT(suffix, rounded)                                                                             \
-    inline int __float2int_##suffix(float x) { return fusiond_detail::saturated<int>(rounded((double)x), INT_MIN, INT_MAX); } \
-    inline unsigned __float2uint_##suffix(float x) { return fusiond_detail::saturated<unsigned>(rounded((double)x), 0, UINT_MAX); } \
-    inline int __double2int_##suffix(double x) { return fusiond_detail::saturated<int>(rounded(x), INT_MIN, INT_MAX); } \
-    inline unsigned __double2uint_##suffix(double x) { return fusiond_detail::saturated<unsigned>(rounded(x), 0, UINT_MAX); }
-FUSIOND_CONVERT(rn, nearbyint)
-FUSIOND_CONVERT(rz, trunc)
-FUSIOND_CONVERT(rd, floor)
-FUSIOND_CONVERT(ru, ceil)
-#undef FUSIOND_CONVERT
-inline float __int2float_rn(int x) { return (float)x; }
-inline float __uint2float_rn(unsigned x) { return (float)x; }
-inline double __int2double_rn(int x) { return x; }
-inline float __double2float_rn(double x) { return (float)x; }
-
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
-inline int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __ffsll(long long x) { return __builtin_ffsll(x); }
-inline unsigned __brev(unsigned x) {
-    x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
-    x = (x >> 2 & 0x33333333u) | (x & 0x33333333u) << 2;
-    x = (x >> 4 & 0x0f0f0f0fu) | (x & 0x0f0f0f0fu) << 4;
-    return __builtin_bswap32(x);
-}
-inline unsigned long long __brevll(unsigned long long x) {
-    return (unsigned long long)__brev((unsigned)x) << 32 | __brev((unsigned)(x >> 32));
-}
-inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned shift) {
-    return (unsigned)(((uint64_t)hi << 32 | lo) << (shift & 31) >> 32);
-}
-inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned shift) {
-    return (unsigned)(((uint64_t)hi << 32 | lo) >> (shift & 31));
-}
-inline unsigned __funnelshift_lc(unsigned lo, unsigned hi, unsigned shift) {
-    return shift >= 32 ? lo : __funnelshift_l(lo, hi, shift);
-}
-inline unsigned __funnelshift_rc(unsigned lo, unsigned hi, unsigned shift) {
-    return shift >= 32 ? hi : __funnelshift_r(lo, hi, shift);
-}
-inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
-    const uint64_t bytes = (uint64_t)y << 32 | x;
-    unsigned result = 0;
-    for (int i = 0; i < 4; ++i) {
-        const unsigned pick = selector >> (4 * i) & 15u;
-        unsigned byte = (unsigned)(bytes >> (8 * (pick & 7u))) & 255u;
-        if (pick & 8u) byte = byte & 128u ? 255u : 0u;  // PTX prmt: replicate the sign
-        result |= byte << (8 * i);
-    }
-    return result;
-}
-inline int __mulhi(int a, int b) { return (int)((int64_t)a * b >> 32); }
-inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
-inline long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
-    return (unsigned long long)((unsigned __int128)a * b >> 64);
-}
-inline int __mul24(int a, int b) {
-    return (int)((int64_t)((int32_t)((uint32_t)a << 8) >> 8) * ((int32_t)((uint32_t)b << 8) >> 8));
-}
-inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffffu) * (b & 0xffffffu); }
-inline unsigned __sad(int a, int b, unsigned c) { return (unsigned)(a < b ? (int64_t)b - a : (int64_t)a - b) + c; }
-inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a < b ? b - a : a - b) + c; }
-inline int __hadd(int a, int b) { return (int)(((int64_t)a + b) >> 1); }
-inline int __rhadd(int a, int b) { return (int)(((int64_t)a + b + 1) >> 1); }
-
-// Loads and stores with a cache hint.
-#define FUSIOND_LOAD(name) \
-    template <class T> inline T name(const T* address) { return *address; }
-#define FUSIOND_STORE(name) \
-    template <class T> inline void name(T* address, T value) { *address = value; }
-FUSIOND_LOAD(__ldg) FUSIOND_LOAD(__ldca) FUSIOND_LOAD(__ldcg) FUSIOND_LOAD(__ldcs) FUSIOND_LOAD(__ldlu) FUSIOND_LOAD(__ldcv)
-FUSIOND_STORE(__stwb) FUSIOND_STORE(__stcg) FUSIOND_STORE(__stcs) FUSIOND_STORE(__stwt)
-#undef FUSIOND_LOAD
-#undef FUSIOND_STORE
-
-#if defined(__x86_64__)
-inline long long clock64() { return (long long)__builtin_ia32_rdtsc(); }
-#else
-inline long long clock64() { static long long ticks = 0; return ++ticks; }
-#endif
+inline long long llmin(long long a, long long b) { return min(a, b); }
+inline long long llmax(long long a, long long b) { return max(a, b); }
+inline unsigned long long ullmin(unsigned long long a, unsigned long long b) { return min(a, b); }
+inline unsigned long long ullmax(unsigned long long a, unsigned long long b) { return max(a, b); }

@@ -147,12 +147,10 @@ void open_if_complete(Barrier& barrier) {
     if (complete) open(barrier);
 }
 
-}  // namespace fusiond
+void barrier(uint32_t id, uint32_t count) { wait_at(id, count, FUSIOND_BARRIER_SYNC, false); }
 
-using namespace fusiond;
-
-void fusiond_barrier(uint32_t id, uint32_t count) { wait_at(id, count, FUSIOND_BARRIER_SYNC, false); }
-
-uint32_t fusiond_barrier_reduce(uint32_t kind, uint32_t predicate) {
-    return static_cast<uint32_t>(wait_at(0, FUSIOND_WHOLE_BLOCK, static_cast<fusiond_barrier_kind>(kind), predicate != 0));
+uint32_t barrier_reduce(uint32_t kind, uint32_t id, uint32_t count, uint32_t predicate) {
+    return static_cast<uint32_t>(wait_at(id, count, static_cast<fusiond_barrier_kind>(kind), predicate != 0));
 }
+
+}  // namespace fusiond

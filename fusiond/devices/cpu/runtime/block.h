@@ -22,7 +22,6 @@ struct Collective {
     uint32_t operand;  // of a shuffle: the source lane, the distance or the lane mask
     uint32_t width;
     uint64_t value;
-    uint64_t poison;   // what a shuffle answers when its source takes no part
 };
 
 // Every switch touches this one: it is kept within half a cache line.
@@ -79,6 +78,7 @@ struct Block {
     uint32_t warp_count;
     bool shuffled;                              // seed other than 0
     bool failed;
+    uint32_t poison;                            // a word of what nobody has written
     Random random;
 
     uint32_t index[max_threads][3];             // threadIdx by thread number
@@ -104,6 +104,13 @@ struct Block {
 };
 
 extern Block block;
+
+// What kernels call (abi.h).
+void barrier(uint32_t id, uint32_t count);
+uint32_t barrier_reduce(uint32_t kind, uint32_t id, uint32_t count, uint32_t predicate);
+uint64_t collective(uint32_t kind, uint32_t mask, uint64_t value, uint32_t operand, uint32_t width);
+uint32_t activemask();
+__attribute__((noreturn)) void trap(const char* text, const char* file, uint32_t line);
 
 inline uint32_t lane_of(uint32_t thread) { return thread % warp_size; }
 inline uint32_t bit_of(uint32_t thread) { return 1u << lane_of(thread); }

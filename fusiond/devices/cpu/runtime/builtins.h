@@ -43,12 +43,14 @@ FUSIOND_HIDDEN inline uint32_t fusiond_block_index_words[3] __asm__("fusiond_blo
 FUSIOND_HIDDEN inline uint32_t fusiond_block_dim_words[3] __asm__("fusiond_block_dim");
 FUSIOND_HIDDEN inline uint32_t fusiond_grid_dim_words[3] __asm__("fusiond_grid_dim");
 FUSIOND_HIDDEN inline fusiond_cursor fusiond_loop;
+FUSIOND_HIDDEN inline const fusiond_scheduler* fusiond_calls;
 // Whole pages, and one more behind the largest arena to find writes past its end.
 alignas(4096) FUSIOND_HIDDEN inline unsigned char fusiond_dynamic_shared[FUSIOND_ARENA_BYTES / 4096 * 4096 + 2 * 4096];
 
 FUSIOND_VISIBLE __attribute__((used)) inline const fusiond_module fusiond_module_description __asm__("fusiond_module") = {
     FUSIOND_ABI,
     FUSIOND_ARENA_BYTES,
+    &fusiond_calls,
     fusiond_thread_index_words,
     fusiond_block_index_words,
     fusiond_block_dim_words,
@@ -60,20 +62,30 @@ FUSIOND_VISIBLE __attribute__((used)) inline const fusiond_module fusiond_module
 };
 }
 
-inline void __syncthreads() { ::fusiond_barrier(0, FUSIOND_WHOLE_BLOCK); }
-inline int __syncthreads_count(int predicate) { return (int)::fusiond_barrier_reduce(FUSIOND_BARRIER_COUNT, predicate != 0); }
-inline int __syncthreads_and(int predicate) { return (int)::fusiond_barrier_reduce(FUSIOND_BARRIER_AND, predicate != 0); }
-inline int __syncthreads_or(int predicate) { return (int)::fusiond_barrier_reduce(FUSIOND_BARRIER_OR, predicate != 0); }
+inline void __syncthreads() { ::fusiond_calls->barrier(0, FUSIOND_WHOLE_BLOCK); }
 
-// `bar.sync id, threads`. In CUDA: asm volatile("bar.sync id, threads;" ::: "memory").
-#define FUSIOND_BARRIER(id, threads) ::fusiond_barrier((id), (threads))
+// `bar.sync id, threads`; what lower.py makes of the assembly.
+#define FUSIOND_BAR_SYNC(id, threads) ::fusiond_calls->barrier((id), (threads))
+// The same, for sources that say `#ifndef FUSIOND_BARRIER`, and then what it is on a GPU.
+#define FUSIOND_BARRIER(id, threads) FUSIOND_BAR_SYNC(id, threads)
+// `bar.red` over `threads` threads, as an expression; `kind` is COUNT, AND or OR.
+#define FUSIOND_BARRIER_REDUCE(kind, id, threads, predicate) \
+    ((int)::fusiond_calls->barrier_reduce(FUSIOND_BARRIER_##kind, (id), (threads), (predicate) != 0))
 
-inline void __threadfence() { ::fusiond_fence(); }
-inline void __threadfence_block() { ::fusiond_fence(); }
-inline void __threadfence_system() { ::fusiond_fence(); }
+inline int __syncthreads_count(int predicate) { return FUSIOND_BARRIER_REDUCE(COUNT, 0, FUSIOND_WHOLE_BLOCK, predicate); }
+inline int __syncthreads_and(int predicate) { return FUSIOND_BARRIER_REDUCE(AND, 0, FUSIOND_WHOLE_BLOCK, predicate); }
+inline int __syncthreads_or(int predicate) { return FUSIOND_BARRIER_REDUCE(OR, 0, FUSIOND_WHOLE_BLOCK, predicate); }
+inline void __barrier_sync(unsigned id) { FUSIOND_BARRIER(id, FUSIOND_WHOLE_BLOCK); }
+inline void __barrier_sync_count(unsigned id, unsigned threads) { FUSIOND_BARRIER(id, threads); }
 
-[[noreturn]] inline void __trap() { ::fusiond_trap("__trap()", nullptr, 0); }
+inline void __threadfence() { ::fusiond_calls->fence(); }
+inline void __threadfence_block() { ::fusiond_calls->fence(); }
+inline void __threadfence_system() { ::fusiond_calls->fence(); }
+
+[[noreturn]] inline void __trap() { ::fusiond_calls->trap("__trap()", nullptr, 0); }
+[[noreturn]] inline void __brkpt() { ::fusiond_calls->trap("__brkpt()", nullptr, 0); }
 inline void __nanosleep(unsigned) {}
+inline void __prof_trigger(int) {}
 
 namespace fusiond_detail {
 

@@ -106,10 +106,14 @@ Carrier* CarrierPool::take() {
     return carrier;
 }
 
-const Carrier* CarrierPool::overflowed(const void* address) const {
+bool CarrierPool::contains(const void* address) const {
     const char* at = static_cast<const char*>(address);
-    if (!memory_ || at < memory_ || at >= memory_ + made_ * pitch_) return nullptr;
-    const size_t offset = static_cast<size_t>(at - memory_);
+    return memory_ && at >= memory_ && at < memory_ + made_ * pitch_;
+}
+
+const Carrier* CarrierPool::overflowed(const void* address) const {
+    if (!contains(address)) return nullptr;
+    const size_t offset = static_cast<size_t>(static_cast<const char*>(address) - memory_);
     return offset % pitch_ < page ? &carriers_[offset / pitch_] : nullptr;
 }
 

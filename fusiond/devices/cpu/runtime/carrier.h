@@ -46,6 +46,8 @@ public:
     // The carrier in whose guard page `address` lies, or null.
     const Carrier* overflowed(const void* address) const;
 
+    bool contains(const void* address) const;
+
     void* memory() const { return memory_; }
     size_t used_bytes() const { return made_ * pitch_; }
 

@@ -177,12 +177,10 @@ void fail_stuck() {
     fail(at_warp ? FUSIOND_WARP_STUCK : FUSIOND_BARRIER_STUCK, first, "%s", text.get());
 }
 
-}  // namespace fusiond
-
-using namespace fusiond;
-
-void fusiond_trap(const char* text, const char* file, uint32_t line) {
+void trap(const char* text, const char* file, uint32_t line) {
     if (file)
         fail(FUSIOND_TRAP, current_thread(), "assertion `%s` failed at %s:%u", text, file, line);
     fail(FUSIOND_TRAP, current_thread(), "%s", text);
 }
+
+}  // namespace fusiond

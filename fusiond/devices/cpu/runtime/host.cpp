@@ -6,6 +6,7 @@
 //     entry NAME
 //     grid X Y Z            block X Y Z           shared BYTES          seed N
 //     array PATH BYTES      an argument: the address of memory that the file fills
+//     again NUMBER          an argument: the address of the array that argument NUMBER has
 //     value PATH BYTES      an argument: the bytes of the file
 //     symbol NAME PATH BYTES  a variable of the kernel, filled from the file
 // Standard error gets ThreadSanitizer's reports. Standard output gets a line `array NUMBER ADDRESS BYTES` for
@@ -70,7 +71,10 @@ void read_line(const char* line, void*& kernel, fusiond_launch& launch) {
     unsigned long long seed;
     if (sscanf(line, "%15s", word) != 1) return;
     if (strcmp(word, "array") == 0 || strcmp(word, "value") == 0) return read_argument(line, word[0] == 'a');
-    if (sscanf(line, "kernel %4095s", path) == 1) {
+    if (sscanf(line, "again %zu", &bytes) == 1) {
+        if (bytes >= static_cast<size_t>(argument_count) || argument_count == most_arguments) give_up("cannot understand", line);
+        arguments[argument_count++] = arguments[bytes];
+    } else if (sscanf(line, "kernel %4095s", path) == 1) {
         kernel = dlopen(path, RTLD_NOW);
         if (!kernel) give_up("cannot load", dlerror());
     } else if (sscanf(line, "entry %4095s", name) == 1) {

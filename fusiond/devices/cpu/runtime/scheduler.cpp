@@ -14,8 +14,9 @@ Block block;
 
 namespace {
 
-constexpr uint32_t default_stack_bytes = 64 * 1024;
-constexpr uint32_t race_stack_bytes = 256 * 1024;  // ThreadSanitizer's own functions run on it too
+// A GPU's thread has at most 512 KiB of local memory. Only what a thread touches is ever backed.
+constexpr uint32_t default_stack_bytes = 1024 * 1024;
+constexpr uint32_t least_stack_bytes = 64 * 1024;
 constexpr uint32_t overrun_bytes = 4096;           // checked behind the dynamic shared memory
 char launch_order;                                 // ThreadSanitizer: what a thread did happens before the launch's end
 char fence_order;                                  // and before what a thread does behind a later __threadfence()
@@ -145,7 +146,7 @@ void shuffle_starts() {
 }
 
 void poison(unsigned char* begin, unsigned char* end) {
-    const uint32_t word = FUSIOND_POISON;
+    const uint32_t word = block.poison;
     for (; begin < end; begin += sizeof word) memcpy(begin, &word, sizeof word);
 }
 
@@ -179,7 +180,7 @@ void prepare_memory() {
 
 void check_overrun() {
     if (!(block.launch->flags & FUSIOND_CHECKED)) return;
-    const uint32_t word = FUSIOND_POISON;
+    const uint32_t word = block.poison;
     for (uint32_t offset = 0; offset < overrun_bytes; offset += sizeof word)
         if (memcmp(arena_end() + offset, &word, sizeof word) != 0)
             return record_failure(FUSIOND_SHARED_OVERRUN, no_thread, "byte %u behind the %u bytes of dynamic shared memory was written", offset,
@@ -212,6 +213,15 @@ void run_block(uint32_t number) {
     switch_to(start_next_thread());
     if (!block.failed) check_overrun();
 }
+
+void fence() {
+    race::acquire(&fence_order);
+    race::release(&fence_order);
+}
+
+uint32_t is_local(const void* address) { return block.carriers.contains(address); }
+
+constexpr fusiond_scheduler calls = {barrier, barrier_reduce, collective, activemask, fence, is_local, trap};
 
 uint32_t common_divisor(uint32_t a, uint32_t b) { return b ? common_divisor(b, a % b) : a; }
 
@@ -252,17 +262,21 @@ bool check_launch(const fusiond_launch& launch, fusiond_report& report) {
 }
 
 bool prepare_launch(const fusiond_launch& launch, fusiond_report& report) {
-    const uint32_t least = race::enabled ? race_stack_bytes : default_stack_bytes;
-    const uint32_t stack_bytes = launch.stack_bytes ? launch.stack_bytes : least;
-    if (!block.carriers.prepare(stack_bytes, carrier_body)) return refuse(report, "no memory for the stacks of 1024 threads");
+    uint32_t stack_bytes = launch.stack_bytes ? launch.stack_bytes : default_stack_bytes;
+    while (!block.carriers.prepare(stack_bytes, carrier_body)) {  // where even untouched memory is limited
+        if (launch.stack_bytes || stack_bytes == least_stack_bytes) return refuse(report, "no memory for the stacks of 1024 threads");
+        stack_bytes /= 2;
+    }
     block.launch = &launch;
     block.module = launch.entry->module;
     block.report = &report;
+    *block.module->scheduler = &calls;
     block.thread_count = launch.block[0] * launch.block[1] * launch.block[2];
     block.warp_count = (block.thread_count + warp_size - 1) / warp_size;
     block.shuffled = launch.seed != 0;
     block.random = {launch.seed * 0x9e3779b97f4a7c15u | 1};
     block.failed = false;
+    block.poison = launch.seed & 1 ? FUSIOND_POISON_HUGE : FUSIOND_POISON_NAN;
     block.arriving = no_thread;
     block.running = &block.scheduler;
     block.scheduler.race_fiber = race::this_fiber();
@@ -338,9 +352,4 @@ int32_t fusiond_run(const fusiond_launch* launch, fusiond_report* report) {
     race::acquire(&launch_order);
     fflush(stdout);  // device printf appears when the launch is over
     return report->code;
-}
-
-void fusiond_fence() {
-    race::acquire(&fence_order);
-    race::release(&fence_order);
 }

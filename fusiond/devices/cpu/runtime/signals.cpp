@@ -5,7 +5,7 @@
 namespace fusiond {
 namespace {
 
-constexpr int watched[] = {SIGSEGV, SIGBUS, SIGFPE};
+constexpr int watched[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 constexpr int watched_count = sizeof watched / sizeof watched[0];
 
 struct sigaction outer_actions[watched_count];
@@ -24,6 +24,7 @@ void handle(int number, siginfo_t* info, void*) {
         return;
     }
     if (number == SIGFPE) fail(FUSIOND_ARITHMETIC, thread, "integer division by zero, or of the least number by -1");
+    if (number == SIGILL) fail(FUSIOND_MISALIGNED, thread, "misaligned address (or __builtin_trap())");
     if (block.carriers.overflowed(info->si_addr)) fail(FUSIOND_STACK_OVERFLOW, thread, "the thread's stack has overflowed");
     fail(FUSIOND_ILLEGAL_ADDRESS, thread, "illegal address %p", info->si_addr);
 }

@@ -33,7 +33,7 @@ uint64_t shuffled(uint32_t thread, uint32_t taking_part) {
         fail(FUSIOND_WARP_MISUSE, thread, "%s(mask 0x%08x) reads lane %u, but %s has returned", collective_name(request.kind),
              request.mask, source, other);
     }
-    return request.poison;
+    return uint64_t{block.poison} << 32 | block.poison;  // its source takes no part
 }
 
 uint32_t reduced(uint32_t kind, uint32_t a, uint32_t b) {
@@ -95,7 +95,7 @@ char* clock_of(uint32_t thread) {
     return &owner.ordered[owner.round];
 }
 
-uint64_t collective(const Collective& request) {
+uint64_t take_part(const Collective& request) {
     const uint32_t number = begin_wait();
     check_request(number, request);
     Thread& thread = block.threads[number];
@@ -151,15 +151,11 @@ bool resolve_convergence() {
     return false;
 }
 
-}  // namespace fusiond
-
-using namespace fusiond;
-
-uint64_t fusiond_collective(uint32_t kind, uint32_t mask, uint64_t value, uint32_t operand, uint32_t width, uint64_t poison) {
-    return collective({kind, mask, operand, width, value, poison});
+uint64_t collective(uint32_t kind, uint32_t mask, uint64_t value, uint32_t operand, uint32_t width) {
+    return take_part({kind, mask, operand, width, value});
 }
 
-uint32_t fusiond_activemask() {
+uint32_t activemask() {
     const uint32_t number = begin_wait();
     Thread& thread = block.threads[number];
     thread.wait = Wait::convergence;
@@ -167,3 +163,5 @@ uint32_t fusiond_activemask() {
     end_wait();
     return static_cast<uint32_t>(thread.result);
 }
+
+}  // namespace fusiond

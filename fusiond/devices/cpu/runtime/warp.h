@@ -1,8 +1,8 @@
 // Warp shuffles, votes, matches and reductions.
 //
 // The threads named in the mask that have not returned take part, as CUDA says. A shuffle that reads a lane
-// which is not in the mask, or beyond the block, is undefined in CUDA and gives FUSIOND_POISON here (programs
-// often read such a lane and drop the value); a lane in the mask whose thread has returned is an error.
+// which is not in the mask, or beyond the block, is undefined in CUDA and gives poison here (programs often
+// read such a lane and drop the value); a lane in the mask whose thread has returned is an error.
 #pragma once
 
 #include "builtins.h"
@@ -21,11 +21,10 @@ template <class T> inline T from_bits(uint64_t bits) {
     return value;
 }
 template <class T> inline T shuffle(uint32_t kind, unsigned mask, T value, unsigned operand, int width) {
-    constexpr uint64_t poison = uint64_t{FUSIOND_POISON} << 32 | FUSIOND_POISON;
-    return from_bits<T>(::fusiond_collective(kind, mask, to_bits(value), operand, (uint32_t)width, poison));
+    return from_bits<T>(::fusiond_calls->collective(kind, mask, to_bits(value), operand, (uint32_t)width));
 }
 inline uint64_t vote(uint32_t kind, unsigned mask, uint64_t value) {
-    return ::fusiond_collective(kind, mask, value, 0, 32, 0);
+    return ::fusiond_calls->collective(kind, mask, value, 0, 32);
 }
 
 }  // namespace fusiond_detail
@@ -36,7 +35,7 @@ inline int __any_sync(unsigned mask, int p) { return (int)fusiond_detail::vote(F
 inline int __all_sync(unsigned mask, int p) { return (int)fusiond_detail::vote(FUSIOND_ALL, mask, p != 0); }
 
 // The lanes that wait at this very call when nothing else can go on: convergence as late as is legal.
-__attribute__((always_inline)) inline unsigned __activemask() { return ::fusiond_activemask(); }
+__attribute__((always_inline)) inline unsigned __activemask() { return ::fusiond_calls->activemask(); }
 
 #define FUSIOND_SHUFFLES(T)                                                                               \
     inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {                              \

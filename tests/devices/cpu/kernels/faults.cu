@@ -78,6 +78,14 @@ __device__ int deep(int depth, int* out) {
 
 __global__ void stack(int bad, int* out) { *out = deep(bad && threadIdx.x == 40 ? 100000 : 3, out); }
 
+__global__ void misaligned(int bad, int* out) {
+    __shared__ __align__(16) float s[8];
+    s[threadIdx.x % 8] = 0;
+    __syncthreads();
+    const float4 v = *reinterpret_cast<const float4*>(s + (bad && threadIdx.x == 33 ? 2 : 4));
+    *out = (int)(v.x + v.w);
+}
+
 __global__ void wild(int bad, int* out) {
     if (bad && threadIdx.x == 65) out = (int*)8;
     __syncthreads();

@@ -3,8 +3,21 @@
 #include <cuda_runtime.h>
 #include <math_constants.h>
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) && !defined(FUSIOND_BARRIER)
 #define FUSIOND_BARRIER(id, threads) asm volatile("bar.sync " #id ", " #threads ";" ::: "memory")
+#endif
+#if defined(__CUDACC__) && !defined(FUSIOND_BARRIER_REDUCE)
+#define REDUCING(name, op, type)                                                                                   \
+    template <int Id, int Threads> __device__ int name(bool p) {                                                   \
+        int r;                                                                                                     \
+        asm volatile("{ .reg .pred p, q; .reg .u32 n; setp.ne.u32 p, %1, 0; " op "; " type " }"                   \
+                     : "=r"(r) : "r"((int)p), "n"(Id), "n"(Threads) : "memory");                                   \
+        return r;                                                                                                  \
+    }
+REDUCING(reduce_COUNT, "bar.red.popc.u32 n, %2, %3, p", "mov.u32 %0, n;")
+REDUCING(reduce_AND, "bar.red.and.pred q, %2, %3, p", "selp.u32 %0, 1, 0, q;")
+REDUCING(reduce_OR, "bar.red.or.pred q, %2, %3, p", "selp.u32 %0, 1, 0, q;")
+#define FUSIOND_BARRIER_REDUCE(kind, id, threads, predicate) reduce_##kind<id, threads>((predicate) != 0)
 #endif
 
 __constant__ float coefficients[4];
@@ -67,6 +80,19 @@ __global__ void reducing_barriers(const int* in, int* out) {
     const int p = in[threadIdx.x];
     if (threadIdx.x % 5 == 4) return;  // returned threads are not asked
     out[threadIdx.x] = __syncthreads_count(p) + 10000 * __syncthreads_and(p) + 100000 * __syncthreads_or(p);
+}
+
+// Two halves of a block, each with reductions of its own; a warp that returns early goes on voting until all have.
+__global__ void partial_reductions(const int* in, int* out) {
+    const unsigned half = blockDim.x / 2, side = threadIdx.x / half;
+    const int p = in[threadIdx.x];
+    const int counted = side ? FUSIOND_BARRIER_REDUCE(COUNT, 2, 96, p) : FUSIOND_BARRIER_REDUCE(COUNT, 1, 96, p);
+    const int any = side ? FUSIOND_BARRIER_REDUCE(OR, 2, 96, p) : FUSIOND_BARRIER_REDUCE(OR, 1, 96, p);
+    const unsigned me = threadIdx.x % half;
+    for (unsigned round = 0; round < (me < 32 ? 1 : me % 32); ++round)
+        side ? FUSIOND_BARRIER_REDUCE(AND, 2, 96, false) : FUSIOND_BARRIER_REDUCE(AND, 1, 96, false);
+    out[threadIdx.x] = counted + 1000 * any;
+    while (!(side ? FUSIOND_BARRIER_REDUCE(AND, 2, 96, true) : FUSIOND_BARRIER_REDUCE(AND, 1, 96, true))) {}
 }
 
 // kind: 0 shfl, 1 up, 2 down, 3 xor. Lanes outside the mask do not call.
@@ -148,6 +174,16 @@ __global__ void real(const float* a, const float* b, float* out, int n) {
     o[0] = fminf(x, y), o[1] = fmaxf(x, y), o[2] = min(x, y), o[3] = max(x, y), o[4] = __saturatef(x), o[5] = rsqrtf(fabsf(x));
     o[6] = __expf(x), o[7] = __logf(fabsf(x)), o[8] = __fdividef(x, y), o[9] = __fmul_rn(x, y), o[10] = __fadd_rn(x, y);
     o[11] = __fmaf_rn(x, y, x), o[12] = __ldg(&a[t]), o[13] = x > y ? CUDART_INF_F : -CUDART_INF_F, o[14] = __powf(fabsf(x), 2.0f), o[15] = sqrtf(fabsf(x));
+}
+
+// As much local memory as a GPU's thread may have.
+__global__ void local_memory(int* out) {
+    volatile int mine[100 * 1024];
+    for (int i = 0; i < 100 * 1024; i += 100) mine[i] = i + (int)threadIdx.x;
+    __syncthreads();
+    int sum = 0;
+    for (int i = 0; i < 100 * 1024; i += 100) sum += mine[i] == i + (int)threadIdx.x;
+    out[threadIdx.x] = sum;
 }
 
 // Static shared arrays in a namespace, an inline function, a template and a class, read before they are written.

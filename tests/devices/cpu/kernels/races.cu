@@ -1,7 +1,7 @@
 // Each kernel with its barrier or atomic, and without: `<false>` must be reported, `<true>` must not.
 #include <cuda_runtime.h>
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) && !defined(FUSIOND_BARRIER)
 #define FUSIOND_BARRIER(id, threads) asm volatile("bar.sync " #id ", " #threads ";" ::: "memory")
 #endif
 

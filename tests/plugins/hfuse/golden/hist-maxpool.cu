@@ -11,7 +11,7 @@
 #define FUSIOND_BARRIER(id, threads) asm volatile("bar.sync %0, %1;" : : "n"(id), "n"(threads) : "memory")
 #endif
 
-// What the two kernels see instead of the built-in variables and the block's barrier.
+// What the kernels see instead of the built-in variables and the block's barrier.
 #define FUSIOND_SHADOWS \
     const uint3 threadIdx, const uint3 blockIdx, const dim3 blockDim, const dim3 gridDim, \
     const fusiond_barrier __syncthreads, void* const fusiond_shared
@@ -184,8 +184,8 @@ __device__ __forceinline__ void fusiond_side(
 
 #undef FUSIOND_SHADOWS
 
-// One arena for both; its element type aligns it to 16 bytes.
-extern __shared__ uint4 fusiond_arena[];
+// One arena for both, each part of it as aligned as any of them asks.
+extern __shared__ __align__(16) unsigned char fusiond_arena[];
 
 extern "C" __global__ void fused_hist_maxpool(
     unsigned int* __restrict__ a_counts,

@@ -1,0 +1,219 @@
+"""Block level, strided maps and the ways to assign blocks: the same outputs, each block exactly once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusiond.cuda.limits import limits
+from fusiond.model import Config, Rejection
+from fusiond.program import FillStep, Program
+from fusiond.strategy import Target
+from fusiond_hfuse import partition
+
+ASSIGNS = ("sequential", "interleaved", "ticket")
+
+
+def block_level(a, b, assign, order="ab"):
+    return Config.of(
+        {"kind": "horizontal", "level": "block", "assign": assign, "threads.a": a, "threads.b": b, "order": order}
+    )
+
+
+def strided(a, b, blocks, order="ab"):
+    return Config.of(
+        {"kind": "horizontal", "level": "warp", "map": "stride", "blocks": blocks, "threads.a": a, "threads.b": b,
+         "order": order}
+    )  # fmt: skip
+
+
+CONFIGS = [
+    *(block_level(512, 256, assign) for assign in ASSIGNS),
+    *(block_level(128, 1024, assign, "ba") for assign in ASSIGNS),
+    strided(512, 512, 1), strided(128, 384, 4, "ba"), strided(768, 256, 8),
+]  # fmt: skip
+
+
+@given(grids=st.lists(st.integers(1, 60), min_size=2, max_size=5), assign=st.sampled_from(ASSIGNS))
+def test_each_block_is_somebodys_exactly_once(grids, assign):
+    owners = [partition.whose(assign, tuple(grids), number) for number in range(sum(grids))]
+    assert Counter(owners) == {(side, block): 1 for side, count in enumerate(grids) for block in range(count)}
+
+
+@given(grids=st.lists(st.integers(1, 60), min_size=2, max_size=5))
+def test_any_first_blocks_hold_of_each_side_in_proportion(grids):
+    seen = [0] * len(grids)
+    for number in range(sum(grids)):
+        side, block = partition.whose("interleaved", tuple(grids), number)
+        assert block == seen[side]  # a side's blocks begin in their own order
+        seen[side] += 1
+        for count, part in zip(seen, grids, strict=True):
+            assert abs(count - (number + 1) * part / sum(grids)) <= len(grids)
+
+
+def test_a_block_outside_the_grid_is_nobodys():
+    with pytest.raises(ValueError, match="none of 7"):
+        partition.whose("ticket", (3, 4), 7)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_hist_beside_maxpool(analyse, strategy, same, config):
+    sizes = {"hist.n": 20_000, "maxpool.channels": 2, "maxpool.height": 200, "maxpool.width": 150}
+    analysis = analyse("hist", "maxpool", sizes=sizes)
+    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_a_kernel_with_itself_on_coprime_grids(analyse, strategy, same, config):
+    """7 and 13 blocks of 512 threads, 27 and 7 at 128 and 1024; both sides have dynamic shared memory."""
+    analysis = analyse("hist", "hist", sizes={"a.n": 3_500, "b.n": 6_600, "a.bins": 20, "b.bins": 33})
+    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [*(block_level(64, 128, assign) for assign in ASSIGNS), strided(64, 128, 1), strided(64, 512, 4, "ba")],
+    ids=str,
+)
+def test_two_and_three_dimensions_and_static_shared_memory(analyse, strategy, same, zoo, config):
+    """Grids of 12 and 15 blocks that the kernels read (gridDim), static arrays, early returns of whole blocks."""
+    analysis = analyse(zoo["tiles"], zoo["reverse"])
+    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
+
+
+@pytest.mark.parametrize(
+    "config", [*(block_level(512, 128, assign) for assign in ASSIGNS), strided(256, 384, 1), strided(128, 128, 2)],
+    ids=str,
+)  # fmt: skip
+def test_early_returns(analyse, strategy, same, zoo, config):
+    """Threads and whole blocks that leave early come to the next block of a strided side all the same."""
+    analysis = analyse(zoo["early"], "hist", sizes={"hist.n": 5_000})
+    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
+
+
+@pytest.mark.parametrize(
+    "config", [*(block_level(256, 640, assign) for assign in ASSIGNS), strided(256, 640, 1)], ids=str
+)
+def test_helpers_that_see_the_block(analyse, strategy, same, zoo, config):
+    analysis = analyse(zoo["sums"], zoo["sums"], sizes={"a.n": 4001, "b.n": 2999, "b.blocks": 7})
+    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
+
+
+def test_a_block_level_kernel_needs_the_shared_memory_of_one_side(analyse, strategy):
+    analysis = analyse("hist", "hist", sizes={"a.bins": 1000, "b.bins": 3000})
+    wide = strategy.emit(analysis, block_level(512, 512, "sequential"), {}).steps[-1]
+    assert wide.shared_bytes == 12_000
+    assert wide.grid[0] == sum(step.grid[0] for step in strategy.baselines(analysis)[0].emit(
+        Config.of({"threads.a": 512, "threads.b": 512})).steps)  # fmt: skip
+    beside = Config.of({"kind": "horizontal", "threads.a": 512, "threads.b": 512, "order": "ab"})
+    assert strategy.emit(analysis, beside, {}).steps[-1].shared_bytes == 16_000
+
+
+def test_the_counter_of_tickets_is_zeroed_in_the_counted_span(analyse, strategy):
+    program = strategy.emit(analyse("hist", "maxpool"), block_level(512, 256, "ticket"), {})
+    zero, launch = program.steps
+    assert isinstance(zero, FillStep)
+    assert (zero.byte, zero.counted, zero.stream) == (0, True, launch.stream)
+    assert launch.arguments[-1].buffer == zero.buffer
+    assert program.buffer(zero.buffer).role.value == "scratch"
+
+
+def test_two_blocks_of_1024_threads_go_together_at_block_level_only(analyse, strategy, same, kernel_file):
+    from fusiond_hfuse.plugin import KERNELS
+
+    yaml = (KERNELS / "hist.yaml").read_text().replace("{shape: [512], tune: x}", "{shape: [1024]}")
+    name = kernel_file("hist", (KERNELS / "hist.cu").read_text(), yaml)
+    analysis = analyse(name, name, sizes={"a.n": 3_000, "b.n": 5_000})
+    assert analysis.rejections == ()
+    found = strategy.space(analysis, {})
+    values = {each.name: each.values for each in found.parameters}
+    assert values["kind"] == ("horizontal", "vertical")
+    assert values["level"] == ("block",)
+    config = block_level(1024, 1024, "interleaved")
+    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
+
+
+def test_the_blocks_of_a_strided_kernel_are_multiples_of_the_multiprocessors(analyse, strategy):
+    target = Target(arch="sm_90", limits=limits("sm_90"), facts=lambda source: None)
+    analysis = analyse("hist", "maxpool", target=target)
+    config = Config.of({**strided(512, 256, 4), "cap": "none"})
+    launch = strategy.emit(analysis, config, {}).steps[-1]
+    assert launch.grid == (4 * 132, 1, 1)
+    assert launch.arguments[-1].value == 4 * 132
+    unknown = dataclasses.replace(target, limits=dataclasses.replace(target.limits, multiprocessors=0))
+    analysis = analyse("hist", "maxpool", target=unknown)
+    values = {each.name: each.values for each in strategy.space(analysis, {}).parameters}
+    assert values["map"] == ("pad",)
+    assert strategy.emit(analysis, config, {}).rule == "not_in_space"
+
+
+LEAVING = """\
+__global__ void leaving(int* out, const int* x, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    int value = x[i];
+    for (int o = 16; o; o /= 2) value += __shfl_xor_sync(__activemask(), value, o);
+    out[i] = value;
+}
+"""
+LEAVING_YAML = """\
+kernel: leaving
+source: leaving.cu
+entry: leaving
+sizes: {n: 5000}
+arguments:
+  - {name: out, dtype: int32, elements: n, role: output}
+  - {name: x, dtype: int32, elements: n, role: input, fill: iota}
+  - {name: n, dtype: int32, value: n}
+block: {shape: [256], tune: x}
+grid: ["ceil_div(n, block.x)"]
+"""
+
+
+def test_a_thread_that_has_left_a_shuffle_does_no_more_work(analyse, strategy, kernel_file):
+    """What goes on after the body (the next block, the other kernel) would be waited for by the rest of the warp."""
+    analysis = analyse(kernel_file("leaving", LEAVING, LEAVING_YAML), "hist")
+    values = {each.name: each.values for each in strategy.space(analysis, {}).parameters}
+    assert values["kind"] == ("horizontal",)
+    assert values["map"] == ("pad",)
+
+
+def test_a_config_without_a_level_is_at_warp_level(analyse, strategy):
+    analysis = analyse("hist", "maxpool")
+    old = Config.of({"kind": "horizontal", "threads.a": 512, "threads.b": 256, "order": "ab"})
+    new = Config.of({**old, "level": "warp", "map": "pad"})
+    assert strategy.emit(analysis, old, {}).key == strategy.emit(analysis, new, {}).key
+
+
+def test_every_seed_is_a_program_of_its_own(analyse, strategy):
+    analysis = analyse("hist", "maxpool")
+    seeds = strategy.seeds(analysis, strategy.space(analysis, {}), {})
+    programs = [strategy.emit(analysis, config, {}) for _, config in seeds]
+    assert all(isinstance(each, Program) for each in programs)
+    assert len({each.key for each in programs}) == len(seeds)
+
+
+def test_what_cannot_launch_is_refused_before_it_is_compiled(analyse, strategy):
+    asked = []
+
+    def facts(source):
+        asked.append(source.name)
+
+    target = Target(arch="sm_90", limits=limits("sm_90"), facts=facts)
+    analysis = analyse("hist", "hist", target=target, sizes={"a.bins": 30_000, "b.bins": 30_000})
+    asked.clear()
+    both = {"kind": "horizontal", "order": "ab", "threads.a": 512, "threads.b": 512}
+    found = strategy.emit(analysis, Config.of({**both, "cap": "none"}), {})
+    assert isinstance(found, Rejection)
+    assert (found.rule, asked) == ("shared_memory", [])
+    assert "240000 bytes" in found.detail
+    found = strategy.emit(analysis, Config.of({**both, "cap": 96}), {})
+    assert (found.rule, asked) == ("launch", [])
+    assert "under a cap of 96: 1024 threads of 96 registers take 98304" in found.detail
+    one = Config.of({**block_level(512, 512, "ticket"), "cap": 96})
+    assert isinstance(strategy.emit(analysis, one, {}), Program)  # 512 threads have 128 each, one side has its arena

@@ -64,11 +64,8 @@ class Expression:
 
     text: str
     root: Node
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Every name that the expression mentions."""
-        return frozenset(_names(self.root))
+    names: frozenset[str]
+    """Every name that the expression mentions."""
 
     def value(self, names: Mapping[str, Scalar]) -> Scalar:
         """Evaluate; ExpressionError for a name without a value, a division by zero, a wrong type, an overflow."""
@@ -99,7 +96,7 @@ def parse(text: str) -> Expression:
     root = parser.either(0)
     if parser.position < len(tokens):
         raise ExpressionError(f"{text!r}: unexpected {tokens[parser.position][1]!r}")
-    return Expression(text, root)
+    return Expression(text, root, frozenset(_names(root)))
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

@@ -76,24 +76,35 @@ class Space:
 
     def points(self) -> Iterator[Config]:
         """Every valid config, in a fixed order: the last parameter varies fastest."""
-        yield from (Config.of(chosen) for chosen in self._extend({}, 0))
+        if self.broken({}):  # a restriction of constants only
+            return
+        mentioning = {
+            each.name: [found for found in map(expressions.parse, self.restrictions) if each.name in found.names]
+            for each in self.parameters
+        }
+        yield from (Config.of(chosen) for chosen in self._extend({}, 0, mentioning))
 
     def count(self, limit: int = 100_000) -> int:
         """How many valid points there are; stops counting at `limit`."""
         return sum(1 for _ in itertools.islice(self.points(), limit))
 
-    def _extend(self, chosen: dict[str, Value], depth: int) -> Iterator[dict[str, Value]]:
-        if self.broken(chosen):  # a restriction applies as soon as all its names are chosen
-            return
+    def _extend(
+        self, chosen: dict[str, Value], depth: int, mentioning: Mapping[str, Sequence[expressions.Expression]]
+    ) -> Iterator[dict[str, Value]]:
+        """All valid ways to go on. A restriction is looked at when the last of its names is chosen, and not again."""
         if depth == len(self.parameters):
             yield chosen
             return
         parameter = self.parameters[depth]
         if not self.active(chosen, parameter):
-            yield from self._extend(chosen, depth + 1)
+            yield from self._extend(chosen, depth + 1, mentioning)
             return
         for value in parameter.values:
-            yield from self._extend({**chosen, parameter.name: value}, depth + 1)
+            more = {**chosen, parameter.name: value}
+            scalars = _scalars(more)
+            decidable = (each for each in mentioning[parameter.name] if each.names <= more.keys())
+            if all(each.holds(scalars) for each in decidable):
+                yield from self._extend(more, depth + 1, mentioning)
 
 
 EMPTY = Space(parameters=())

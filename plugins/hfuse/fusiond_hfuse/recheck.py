@@ -206,10 +206,13 @@ def rejections(
             found.append(refusal("name", at, f"`{name}` is the name of a variable; call it otherwise"))
         else:
             found.append(refusal("rewrite", at, f"it cannot be made part of another kernel: {message}"))
-    for cursor in shadows.below(again.cursor):
-        if shadows.use(cursor, STUB_FILE) and cursor.location.file.name == MAIN:
-            line = cursor.location.line - again.before
-            found.append(refusal("leak", line, f"`{cursor.spelling}` names the built-in past its shadow"))
+    for top in again.cursor.get_children():
+        if shadows.file_of(top) != MAIN or not top.kind.is_declaration():
+            continue
+        for cursor in shadows.below(top):
+            if shadows.use(cursor, STUB_FILE):
+                line = cursor.location.line - again.before
+                found.append(refusal("leak", line, f"`{cursor.spelling}` names the built-in past its shadow"))
     return found
 
 

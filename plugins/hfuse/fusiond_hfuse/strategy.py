@@ -22,6 +22,7 @@ from fusiond.space import EMPTY, Space
 from fusiond.strategy import Baseline, Inputs, Known, StrategyBase, Target
 from fusiond_hfuse import emit, export, kernel, pairing, partition, registers, space, verify
 from fusiond_hfuse.graph import SLOTS, WARP, Group, Kernel, Plan, Slot, volume
+from fusiond_hfuse.partition import BARRIER_IDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +286,16 @@ class Hfuse(StrategyBase):
                 bound = _bound(about, group, _plan(about, group, Config.of(own)))
                 values[name] = "paper" if bound is None else bound.r0
         return Config.of(values)
+
+    def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
+        """Nothing of the fused block may leak into the kernels in it: the PTX of every fused source is searched for it."""
+        for source in program.sources:
+            fused = any(entry.startswith("fused_") for entry in source.entries)
+            if fused and source.name in ptx:
+                leaks = verify.lint(ptx[source.name], barriers=tuple(range(1, BARRIER_IDS)))
+                if leaks:
+                    return Rejection(rule="leak", nodes=(source.name,), detail="; ".join(leaks))
+        return None
 
     def unfused(self, analysis: Analysis, config: Config) -> Program | None:
         about = _known(analysis)

@@ -55,7 +55,7 @@ def slots(parse, read):
 
     def slots(name, sizes):
         here = name.startswith(".")
-        pair = read.get(name) or parse(name, name).payload
+        pair = read.get(name) or parse(name, name).payload.group
         if not here:
             read[name] = pair
         a, b = pair.slots

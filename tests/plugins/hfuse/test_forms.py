@@ -251,7 +251,9 @@ __global__ void k(int* out, const int* in, int n)
 @pytest.mark.parametrize("wanted", CONFIGS, ids=str)
 def test_static_arrays_that_are_too_large_together_become_dynamic(analyse, strategy, same, kernel_file, wanted):
     yaml = YAML + "shared: 512\n"
-    analysis = analyse(kernel_file("k", MOVED, yaml), kernel_file("k", MOVED, yaml), sizes={"b.n": 600}, granularity=128)
+    analysis = analyse(
+        kernel_file("k", MOVED, yaml), kernel_file("k", MOVED, yaml), sizes={"b.n": 600}, granularity=128
+    )
     assert analysis.rejections == ()
     if wanted["kind"] == "horizontal":
         wanted = {**wanted, "threads.a": 128}
@@ -398,7 +400,9 @@ def test_a_wrong_struct_or_variable_is_one_line(analyse, records, old, new, prob
     ],
 )
 def test_a_struct_that_a_program_cannot_hold(analyse, kernel_file, source, problem):
-    yaml = "kernel: s\nsource: s.cu\nentry: s\narguments: [{name: s, struct: {a: 1}}]\nblock: {shape: [32]}\ngrid: [1]\n"
+    yaml = (
+        "kernel: s\nsource: s.cu\nentry: s\narguments: [{name: s, struct: {a: 1}}]\nblock: {shape: [32]}\ngrid: [1]\n"
+    )
     with pytest.raises(RequestError) as caught:
         analyse(kernel_file("s", source + "\n__global__ void s(S s) {}\n", yaml), "hist")
     assert problem in str(caught.value)

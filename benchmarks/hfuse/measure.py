@@ -5,8 +5,8 @@ The paper's categories are read off the job's trials, which are samples of the s
 an interval.
 
     native      the faster of two streams, in either order (`streams_*`), at the block shapes that are best for it
-    hfuse       the best horizontal candidate of all; and the best of the paper's form (side by side in each block, blocks
-                paired one to one), without a register cap and with one
+    hfuse       the best horizontal candidate of all; and the best of the paper's form (side by side in each block,
+                blocks paired one to one), without a register cap and with one
     naive       the even split of the paper's block (seed `paper_even_split`; `paper_r0` under the register bound)
     vertical    the best vertical candidate
 

@@ -1,0 +1,323 @@
+"""The sweeps: each point is an ordinary job for the ordinary tuner, on a store of its own.
+
+So a figure is what a user would get: a verdict against the fastest unfused way, with its interval over fresh processes.
+The paper's categories are read off the job's trials, which are samples of the search: medians of paired ratios, without
+an interval.
+
+    native      the faster of two streams, in either order (`streams_*`), at the block shapes that are best for it
+    hfuse       the best horizontal candidate of all; and the best of the paper's form (side by side in each block,
+                blocks paired one to one), without a register cap and with one
+    naive       the even split of the paper's block (seed `paper_even_split`; `paper_r0` under the register bound)
+    vertical    the best vertical candidate
+
+A store that has the answer of a job is not asked to find it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hfuse import counters, pairs
+from benchmarks.hfuse.pairs import Pair
+from fusiond import tuner
+from fusiond.devices.base import DeviceProvider
+from fusiond.devices.lock import device_lock
+from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.timing import Sampling
+from fusiond.events import Event, Events, JobStarted, PhaseStarted
+from fusiond.measuring import Measurer
+from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Outcome, Purpose, Record, Trial
+from fusiond.planning import Prepared, kernel_facts, prepare, reference, target_of
+from fusiond.program import Launch, Pointer, Program
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+from fusiond.store.owner import this_process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A device, and how much is to be tried on it."""
+
+    registry: Registry
+    store: Store
+    provider: DeviceProvider
+    device: DeviceInfo
+    factors: Sequence[float] = pairs.FACTORS
+    trials: int = 64
+    say: Callable[[str], None] = field(default=lambda line: None, repr=False)
+
+    @property
+    def emulated(self) -> bool:
+        return self.device.evidence != "measured"
+
+
+def sweep(bench: Bench, pair: Pair) -> dict[str, Any]:
+    """One subplot of figure 7, and the rows of figures 8 and 9 at its point of most equal times."""
+    base = pairs.base(pair, tiny=bench.emulated)
+    middle = float(base)
+    (job,) = _jobs(bench, pair, [base])
+    prepared = prepare(bench.registry, job)
+    times = alone(bench, prepared)
+    if not bench.emulated and all(isinstance(each, float) for each in times.values()):
+        middle = pairs.balanced(pair, {name: float(each) for name, each in times.items()}, base)
+    found: dict[str, Any] = {
+        "pair": pair.name,
+        "evidence": bench.device.evidence,
+        "swept": pair.size,
+        "swept_as_in_the_paper": pair.named,
+        "points": [],
+    }
+    jobs_ = _jobs(bench, pair, pairs.values(pair, bench.factors, middle=middle))
+    for job in jobs_:
+        found["points"].append(point(bench, pair, job))
+    found["representative"] = representative(bench, found["points"], jobs_)
+    return found
+
+
+def _jobs(bench: Bench, pair: Pair, values: Sequence[int]) -> tuple[Job, ...]:
+    return pairs.read(pair, values, tiny=bench.emulated, trials=bench.trials, device=bench.device.name)
+
+
+# --- each kernel by itself ------------------------------------------------------------------------------
+
+
+def singles(bench: Bench, prepared: Prepared) -> dict[str, Program]:
+    """Kernel -> the unfused program's launch of it and nothing else, as given."""
+    strategy = prepared.strategy
+    analysis = strategy.analyse(prepared.workload, target_of(bench.provider, bench.device))
+    whole = bench.provider.normalise(reference(strategy, analysis))
+    launches = [step for step in whole.steps if isinstance(step, Launch)]
+    return {name: _only(whole, step) for name, step in zip(prepared.workload.members, launches, strict=True)}
+
+
+def _only(program: Program, step: Launch) -> Program:
+    used = {each.buffer for each in step.arguments if isinstance(each, Pointer)}
+    return dataclasses.replace(
+        program,
+        name=f"{program.name}: {step.name}",
+        buffers=tuple(each for each in program.buffers if each.name in used),
+        sources=(program.source(step.source),),
+        steps=(dataclasses.replace(step, after=(), stream=0),),
+    )
+
+
+def alone(bench: Bench, prepared: Prepared) -> dict[str, float | str]:
+    """Kernel -> microseconds by itself, as given; or why there are none."""
+    found: dict[str, float | str] = {}
+    plan = Sampling(purpose=Purpose.PROBE)
+    with (
+        tempfile.TemporaryDirectory(prefix="fusiond-alone-") as folder,
+        device_lock(bench.device, stop=lambda: False, waiting=lambda: bench.say("another fusiond uses the device")),
+    ):
+        runner = Supervisor(bench.provider, bench.device)
+        measurer = Measurer(bench.provider, runner, Path(folder) / "bundles", Path(folder) / "work")
+        try:
+            for name, program in singles(bench, prepared).items():
+                references = measurer.references(program, name)
+                if isinstance(references, MeasureFailed):
+                    found[name] = f"{references.outcome.value}: {references.reason}"
+                    continue
+                measured = measurer.sample(program, None, plan, references)
+                if isinstance(measured, MeasureFailed):
+                    found[name] = f"{measured.outcome.value}: {measured.reason}"
+                else:
+                    found[name] = measured.time_us
+        finally:
+            measurer.close()
+            runner.close()
+    return found
+
+
+# --- one point ------------------------------------------------------------------------------------------
+
+
+def point(bench: Bench, pair: Pair, job: Job) -> dict[str, Any]:
+    """One job: the times of the kernels by themselves, the verdict, and the paper's categories."""
+    prepared = prepare(bench.registry, job)
+    value = job.sizes[pair.size]
+    bench.say(f"{pair.name} at {pair.size}={value}")
+    times = alone(bench, prepared)
+    first, second = times[pair.first], times[pair.second]
+    ratio = round(first / second, 4) if isinstance(first, float) and isinstance(second, float) and second else None
+    found: dict[str, Any] = {
+        "value": value,
+        "sizes": dict(prepared.workload.sizes),
+        "evidence": bench.device.evidence,
+        "alone_us": times,
+        "ratio": ratio,
+    }
+    row = tuned(bench, job, prepared)
+    found["job"], found["problem"] = row.id, row.problem
+    record = bench.store.record(prepared.workload.key, bench.device.key)
+    if row.state is not JobState.DONE or record is None:
+        return found
+    trials = bench.store.trials(row.id, role=None)
+    found["answer"] = answer(record)
+    found["outcomes"] = dict(Counter(each.outcome.value for each in trials if each.role == "candidate"))
+    found |= categories(trials)
+    _add_facts(bench, found)
+    return found
+
+
+def tuned(bench: Bench, job: Job, prepared: Prepared) -> JobRow:
+    """The job, done: as an earlier run left it in this store, or now."""
+    for row in bench.store.jobs([JobState.DONE], limit=1_000_000):
+        record = bench.store.record(row.workload_key, bench.device.key)
+        same = row.workload_key == prepared.workload.key and row.device_key == bench.device.key
+        if same and row.search == job.search and record is not None and record.env_key == bench.device.env_key:
+            return row
+    row = tuner.submit(bench.store, bench.registry, job)
+    claimed = bench.store.claim(this_process(), job=row.id)
+    if claimed is None:
+        raise SystemExit(f"job {row.id} is run by another process; name another --store")
+    try:
+        tuner.Tuner(bench.store, bench.registry, Events(_note(bench))).run(row.id, lambda: False)
+    except BaseException:
+        bench.store.requeue(row.id)
+        raise
+    done = bench.store.job(row.id)
+    assert done is not None
+    return done
+
+
+def _note(bench: Bench) -> Callable[[Event], None]:
+    def note(event: Event) -> None:
+        if isinstance(event, PhaseStarted | JobStarted):
+            bench.say(f"  {getattr(event, 'phase', 'job')}: {getattr(event, 'detail', '')}")
+
+    return note
+
+
+# --- reading it off -------------------------------------------------------------------------------------
+
+
+def answer(record: Record) -> dict[str, Any]:
+    """What `best` would say."""
+    return {
+        "verdict": record.verdict.value,
+        "speedup": record.speedup,
+        "ci95": None if record.ci95 is None else list(record.ci95),
+        "config": None if record.config is None else dict(record.config),
+        "time_us": record.time_us,
+        "baseline": record.baseline,
+        "baseline_us": record.baseline_us,
+        "evidence": record.evidence,
+        "verified": record.verified,
+        "found_at": record.found_at,
+    }
+
+
+def categories(trials: Iterable[Trial]) -> dict[str, Any]:
+    """The paper's categories of one job's trials; each with its speed-up over the fastest unfused way, and over two
+    streams, which is what the paper calls native. Null for what was not measured."""
+    measured = [each for each in trials if each.outcome is Outcome.MEASURED]
+    unfused = [each for each in measured if each.role.startswith("baseline:")]
+    fused = [each for each in measured if each.role == "candidate" and each.ratio]
+    fastest = max((_gain(each) for each in unfused), default=None)
+    streams = max((_gain(each) for each in unfused if each.role.startswith("baseline:streams")), default=None)
+    # Candidates were paired with the fastest unfused way, the unfused ways with the program as given.
+    over_streams = fastest / streams if fastest and streams else None
+
+    def one(found: Trial | None) -> dict[str, Any] | None:
+        if found is None or found.ratio is None:
+            return None
+        return {
+            "config": dict(found.config),
+            "resolved": dict(found.resolved),
+            "origin": found.origin,
+            "speedup": round(found.ratio, 4),
+            "over_streams": round(found.ratio * over_streams, 4) if over_streams else None,
+            "time_us": found.time_us,
+            "dropped": found.measurement.dropped if found.measurement else False,
+            "program": found.program_key,
+        }
+
+    def best(several: Iterable[Trial]) -> dict[str, Any] | None:
+        return one(max(several, key=lambda each: (not _dropped(each), each.ratio or 0.0), default=None))
+
+    def seed(name: str) -> dict[str, Any] | None:
+        return one(next((each for each in fused if each.origin == f"seed:{name}"), None))
+
+    sideways = [each for each in fused if each.config.get("kind") == "horizontal"]
+    papers = [each for each in sideways if _as_in_the_paper(each.config)]
+    return {
+        "unfused_us": {
+            name: min(each.time_us for each in unfused if each.role == f"baseline:{name}" and each.time_us)
+            for name in sorted({each.role.partition(":")[2] for each in unfused})
+        },
+        "over_streams": None if over_streams is None else round(over_streams, 4),
+        "hfuse": best(sideways),
+        "hfuse_free": best(each for each in papers if each.config.get("cap", "none") == "none"),
+        "hfuse_capped": best(each for each in papers if each.config.get("cap", "none") != "none"),
+        "naive": seed("paper_even_split"),
+        "naive_r0": seed("paper_r0"),
+        "vertical": best(each for each in fused if each.config.get("kind") == "vertical"),
+    }
+
+
+CATEGORIES = ("hfuse", "hfuse_free", "hfuse_capped", "naive", "naive_r0", "vertical")
+
+
+def _as_in_the_paper(config: Config) -> bool:
+    return config.get("level", "warp") == "warp" and config.get("map", "pad") == "pad"
+
+
+def _gain(trial: Trial) -> float:
+    """Over the unfused program as given, which has no ratio to itself."""
+    return 1.0 if trial.ratio is None else trial.ratio
+
+
+def _dropped(trial: Trial) -> bool:
+    return trial.measurement is not None and trial.measurement.dropped
+
+
+def _add_facts(bench: Bench, found: dict[str, Any]) -> None:
+    """Registers, spills and theoretical occupancy of what was measured; null where the device has none."""
+    for category in CATEGORIES:
+        entry = found[category]
+        program = bench.store.program(entry["program"]) if entry and entry["program"] else None
+        if entry is None or program is None:
+            continue
+        facts = kernel_facts(target_of(bench.provider, bench.device), {category: program})
+        known = facts[-1].as_json() if facts else {}
+        for key in ("registers", "spill_bytes", "shared_bytes", "occupancy", "limited_by"):
+            entry[key] = known.get(key)
+
+
+# --- figures 8 and 9 ------------------------------------------------------------------------------------
+
+
+def representative(bench: Bench, points: Sequence[dict[str, Any]], jobs_: Sequence[Job]) -> dict[str, Any] | None:
+    """The counters at the point where the two kernels take most equally long, as in the paper."""
+    usable = [number for number, each in enumerate(points) if each["ratio"] and each.get("answer")]
+    if not usable:
+        return None
+    number = min(usable, key=lambda each: max(points[each]["ratio"], 1 / points[each]["ratio"]))
+    chosen = points[number]
+    native = {
+        name: counters.of_program(bench.provider, bench.device, program)
+        for name, program in singles(bench, prepare(bench.registry, jobs_[number])).items()
+    }
+    fused = {}
+    for category in ("hfuse_free", "hfuse_capped", "vertical"):
+        program = bench.store.program(chosen[category]["program"]) if chosen[category] else None
+        fused[category] = (
+            counters.nothing("there is no such candidate")
+            if program is None
+            else counters.of_program(bench.provider, bench.device, program)
+        )
+    return {
+        "value": chosen["value"],
+        "ratio": chosen["ratio"],
+        "evidence": bench.device.evidence,
+        "native": native,
+        "native_issue_slot_pct": counters.together(list(native.values())),
+        **fused,
+    }

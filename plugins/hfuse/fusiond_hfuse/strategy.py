@@ -288,8 +288,7 @@ class Hfuse(StrategyBase):
         return Config.of(values)
 
     def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
-        """Nothing of the fused block may leak into the kernels in it: the PTX of every fused source is searched for
-        it."""
+        """Nothing of the fused block may leak into the kernels in it: the PTX of every fused source is searched."""
         for source in program.sources:
             fused = any(entry.startswith("fused_") for entry in source.entries)
             if fused and source.name in ptx:
@@ -385,8 +384,8 @@ def _group(job: Job, kernels: list[Kernel]) -> Group:
             f"is {granularity!r}; wanted is a multiple of {WARP} up to 1024 (the paper's is 128)",
             where=job.where("granularity"),
         )
-    plain = [Slot(letter=letter, kernel=each, sizes=each.sizes, prefix="") for letter, each in zip(SLOTS, kernels)] 
-    # noqa: B905 slots = pairing.regrouped(plain, granularity).slots
+    plain = [Slot(letter=letter, kernel=each, sizes=each.sizes, prefix="") for letter, each in zip(SLOTS, kernels)]  # noqa: B905
+    slots = pairing.regrouped(plain, granularity).slots
     sizes = {slot.letter: dict(slot.kernel.sizes) for slot in slots}
     for key, value in job.sizes.items():
         prefix, _, name = key.rpartition(".")

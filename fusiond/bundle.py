@@ -24,10 +24,11 @@ from fusiond.program import Buffer, Program, SourceKind, decode, to_text
 
 
 def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -> None:
-    """Write a bundle; the folder appears whole or not at all. An existing one is left as it is (equal keys, equal
-    content)."""
-    if (folder / "plan.json").is_file():
+    """Write a bundle; the folder appears whole or not at all. An existing one is left as it is where it is whole, and
+    written again where it is not (after a power cut, say)."""
+    if _is_whole(folder, program, binaries):
         return
+    shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -46,6 +47,31 @@ def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -
         shutil.rmtree(work, ignore_errors=True)
         if not isinstance(problem, OSError) or not (folder / "plan.json").is_file():
             raise  # else somebody wrote the same bundle first
+
+
+def _is_whole(folder: Path, program: Program, binaries: Mapping[str, Path]) -> bool:
+    """Whether a folder holds this bundle: its plan to the letter, and every binary at its full length."""
+    try:
+        plan = decode(json.loads((folder / "plan.json").read_text()))
+        sizes = [
+            (folder / "binaries" / f"{name}{path.suffix}").stat().st_size == path.stat().st_size
+            for name, path in binaries.items()
+        ]
+        inputs = [(folder / "inputs" / each.fill.file).is_file() for each in plan.buffers if each.fill.file is not None]
+    except (OSError, ValueError):
+        return False
+    return plan.key == _local(program).key and all(sizes) and all(inputs)
+
+
+def _local(program: Program) -> Program:
+    """The program as a bundle's plan has it: files by their digest."""
+    buffers = tuple(
+        each
+        if each.fill.file is None
+        else dataclasses.replace(each, fill=dataclasses.replace(each.fill, file=f"{each.fill.digest}.npy"))
+        for each in program.buffers
+    )
+    return dataclasses.replace(program, buffers=buffers)
 
 
 def read_bundle(folder: Path) -> tuple[Program, dict[str, Path]]:

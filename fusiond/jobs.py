@@ -13,8 +13,11 @@ docs/jobs.md is the reference.
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
+import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -140,15 +143,29 @@ def _swept(job: Job, node: Node | None) -> tuple[Job, ...]:
 
 
 def _read_text(path: Path, *, where: str) -> str:
+    where = where if where != str(path) else ""
+    data = _read_bytes(path, where, MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise RequestError(f"{path} is larger than {MAX_TEXT_BYTES // 1_000_000} MB", where=where)
     try:
-        if path.stat().st_size > MAX_TEXT_BYTES:
-            raise RequestError(f"{path} is larger than {MAX_TEXT_BYTES // 1_000_000} MB", where=where)
-        return path.read_text(encoding="utf-8")
+        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
+    except ValueError:
+        raise RequestError(f"cannot read {path}: it is not UTF-8 text", where=where) from None
+
+
+def _read_bytes(path: Path, where: str, most: int = -1) -> bytes:
+    """The bytes of a plain file: a device would never end, and a pipe would keep us waiting."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise RequestError(f"{path} is no plain file", where=where)
+            return file.read(most)
     except FileNotFoundError:
-        raise RequestError(f"there is no file {path}", where=where if where != str(path) else "") from None
-    except (OSError, ValueError) as problem:  # a folder, no permission, no UTF-8, a NUL in the name
-        reason = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8 text"
-        raise RequestError(f"cannot read {path}: {reason}", where=where if where != str(path) else "") from None
+        raise RequestError(f"there is no file {path}", where=where) from None
+    except (OSError, ValueError) as problem:  # a folder, no permission, a NUL in the name
+        reason = problem.strerror if isinstance(problem, OSError) else "that is no path"
+        raise RequestError(f"cannot read {path}: {reason}", where=where) from None
 
 
 class JobInputs:
@@ -206,7 +223,4 @@ class JobInputs:
 
 
 def _digest(path: Path, *, where: str) -> str:
-    try:
-        return text_key(path.read_bytes())
-    except OSError as problem:
-        raise RequestError(f"cannot read {path}: {problem.strerror}", where=where) from None
+    return text_key(_read_bytes(path, where))

@@ -340,7 +340,10 @@ def emit_bundles(registry: Registry, found: Plan, settings: Mapping[str, str], f
             refusal = inspected(strategy, _compiling(registry, found), program, found.target.arch)
             if refusal is not None:
                 raise RequestError(f"{config} is refused: {refusal.detail} ({refusal.rule})", where="--emit")
-        write_bundle(path, program, binaries)
+        try:
+            write_bundle(path, program, binaries)
+        except OSError as problem:
+            raise RequestError(f"cannot write {path}: {problem.strerror}", where="--emit") from None
     return paths
 
 

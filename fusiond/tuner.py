@@ -203,7 +203,8 @@ class Tuner:
         found = finals.conclude(context, entered, references, self._odd(context), baseline)
         if found is None:  # what is recorded stands: no evidence is no reason to forget it
             raise FusiondError(f"{workload.name} could not be measured again; the record of {record.found_at} stands")
-        finals.publish(context, found)
+        # How the answer came about has not changed.
+        finals.publish(context, dataclasses.replace(found, trials=record.trials))
 
     def _announce(self, context: Context) -> None:
         self._events.publish(

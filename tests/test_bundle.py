@@ -121,3 +121,23 @@ def test_what_is_no_bundle(tmp_path: Path, text: str) -> None:
 def test_an_empty_folder_is_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"there is no plan\.json"):
         read_bundle(tmp_path)
+
+
+def test_a_damaged_bundle_is_written_again(tmp_path: Path) -> None:
+    """What a power cut leaves: the folder is there, the files in it are empty."""
+    binary = tmp_path / "s.so"
+    binary.write_bytes(b"built")
+    program = Program(
+        name="p",
+        buffers=(Buffer(name="y", dtype="int32", elements=4, role=Role.OUTPUT),),
+        sources=(Source(name="s", text="...", entries=("f",)),),
+        steps=(),
+    )
+    folder = tmp_path / "bundle"
+    for damaged in ("plan.json", "binaries/s.so"):
+        write_bundle(folder, program, {"s": binary})
+        (folder / damaged).unlink()
+        (folder / damaged).write_bytes(b"")
+        write_bundle(folder, program, {"s": binary})
+        assert (folder / "binaries/s.so").read_bytes() == b"built"
+        assert read_bundle(folder)[0] == program

@@ -297,3 +297,16 @@ def test_a_mutated_source_is_a_source_or_one_line(data: st.DataObject, real: Reg
     (tmp_path / "hist.yaml").write_text(yaml.safe_dump(KERNEL))
     (tmp_path / "hist.cu").write_text(source, encoding="utf-8", errors="replace")
     read_and_prepare(real, "strategy: hfuse\npair: [./hist.yaml, hist]", tmp_path / "j.yaml")
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/"])
+def test_what_is_no_plain_file_is_never_read(path: str) -> None:
+    """A device would never end."""
+    with pytest.raises(RequestError, match=r"is no plain file|cannot read"):
+        jobs.read(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "job.yaml")
+    with pytest.raises(RequestError, match="is no plain file"):
+        jobs.read(tmp_path / "job.yaml")

@@ -8,6 +8,7 @@ was wrong, 3 nothing is known yet. Standard output holds answers, standard error
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -58,6 +59,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status. Never raises, never shows a traceback unless `--debug` is given."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_closed_streams()
     debug, json = "--debug" in words, "--json" in words
     try:
         status = _dispatch(words)
@@ -77,6 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as problem:
         if debug:
             raise
+        if isinstance(problem, OSError) and problem.errno == errno.ENOSPC and problem.filename is None:
+            _say_error(f"cannot write the output: {problem.strerror}")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
         line = " ".join(f"{type(problem).__name__}: {problem}".split())
         print(f"fusiond: error: {line}", file=sys.stderr)
         print("fusiond: this is a bug in fusiond; --debug shows the traceback", file=sys.stderr)
@@ -114,10 +120,25 @@ def _split(words: list[str]) -> tuple[list[str], str | None, list[str]]:
 
 def _complain(problem: FusiondError, *, json: bool) -> int:
     """One line on standard error; with `--json` the same as a document, so that standard output always holds one."""
-    print(f"fusiond: error: {problem}", file=sys.stderr)
+    _say_error(str(problem))
     if json:
         say_json({"error": error_document(problem)})
     return problem.exit_status
+
+
+def _say_error(text: str) -> None:
+    try:
+        print(f"fusiond: error: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        return  # the exit status says it too
+
+
+def _open_closed_streams() -> None:
+    """A program that was started with closed streams has none; what is written to them goes nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - lives as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def usage() -> str:

@@ -41,7 +41,7 @@ def verdict(document: Document) -> str:
         case _ if speedup is not None:
             return f"undecided: the best fused one runs at {_pace(speedup)} {against}{between}, too close to call"
         case _:
-            return f"undecided: no fused one could be measured; use {against}"
+            return f"undecided: no fused one came through the final measurement; use {against}"
 
 
 def _pace(speedup: float | None) -> str:

@@ -5,6 +5,7 @@ Where the output is no terminal, progress is one plain line an event, and tables
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -84,7 +85,8 @@ class Lines:
         if self._say is not None:
             self._say(text)
         else:
-            print(text, file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # nobody reads the progress any more: no reason to stop the work
+                print(text, file=sys.stderr, flush=True)
 
     def show(self, progress: Progress) -> None:
         text = line(progress)

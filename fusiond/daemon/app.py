@@ -181,6 +181,8 @@ def _submission(body: dict[str, Any]) -> Submission:
 
 def _field(body: dict[str, Any], name: str, kind: type) -> Any:
     value = body.get(name)
+    if isinstance(value, str) and any("\ud800" <= each <= "\udfff" for each in value):
+        raise RequestError("holds half a character", where=name)
     if value is None or (isinstance(value, kind) and not isinstance(value, bool)):
         return value
     raise RequestError(f"is no {'text' if kind is str else 'whole number'}", where=name)

@@ -30,6 +30,7 @@ def device_lock(device: DeviceInfo, *, stop: Callable[[], bool], waiting: Callab
     meanwhile."""
     path = lock_path(device)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Other users must be able to lock it too, and nobody may lead us elsewhere by a link.
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as problem:

@@ -222,6 +222,11 @@ class Jobs(Connected):
                 "UPDATE jobs SET state = 'cancelled', ended_at = ? WHERE id = ? AND state = 'queued'", [now(), row.id]
             )
             database.execute("UPDATE jobs SET cancel_requested = 1 WHERE id = ? AND state = 'running'", [row.id])
+            owners = database.execute("SELECT owner FROM jobs WHERE id = ? AND state = 'running'", [row.id]).fetchall()
+            if owners and not is_alive(owners[0][0] or ""):  # nobody is there who would stop it
+                database.execute(
+                    "UPDATE jobs SET state = 'cancelled', owner = NULL, ended_at = ? WHERE id = ?", [now(), row.id]
+                )
         return self._known(row.id)
 
     def cancel_requested(self, id: str) -> bool:

@@ -82,7 +82,21 @@ def best(
             return None
         asked = _sizes_asked(last, sizes or {}, name)
         found = _closest(connection, on_device, scope, last, asked, today) if sizes else last
-        return _answer(os.fspath(path), found, asked, today, _newest_version(connection, found["strategy"]))
+        answer = _answer(os.fspath(path), found, asked, today, _newest_version(connection, found["strategy"]))
+        others = 0 if sizes else _other_sizes(connection, found)
+        if others:
+            answer["notes"].append(f"the answer found last; {others} other sizes are known: --size picks one")
+        return answer
+
+
+def _other_sizes(connection: sqlite3.Connection, found: sqlite3.Row) -> int:
+    """How many other workloads of the same family have an answer."""
+    row = connection.execute(
+        "SELECT count(DISTINCT w.workload_key) AS known FROM workloads w JOIN records r USING (workload_key) "
+        "WHERE w.family_key = ? AND r.device_key = ? AND r.replaced_by IS NULL",
+        [found["family_key"], found["device_key"]],
+    ).fetchone()
+    return int(row["known"]) - 1
 
 
 def suggestions(path: str | os.PathLike[str]) -> list[str]:
@@ -315,7 +329,11 @@ def _changed_sources(row: sqlite3.Row) -> Iterator[str]:
                 continue
             with open(file, "rb") as stream:
                 data = stream.read()
-        except OSError:
+        except FileNotFoundError:
+            yield f"source is gone: {file}"
+            continue
+        except OSError as problem:
+            yield f"source cannot be compared: {file}: {problem.strerror}"
             continue
         # Texts were hashed with their line ends as Python reads them.
         if digest not in (text_key(data), text_key(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))):

@@ -131,7 +131,7 @@ DOCUMENT: dict[str, Any] = {
         ),
         (
             {"verdict": "undecided", "speedup": None, "ci95": None},
-            "undecided: no fused one could be measured; use streams_ab, the fastest unfused way",
+            "undecided: no fused one came through the final measurement; use streams_ab, the fastest unfused way",
         ),
     ],
 )

@@ -105,10 +105,19 @@ def test_a_link_in_place_of_the_lock_is_refused(device: DeviceInfo, tmp_path: Pa
     assert victim.read_text() == "precious"
 
 
-def test_a_folder_that_is_not_there(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_made(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("FUSIOND_LOCKS", str(tmp_path / "none"))
+    with device_lock(device, stop=lambda: False, waiting=lambda: None):
+        assert (tmp_path / "none").is_dir()
+
+
+def test_a_folder_that_cannot_be_made(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FUSIOND_LOCKS", str(tmp_path / "file"))
     with (
-        pytest.raises(DeviceError, match="No such file"),
+        pytest.raises(DeviceError, match="cannot open the lock"),
         device_lock(device, stop=lambda: False, waiting=lambda: None),
     ):
         pass

@@ -278,7 +278,7 @@ def test_a_changed_source_file_is_said(store: Store, make: Any, ask: Ask, tmp_pa
     make.known(store, make.workload(), make.device(), source_hashes=hashes)
     changed.write_text("int y;\n")
     gone.unlink()
-    assert ask()["notes"] == [f"source changed: {changed}"]
+    assert ask()["notes"] == [f"source changed: {changed}", f"source is gone: {gone}"]
 
 
 def test_a_large_file_is_compared_by_its_date(

@@ -68,7 +68,7 @@ class Recorded:
         return self.made[-1]
 
 
-def reduced(numbers: Sequence[int], fails: Callable[[Replayed], bool], most: int = 300) -> list[int]:
+def reduced(numbers: Sequence[int], fails: Callable[[Replayed], bool], most: int = 150) -> list[int]:
     """Fewer and plainer decisions with which something still fails; looks at `most` of them."""
     best = list(numbers)
     size = len(best) // 2

@@ -83,7 +83,7 @@ def compare(joint: JointRunner, registry: Registry, strategy: Hfuse, cpu_target:
 def test_a_few_pairs_of_random_kernels(compare: Compare) -> None:
     """By Hypothesis, which begins with plain kernels and makes plainer what fails."""
 
-    @settings(max_examples=15, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=12, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def some(data: st.DataObject) -> None:
         seen = compare(Drawn(data.draw))

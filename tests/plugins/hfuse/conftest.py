@@ -125,6 +125,10 @@ class Runner:
             assert done.returncode == 0, done.stderr
         return out
 
+    def entry(self, source: Source, name: str) -> tuple[native.Entry, native.Module]:
+        module = self.runtime.load(self.build(source))
+        return module.entry(f"entry{source.entries.index(name)}"), module
+
     def run(self, program: Program, *, seed: int = 1, order: int = 0, checked: bool = True) -> Arrays | native.Fault:
         """All buffers after one run, or the first fault. `order` is the scheduler's seed, 0 for in order."""
         arrays: Arrays = {buffer.name: initial(buffer, seed).copy() for buffer in program.buffers}
@@ -134,8 +138,7 @@ class Runner:
                 continue
             assert isinstance(step, Launch)
             source = program.source(step.source)
-            module = self.runtime.load(self.build(source))
-            entry = module.entry(f"entry{source.entries.index(step.entry)}")
+            entry, module = self.entry(source, step.entry)
             launch = native.Launch(
                 grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, seed=order, checked=checked
             )

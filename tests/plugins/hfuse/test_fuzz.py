@@ -1,0 +1,110 @@
+"""Random kernels, fused in random ways, give bit for bit what they give by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fusiond.program import Program
+from fusiond.registry import Registry
+from fusiond.strategy import Target
+from fusiond_hfuse.strategy import Hfuse
+
+from .fuzzing import JointRunner, analysed, chosen, differences, generated
+from .generator import Choices, Drawn, Recorded, Replayed, Seeded, pick, reduced
+
+CHUNKS = 11
+AT_ONCE = 50
+"""Pairs and triples in each chunk."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Some kernels fused in some way, and what was wrong with that."""
+
+    text: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n\n{self.text}"
+
+
+Compare = Callable[[Choices], Seen]
+
+
+@pytest.fixture(scope="session")
+def joint(tmp_path_factory: pytest.TempPathFactory) -> JointRunner:
+    return JointRunner(tmp_path_factory.mktemp("joint"))
+
+
+@pytest.fixture
+def compare(joint: JointRunner, registry: Registry, strategy: Hfuse, cpu_target: Target, tmp_path: Path) -> Compare:
+    """Generates two or three kernels and a config, and compares what comes out."""
+
+    def problem(choices: Choices, text: list[str]) -> str:
+        kernels = generated(choices, ["x", "y", "z"][: 3 if choices.number(0, 9) == 9 else 2])
+        text += [f"{each.source}\n{each.yaml}" for each in kernels]
+        analysis = analysed(tmp_path, registry, cpu_target, kernels, pick(choices, (32, 64, 128)))
+        if analysis.rejections:
+            return f"a kernel that is right is refused: {analysis.rejections[0]}"
+        config = chosen(choices, analysis, cpu_target)
+        text.append(str(dict(config)))
+        program = strategy.emit(analysis, config, {})
+        if not isinstance(program, Program):
+            return str(program)
+        reference = strategy.unfused(analysis, config)
+        assert reference is not None
+        order = choices.number(1, 1000)
+        joint.joined(program, reference)
+        wanted = joint.run(reference)
+        if not isinstance(wanted, dict):
+            return f"the kernels by themselves: {wanted}"
+        if found := differences(reference, wanted, joint.run(reference, order=order)):
+            return f"the kernels by themselves, by another schedule: {found}"
+        for schedule in (0, order, order + 1):
+            if found := differences(reference, wanted, joint.run(program, order=schedule)):
+                return f"fused, by schedule {schedule}: {found}"
+        return ""
+
+    def compare(choices: Choices) -> Seen:
+        text: list[str] = []
+        found = problem(choices, text)
+        return Seen("\n".join(text), found)
+
+    return compare
+
+
+def test_a_few_pairs_of_random_kernels(compare: Compare) -> None:
+    """By Hypothesis, which begins with plain kernels and makes plainer what fails."""
+
+    @settings(max_examples=12, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def some(data: st.DataObject) -> None:
+        seen = compare(Drawn(data.draw))
+        hypothesis.note(str(seen))
+        assert seen.problem == ""
+
+    some()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_many_pairs_of_random_kernels(compare: Compare, chunk: int) -> None:
+    """By seeds, since no two of these are alike; what fails is then made plainer by `reduced`."""
+    texts = set()
+    for seed in range(chunk * AT_ONCE, (chunk + 1) * AT_ONCE):
+        choices = Recorded(Seeded(seed))
+        seen = compare(choices)
+        texts.add(seen.text)
+        if seen.problem:
+            kind = seen.problem.partition(":")[0]
+            plain = reduced(choices.made, lambda replay: compare(replay).problem.startswith(kind))  # noqa: B023
+            pytest.fail(f"seed {seed}: {compare(Replayed(plain))}")
+    assert len(texts) == AT_ONCE

@@ -50,6 +50,7 @@ def test_the_papers_native_utilisation_lies_between_that_of_its_kernels() -> Non
             assert low - 1.1 <= row.native_issue_slot_pct[gpu] <= high + 1.1, (name, gpu)
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize("tiny", [False, True])
 def test_every_point_of_every_sweep_is_a_job(real: Registry, pair: Pair, tiny: bool) -> None:

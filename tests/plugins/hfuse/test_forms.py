@@ -17,6 +17,8 @@ from fusiond.model import Config
 from fusiond.program import Bytes, Program, problems
 from fusiond_hfuse import verify
 
+pytestmark = pytest.mark.slow  # about fifty builds
+
 YAML = """\
 kernel: k
 source: k.cu

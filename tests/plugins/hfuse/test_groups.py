@@ -14,6 +14,8 @@ from fusiond.program import FillStep, Launch, Program, problems
 from fusiond.strategy import Target
 from fusiond_hfuse import pairing, partition, space
 
+pytestmark = pytest.mark.slow  # many builds
+
 THREE = ("hist", "maxpool", "hist")
 SIZES = {"a.n": 3_500, "b.n": 6_600, "b.bins": 33, "maxpool.channels": 1, "maxpool.height": 150, "maxpool.width": 110}
 FOUR_SIZES = {**SIZES, "tiles.n": 2_000}

@@ -218,7 +218,7 @@ provider = FakeProvider()
 supervisor = Supervisor(provider, provider.devices()[0])
 supervisor.call(protocol.Sample(candidate=sys.argv[1], baseline=None, plan=Sampling(purpose=Purpose.SEARCH)), 30)
 print(supervisor._child.pid, flush=True)
-supervisor.call(protocol.Reference(bundle=sys.argv[2], seed=0, outputs="unused"), 3000)
+supervisor.call(protocol.Reference(bundle=sys.argv[2], seed=0, outputs=sys.argv[2] + ".unused"), 3000)
 """
 
 

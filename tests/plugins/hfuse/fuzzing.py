@@ -65,8 +65,8 @@ def chosen(choices: Choices, analysis: Analysis, target: Target) -> Config:
 class JointRunner(Runner):
     """Compiles all sources of several Programs at once, each in a namespace: a small one is mostly its start."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, library: Path) -> None:
+        super().__init__(folder, library)
         self._exported: dict[tuple[str, str], str] = {}
 
     def joined(self, *programs: Program) -> None:

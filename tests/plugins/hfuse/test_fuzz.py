@@ -39,8 +39,8 @@ Compare = Callable[[Choices], Seen]
 
 
 @pytest.fixture(scope="session")
-def joint(tmp_path_factory: pytest.TempPathFactory) -> JointRunner:
-    return JointRunner(tmp_path_factory.mktemp("joint"))
+def joint(tmp_path_factory: pytest.TempPathFactory, scheduler_library: Path) -> JointRunner:
+    return JointRunner(tmp_path_factory.mktemp("joint"), scheduler_library)
 
 
 @pytest.fixture

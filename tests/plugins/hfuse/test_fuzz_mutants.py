@@ -144,8 +144,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory, registry: Registry, cpu_targ
 
 
 @pytest.fixture(scope="module")
-def joint(tmp_path_factory: pytest.TempPathFactory) -> JointRunner:
-    return JointRunner(tmp_path_factory.mktemp("joint"))
+def joint(tmp_path_factory: pytest.TempPathFactory, scheduler_library: Path) -> JointRunner:
+    return JointRunner(tmp_path_factory.mktemp("joint"), scheduler_library)
 
 
 def given_blocks(analysis: Analysis, kind: str, target: Target) -> Config | None:

@@ -78,6 +78,9 @@ def _point(
     role = f"baseline:{baseline.name}"
     trials = context.store.trials(context.row.id, role)
     trial = next((each for each in trials if each.config == config), None)
+    if trial is None:  # another way may be the same program on this device (a graph is streams on the processor)
+        every = context.store.trials(context.row.id, None)
+        trial = next((each for each in every if each.role != "candidate" and each.program_key == program.key), None)
     if trial is None:
         against = None if given is None else given.program
         result = _measure(context, program, against, references, incumbent)

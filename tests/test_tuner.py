@@ -13,11 +13,14 @@ from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.events import Event, Events
-from fusiond.model import DeviceInfo, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
+from fusiond.model import Config, DeviceInfo, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
+from fusiond.program import Program, Source
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import InProcess
+from fusiond.tuning.baselines import ranked
+from fusiond.tuning.context import Unfused
 
 
 @pytest.fixture
@@ -248,6 +251,16 @@ def test_a_wrong_unfused_program_fails_the_job(store: Store, fakes: Registry) ->
     assert state is JobState.FAILED
     assert isinstance(seen[-1], say.JobEnded)
     assert "the unfused program does not work: illegal address" in (seen[-1].problem or "")
+
+
+def test_unfused_ways_are_ranked_and_each_program_stands_once() -> None:
+    def way(name: str, program: str, ratio: float) -> Unfused:
+        plan = Program(name=name, buffers=(), sources=(Source(name=program, text="", entries=()),), steps=())
+        return Unfused(name=name, program=plan, config=Config(()), time_us=1.0, ratio=ratio)
+
+    found = [way("sequential", "x", 1.0), way("graph", "y", 1.3), way("streams", "z", 1.2), way("graph too", "y", 1.1)]
+    assert [each.name for each in ranked(found)] == ["graph", "streams", "sequential"]
+    assert [each.name for each in ranked([way("streams", "x", 1.2), way("graph", "x", 1.2)])] == ["streams"]
 
 
 # --- the finals ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from fusiond import events as say
@@ -43,11 +44,18 @@ def fastest_unfused(context: Context, references: References) -> list[Unfused]:
         if baseline.like is None:
             fastest = _one_pass(context, baseline, fastest, references, given)
         best[baseline.name] = fastest
-    ranked = sorted(best.values(), key=lambda each: -each.ratio)
-    distinct = list({each.program.key: each for each in reversed(ranked)}.values())[::-1]
-    for each in distinct[: 1 + CONTENDERS]:
+    foremost = ranked(best.values())[: 1 + CONTENDERS]
+    for each in foremost:
         context.store.save_program(each.program)
-    return distinct[: 1 + CONTENDERS]
+    return foremost
+
+
+def ranked(found: Iterable[Unfused]) -> list[Unfused]:
+    """Fastest first, each program once (under the name of the first way that came to it)."""
+    distinct: dict[str, Unfused] = {}
+    for each in sorted(found, key=lambda each: -each.ratio):
+        distinct.setdefault(each.program.key, each)
+    return list(distinct.values())
 
 
 def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: References, given: Unfused) -> Unfused:

@@ -38,6 +38,7 @@ DTYPES: Mapping[str, tuple[str, int]] = {
     "int16": ("short", 2),
     "uint16": ("unsigned short", 2),
     "float16": ("__half", 2),
+    "bfloat16": ("__nv_bfloat16", 2),
     "int32": ("int", 4),
     "uint32": ("unsigned int", 4),
     "float32": ("float", 4),
@@ -45,7 +46,7 @@ DTYPES: Mapping[str, tuple[str, int]] = {
     "uint64": ("unsigned long long", 8),
     "float64": ("double", 8),
 }
-"""The element types that a Program knows, by NumPy's names."""
+"""The element types that a Program knows, by NumPy's names (NumPy itself has no bfloat16: its bits, as uint16)."""
 
 
 class Role(enum.StrEnum):
@@ -195,6 +196,9 @@ class Launch:
     block: Dim3
     shared_bytes: int = 0
     """Dynamic shared memory."""
+    cooperative: bool = False
+    """All blocks are resident at once, so the kernel may wait for the whole grid (`cooperative_groups::this_grid()`). A
+    grid that does not fit is refused at launch."""
     arguments: tuple[Argument, ...]
     stream: int = 0
     after: tuple[str, ...] = ()
@@ -209,6 +213,18 @@ class Copy:
     name: str
     source: tuple[str, ...]
     target: tuple[str, ...]
+    stream: int = 0
+    after: tuple[str, ...] = ()
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyBatch:
+    """Several messages handed to the driver in one call (cuMemcpyBatchAsync), in no order among themselves. `copies`
+    are (source, target) buffers; they need not neighbour each other. All go one way: to the device, or from it."""
+
+    name: str
+    copies: tuple[tuple[str, str], ...]
     stream: int = 0
     after: tuple[str, ...] = ()
     counted: bool = True
@@ -245,6 +261,8 @@ class Alloc:
 
     name: str
     arena: str
+    pooled: bool = False
+    """From the driver's stream-ordered pool (cudaMallocAsync): device memory only."""
     stream: int = 0
     after: tuple[str, ...] = ()
     counted: bool = True
@@ -259,8 +277,10 @@ class Free:
     counted: bool = True
 
 
-Step: TypeAlias = Launch | Copy | FillStep | HostCall | Alloc | Free
-_STEPS: Mapping[str, type[Any]] = {each.__name__: each for each in (Launch, Copy, FillStep, HostCall, Alloc, Free)}
+Step: TypeAlias = Launch | Copy | CopyBatch | FillStep | HostCall | Alloc | Free
+_STEPS: Mapping[str, type[Any]] = {
+    each.__name__: each for each in (Launch, Copy, CopyBatch, FillStep, HostCall, Alloc, Free)
+}
 _ARGUMENTS: Mapping[str, type[Any]] = {each.__name__: each for each in (Pointer, Scalar, Bytes)}
 
 
@@ -403,8 +423,16 @@ def _step_problems(step: Step, buffers: Mapping[str, Buffer], sources: Mapping[s
                       for a, b in pairs if {buffers[a].dtype, buffers[b].dtype} <= DTYPES.keys()
                       and buffers[a].size_bytes != buffers[b].size_bytes]  # fmt: skip
             found += _run_problems(step, buffers)
+    if isinstance(step, CopyBatch):
+        found += _batch_problems(step, buffers)
     if isinstance(step, FillStep) and step.buffer not in buffers:
         found.append(f"step {step.name!r} names the unknown buffer {step.buffer!r}")
+    if (
+        isinstance(step, Alloc)
+        and step.pooled
+        and any(step.arena in (each.arena, each.name) and each.memory is not Memory.DEVICE for each in buffers.values())
+    ):
+        found.append(f"step {step.name!r} takes {step.arena!r} from the device's pool, and it is host memory")
     if isinstance(step, Alloc | Free):
         known = {each.arena or each.name for each in buffers.values() if each.symbol is None}
         if step.arena not in known:
@@ -421,6 +449,19 @@ def _fits(scalar: Scalar) -> bool:
     signed = scalar.dtype.startswith("int")
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
     return isinstance(scalar.value, int) and low <= scalar.value < high
+
+
+def _batch_problems(step: CopyBatch, buffers: Mapping[str, Buffer]) -> list[str]:
+    unknown = [name for pair in step.copies for name in pair if name not in buffers]
+    if unknown:
+        return [f"step {step.name!r} names the unknown buffer {name!r}" for name in unknown]
+    found = [f"step {step.name!r} copies {a!r} to {b!r}, which has another size"
+             for a, b in step.copies if {buffers[a].dtype, buffers[b].dtype} <= DTYPES.keys()
+             and buffers[a].size_bytes != buffers[b].size_bytes]  # fmt: skip
+    ways = {(buffers[a].memory is Memory.DEVICE, buffers[b].memory is Memory.DEVICE) for a, b in step.copies}
+    if len(ways) > 1 or not ways or not ways <= {(True, False), (False, True)}:
+        found.append(f"step {step.name!r} is a batch that does not go one way between host and device")
+    return found
 
 
 def _run_problems(step: Copy, buffers: Mapping[str, Buffer]) -> list[str]:
@@ -514,6 +555,8 @@ def _source(entry: Mapping[str, Any]) -> Source:
 def _step(entry: Mapping[str, Any]) -> Step:
     values = _tuples(entry)
     kind = _STEPS[values.pop("is")]
+    if kind is CopyBatch:
+        values["copies"] = tuple((source, target) for source, target in entry["copies"])
     if "arguments" in values:
         values["arguments"] = tuple(_argument(each) for each in entry["arguments"])
     step: Step = kind(**values)

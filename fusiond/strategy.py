@@ -120,8 +120,8 @@ class Strategy(Protocol):
         ...
 
     def describe(self, analysis: Analysis) -> str:
-        """The analysis for people: a drawing, a time line, a table, as plain text that `plan` shows below its report.
-        Empty when the report says it all."""
+        """The analysis for people: a drawing, a time line, a table, as plain text that `plan` shows in place
+        of the report (which --json has). Empty when the report is short enough to be read itself."""
         ...
 
     def parts(self, analysis: Analysis) -> tuple[Job, ...]:

@@ -51,9 +51,11 @@ def _print(document: Mapping[str, Any], description: str) -> None:
     sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
     print(f"{workload['name']} [{document['strategy']}]" + (f" at {sizes}" if sizes else ""))
     print(f"parts: {document['parts']}, probes missing: {document['probes_missing']}, points: {space['points']}")
-    render.table("analysis", ("what", "value"), [(name, _short(value)) for name, value in document["analysis"].items()])
-    if description:
-        print(description.rstrip() + "\n")
+    if description:  # the strategy's own words; the figures are in --json
+        print("\n" + description.rstrip() + "\n")
+    else:
+        rows = [(name, _short(value)) for name, value in document["analysis"].items()]
+        render.table("analysis", ("what", "value"), rows)
     parameters = [(name, ", ".join(map(str, values))) for name, values in space["parameters"].items()]
     render.table("space", ("parameter", "values"), parameters)
     for text in space["restrictions"]:

@@ -27,7 +27,7 @@ from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Rejection
-from fusiond_hfuse import barriers, groups, recheck, shadows, uniform
+from fusiond_hfuse import barriers, groups, overloads, recheck, shadows, uniform
 from fusiond_hfuse.graph import Edit, Field, Parameter, Parsed, Unit, Variable
 from fusiond_hfuse.includes import without_comments
 from fusiond_hfuse.recheck import HERE, MAIN, STUB_FILE
@@ -119,6 +119,7 @@ def _merged(found: list[Parsed], name: str) -> Parsed:
         launch_bound=min(bounds, default=None),
         counted=any(each.counted for each in found),
         drains=any(each.drains for each in found),
+        overloads=tuple(sorted({name for each in found for name in each.overloads})),
     )
 
 
@@ -219,6 +220,7 @@ class _Reader:
             counted=self.counted,
             drains=parting is not None,
             variables=tuple(self.variables[each] for each in sorted(self.wanted)),
+            overloads=overloads.declared({each.spelling for each in (body, *self.functions) if _free(each)}, self.code),
             rejections=tuple(dict.fromkeys(self.rejections)),
         )
 
@@ -770,6 +772,12 @@ def _host_only(function: cindex.Cursor) -> bool:
     return not any(
         child.kind in (CursorKind.CUDADEVICE_ATTR, CursorKind.CUDAGLOBAL_ATTR) for child in function.get_children()
     )
+
+
+def _free(function: cindex.Cursor) -> bool:
+    """Whether a function is no method."""
+    parent = function.semantic_parent
+    return parent is None or parent.kind not in _RECORDS
 
 
 def _parameters(cursor: cindex.Cursor) -> list[cindex.Cursor]:

@@ -61,6 +61,8 @@ REFUSED = {
         "    pool[0] = 1;\nend:\n    out[0] = 1;\n}\n"),
     "counting barrier that some leave": ("return_before_barrier", 4, HEAD
         + "    int i = threadIdx.x;\n    if (i > n) return;\n    out[i] = __syncthreads_count(n);\n}\n"),
+    "a function of CUDA's own": ("name", 1, "__host__ __device__ int max(int a, int b) { return a > b ? a : b; }\n" + HEAD
+        + "    out[0] = max(n, 3);\n}\n"),
     "global name": ("leak", 3, HEAD + "    out[0] = ::threadIdx.x;\n}\n"),
     "barrier in assembly": ("assembly", 3, HEAD + '    asm volatile("bar.sync 0;" ::: "memory");\n}\n'),
     "thread index in assembly": ("assembly", 4, HEAD + '    unsigned t;\n    asm("mov.u32 %0, "\n'
@@ -99,6 +101,13 @@ def test_a_construct_is_refused_by_rule_and_line(analyse, strategy, kernel_file,
     refused = strategy.emit(analysis, Config.of({}), {})
     assert isinstance(refused, Rejection)
     assert isinstance(strategy.baselines(analysis)[0].emit(Config.of({"threads.a": 512, "threads.b": 64})), Program)
+
+
+@pytest.mark.parametrize("text", ["__device__ int max(int a, int b) { return a; }", "__device__ float fmaxf(float, float);"])
+def test_a_function_of_cudas_own_parameters_is_one_line(analyse, kernel_file, text):
+    with pytest.raises(RequestError, match="k.cu:1: (max|fmaxf): a function of CUDA's own name") as caught:
+        analyse(kernel_file("k", text + "\n" + HEAD + "}\n", YAML), "hist")
+    assert "\n" not in str(caught.value)
 
 
 ACCEPTED = {

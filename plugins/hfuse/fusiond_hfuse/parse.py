@@ -27,7 +27,7 @@ from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Rejection
-from fusiond_hfuse import barriers, groups, overloads, recheck, shadows, uniform
+from fusiond_hfuse import barriers, flow, groups, overloads, recheck, shadows, uniform
 from fusiond_hfuse.graph import Edit, Field, Parameter, Parsed, Unit, Variable
 from fusiond_hfuse.includes import without_comments
 from fusiond_hfuse.recheck import HERE, MAIN, STUB_FILE
@@ -299,9 +299,10 @@ class _Reader:
 
     def _parting(self, body: cindex.Cursor, meeting: frozenset[str]) -> cindex.Cursor | None:
         """Where threads may part before a barrier, in the kernel or in a function that waits."""
+        callees = flow.Callees(self.functions, self.data)
         for function in (body, *self.functions):
-            if function.is_definition() and (statement := _body_of(function)) is not None:
-                found = uniform.diverges(statement, meeting, self.seeing, function is body, self.data)
+            if function.is_definition() and flow.body_of(function) is not None:
+                found = uniform.diverges(function, meeting, callees, is_kernel=function is body)
                 if found is not None:
                     return found
         return None
@@ -526,7 +527,7 @@ class _Reader:
         for offset, name in dict.fromkeys(self._mentions(function)):
             if name in self.seeing and offset >= 0:
                 self._called(function, offset, name)
-        statement = _body_of(function)
+        statement = flow.body_of(function)
         if globals_ and function.is_definition() and statement is not None:
             self.dynamic = True
             behind = statement.extent.start.offset + 1
@@ -782,10 +783,6 @@ def _free(function: cindex.Cursor) -> bool:
 
 def _parameters(cursor: cindex.Cursor) -> list[cindex.Cursor]:
     return [child for child in cursor.get_children() if child.kind is CursorKind.PARM_DECL]
-
-
-def _body_of(cursor: cindex.Cursor) -> cindex.Cursor | None:
-    return next((child for child in cursor.get_children() if child.kind is CursorKind.COMPOUND_STMT), None)
 
 
 def _kernels(cursors: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, cindex.Cursor]]:

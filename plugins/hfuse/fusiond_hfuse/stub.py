@@ -47,7 +47,20 @@ def _functions() -> str:
     one = (
         *("sqrt", "rsqrt", "exp", "exp2", "exp10", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan"),
         *("sinh", "cosh", "tanh", "fabs", "floor", "ceil", "round", "trunc", "rint", "erf", "erfc", "cbrt", "expm1"),
-        *("log1p", "asinh", "acosh", "atanh", "sinpi", "cospi", "rcbrt", "erfinv", "erfcinv", "erfcx", "normcdf", "logb"),
+        *(
+            "log1p",
+            "asinh",
+            "acosh",
+            "atanh",
+            "sinpi",
+            "cospi",
+            "rcbrt",
+            "erfinv",
+            "erfcinv",
+            "erfcx",
+            "normcdf",
+            "logb",
+        ),
         *("normcdfinv", "lgamma", "tgamma", "nearbyint", "j0", "j1", "y0", "y1", "cyl_bessel_i0", "cyl_bessel_i1"),
     )
     two = ["pow", "fmod", "atan2", "fmin", "fmax", "fdim", "hypot", "rhypot", "copysign", "remainder", "nextafter"]

@@ -6,8 +6,8 @@ hold nothing else, written where all threads come. *Tainted* is what is made of 
 and atomics, directly, through a variable or through a function. Between them lies what memory holds.
 
 A variable is followed from its declaration on: what stands round both its declaration and a write of it (a loop in
-whose body it lives) decides who gets there, but not in what those differ. A `break` or `continue` that only some threads take makes
-what the loop writes differ, and so does a `goto`.
+whose body it lives) decides who gets there, but not in what those differ. A `break` or `continue` that only some
+threads take makes what the loop writes differ, and so does a `goto`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Callees:
     def _answer(self, question: str, function: cindex.Cursor) -> bool:
         flow = Flow(function, self, parameters_agree=True, tainted_parameters=question == "through")
         if question == "looks" or function.kind is CursorKind.CONSTRUCTOR:
-            return question in ("looks", "own") and flow.looks() or question == "through"
+            return question == "through" or (question != "pure" and flow.looks())
         returns = [(cursor, inside) for cursor, inside in flow.nodes if cursor.kind is CursorKind.RETURN_STMT]
         proven = question == "pure"
         agree = all(
@@ -106,7 +106,7 @@ class Callees:
 
 
 class Flow:
-    """One function's variables. `parameters_agree`: its parameters hold the same for all threads, as a `kernel`'s do."""
+    """One function's variables. `parameters_agree`: all threads have the same in its parameters, as in a `kernel`'s."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Flow:
         if loop.hash not in self._within:
             outer = [at for at, each in enumerate(inside) if each.kind in LOOPS]
             around = inside[: outer[-1] + 1 if outer else 0]
-            fresh = {name for name, path in self.declared.items() if path[: len(around)] == around}
+            fresh = frozenset(name for name, path in self.declared.items() if path[: len(around)] == around)
             flow = copy.copy(self)
             flow.unproven = set()
             flow._spread(flow.unproven, proven=True, loop=loop, fresh=fresh)
@@ -177,7 +177,12 @@ class Flow:
     # --- what variables hold ---
 
     def _spread(
-        self, varying: set[int], *, proven: bool, loop: cindex.Cursor | None = None, fresh: set[int] = frozenset()
+        self,
+        varying: set[int],
+        *,
+        proven: bool,
+        loop: cindex.Cursor | None = None,
+        fresh: frozenset[int] = frozenset(),
     ) -> None:
         """Collect the variables that may differ between threads, until there are no more."""
         before = -1
@@ -250,6 +255,10 @@ class Flow:
                     yield target, None, False
             elif values:
                 yield cursor, values[-1], False
+        elif cursor.kind is CursorKind.CALL_EXPR and self._copies(cursor):
+            to, value = cursor.get_arguments()
+            if (target := variable(to, elements=True)) is not None:
+                yield target, value, False
         elif cursor.kind is CursorKind.CALL_EXPR:
             yield from ((each, cursor, True) for each in self._handed_over(cursor, children))
         elif cursor.kind in _WRITES and children:
@@ -264,6 +273,10 @@ class Flow:
                     yield target, cursor, False
             elif self._assigns(cursor, children):
                 yield target, cursor if variable(children[0]) is None else children[-1], False
+
+    def _copies(self, call: cindex.Cursor) -> bool:
+        """Whether a call is an assignment that the compiler made for a struct."""
+        return call.spelling == "operator=" and "operator=" not in self.callees and len(list(call.get_arguments())) == 2
 
     def _sign(self, cursor: cindex.Cursor, operand: cindex.Cursor) -> str:
         """What a unary operator does: `&`, `*`, `++` (or what may be that), or nothing of these. Macros hide the text,
@@ -292,6 +305,8 @@ class Flow:
         """The variables that a function can write to since it is handed a reference."""
         function = call.referenced
         arguments = [each for each in call.get_arguments() if each is not None]
+        if function is not None and function.kind is CursorKind.CONSTRUCTOR and function.spelling not in self.callees:
+            return  # the compiler's own
         if function is not None and function.kind in shadows.FUNCTIONS:
             kinds = _kinds(function) or list(function.type.argument_types())
             if function.kind is CursorKind.CXX_METHOD and not function.is_static_method():
@@ -327,13 +342,13 @@ class Flow:
     # --- constructs ---
 
     def _together(self, outer: cindex.Cursor, inner: cindex.Cursor, proven: bool) -> bool:
-        """Whether all threads agree on how they pass a construct, on the way to what stands in `inner`, a part of it."""
+        """Whether all threads agree on how they pass a construct on the way to `inner`, a part of it."""
         if outer.kind is CursorKind.LAMBDA_EXPR:
             return not proven  # who calls it when is not followed
         if outer.kind is CursorKind.BINARY_OPERATOR:
             children = list(outer.get_children())
             short = len(children) == 2 and re.match(rb"\s*\)*\s*(&&|\|\|)", self._between(children)) is not None
-            return not short or inner == children[0] or self.agrees(children[0], proven=proven)
+            return not short or bool(inner == children[0]) or self.agrees(children[0], proven=proven)
         if outer.kind not in (*_BRANCHES, *LOOPS):
             return True
         children = list(outer.get_children())
@@ -352,7 +367,7 @@ class Flow:
     def _source_of_taint(self, each: cindex.Cursor) -> bool:
         """Whether a cursor itself, no variable considered, is what differs between threads."""
         if each.kind is CursorKind.DECL_REF_EXPR:
-            return each.spelling == "threadIdx"
+            return bool(each.spelling == "threadIdx")
         if each.kind is CursorKind.ASM_STMT:
             return True
         if each.kind is not CursorKind.CALL_EXPR:

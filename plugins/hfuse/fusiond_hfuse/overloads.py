@@ -1,4 +1,4 @@
-"""CUDA's own functions that a kernel's file may overload: `atomicMax(float*, float)`, `max` of three, `fminf(float4, ...)`.
+"""CUDA's own functions that a kernel's file may overload: `atomicMax(float*, float)`, `max` of three, `fminf(float4)`.
 
     __device__ float atomicMax(float* p, float v) { ... atomicCAS(...) ... }      of the user's, beside CUDA's
 
@@ -42,7 +42,7 @@ def _names() -> Iterator[str]:
     for name in _REAL.split():
         yield from (name, f"{name}f")
     yield from _OTHERS.split()
-    for name in "Add Sub Exch Min Max Inc Dec And Or Xor CAS".split():
+    for name in ("Add", "Sub", "Exch", "Min", "Max", "Inc", "Dec", "And", "Or", "Xor", "CAS"):
         yield from (f"atomic{name}{scope}" for scope in ("", "_block", "_system"))
     yield from (f"make_{vector}" for vector in VECTOR_OF)
 
@@ -53,7 +53,7 @@ _USED = re.compile(r"\busing\s+(?:\w+\s*)?(?:::\s*\w+\s*)*::\s*(\w+)\s*;")
 
 
 def declared(names: set[str], code: str) -> tuple[str, ...]:
-    """The names of CUDA's functions among those that a text declares: as `names` of functions, or by `using ops::max;`."""
+    """The names of CUDA's functions among those that a text declares: in `names`, or by `using ops::max;`."""
     return tuple(sorted(NAMES & (names | set(_USED.findall(code)))))
 
 

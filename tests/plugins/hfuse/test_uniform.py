@@ -15,7 +15,7 @@ from fusiond_hfuse.parse import parse_unit
 
 HEAD = (
     "__global__ void k(int* out, const int* __restrict__ in, int n)\n"
-    "{\n    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n    const int* plain = in;\n"
+    "{\n    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n    const int* plain = in;\n    (void)plain;\n"
 )
 SHARED = "    __shared__ int s[128];\n    s[threadIdx.x] = i;\n    __syncthreads();\n"
 END = "    const int w = __shfl_xor_sync(~0u, i, 1);\n    if (i < n) out[i] = w + s[0];\n}\n"
@@ -27,7 +27,7 @@ TOGETHER = {
     "continue in memory loop, while": HEAD + SHARED + "    int j = 0; while (j < plain[0] % 7) { ++j; if (j == n) continue; s[threadIdx.x]++; __syncthreads(); }\n" + END,
     "const in memory loop": HEAD + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { const int last = n - 1; if (last == j) break; __syncthreads(); }\n" + END,
     "restrict read": HEAD + "    if (in[blockIdx.x] < 0) return;\n    if (__ldg(&in[blockIdx.x + 1]) < 0) return;\n" + SHARED + END,
-    "block sum result": "__device__ int total(int v) { __shared__ int t[32]; if (threadIdx.x % 32 == 0) t[threadIdx.x / 32] = __shfl_sync(~0u, v, 0); __syncthreads(); return t[0]; }\n" + HEAD + SHARED + "    int left = total(i); while (left > 0) { s[threadIdx.x]++; __syncthreads(); left = total(left - 4000) - 9000; }\n" + END,
+    "block sum result": "__device__ int total(int v) { __shared__ int t[32]; v = __shfl_sync(~0u, v, 0); if (threadIdx.x % 32 == 0) t[threadIdx.x / 32] = v; __syncthreads(); return t[0]; }\n" + HEAD + SHARED + "    int left = total(i); while (left > 0) { s[threadIdx.x]++; __syncthreads(); left = total(left - 4000) - 9000; }\n" + END,
     "assign in if": HEAD + "    int m = n; if (n > 3) m = 4; else m = 5;\n    if (m == 9) return;\n" + SHARED + END,
     "own loop var": HEAD + SHARED + "    for (int j = threadIdx.x; j < n; j += blockDim.x) { int q = 0; if (in[j]) continue; q = 3; s[threadIdx.x] += q; }\n    __syncthreads();\n" + END,
     "structs": "struct P { int a, b; };\n__device__ P twice(P p) { P q = p; q.a *= 2; return q; }\n" + HEAD + "    P p = {n, 3}; p = twice(p);\n    if (p.a < 0) return;\n" + SHARED + END,

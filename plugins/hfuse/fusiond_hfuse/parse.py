@@ -539,7 +539,7 @@ class _Reader:
         here = self.code[offset : offset + len(name)] == name
         if here and any(each.location.offset == offset for each in self.functions):
             return  # a declaration
-        if self._pass(offset, name) or (not here and self._named_in_macro(name)):
+        if self._pass(offset, name) or (not here and (self._named_in_macro(name) or self._handed_to_macro(offset, name))):
             return
         line = self.code.count("\n", 0, offset) + 1
         what = "its address is taken" if here else "a macro names it"
@@ -547,6 +547,14 @@ class _Reader:
 
     def _named_in_macro(self, name: str) -> bool:
         return any(re.search(rf"\b{name}\s*[(<]", self.code[start:end]) for start, end in self.macros)
+
+    def _handed_to_macro(self, offset: int, name: str) -> bool:
+        """Whether it is named in the arguments of the macro that is used here: that place is looked at by itself."""
+        opening = re.compile(r"\w+\s*\(").match(self.code, offset)
+        if opening is None:
+            return False
+        arguments = self.code[opening.end() : self._behind(opening.end()) - 1]
+        return re.search(rf"\b{re.escape(name)}\b", arguments) is not None
 
     def _lambda(self, cursor: cindex.Cursor) -> None:
         """A lambda that captures by name gets the shadows that it uses; one with `=` or `&` has them anyway."""

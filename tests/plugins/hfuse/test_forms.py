@@ -89,6 +89,12 @@ FORMS = {
         "    auto f = [=](int at) { return pool[at]; };\n    int v = f(127 - threadIdx.x);\n" + STORE,
     "calls in macros": "__device__ int lane() { return threadIdx.x % 32; }\n__device__ int add(int a) { return lane() + a; }\n"
         "#define LANE lane()\n#define ADD(x) add((x) + LANE)\n" + K + "    int v = ADD(i) + LANE;\n" + STORE,
+    "calls in a macro's arguments": "#include <assert.h>\n__device__ int lane() { return threadIdx.x % 32; }\n__device__ int add(int a) { return lane() + a; }\n"
+        "template <class T> __device__ T mine(T v) { return v + threadIdx.x; }\nstruct S { __device__ int at(int q) { __syncthreads(); return threadIdx.x + q; } };\n"
+        "#define TWICE(x) (2 * (x))\n#define MIX(x) (lane() + TWICE(x))\n#define CHECK(call) do { int e = (call); assert(e >= 0); } while (0)\n"
+        "#define LOOP(n, body) for (int j = 0; j < n; ++j) { body; }\n" + K
+        + "    S s;\n    CHECK(add(3));\n    assert(lane() < 32);\n    int v = MIX(TWICE(add(lane() + 1))) + TWICE(mine<int>(3)) + TWICE(mine(4)) + TWICE(s.at(3));\n"
+        "    LOOP(3, v += add(j))\n" + STORE,
     "a helper with its own shared array, in a header": '#include "reverse.cuh"\n' + K + "    int v = reverse(i) + reverse<long>(2);\n" + STORE,
     "overloads, SFINAE, if constexpr, structured bindings": "#include <type_traits>\nnamespace u {\n"
         "template <class T, std::enable_if_t<std::is_integral_v<T>, int> = 0> __device__ int kind(T) { return threadIdx.x; }\n"

@@ -77,6 +77,10 @@ REFUSED = {
         + "    out[0] = S() + S();\n}\n"),
     "address of a helper": ("helper", 4, "__device__ int f() { return threadIdx.x; }\n" + HEAD
         + "    int (*p)() = f;\n    out[0] = p();\n}\n"),
+    "a helper handed to a macro by its name": ("helper", 5, "__device__ int lane() { return threadIdx.x; }\n"
+        "#define CALL(f) f()\n" + HEAD + "    out[0] = CALL(lane);\n}\n"),
+    "a helper whose name a macro puts together": ("helper", 5, "__device__ int lane() { return threadIdx.x; }\n"
+        "#define CALL(a, b) a##b()\n" + HEAD + "    out[0] = CALL(la, ne);\n}\n"),
     "shared array in a macro": ("extern_shared", 4, "#define POOL(T, name) extern __shared__ T name[];\n" + HEAD
         + "    POOL(int, pool)\n    out[0] = pool[0];\n}\n"),
     "over-aligned shared array": ("alignment", 3, HEAD + "    extern __shared__ __align__(256) int pool[];\n"

@@ -539,7 +539,9 @@ class _Reader:
         here = self.code[offset : offset + len(name)] == name
         if here and any(each.location.offset == offset for each in self.functions):
             return  # a declaration
-        if self._pass(offset, name) or (not here and (self._named_in_macro(name) or self._handed_to_macro(offset, name))):
+        if self._pass(offset, name) or (
+            not here and (self._named_in_macro(name) or self._handed_to_macro(offset, name))
+        ):
             return
         line = self.code.count("\n", 0, offset) + 1
         what = "its address is taken" if here else "a macro names it"

@@ -201,7 +201,7 @@ def test_the_papers_cap_needs_a_compiler(analyse, strategy):
     refused = strategy.emit(analysis, Config.of(config), {})
     assert isinstance(refused, Rejection)
     assert refused.rule == "no_compiler_facts"
-    assert strategy.resolved(analysis, Config.of(config))["cap"] == "paper"
+    assert strategy.resolved(analysis, Config.of(config), {})["cap"] == "paper"
 
 
 def test_a_kernel_that_does_not_build(analyse):
@@ -227,6 +227,8 @@ def test_a_kernel_that_does_not_build(analyse):
         ("pair: [hist, maxpool]\nsizes: {hist.n: 4000000000}", "n: 4000000000 does not fit int32"),
         ("pair: [hist, maxpool]\nsizes: {hist.bins: 4000000}", "shared: 16000000 bytes of shared memory"),
         ("pair: [hist, maxpool]\nsizes: {maxpool.height: 1, maxpool.pad: 1}", "has 0 elements"),
+        ("pair: [hist, maxpool]\nsizes: {maxpool.height: 3, maxpool.width: 3, maxpool.window: 40, maxpool.stride: 1}",
+         "has 0 elements"),
         ("pair: [hist, maxpool]\nsizes: {maxpool.batch: 4000000}", "bytes at the sizes"),
         ("pair: [hist, maxpool]\nkernels: [hist, maxpool]", "'pair' and 'kernels' say the same"),
     ],

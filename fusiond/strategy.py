@@ -144,7 +144,7 @@ class Strategy(Protocol):
 
     def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection: ...
 
-    def resolved(self, analysis: Analysis, config: Config) -> Config:
+    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """The config with its labels replaced by what they come to (`cap=paper` -> `cap=40`), for people."""
         ...
 
@@ -181,7 +181,7 @@ class StrategyBase:
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
         return ()
 
-    def resolved(self, analysis: Analysis, config: Config) -> Config:
+    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         return config
 
     def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:

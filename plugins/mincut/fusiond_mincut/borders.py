@@ -57,7 +57,13 @@ def stays_near(mode: str, reach: tuple[int, int], halo: tuple[int, int], length:
 
 def inside(i: str, n: str) -> str:
     """The C++ condition that position `i` is a pixel of a line of `n`: negative positions are huge as unsigned."""
-    return f"(unsigned)({i}) < (unsigned){n}"
+    return f"{_unsigned(i)} < {_unsigned(n)}"
+
+
+def _unsigned(text: str) -> str:
+    if text.isdigit():
+        return f"{text}u"
+    return f"(unsigned){text}" if text.isidentifier() else f"(unsigned)({text})"
 
 
 FUNCTIONS = {

@@ -14,9 +14,14 @@ from scipy import ndimage
 
 from fusiond_mincut import borders
 
-PAD = {"clamp": "edge", "mirror": "reflect", "repeat": "wrap"}
-SCIPY = {"clamp": "nearest", "mirror": "mirror", "repeat": "wrap", "constant": "constant"}
-OPENCV = {"clamp": cv2.BORDER_REPLICATE, "mirror": cv2.BORDER_REFLECT_101, "repeat": cv2.BORDER_WRAP}
+PAD = {"clamp": "edge", "mirror": "reflect", "reflect": "symmetric", "repeat": "wrap"}
+SCIPY = {"clamp": "nearest", "mirror": "mirror", "reflect": "reflect", "repeat": "grid-wrap", "constant": "constant"}
+OPENCV = {
+    "clamp": cv2.BORDER_REPLICATE,
+    "mirror": cv2.BORDER_REFLECT_101,
+    "reflect": cv2.BORDER_REFLECT,
+    "repeat": cv2.BORDER_WRAP,
+}
 
 
 @pytest.mark.parametrize("mode", borders.MAPPED)
@@ -45,8 +50,8 @@ def test_an_index_is_what_opencv_interpolates(mode):
 
 
 def test_an_unknown_mode_is_an_error():
-    with pytest.raises(ValueError, match="'reflect' is no border mode"):
-        borders.index("reflect", -1, 4)
+    with pytest.raises(ValueError, match="'wrap' is no border mode"):
+        borders.index("wrap", -1, 4)
 
 
 def test_the_device_functions_are_the_same_maps(tmp_path, gxx_here):

@@ -1,0 +1,144 @@
+"""Runs Programs of the emitter on the cpu device's runtime, in this process; shared by the tests of the kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond import documents
+from fusiond.build import gxx
+from fusiond.build.cache import BuildCache
+from fusiond.devices.cpu import native
+from fusiond.fills import initial
+from fusiond.model import Rejection
+from fusiond.program import Launch, Pointer, Program, Source
+from fusiond_mincut import blocks, emit, reading
+from fusiond_mincut.blocks import Partition
+from fusiond_mincut.graph import Pipeline
+
+from . import oracle
+
+Arrays = dict[str, NDArray[Any]]
+PIPELINES = Path(reading.__file__).parent / "pipelines"
+APPLICATIONS = ("sobel", "harris", "shitomasi", "unsharp", "enhance", "night")
+
+
+def application(name: str, width: int, height: int) -> Pipeline:
+    """A pipeline of the catalogue at a size."""
+    text = (PIPELINES / f"{name}.yaml").read_text()
+    return reading.read(documents.parse(text, f"{name}.yaml"), {"width": width, "height": height})
+
+
+def pipeline(text: str, width: int = 13, height: int = 9) -> Pipeline:
+    return reading.read(documents.parse(text, "test.yaml"), {"width": width, "height": height})
+
+
+def resized(given: Pipeline, width: int, height: int) -> Pipeline:
+    return dataclasses.replace(given, width=width, height=height)
+
+
+def whole(given: Pipeline) -> Partition:
+    """All kernels in one block."""
+    return blocks.partition(given, [[each.name for each in given.kernels]])
+
+
+class Runner:
+    """Builds sources with g++ (once each) and runs Programs."""
+
+    def __init__(self, library: Path, cache: BuildCache) -> None:
+        self.runtime = native.Runtime(library)
+        self.cache = cache
+        self.modules: dict[str, native.Module] = {}
+
+    def module(self, source: Source) -> native.Module:
+        key = source.text
+        if key not in self.modules:
+            built = gxx.build(source, cache=self.cache)
+            assert isinstance(built, Path), f"{built}\n{source.text}"
+            self.modules[key] = self.runtime.load(built)
+        return self.modules[key]
+
+    def run(
+        self,
+        program: Program,
+        inputs: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        seed: int = 1,
+        order: int = 0,
+        checked: bool = True,
+    ) -> Arrays | native.Fault:
+        """All buffers after one run, or the first fault. `order` is the scheduler's seed, 0 for in order."""
+        arrays = {buffer.name: initial(buffer, seed).copy() for buffer in program.buffers}
+        for name, array in (inputs or {}).items():
+            arrays[name] = np.ascontiguousarray(array).reshape(-1).copy()
+        for step in program.steps:
+            assert isinstance(step, Launch)
+            source = program.source(step.source)
+            entry = self.module(source).entry(gxx.exported(source, step.entry))
+            launch = native.Launch(
+                grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, seed=order, checked=checked
+            )
+            arguments = [
+                arrays[each.buffer] if isinstance(each, Pointer) else np.int32(each.value) for each in step.arguments
+            ]
+            done = self.runtime.launch(entry, launch, arguments)
+            if isinstance(done, native.Fault):
+                return done
+        return arrays
+
+
+def images(given: Pipeline, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Flat buffers as images of shape (height, width, channels)."""
+    found = {}
+    for name, image in given.images.items():
+        if name in arrays:
+            height, width = (1, 1) if image.single else (given.height, given.width)
+            found[name] = arrays[name].reshape(height, width, image.channels)
+    return found
+
+
+def wanted(given: Pipeline, *, seed: int = 1) -> dict[str, NDArray[Any]]:
+    """What the oracle makes of the inputs' fills."""
+    return wanted_of(given, {each.name: _filled(given, each.name, seed) for each in given.inputs})
+
+
+def wanted_of(given: Pipeline, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return oracle.run(given, images(given, inputs))
+
+
+def _filled(given: Pipeline, name: str, seed: int) -> NDArray[Any]:
+    buffers = emit.program(given, blocks.unfused(given))
+    assert isinstance(buffers, Program)
+    return initial(buffers.buffer(name), seed)
+
+
+def emitted(given: Pipeline, partition: Partition, params: emit.BlockParams = emit.DEFAULT) -> Program:
+    """The program with one choice for all blocks."""
+    found = emit.program(given, partition, {str(each): params for each in partition.blocks})
+    assert not isinstance(found, Rejection), found
+    return found
+
+
+def edited(program: Program, change: Callable[[str], str]) -> Program:
+    """The program with every source's text changed; at least one must change."""
+    sources = tuple(dataclasses.replace(each, text=change(each.text)) for each in program.sources)
+    assert sources != program.sources, "nothing was changed"
+    return dataclasses.replace(program, sources=sources)
+
+
+def compare(given: Pipeline, got: Arrays | native.Fault, expected: Mapping[str, NDArray[Any]], what: str = "") -> None:
+    """Every stored image: integers bit for bit, floats nearly (a GPU's and NumPy's functions differ in the last bits).
+
+    Outputs and what blocks leave to each other are compared alike.
+    """
+    assert isinstance(got, dict), f"{what}: {got}"
+    for name, image in images(given, got).items():
+        if image.dtype == np.float32:
+            np.testing.assert_allclose(image, expected[name], rtol=2e-5, atol=1e-6, err_msg=f"{name} {what}")
+        else:
+            np.testing.assert_array_equal(image, expected[name], err_msg=f"{name} {what}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,14 @@ from numpy.typing import NDArray
 
 from fusiond import documents
 from fusiond.build import gxx
-from fusiond.build.cache import BuildCache
-from fusiond.devices.cpu import native
+from fusiond.devices.cpu import commands, native
+from fusiond.devices.cpu.lower import lower
 from fusiond.fills import initial
 from fusiond.model import Rejection
 from fusiond.program import Launch, Pointer, Program, Source
-from fusiond_mincut import blocks, emit, reading
+from fusiond_mincut import blocks, bodies, emit, reading
 from fusiond_mincut.blocks import Partition
-from fusiond_mincut.graph import Pipeline
+from fusiond_mincut.graph import Border, Pipeline
 
 from . import oracle
 
@@ -48,20 +50,25 @@ def whole(given: Pipeline) -> Partition:
 
 
 class Runner:
-    """Builds sources with g++ (once each) and runs Programs."""
+    """Builds sources with g++ (each once; quickly rather than well: `optimise`) and runs Programs."""
 
-    def __init__(self, library: Path, cache: BuildCache) -> None:
+    def __init__(self, folder: Path, library: Path, *, optimise: str = "-O0") -> None:
+        self.folder, self.optimise = folder, optimise
         self.runtime = native.Runtime(library)
-        self.cache = cache
         self.modules: dict[str, native.Module] = {}
 
     def module(self, source: Source) -> native.Module:
-        key = source.text
-        if key not in self.modules:
-            built = gxx.build(source, cache=self.cache)
-            assert isinstance(built, Path), f"{built}\n{source.text}"
-            self.modules[key] = self.runtime.load(built)
-        return self.modules[key]
+        if source.text not in self.modules:
+            exports = {gxx.exported(source, entry): entry for entry in source.entries}
+            path = self.folder / f"{source.name}{len(self.modules)}.cpp"
+            path.write_text(commands.translation_unit(lower(source.text), exports))
+            out = path.with_suffix(".so")
+            done = subprocess.run(
+                commands.kernel(path, out, flags=[self.optimise]), capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr + source.text
+            self.modules[source.text] = self.runtime.load(out)
+        return self.modules[source.text]
 
     def run(
         self,
@@ -142,3 +149,83 @@ def compare(given: Pipeline, got: Arrays | native.Fault, expected: Mapping[str, 
             np.testing.assert_allclose(image, expected[name], rtol=2e-5, atol=1e-6, err_msg=f"{name} {what}")
         else:
             np.testing.assert_array_equal(image, expected[name], err_msg=f"{name} {what}")
+
+
+def batched(programs: Sequence[Program]) -> list[Program]:
+    """The same programs over one common source, each text in a namespace of its own: one run of g++ instead of many."""
+    places: dict[str, int] = {}
+    for program in programs:
+        for source in program.sources:
+            places.setdefault(source.text, len(places))
+    parts = [bodies.UCHAR, bodies.INT]
+    parts += [
+        f"namespace n{number} {{\n{text.replace(bodies.UCHAR, '').replace(bodies.INT, '').replace(_C, '')}}}\n"
+        for text, number in places.items()
+    ]
+    entries = [
+        f"n{places[source.text]}::{entry}"
+        for source in {each.text: each for program in programs for each in program.sources}.values()
+        for entry in source.entries
+    ]
+    common = Source(name="batch", text="\n".join(parts), entries=tuple(entries))
+    found = []
+    for program in programs:
+        steps = []
+        for step in program.steps:
+            assert isinstance(step, Launch)
+            number = places[program.source(step.source).text]
+            steps.append(dataclasses.replace(step, source="batch", entry=f"n{number}::{step.entry}"))
+        found.append(dataclasses.replace(program, sources=(common,), steps=tuple(steps)))
+    return found
+
+
+_C = 'extern "C" '
+
+
+# --- many cases at once ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline, how it is cut, and one choice for all blocks."""
+
+    pipeline: Pipeline
+    partition: Partition
+    params: emit.BlockParams
+
+    def __str__(self) -> str:
+        borders = {each.mode for kernel in self.pipeline.kernels for each in kernel.borders.values()}
+        return f"{self.pipeline.name} {self.partition} {self.params} {sorted(borders)}"
+
+
+def check(runner: Runner, cases: Sequence[Case], sizes: Sequence[tuple[int, int]], *, order: int = 5) -> None:
+    """Every case at every size is what the oracle says, bit for bit where the images are integers.
+
+    A text does not depend on the size of the image, so each is built once.
+    """
+    sized = [[resized(case.pipeline, *size) for size in sizes] for case in cases]
+    programs = [
+        emitted(given, case.partition, case.params)
+        for case, all_sizes in zip(cases, sized, strict=True)
+        for given in all_sizes
+    ]
+    together = iter(batched(programs))
+    known: dict[tuple[int, int, int], dict[str, NDArray[Any]]] = {}
+    for case, all_sizes in zip(cases, sized, strict=True):
+        for given in all_sizes:
+            key = (id(case.pipeline), given.width, given.height)
+            if key not in known:
+                known[key] = wanted(given)
+            compare(
+                given, runner.run(next(together), order=order), known[key], f"{given.width} x {given.height} {case}"
+            )
+
+
+def rebordered(given: Pipeline, mode: str) -> Pipeline:
+    """The same pipeline with one border everywhere (the constant is 3)."""
+    border = Border(mode=mode, value=3 if mode == "constant" else 0)
+    kernels = tuple(
+        dataclasses.replace(each, borders={name: border for name in each.reads if each.windowed(name)})
+        for each in given.kernels
+    )
+    return dataclasses.replace(given, kernels=kernels)

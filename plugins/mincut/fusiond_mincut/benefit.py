@@ -1,7 +1,7 @@
 """What fusing an edge saves, by the model of Qiao et al. (CGO 2019, section II-C, equations 3 to 12).
 
-A weight is in cycles per pixel: all images of a block have one size, so the paper's iteration space size IS is the number
-of images. For an edge from k_s to k_d over the image i_e:
+A weight is in cycles per pixel: all images of a block have one size, so the paper's iteration space size IS is the
+number of images. For an edge from k_s to k_d over the image i_e:
 
     point-based      k_d reads i_e at its own pixel      w = t_g                                      (4, 5)
     point-to-local   k_d reads a window, k_s is point    w = t_g - cost_op IS(k_s) sz(k_d)            (7, 8)
@@ -11,8 +11,8 @@ of images. For an edge from k_s to k_d over the image i_e:
     cost_op = c_ALU n_ALU + c_SFU n_SFU  (6)        w_e = max(w + gamma, epsilon)  (12)
 
 n_ALU counts the store too, which is what makes it 2 for `dx * dx` in the paper's example. IS(k_s) is the number of
-images that k_s reads. sz(k_d) is the number of pixels of i_e that k_d reads: the mask, less its holes. g is the window of
-the two masks together, written for rectangles.
+images that k_s reads. sz(k_d) is the number of pixels of i_e that k_d reads: the mask, less its holes. g is the window
+of the two masks together, written for rectangles.
 
 Where this differs from the paper: the pattern that counts is how k_d reads *this* image (a local kernel may read a
 second image at its own pixel only), and weights are floats, so that a cost above t_g is negative and not a wrapped

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fusiond_mincut import legality
+from fusiond_mincut import benefit, legality
 from fusiond_mincut.benefit import Model
-from fusiond_mincut import benefit
 from fusiond_mincut.graph import Pipeline
 
 LIMIT = 5000
@@ -71,7 +70,7 @@ def _feeding(pipeline: Pipeline, block: frozenset[str]) -> list[str]:
 
 
 def general(pipeline: Pipeline, limit: int = LIMIT) -> Found:
-    """Blocks of two kernels and more that `legality.general` accepts, as far as they can be grown through such blocks."""
+    """Blocks of two kernels and more that `legality.general` accepts, as far as they grow through such blocks."""
     around = _linked(pipeline)
     found: list[tuple[str, ...]] = []
     layer = [frozenset({each.name}) for each in pipeline.kernels if each.pattern != "global"]

@@ -1,8 +1,8 @@
 """The best partition there is, out of blocks of which each has its own cost.
 
 Blocks launched one after the other cost the sum of their costs, so the best partition is a shortest path: from nothing
-done, through sets of kernels that are complete (with every kernel all that it waits for), to everything done; a step is a
-block. Blocks that wait for each other in a circle are on no such path.
+done, through sets of kernels that are complete (with every kernel all that it waits for), to everything done; a step is
+a block. Blocks that wait for each other in a circle are on no such path.
 
     cost(done) = min over blocks B outside `done`, all of whose producers are in `done` or B:  cost(B) + cost(done + B)
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from fusiond.program import Fill
@@ -48,6 +48,12 @@ class Border:
 
 
 CLAMP = Border(mode="clamp")
+FILLS = {
+    "uint8": Fill(kind="integers", low=0, high=255),
+    "int32": Fill(kind="integers", low=0, high=255),
+    "float32": Fill(kind="uniform", low=0, high=1),
+}
+"""What an image holds that comes from outside, when nobody says what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +182,23 @@ class Pipeline:
 
     def is_kernel(self, name: str) -> bool:
         return name in self._kernels
+
+
+def part(pipeline: Pipeline, kernels: Iterable[str], outputs: Iterable[str]) -> Pipeline:
+    """Some kernels as a pipeline of their own: what they read from outside is its input."""
+    inside = sorted(set(kernels), key=pipeline.position.__getitem__)
+    members = tuple(pipeline.kernel(name) for name in inside)
+    read = sorted({image for each in members for image in each.reads} - set(inside))
+    given = {each.name: each for each in pipeline.inputs}
+    made = {name: replace(pipeline.images[name], fill=FILLS[pipeline.images[name].dtype]) for name in read}
+    return Pipeline(
+        name=f"{pipeline.name}:{'+'.join(inside)}",
+        width=pipeline.width,
+        height=pipeline.height,
+        inputs=tuple(given.get(name, made[name]) for name in read),
+        outputs=tuple(sorted(set(outputs), key=pipeline.position.__getitem__)),
+        kernels=members,
+    )
 
 
 def topological(reads: Mapping[str, Iterable[str]]) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ Two levels. `paper`: the rules of Qiao et al. (section II-B), with which Algorit
     connected        every kernel is linked to the others, through edges or images that two of them read
 
 The last rule of the paper's level closes a hole of Algorithm 1 as published: legality alone would fuse what the weights
-say must not be fused. And every edge is judged here as an edge of *this* block: one that is illegal as a pair, because a
-third kernel of the block makes what it reads, counts with its real scenario.
+say must not be fused. And every edge is judged here as an edge of *this* block: one that is illegal as a pair, because
+a third kernel of the block makes what it reads, counts with its real scenario.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ def weighed(pipeline: Pipeline, model: Model) -> tuple[Edge, ...]:
     found = []
     for producer, consumer in pipeline.edges:
         pair = (producer, consumer)
-        structural = next(
-            (each for each in paper(pipeline, pair, model) if each.rule != "no_benefit"), None
-        )
+        structural = next((each for each in paper(pipeline, pair, model) if each.rule != "no_benefit"), None)
         if structural is not None:
             edge = Edge(producer=producer, consumer=consumer, scenario="illegal", gain=None, weight=model.epsilon)
         else:
@@ -256,8 +254,8 @@ def tile_bytes(pipeline: Pipeline, kernels: Iterable[str]) -> int:
     """f_Mshared of equation 2: the shared memory of a block that is fused as the paper does it, in bytes.
 
     Each local kernel that no further local kernel of the block waits for keeps a tile of every image from outside that
-    it needs the neighbourhood of, directly or through kernels inside, which are computed again from it. So the halo of a
-    tile is the sum of the windows on the way.
+    it needs the neighbourhood of, directly or through kernels inside, which are computed again from it. So the halo of
+    a tile is the sum of the windows on the way.
     """
     members = _ordered(pipeline, kernels)
     inside = set(members)

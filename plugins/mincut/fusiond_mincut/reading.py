@@ -40,8 +40,6 @@ WIDEST_IMAGE = 65_536
 MOST_KERNELS = 4096
 _KEYS = ("pipeline", "summary", "image", "inputs", "outputs", "parameters", "masks", "kernels")
 _KERNEL_KEYS = ("pattern", "reads", "mask", "border", "dtype", "channels", "let", "body", "reduce")
-_FILLS = {"uint8": Fill(kind="integers", low=0, high=255), "int32": Fill(kind="integers", low=0, high=255),
-          "float32": Fill(kind="uniform", low=0, high=1)}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +182,7 @@ def _inputs(node: Node, header: _Header) -> tuple[Image, ...]:
         _checked_name(name, each)
         if name in found or name in header.constants:
             raise each.fail(f"{name!r} stands twice")
-        found[name] = Image(name=name, dtype=dtype, channels=channels, fill=fill or _FILLS[dtype])
+        found[name] = Image(name=name, dtype=dtype, channels=channels, fill=fill or graph.FILLS[dtype])
     if not found:
         raise node.fail("is empty; a pipeline reads at least one image")
     return tuple(found.values())

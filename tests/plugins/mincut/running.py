@@ -80,9 +80,10 @@ class Runner:
         checked: bool = True,
     ) -> Arrays | native.Fault:
         """All buffers after one run, or the first fault. `order` is the scheduler's seed, 0 for in order."""
-        arrays = {buffer.name: initial(buffer, seed).copy() for buffer in program.buffers}
+        guarded = {buffer.name: _guarded(initial(buffer, seed)) for buffer in program.buffers}
+        arrays = {buffer.name: _inside(guarded[buffer.name], buffer.dtype) for buffer in program.buffers}
         for name, array in (inputs or {}).items():
-            arrays[name] = np.ascontiguousarray(array).reshape(-1).copy()
+            arrays[name][:] = array.reshape(-1)
         for step in program.steps:
             assert isinstance(step, Launch)
             source = program.source(step.source)
@@ -96,7 +97,27 @@ class Runner:
             done = self.runtime.launch(entry, launch, arguments)
             if isinstance(done, native.Fault):
                 return done
+            for name, memory in guarded.items():
+                if (memory[:_GUARD] != _MARK).any() or (memory[-_GUARD:] != _MARK).any():
+                    kind = native.FaultKind.ILLEGAL_ADDRESS
+                    return native.Fault(
+                        kind=kind, text=f"{step.name} wrote beside {name}", block=(0, 0, 0), thread=None
+                    )
         return arrays
+
+
+_GUARD = 1 << 16  # bytes round every buffer, as the cpu device has them
+_MARK = 0xA5
+
+
+def _guarded(array: NDArray[Any]) -> NDArray[np.uint8]:
+    memory = np.full(array.nbytes + 2 * _GUARD, _MARK, np.uint8)
+    memory[_GUARD:-_GUARD] = array.view(np.uint8).reshape(-1)
+    return memory
+
+
+def _inside(memory: NDArray[np.uint8], dtype: str) -> NDArray[Any]:
+    return memory[_GUARD:-_GUARD].view(dtype)
 
 
 def images(given: Pipeline, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

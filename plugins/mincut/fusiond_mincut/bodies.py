@@ -77,7 +77,7 @@ __device__ __forceinline__ Int min(Int a, Int b) { return a.v < b.v ? a : b; }
 __device__ __forceinline__ Int max(Int a, Int b) { return a.v > b.v ? a : b; }
 __device__ __forceinline__ Int abs(Int a) { return a.v < 0 ? -a : a; }
 __device__ __forceinline__ Int to_int(float a) { return __float2int_rz(a); }
-__device__ __forceinline__ Int to_int(double a) { return __double2int_rz(a); }
+__device__ __forceinline__ Int to_int(double a) { return a == a ? __double2int_rz(a) : 0; }  // a NaN would not be 0
 """
 
 _PRECEDENCE = {

@@ -19,7 +19,7 @@ from fusiond_mincut import expr as tree
 from fusiond_mincut.blocks import Block, Partition
 from fusiond_mincut.bodies import TYPES
 from fusiond_mincut.graph import Kernel, Pipeline
-from fusiond_mincut.paths import Paths, Shape, evaluations
+from fusiond_mincut.paths import Paths, Shape, evaluations, tile_holds
 from fusiond_mincut.tiles import Layout, layout
 
 MOST_THREADS = 1024
@@ -28,8 +28,8 @@ MOST_GRID_Y = 65535
 MOST_RECOMPUTED = 10_000
 """Nodes of the bodies' trees that a thread evaluates for one pixel when it recomputes: more would be slower than any
 launch that it saves, and takes compilers minutes."""
-MOST_BORDER_EVALUATIONS = 20_000
-"""Stages that a thread recomputes for one pixel at the border, where stages at different pixels share nothing."""
+MOST_BORDER_EVALUATIONS = 1000
+"""Stages that one access at the border recomputes, where stages at different pixels share nothing."""
 FLAGS = ("-fmad=false",)
 """Each operation is rounded by itself, fused or not (expr.py)."""
 
@@ -211,8 +211,9 @@ def _too_much(
         if nodes > MOST_RECOMPUTED:
             return no("recompute", f"a pixel takes {nodes} operations and operands when every stage is recomputed; "
                       f"at most {MOST_RECOMPUTED}")  # fmt: skip
-    most = max(evaluations(pipeline, block).values())
-    if most > MOST_BORDER_EVALUATIONS and not _always_near(pipeline, block, planned, _shape(params)):
+    costs = evaluations(pipeline, block)
+    most = max((costs[name] for name in _anywhere(pipeline, block, planned, _shape(params))), default=0)
+    if most > MOST_BORDER_EVALUATIONS:
         return no("recompute", f"a pixel at the border takes {most} stages; at most {MOST_BORDER_EVALUATIONS}")
     return None
 
@@ -235,22 +236,19 @@ def recomputed(pipeline: Pipeline, block: Block) -> int:
     return nodes
 
 
-def _always_near(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -> bool:
-    """Whether every exchanged index lies in a tile, so that nothing is computed anywhere else."""
-    tiles = planned.tiles
+def _anywhere(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -> set[str]:
+    """The stages that are computed at pixels which no tile holds (`NAME_at`)."""
+    found: set[str] = set()
     for name in block.kernels:
         kernel = pipeline.kernel(name)
         for image in kernel.reads:
-            if image not in block.kernels or not kernel.windowed(image):
-                continue
-            if image not in tiles:
-                return False
-            left, right, up, down = kernel.window(image)
-            halo, mode = tiles[image].halo, kernel.border(image).mode
-            across = borders.stays_near(mode, (left, right), (halo.left, halo.right), shape.width)
-            if not across or not borders.stays_near(mode, (up, down), (halo.up, halo.down), shape.height):
-                return False
-    return True
+            if image in block.kernels and kernel.windowed(image):
+                tile, mode = planned.tiles.get(image), kernel.border(image).mode
+                if tile is None or not (
+                    (tile.periodic and mode == "repeat") or tile_holds(tile, kernel.window(image), mode, shape)
+                ):
+                    found.add(image)
+    return found
 
 
 def _is_global(pipeline: Pipeline, block: Block) -> bool:

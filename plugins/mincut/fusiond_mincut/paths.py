@@ -4,7 +4,7 @@ In the interior, an access is a load at a constant distance. At the border, the 
 that the *reader* gives the image; then the pixel that it means is taken
 
 - from the image in global memory, when the block reads it;
-- from the stage's tile, when the pixel lies in it;
+- from the stage's tile, when the pixel lies in it (a periodic stage's tile holds what lies outside, too);
 - from the stage evaluated *there*, with the stage's own borders for its own reads: a function `NAME_at(x, y)`.
 
 So a fused stage sees at every position what the unfused one would have read back from memory.
@@ -112,9 +112,13 @@ class Paths:
             f"for (int i = threadIdx.y * {self.shape.x} + threadIdx.x; i < {tile.width * tile.height};"
             f" i += {self.shape.threads}) {{",
             f"    const int tx = i % {tile.width}, ty = i / {tile.width};",
-            f"    const int x = {_plus('x0', -halo.left)} + tx, y = {_plus('y0', -halo.up)} + ty;",
         ]
-        if border:
+        x, y = f"{_plus('x0', -halo.left)} + tx", f"{_plus('y0', -halo.up)} + ty"
+        if border and loop.periodic:
+            self.modes.add("repeat")
+            x, y = f"repeat_index({x}, width)", f"repeat_index({y}, height)"
+        head.append(f"    const int x = {x}, y = {y};")
+        if border and not loop.periodic:
             head.append(f"    if (!({_inside('x', 'width')} && {_inside('y', 'height')})) continue;")
         return [*head, *_indented(inner.lines), "}"]
 
@@ -175,6 +179,13 @@ class Paths:
 _INLINE = 4
 
 
+def tile_holds(tile: Tile, window: tuple[int, int, int, int], mode: str, shape: Shape) -> bool:
+    """Whether every exchanged index of a window (left, right, up, down) lies in the tile."""
+    left, right, up, down = window
+    across = borders.stays_near(mode, (left, right), (tile.halo.left, tile.halo.right), shape.width)
+    return across and borders.stays_near(mode, (up, down), (tile.halo.up, tile.halo.down), shape.height)
+
+
 def evaluations(pipeline: Pipeline, block: Block) -> dict[str, int]:
     """How many stages `NAME_at` evaluates, itself included, when every stage before is recomputed at each access."""
     found: dict[str, int] = {}
@@ -224,14 +235,15 @@ class Scope:
         if image.single:
             return f"{name}_image[{channel}]"
         stage, tile = self.paths.kernel(name), self._tile(name)
-        if not self.border or access.dx == access.dy == 0:
+        border = reader.border(name)
+        unexchanged = access.dx == access.dy == 0 or (tile is not None and tile.periodic and border.mode == "repeat")
+        if not self.border or unexchanged:
             dx, dy = dx + access.dx, dy + access.dy
             if tile:
                 return self._read_tile(tile, dx, dy, channel)
             if stage:
                 return self.value(name, dx, dy, channel)
             return _element(image, _plus("x", dx), _plus("y", dy), channel)
-        border = reader.border(name)
         if tile:
             return self._exchanged(border, access, lambda x, y: self._tile_at(tile, reader, border, channel, x, y))
         if stage:
@@ -257,11 +269,7 @@ class Scope:
 
     def _tile_at(self, tile: Tile, reader: Kernel, border: Border, channel: int, x: str, y: str) -> str:
         """At a pixel of the image."""
-        left, right, up, down = reader.window(tile.name)
-        shape = self.paths.shape
-        if borders.stays_near(border.mode, (left, right), (tile.halo.left, tile.halo.right), shape.width) and (
-            borders.stays_near(border.mode, (up, down), (tile.halo.up, tile.halo.down), shape.height)
-        ):
+        if tile_holds(tile, reader.window(tile.name), border.mode, self.paths.shape):
             tx = self._place("x", x, tile.halo.left, self.halo.left)
             ty = self._place("y", y, tile.halo.up, self.halo.up)
             return f"tiles.{_cell(tile, ty, tx, channel)}"

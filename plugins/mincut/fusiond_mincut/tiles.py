@@ -11,6 +11,10 @@ offsets on any way from it to an output, for each side by itself.
 A stage gets a tile when a stage of the block reads it at another pixel than the own, or when it is a local stage that
 several loops need (else it would be computed several times). Everything else is computed in registers, where it is
 needed. Tiles of one round that cover the same positions are filled by one loop and share what they compute.
+
+At the border, the positions of a tile outside the image stay empty: the index exchange leads readers elsewhere. Only
+for readers that `repeat`, for whom it would lead to the far side of the image, `periodic` stages are filled everywhere:
+at a position outside, with what they give at the pixel that it means.
 """
 
 from __future__ import annotations
@@ -63,6 +67,7 @@ class Tile:
     height: int
     offset_bytes: int
     """In the shared memory of the block."""
+    periodic: bool
 
     @property
     def name(self) -> str:
@@ -82,6 +87,10 @@ class Loop:
     @property
     def halo(self) -> Halo:
         return self.tiles[0].halo
+
+    @property
+    def periodic(self) -> bool:
+        return self.tiles[0].periodic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +143,7 @@ def layout(pipeline: Pipeline, block: Block, width: int, height: int, *, tiled: 
     shared_bytes = 0
     if tiled:
         names = _tiled(pipeline, block, needed)
-        levels = _levels(pipeline, block, needed, names)
+        places = _places(pipeline, block, needed, names)
         tiles = []
         most = max((BYTES[pipeline.images[name].dtype] for name in names), default=1)
         for name in sorted(names, key=pipeline.position.__getitem__):
@@ -147,18 +156,56 @@ def layout(pipeline: Pipeline, block: Block, width: int, height: int, *, tiled: 
                 width=width + halo.left + halo.right,
                 height=height + halo.up + halo.down,
                 offset_bytes=shared_bytes,
+                periodic=places[name].periodic,
             )
             tiles.append(tile)
             shared_bytes += tile.size_bytes
         shared_bytes = -(-shared_bytes // most) * most
+        loops = {
+            place: Loop(tiles=tuple(each for each in tiles if places[each.name] == place))
+            for place in sorted(set(places.values()), reverse=True)
+        }
         rounds = tuple(
-            tuple(
-                Loop(tiles=tuple(each for each in tiles if levels[each.name] == level and each.halo == halo))
-                for halo in sorted({each.halo for each in tiles if levels[each.name] == level}, reverse=True)
-            )
-            for level in sorted({levels[each.name] for each in tiles})
+            tuple(loop for place, loop in loops.items() if place.level == level)
+            for level in sorted({place.level for place in loops})
         )
     return Layout(halos=needed, rounds=rounds, shared_bytes=shared_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class _Place:
+    """The loop that fills a tile."""
+
+    level: int
+    """Its round, from 1."""
+    halo: Halo
+    periodic: bool
+
+
+def periodic(pipeline: Pipeline, block: Block) -> set[str]:
+    """The stages whose tiles are filled outside the image as if it were repeated there, because a reader wants that.
+
+    It takes that the stage reads its own pixel of other stages, or repeats them too: their tiles are then read at the
+    position outside. (What the block reads from memory is read at the pixel that the position means.)
+    """
+    inside = set(block.kernels)
+    able: set[str] = set()
+    for name in block.kernels:
+        kernel = pipeline.kernel(name)
+        if all(
+            image in able and (not kernel.windowed(image) or kernel.border(image).mode == "repeat")
+            for image in kernel.reads
+            if image in inside
+        ):
+            able.add(name)
+    wanted: set[str] = set()
+    for name in reversed(block.kernels):
+        kernel = pipeline.kernel(name)
+        for image in kernel.reads:
+            repeated = kernel.windowed(image) and kernel.border(image).mode == "repeat"
+            if image in able and (repeated or name in wanted):
+                wanted.add(image)
+    return wanted
 
 
 def _window(kernel: Kernel, image: str) -> Halo:
@@ -184,13 +231,13 @@ def _tiled(pipeline: Pipeline, block: Block, needed: dict[str, Halo]) -> set[str
 
 def _loops_of(
     pipeline: Pipeline, block: Block, needed: dict[str, Halo], names: set[str]
-) -> dict[str, set[tuple[int, Halo] | None]]:
-    """Stage -> the loops in which it is computed: (level, halo) of a tile loop, None for the last one."""
-    levels = _levels(pipeline, block, needed, names)
-    found: dict[str, set[tuple[int, Halo] | None]] = {name: set() for name in block.kernels}
+) -> dict[str, set[_Place | None]]:
+    """Stage -> the loops in which it is computed; None is the last one, which stores the outputs."""
+    places = _places(pipeline, block, needed, names)
+    found: dict[str, set[_Place | None]] = {name: set() for name in block.kernels}
     for name in reversed(block.kernels):
         if name in names:
-            found[name] = {(levels[name], needed[name])}
+            found[name] = {places[name]}
         elif name in block.outputs:
             found[name].add(None)
         for image in pipeline.kernel(name).reads:
@@ -199,10 +246,11 @@ def _loops_of(
     return found
 
 
-def _levels(pipeline: Pipeline, block: Block, needed: dict[str, Halo], names: set[str]) -> dict[str, int]:
-    """Tile -> its round, from 1: behind every tile that it reads, unless both are computed at the same positions and it
-    reads nothing but its own pixel there."""
-    levels: dict[str, int] = {}
+def _places(pipeline: Pipeline, block: Block, needed: dict[str, Halo], names: set[str]) -> dict[str, _Place]:
+    """Tile -> its loop: in a round behind every tile that it reads, unless both can be filled by one loop and it reads
+    nothing but its own pixel there."""
+    repeating = periodic(pipeline, block)
+    places: dict[str, _Place] = {}
     behind: dict[str, dict[str, bool]] = {}
     """Stage -> the tiles that computing it reads -> whether at other pixels too."""
     for name in block.kernels:
@@ -215,8 +263,12 @@ def _levels(pipeline: Pipeline, block: Block, needed: dict[str, Halo], names: se
             for tile, far in found.items():
                 reads[tile] = reads.get(tile, False) or far
         behind[name] = reads
-        if name in names:
-            levels[name] = max(
-                (levels[each] + (far or needed[each] != needed[name]) for each, far in reads.items()), default=1
-            )
-    return levels
+        if name not in names:
+            continue
+        level = 1
+        for tile, far in reads.items():
+            place = places[tile]
+            together = not far and (place.halo, place.periodic) == (needed[name], name in repeating)
+            level = max(level, place.level + (0 if together else 1))
+        places[name] = _Place(level=level, halo=needed[name], periodic=name in repeating)
+    return places

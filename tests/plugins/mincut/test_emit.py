@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fusiond_mincut import blocks, borders, emit
+from fusiond_mincut import blocks, borders, emit, tiles
 from fusiond_mincut.emit import BlockParams
 
 from .running import (
@@ -120,6 +120,32 @@ def test_what_lies_in_no_tile_is_computed_anew(runner, border):
     block = blocks.block(given, ["first", "second", "third"])
     assert emit.shared_bytes(given, block, params) == 4 * ((2 + 3 + 4) * (2 + 3) + (2 + 4) * 2)
     check(runner, [Case(given, whole(given), params)], SIZES)
+
+
+REPEATED = """
+pipeline: repeated
+image: {width: 8, height: 8, dtype: int32}
+inputs: [src, other]
+outputs: [e, g]
+kernels:
+  a: {pattern: local, mask: [3, 3], border: repeat, reads: [src], body: "src[1, 1] * 3 - src[-1, 0]"}
+  b: {pattern: point, reads: [a, other], body: "a * 2 + other"}
+  c: {pattern: local, mask: [5, 3], border: repeat, reads: [b, a, src], body: "b[-2, 1] + a - src[2, 0]"}
+  d: {pattern: local, mask: [3, 3], border: clamp, reads: [c], body: "c[1, 1] - 5 * c[-1, -1]"}
+  e: {pattern: local, mask: [3, 5], border: repeat, reads: [c, d, b], body: "c[1, -2] + d[-1, 0] * 7 + b[0, 1]"}
+  f: {pattern: local, mask: [1, 3], border: {b: mirror}, reads: [b], body: "b[0, 1] + b[0, -1]"}
+  g: {pattern: local, mask: [7, 1], border: repeat, reads: [f, c], body: "f[3, 0] - f[-3, 0] + c[1, 0] * f"}
+"""
+
+
+def test_what_repeats_is_filled_outside_the_image(runner):
+    given = pipeline(REPEATED)
+    block = whole(given).blocks[0]
+    assert tiles.periodic(given, block) == {"a", "b", "c"}
+    text = emit.block_kernel(given, block, SMALL).text
+    assert "c_near" not in text
+    assert "f_near" in text
+    check(runner, cases(given, SMALL, SMALL_AGAIN), SIZES)
 
 
 DIAMOND = """

@@ -97,11 +97,29 @@ def test_no_index_exchange(runner, given, monkeypatch, params):
     assert killed(runner, given, emitted(given, whole(given), params))
 
 
+FAR = """
+pipeline: far
+image: {width: 29, height: 21, dtype: int32}
+inputs: [src]
+outputs: [c]
+kernels:
+  a: {pattern: local, mask: [3, 3], border: mirror, reads: [src], body: "src[1, 1] - 3 * src[-1, 0]"}
+  b: {pattern: local, mask: [3, 3], border: mirror, reads: [a], body: "a[1, 1] + a[-1, -1] * 2"}
+  c: {pattern: local, mask: [3, 3], border: repeat, reads: [b], body: "b[1, 1] * 5 + b[-1, 0]"}
+"""
+
+
 def test_a_tile_that_is_thought_to_hold_what_it_does_not(runner, monkeypatch):
-    repeating = pipeline(TWO.replace("border: mirror", "border: repeat"), 29, 21)
-    assert not killed(runner, repeating, emitted(repeating, whole(repeating), PARAMS))
+    far = pipeline(FAR, 29, 21)
+    assert not killed(runner, far, emitted(far, whole(far), PARAMS))
     monkeypatch.setattr(borders, "stays_near", lambda *arguments: True)
-    assert killed(runner, repeating, emitted(repeating, whole(repeating), PARAMS))
+    assert killed(runner, far, emitted(far, whole(far), PARAMS))
+
+
+def test_a_stage_that_is_thought_to_be_periodic(runner, monkeypatch):
+    far = pipeline(FAR, 29, 21)
+    monkeypatch.setattr(tiles, "periodic", lambda *arguments: {"a", "b"})
+    assert killed(runner, far, emitted(far, whole(far), PARAMS)) == "image"
 
 
 def test_no_barrier_behind_the_tile(runner, given, monkeypatch):

@@ -187,7 +187,7 @@ def const(value: int | float, dtype: str) -> Const:
         return Const(int(value), dtype)
     try:
         number = float(value)
-        rounded = struct.unpack("f", struct.pack("f", number))[0] if dtype == "float32" else number
+        rounded = struct.unpack("<f", struct.pack("<f", number))[0] if dtype == "float32" else number
     except OverflowError:
         raise TypeProblem(f"{value!r} does not fit {dtype}") from None
     if number - number != 0:

@@ -2,22 +2,22 @@
 
     name              partition
     algorithm1        Algorithm 1 with the job's model
+    unfused           every kernel by itself
+    composed, ...     the three cheapest sums of measured blocks (exact, over all blocks that were measured)
     exact             the best partition by that model, among blocks that are legal by the paper's rules
     measured_model    Algorithm 1 with the constants that were measured on the device
     general           the best partition by the model, among all blocks that the generated kernels can compute
     basic             the earlier pairwise method
-    unfused           every kernel by itself
-    composed, ...     the three cheapest sums of measured blocks (exact, over all blocks that were measured)
 
 Equal partitions keep the first name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fusiond_mincut import blocks, candidates, exact, legality, partition
+from fusiond_mincut import blocks, candidates, exact, legality
 from fusiond_mincut.benefit import Model
 from fusiond_mincut.blocks import Partition
 from fusiond_mincut.graph import Pipeline
@@ -69,42 +69,28 @@ def _best(pipeline: Pipeline, found: candidates.Found, model: Model) -> Optimum 
     return Optimum(partition=blocks.partition(pipeline, groups), benefit=-cost, complete=found.complete)
 
 
-def worth_measuring(pipeline: Pipeline, model: Model, planned: Planned, most: int) -> tuple[tuple[str, ...], ...]:
+def worth_measuring(
+    pipeline: Pipeline, model: Model, planned: Planned, best: Optimum | None, most: int
+) -> tuple[tuple[str, ...], ...]:
     """At most `most` blocks of several kernels: those of Algorithm 1 and of the exact optimum, then those that save
     most by the model."""
-    if most == 0:
-        return ()
     wanted = [each.kernels for each in planned.partition.blocks if len(each.kernels) > 1]
-    best = optimum(pipeline, model)
     if best is not None:
         wanted += [each.kernels for each in best.partition.blocks if len(each.kernels) > 1]
-    found = candidates.general(pipeline, GENERAL_LIMIT).blocks if len(pipeline.kernels) <= EXACT_KERNELS else ()
-    gains = {block: legality.block_gain(pipeline, block, model) for block in found}
-    wanted += sorted((block for block in found if gains[block] > 0), key=lambda block: -gains[block])
+    if len(dict.fromkeys(wanted)) < most and len(pipeline.kernels) <= EXACT_KERNELS:
+        found = candidates.general(pipeline, GENERAL_LIMIT).blocks
+        gains = {block: legality.block_gain(pipeline, block, model) for block in found}
+        wanted += sorted((block for block in found if gains[block] > 0), key=lambda block: -gains[block])
     return tuple(dict.fromkeys(wanted))[:most]
 
 
-def partitions(
-    pipeline: Pipeline, model: Model, planned: Planned, calibrated: Model | None, measured: Costs
-) -> dict[str, Partition]:
-    """Name -> partition, each partition once. `measured`: microseconds of the blocks whose records are known."""
-    found: dict[str, Partition] = {"algorithm1": planned.partition}
-    for name, each in zip(COMPOSED, composed(pipeline, measured), strict=False):
-        found[name] = each
-    best = optimum(pipeline, model)
-    if best is not None:
-        found["exact"] = best.partition
-    if calibrated is not None:
-        found["measured_model"] = partition.planned(pipeline, calibrated).partition
-    widest = general_optimum(pipeline, model)
-    if widest is not None:
-        found["general"] = widest.partition
-    found["basic"] = partition.basic(pipeline, model)
-    found["unfused"] = blocks.unfused(pipeline)
-    once: dict[str, str] = {}
-    for name, each in found.items():
-        once.setdefault(str(each), name)
-    return {name: found[name] for name in once.values()}
+def named(found: Iterable[tuple[str, Partition | None]]) -> dict[str, Partition]:
+    """Name -> partition in the order given: each partition once, under its first name; what is None is left out."""
+    once: dict[str, tuple[str, Partition]] = {}
+    for name, each in found:
+        if each is not None:
+            once.setdefault(str(each), (name, each))
+    return dict(once.values())
 
 
 def composed(pipeline: Pipeline, measured: Costs, count: int = len(COMPOSED)) -> tuple[Partition, ...]:

@@ -77,6 +77,8 @@ def read(document: Node, sizes: Mapping[str, int] | None = None) -> Pipeline:
         images[name] = kernel.image
         kernels.append(kernel)
     outputs = tuple(dict.fromkeys(each.text() for each in keys["outputs"].sequence()))
+    if not outputs:
+        raise keys["outputs"].fail("is empty; a pipeline has at least one output")
     for node in keys["outputs"].sequence():
         if node.text() not in nodes:
             raise _unknown("kernel", node.text(), nodes, node)
@@ -148,7 +150,8 @@ def _parameter(node: Node) -> Const:
         keys = node.mapping(known=("value", "dtype"), required=("value", "dtype"))
         given, dtype = keys["value"], keys["dtype"].choice("int32", "float32", "float64")
     if dtype is None:
-        dtype = "int32" if isinstance(given.value, int) else "float32"
+        whole = isinstance(given.value, int) and not isinstance(given.value, bool)
+        dtype = "int32" if whole else "float32"
     try:
         return tree.const(given.integer() if dtype == "int32" else given.number(), dtype)
     except TypeProblem as problem:

@@ -39,6 +39,7 @@ from fusiond_mincut.blocks import Block, Partition
 from fusiond_mincut.emit import BlockParams
 from fusiond_mincut.graph import Pipeline
 from fusiond_mincut.partition import Planned
+from fusiond_mincut.plan import Optimum
 
 SIZES = ("width", "height")
 ODD = {"width": 67, "height": 41}
@@ -67,6 +68,12 @@ class Analysed:
     asked: Asked
     target: Target = field(repr=False)
     planned: Planned
+    best: Optimum | None
+    """By the job's model, among blocks that are legal by the paper's rules."""
+    widest: Optimum | None
+    """Among all that the generated kernels can compute."""
+    several: tuple[tuple[str, ...], ...]
+    """Blocks of several kernels to measure."""
 
     @property
     def pipeline(self) -> Pipeline:
@@ -131,8 +138,15 @@ class Mincut(StrategyBase):
         asked = _payload(workload.payload)
         pipeline, model = asked.pipeline, asked.model
         planned = partition.planned(pipeline, model)
-        known = Analysed(asked=asked, target=target, planned=planned)
         best = plan.optimum(pipeline, model)
+        known = Analysed(
+            asked=asked,
+            target=target,
+            planned=planned,
+            best=best,
+            widest=None if asked.block is not None else plan.general_optimum(pipeline, model),
+            several=_several(asked, planned, best, target.limits.shared_bytes_per_block),
+        )
         report: dict[str, object] = {
             "model": model.name,
             "edges": [
@@ -175,14 +189,8 @@ class Mincut(StrategyBase):
     def _parts(self, about: Analysed) -> dict[tuple[str, ...], Asked]:
         if about.whole is not None or about.asked.most_blocks == 0:
             return {}
-        pipeline, limits = about.pipeline, about.target.limits
-        several = [
-            block
-            for block in plan.worth_measuring(pipeline, about.asked.model, about.planned, about.asked.most_blocks)
-            if _possible(pipeline, block, limits.shared_bytes_per_block)
-        ]
-        several.sort(key=lambda block: (len(block), [pipeline.position[name] for name in block]))
-        wanted = [*((each.name,) for each in pipeline.kernels), *several]
+        pipeline = about.pipeline
+        wanted = [*((each.name,) for each in pipeline.kernels), *about.several]
         return {block: _of_block(about.asked, block) for block in wanted}
 
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
@@ -200,10 +208,11 @@ class Mincut(StrategyBase):
             Parameter(name="partition", values=tuple(str(each) for each in found.values())),
             Parameter(name="shapes", values=ways),
         ]
-        used = {str(block) for each in found.values() for block in each.blocks}
         for block, way in best.items():
-            if block in used:
-                parameters.append(Parameter(name=f"at.{block}", values=(way,), when=f"shapes == '{MEASURED}'"))
+            within = [str(each) for each in found.values() if block in map(str, each.blocks)]
+            if within:
+                when = f"shapes == '{MEASURED}'" + _among(within, len(found))
+                parameters.append(Parameter(name=f"at.{block}", values=(way,), when=when))
         return Space(parameters=tuple(parameters))
 
     def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
@@ -214,20 +223,38 @@ class Mincut(StrategyBase):
             configs = {"default": first, "recompute": shapes.config(other, space)}
             return tuple((name, each) for name, each in configs.items() if name == "default" or each != first)
         found = self._partitions(about, known)
-        fixed: dict[str, Value] = {each.name: each.values[0] for each in space.parameters if each.when}
-        seeds = []
-        for name, each in found.items():
-            plain: dict[str, Value] = {"partition": str(each), "shapes": shapes.DEFAULT}
-            if fixed:
-                seeds.append((f"{name}_as_measured", Config.of({**plain, **fixed, "shapes": MEASURED})))
-            seeds.append((name, Config.of(plain)))
-        return tuple(seeds)
+        plain = [(name, _point(space, str(each), shapes.DEFAULT)) for name, each in found.items()]
+        if len(space.parameters) == 2:
+            return tuple(plain)
+        ranks = {str(each): rank for rank, each in enumerate(self._composed(about, known))}
+        measured = [(f"{name}_as_measured", _point(space, str(each), MEASURED)) for name, each in found.items()]
+        measured.sort(key=lambda each: ranks.get(each[1].text("partition"), len(ranks)))  # the best sums come first
+        wanted = ("algorithm1", "unfused")
+        return (
+            *(each for each in plain if each[0] in wanted),
+            *measured,
+            *(each for each in plain if each[0] not in wanted),
+        )
 
     def _partitions(self, about: Analysed, known: Known) -> dict[str, Partition]:
-        pipeline = about.pipeline
+        """Name -> partition, each once (see `plan`)."""
+        pipeline, model = about.pipeline, about.asked.model
         calibrated = probes.calibrated(about.target.limits, known, pipeline.width * pipeline.height)
+        return plan.named(
+            [
+                ("algorithm1", about.planned.partition),
+                ("unfused", blocks.unfused(pipeline)),
+                *zip(plan.COMPOSED, self._composed(about, known), strict=False),
+                ("exact", about.best.partition if about.best else None),
+                ("measured_model", partition.planned(pipeline, calibrated).partition if calibrated else None),
+                ("general", about.widest.partition if about.widest else None),
+                ("basic", partition.basic(pipeline, model)),
+            ]
+        )
+
+    def _composed(self, about: Analysed, known: Known) -> tuple[Partition, ...]:
         costs = {block: cost for block, (cost, _) in self._measured(about, known).items()}
-        return plan.partitions(pipeline, about.asked.model, about.planned, calibrated, costs)
+        return plan.composed(about.pipeline, costs)
 
     def _measured(self, about: Analysed, known: Known) -> dict[tuple[str, ...], tuple[float, BlockParams]]:
         """Blocks whose records are known: microseconds, and the way that takes them."""
@@ -331,10 +358,35 @@ def _chosen(about: Analysed, config: Config) -> tuple[Partition, dict[str, Block
     return chosen, ways
 
 
+def _among(partitions: list[str], all_: int) -> str:
+    """A condition that the partition is one of these; nothing where it always is, or where it would be too long."""
+    text = " or ".join(f"partition == '{each}'" for each in partitions)
+    return "" if len(partitions) == all_ or len(text) > 900 else f" and ({text})"
+
+
+def _point(space: Space, chosen: str, way: str) -> Config:
+    """The point of a pipeline's space with this partition and these shapes."""
+    values: dict[str, Value] = {"partition": chosen, "shapes": way}
+    for each in space.parameters[2:]:
+        if space.active(values, each):
+            values[each.name] = each.values[0]
+    return Config.of(values)
+
+
 def _program(found: Program | Rejection) -> Program:
     """Kernels by themselves can always be launched in the ways that baselines offer."""
     assert isinstance(found, Program), found
     return found
+
+
+def _several(asked: Asked, planned: Planned, best: Optimum | None, limit: int) -> tuple[tuple[str, ...], ...]:
+    """The blocks of several kernels that are worth measuring and can be computed, small ones first."""
+    pipeline = asked.pipeline
+    if asked.block is not None or asked.most_blocks == 0:
+        return ()
+    wanted = plan.worth_measuring(pipeline, asked.model, planned, best, asked.most_blocks)
+    found = [block for block in wanted if _possible(pipeline, block, limit)]
+    return tuple(sorted(found, key=lambda block: (len(block), [pipeline.position[name] for name in block])))
 
 
 def _possible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> bool:

@@ -46,10 +46,7 @@ def planned(pipeline: Pipeline, model: Model) -> Planned:
     """Run Algorithm 1."""
     edges = legality.weighed(pipeline, model)
     names = [each.name for each in pipeline.kernels]
-    weights = {
-        (pipeline.position[each.producer], pipeline.position[each.consumer]): each.weight
-        for each in edges
-    }
+    weights = {(pipeline.position[each.producer], pipeline.position[each.consumer]): each.weight for each in edges}
     around: cuts.Graph = cuts.graph(range(len(names)), weights)
     working = [tuple(range(len(names)))]
     ready: list[tuple[str, ...]] = []
@@ -77,9 +74,7 @@ def planned(pipeline: Pipeline, model: Model) -> Planned:
 
 def _inside(around: cuts.Graph, block: tuple[int, ...]) -> cuts.Graph:
     members = set(block)
-    return {
-        vertex: {other: weight for other, weight in around[vertex].items() if other in members} for vertex in block
-    }
+    return {vertex: {other: weight for other, weight in around[vertex].items() if other in members} for vertex in block}
 
 
 def basic(pipeline: Pipeline, model: Model) -> Partition:

@@ -54,6 +54,7 @@ class Runner:
 
     def __init__(self, folder: Path, library: Path, *, optimise: str = "-O0") -> None:
         self.folder, self.optimise = folder, optimise
+        subprocess.run([*commands.header(folder), optimise], check=True, capture_output=True)
         self.runtime = native.Runtime(library)
         self.modules: dict[str, native.Module] = {}
 
@@ -63,9 +64,8 @@ class Runner:
             path = self.folder / f"{source.name}{len(self.modules)}.cpp"
             path.write_text(commands.translation_unit(lower(source.text), exports))
             out = path.with_suffix(".so")
-            done = subprocess.run(
-                commands.kernel(path, out, flags=[self.optimise]), capture_output=True, text=True, check=False
-            )
+            command = commands.kernel(path, out, flags=[self.optimise], precompiled=self.folder)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr + source.text
             self.modules[source.text] = self.runtime.load(out)
         return self.modules[source.text]

@@ -132,6 +132,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", WRONG)
 def test_other_arithmetic_shows(runner, mistake):
     given = of([each for each in OF_INTEGERS if "uchar" not in each], "int32", "int32")

@@ -131,7 +131,7 @@ _quiet = settings(
 )
 
 
-@settings(_quiet, max_examples=4)
+@settings(_quiet, max_examples=3)
 @given(st.lists(pipelines(3), min_size=2, max_size=2))
 def test_some_random_pipelines(runner, found):
     every_way(runner, found, CHOICES[:1])

@@ -29,6 +29,9 @@ kernels:
 """
 PARAMS = BlockParams(block_x=8, block_y=4, pixels=1)
 AGAIN = dataclasses.replace(PARAMS, local="recompute")
+BOTH = pytest.mark.parametrize(
+    "params", [pytest.param(PARAMS, id="tile"), pytest.param(AGAIN, id="recompute", marks=pytest.mark.slow)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,7 @@ def test_the_largest_radius_for_the_sum_of_the_radii(runner, given, monkeypatch)
     assert killed(runner, edge, wrong) == "image"
 
 
-@pytest.mark.parametrize("params", [PARAMS, AGAIN], ids=["tile", "recompute"])
+@BOTH
 def test_the_border_of_the_producer_for_that_of_the_consumer(runner, given, monkeypatch, params):
     right = Kernel.border
 
@@ -90,7 +93,7 @@ def test_the_border_of_the_producer_for_that_of_the_consumer(runner, given, monk
     assert killed(runner, given, program) == "image"
 
 
-@pytest.mark.parametrize("params", [PARAMS, AGAIN], ids=["tile", "recompute"])
+@BOTH
 def test_no_index_exchange(runner, given, monkeypatch, params):
     """The window of the producer at the position outside, not at the pixel that the position means."""
     monkeypatch.setitem(borders.FUNCTIONS, "mirror", "__device__ int mirror_index(int i, int n) { return i; }\n")
@@ -145,6 +148,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_wrong_text(runner, given, mistake):
     pattern, new = WRONG[mistake]

@@ -58,6 +58,8 @@ class CudaLaunch:
     block: tuple[int, int, int]
     shared_bytes: int
     images: tuple[str, ...]
+    reads: int
+    """So many of the images, the first ones, are read; the others are written."""
     scalars: tuple[int, ...]
 
 
@@ -68,6 +70,8 @@ class CudaKernel:
     name: str
     text: str
     launches: tuple[CudaLaunch, ...]
+    rectangle: tuple[int, int] = (0, 0)
+    """Width and height of the pixels that a block of threads computes; of no meaning for a reduction."""
     scratch: tuple[Buffer, ...] = ()
     flags: tuple[str, ...] = FLAGS
 
@@ -108,6 +112,7 @@ def block_kernel(
     return CudaKernel(
         name=_name(block, "-"),
         text=_text(pipeline, block, planned, shape),
+        rectangle=(shape.width, shape.height),
         launches=(
             CudaLaunch(
                 entry=_entry(block),
@@ -115,6 +120,7 @@ def block_kernel(
                 block=(shape.x, shape.y, 1),
                 shared_bytes=planned.shared_bytes,
                 images=(*block.inputs, *block.outputs),
+                reads=len(block.inputs),
                 scalars=(pipeline.width, pipeline.height),
             ),
         ),
@@ -363,6 +369,7 @@ def _reduction(pipeline: Pipeline, kernel: Kernel, shape: Shape) -> CudaKernel:
         block=(shape.threads, 1, 1),
         shared_bytes=written.shared_bytes,
         images=(*kernel.reads, written.partial.name),
+        reads=len(kernel.reads),
         scalars=(pipeline.width * pipeline.height,),
     )
     second = CudaLaunch(
@@ -371,6 +378,7 @@ def _reduction(pipeline: Pipeline, kernel: Kernel, shape: Shape) -> CudaKernel:
         block=(shape.threads, 1, 1),
         shared_bytes=written.shared_bytes,
         images=(written.partial.name, kernel.name),
+        reads=1,
         scalars=(written.blocks,),
     )
     return CudaKernel(name=kernel.name, text=written.text, launches=(first, second), scratch=(written.partial,))

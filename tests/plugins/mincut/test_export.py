@@ -7,11 +7,16 @@ import subprocess
 import numpy as np
 import pytest
 
+from fusiond import jobs
 from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu.lower import lower
+from fusiond.model import DeviceLimits
 from fusiond.program import Launch, Pointer, Scalar
-from fusiond_mincut import blocks, emit, export
+from fusiond.registry import Registry
+from fusiond.strategy import Target
+from fusiond_mincut import blocks, emit, export, plugin
 from fusiond_mincut.emit import BlockParams
+from fusiond_mincut.strategy import Mincut
 
 from .running import application, emitted, images, pipeline, resized, wanted_of
 
@@ -183,3 +188,33 @@ def test_nvcc_compiles_the_call_and_links_the_sources(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr + done.stdout == ""
+
+
+def test_the_strategy_exports_every_block_of_a_config(analysed):
+    """Sources as they are in the program, one for each block."""
+    strategy, analysis = analysed("strategy: mincut\npipeline: harris\nsizes: {width: 64, height: 64}\nblocks: 0\n")
+    space = strategy.space(analysis, {})
+    config = dict(strategy.seeds(analysis, space, {}))["algorithm1"]
+    program = strategy.emit(analysis, config, {})
+    files = strategy.export(analysis, config, program)
+    assert {f"{each.name}.cu": each.text for each in program.sources} == {
+        name: text for name, text in files.items() if name.endswith(".cu")
+    }
+    assert {"harris.h", "launch.py", "README.txt"} <= set(files)
+
+
+@pytest.fixture
+def analysed(tmp_path):
+    def of(text):
+        registry = Registry()
+        registry.add(plugin, "mincut")
+        (job,) = jobs.read(tmp_path / "job.yaml", text)
+        strategy = Mincut()
+        limits = DeviceLimits(
+            multiprocessors=1, shared_bytes_per_sm=2**17, shared_bytes_per_block=2**16, threads_per_sm=1024,
+            blocks_per_sm=1,
+        )  # fmt: skip
+        target = Target(arch="cpu", limits=limits, facts=lambda source: None)
+        return strategy, strategy.analyse(strategy.parse(job, jobs.JobInputs(registry, job)), target)
+
+    return of

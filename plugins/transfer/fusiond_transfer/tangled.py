@@ -1,0 +1,69 @@
+"""The fewest messages where the layout is in the way: storage shared in place, vectors that must be neighbours.
+
+A cell that several vectors use in turn, or that has its neighbours given, can be side by side with one group and not
+with the next; then a point in time is no message any more. What decides is the slot of each crossing and the layout
+together. Up to EXHAUSTIVE choices of slots are all tried, each with its best layout; above that single crossings are
+moved as long as that saves a message. The number of points stays a lower bound: where it is reached, nothing better
+exists, with no list of all choices needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusiond_transfer import layout
+from fusiond_transfer.graph import Graph
+from fusiond_transfer.intervals import Crossing
+from fusiond_transfer.schedule import Schedule, scheduled
+
+EXHAUSTIVE = 600
+MOST_CROSSINGS = 60
+"""Above this many crossings the slots of the fewest points are taken as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untangled:
+    schedule: Schedule
+    least: bool
+    """No choice of slots and layout takes fewer messages."""
+
+
+def untangled(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], least: int) -> Untangled:
+    """The best schedule found, beginning with the slots of the fewest points, of which there are `least`."""
+    best = scheduled(graph, crossings, slots)
+    if best.startups <= least:
+        return Untangled(schedule=best, least=True)
+    if len(crossings) > MOST_CROSSINGS:
+        return Untangled(schedule=best, least=False)
+    choices = [_choices(each, crossings) for each in crossings]
+    exact = _exact(graph, crossings)
+    if exact and math.prod(len(each) for each in choices) <= EXHAUSTIVE:
+        for way in itertools.product(*choices):
+            found = scheduled(graph, crossings, way)
+            if found.startups < best.startups:
+                best = found
+        return Untangled(schedule=best, least=True)
+    moved = True
+    while moved and best.startups > least:
+        moved = False
+        for number, slots_of in enumerate(choices):
+            for slot in slots_of:
+                way = (*best.slots[:number], slot, *best.slots[number + 1 :])
+                found = scheduled(graph, crossings, way)
+                if found.startups < best.startups:
+                    best, moved = found, True
+    return Untangled(schedule=best, least=best.startups <= least)
+
+
+def _choices(each: Crossing, crossings: Sequence[Crossing]) -> tuple[int, ...]:
+    """The slots worth trying: where a group meets, it can as well meet at the first end among its intervals."""
+    ends = {other.latest for other in crossings if other.up is each.up and each.earliest <= other.latest <= each.latest}
+    return tuple(sorted(ends))
+
+
+def _exact(graph: Graph, crossings: Sequence[Crossing]) -> bool:
+    """Whether every layout is the best one for its groups: few enough cells."""
+    return len({graph.cell[each.vector] for each in crossings}) <= layout.EXACT

@@ -145,7 +145,8 @@ def _mix(graph: Graph, kernel: Kernel) -> tuple[Entry, str]:
     writes = [graph.vector(name) for name in kernel.writes]
     equal = len({each.elements for each in writes}) == 1
     types = ["_".join(each.dtype for each in side) or "none" for side in (reads, writes)]
-    name = f"mix_{types[0]}_to_{types[1]}" + ("" if equal else "_each")
+    side = "" if kernel.device else "host_"
+    name = f"{side}mix_{types[0]}_to_{types[1]}" + ("" if equal else "_each")
     scalars = [
         *(Scalar(dtype="uint64", value=each.elements) for each in (*reads, *writes)),
         Scalar(dtype="uint32", value=int(text_key(kernel.origin or kernel.name)[:8], 16)),

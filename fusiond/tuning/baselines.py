@@ -13,6 +13,7 @@ from fusiond.measuring import References
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Trial
 from fusiond.program import Program
 from fusiond.strategy import Baseline
+from fusiond.tuning import health
 from fusiond.tuning.context import Context, Unfused, outcome_of
 
 CONTENDERS = 1
@@ -92,6 +93,7 @@ def _point(
     if trial is None:
         against = None if given is None else given.program
         result = _measure(context, program, against, references, incumbent)
+        health.after(context, result, references)
         fields: dict[str, Any] = {"outcome": Outcome.MEASURED, **outcome_of(result)}
         trial = Trial(
             sequence=len(trials),

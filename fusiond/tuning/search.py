@@ -15,6 +15,7 @@ from fusiond.model import Ask, Config, MeasureFailed, Measurement, Outcome, Purp
 from fusiond.planning import inspected, refused_seeds
 from fusiond.program import Program
 from fusiond.study import Study, check_seeds
+from fusiond.tuning import health
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
 
 AHEAD = 2
@@ -116,9 +117,11 @@ def _trial(
         return dataclasses.replace(plain, outcome=Outcome.REFUSED, reason=f"{refusal.rule}: {refusal.detail}")
     worst = _check(context, program, ask.config, references, odd)
     if isinstance(worst, MeasureFailed):
+        health.after(context, worst, references)
         return dataclasses.replace(plain, outcome=worst.outcome, reason=worst.reason)
     plan = Sampling(purpose=Purpose.SEARCH, incumbent=incumbent)
     result: Measurement | MeasureFailed = context.measurer.sample(program, baseline.program, plan, references)
+    health.after(context, result, references)
     fields: dict[str, Any] = outcome_of(result)
     return dataclasses.replace(plain, worst_error=worst, **fields)
 

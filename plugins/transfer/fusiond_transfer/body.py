@@ -46,7 +46,7 @@ template <> struct Made<float> {{
 template <> struct Made<double> {{
     {prefix} static double of(unsigned h) {{ return double(h) / 4294967296.0; }}
 }};
-// All of a vector that falls to element i of n: its element i, or every n-th from i on; a short one is taken round again.
+// What falls to element i of n of a vector: its element i, or every n-th from i on; a short one is taken round again.
 template <class T> {prefix} unsigned taken(unsigned h, const T* vector, unsigned long long length,
                                            unsigned long long i, unsigned long long n) {{
     if (length <= n) return mixed(h, word(vector[i % length]));

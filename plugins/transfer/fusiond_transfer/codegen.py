@@ -66,7 +66,9 @@ class Names:
 
     def __init__(self, program: Program) -> None:
         self.of: dict[str, str] = {}
-        for name in [each.name for each in program.buffers] + sorted({each.arena or "" for each in program.buffers} - {""}):
+        for name in [each.name for each in program.buffers] + sorted(
+            {each.arena or "" for each in program.buffers} - {""}
+        ):
             identifier = re.sub(r"\W", "_", name)
             while identifier in self.of.values():
                 identifier += "_"
@@ -106,7 +108,7 @@ def runner(plan: Script, program: Program, name: str) -> str:
             f"Build: nvcc -O3 *.cu *.cpp",
             f'#include "{name}.h"',
             "",
-            "#define FUSIOND_TRY(call) do { cudaError_t problem = (call); if (problem != cudaSuccess) return problem; } while (0)",
+            "#define FUSIOND_TRY(call) do { cudaError_t e = (call); if (e != cudaSuccess) return e; } while (0)",
             "",
             *_declarations(program),
             *_create(program, name),
@@ -143,7 +145,8 @@ def _create(program: Program, name: str) -> list[str]:
             lines += _allocation(program, home, members, None)
     lines += [
         "    for (cudaStream_t& each : plan->streams) FUSIOND_TRY(cudaStreamCreate(&each));",
-        "    for (cudaEvent_t& each : plan->events) FUSIOND_TRY(cudaEventCreateWithFlags(&each, cudaEventDisableTiming));",
+        "    for (cudaEvent_t& each : plan->events)",
+        "        FUSIOND_TRY(cudaEventCreateWithFlags(&each, cudaEventDisableTiming));",
         "    return cudaSuccess;",
         "}",
         "",
@@ -165,7 +168,7 @@ def _allocation(program: Program, home: str, members: Sequence[Buffer], step: Al
     else:
         lines.append(f"        FUSIOND_TRY({call.format('base', size)});")
     lines += [
-        f"        plan->{names.of[each.name]} = reinterpret_cast<{_ctype(each)}*>(static_cast<char*>(base) + {each.offset_bytes});"
+        f"        plan->{names.of[each.name]} = ({_ctype(each)}*)((char*)base + {each.offset_bytes});"
         for each in members
     ]
     return [*lines, "    }"]
@@ -245,11 +248,12 @@ def _batch(program: Program, step: CopyBatch, stream: str, names: Names) -> list
         "        attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;",
         "        size_t first = 0;",
         "#if CUDART_VERSION >= 13000",
-        f"        FUSIOND_TRY(cudaMemcpyBatchAsync((const void**)targets, (const void**)sources, sizes, {count}, &attributes, "
-        f"&first, 1, {stream}));",
+        f"        FUSIOND_TRY(cudaMemcpyBatchAsync((const void**)targets, (const void**)sources, sizes, {count},",
+        f"                                         &attributes, &first, 1, {stream}));",
         "#else",
         "        size_t failed = 0;",
-        f"        FUSIOND_TRY(cudaMemcpyBatchAsync(targets, sources, sizes, {count}, &attributes, &first, 1, &failed, {stream}));",
+        f"        FUSIOND_TRY(cudaMemcpyBatchAsync(targets, sources, sizes, {count},",
+        f"                                         &attributes, &first, 1, &failed, {stream}));",
         "#endif",
         "#else",
         f"        for (int i = 0; i < {count}; ++i)",

@@ -1,6 +1,6 @@
 """What a message and a kernel cost on the device at hand, and what a schedule comes to.
 
-A message of n bytes takes startup + n / bandwidth (Kessler, section 2), with other constants for each direction, kind of
+A message of n bytes takes startup + n / bandwidth (Kessler, section 2), other constants for each direction, kind of
 memory and range of sizes: so it is measured at a few sizes (probes of one copy each), and interpolated between them.
 Kernels are probed by themselves. Where nothing has been measured the constants of ASSUMED stand in, and whoever uses
 them says "not measured".
@@ -85,7 +85,9 @@ def copy_key(up: bool, memory: Memory, size_bytes: int) -> str:
 
 
 def _copy(up: bool, memory: Memory, size_bytes: int) -> Probe:
-    near = Buffer(name="near", dtype="uint8", elements=size_bytes, role=Role.INPUT if up else Role.OUTPUT, memory=memory)
+    near = Buffer(
+        name="near", dtype="uint8", elements=size_bytes, role=Role.INPUT if up else Role.OUTPUT, memory=memory
+    )
     far = Buffer(name="far", dtype="uint8", elements=size_bytes, role=Role.OUTPUT if up else Role.INPUT)
     source, target = ("near", "far") if up else ("far", "near")
     return Probe(

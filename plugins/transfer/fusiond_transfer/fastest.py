@@ -110,4 +110,3 @@ def _neighbours(groups: Sequence[Company], crossings: Sequence[Crossing]) -> Ite
 
 def _common(crossings: Sequence[Crossing], numbers: Sequence[int]) -> tuple[int, int]:
     return max(crossings[each].earliest for each in numbers), min(crossings[each].latest for each in numbers)
-

@@ -21,8 +21,8 @@ from fusiond_transfer.intervals import Crossing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stabbing:
-    """`points` in order; `witnesses` are as many crossings, no two of which have a slot in common. On a circle there may
-    be fewer witnesses than points: then `points` is the least by trying them all."""
+    """`points` in order; `witnesses` are as many crossings, no two of which have a slot in common. There may
+    be fewer witnesses on a circle than points: then `points` is the least by trying them all."""
 
     points: tuple[int, ...]
     witnesses: tuple[Crossing, ...]

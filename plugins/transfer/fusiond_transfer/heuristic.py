@@ -1,6 +1,6 @@
 """The paper's own way (Kessler, section 4), kept for comparison: randomised paths through the affinity graph.
 
-    1. for each connected component, a number of randomised depth-first searches, biased by affinity, give candidates for
+    1. for each connected component, some randomised depth-first searches, biased by affinity, give candidates for
        a Hamiltonian path; the order in memory
     2. once more through the vectors in memory order, the slot of each is decided: `greedy` extends a message as long as
        the intervals of its vectors have a slot in common (the earliest is taken); `tight` lets an upload wait for its

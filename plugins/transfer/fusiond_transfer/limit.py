@@ -124,7 +124,10 @@ def _divisions(memory: Memory, count: int, wanted: int) -> Iterator[tuple[Compan
                 yield tuple(each for each in placed if each is not None)
             return
         for each in groups:
-            if memory.crossings[each[0]].up is memory.crossings[number].up and memory.group((*each, number)) is not None:
+            if (
+                memory.crossings[each[0]].up is memory.crossings[number].up
+                and memory.group((*each, number)) is not None
+            ):
                 each.append(number)
                 yield from extend(number + 1)
                 each.pop()

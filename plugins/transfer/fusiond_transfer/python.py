@@ -1,12 +1,12 @@
 """Kernel graphs from Python.
 
-    graph = KernelGraph("fig2", elements=4096)
-    a, b, c = graph.inputs("A", "B", "C")
-    d, e = graph.device("k0", reads=(b, a), writes=("D", "E"))
-    f, g = graph.host("k1", reads=(e, b), writes=("F", "G"), body={"F": "E + B", "G": "E - B"})
-    graph.outputs(d, g)
-    graph.build()      -> Graph, checked
-    graph.yaml()       -> the same as a file for jobs (strategy: transfer, graph: ./fig2.yaml)
+graph = KernelGraph("fig2", elements=4096)
+a, b, c = graph.inputs("A", "B", "C")
+d, e = graph.device("k0", reads=(b, a), writes=("D", "E"))
+f, g = graph.host("k1", reads=(e, b), writes=("F", "G"), body={"F": "E + B", "G": "E - B"})
+graph.outputs(d, g)
+graph.build()      -> Graph, checked
+graph.yaml()       -> the same as a file for jobs (strategy: transfer, graph: ./fig2.yaml)
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ class {class_name}:
     def _launch(self, name, stream, waits, needs):
         arguments = [self._argument(each, device=True) for each in needs["arguments"]]
         self._driver.wait(stream, waits)
-        self._driver.launch(needs["source"], needs["entry"], needs["grid"], needs["block"], needs["shared"], arguments, stream)
+        shape = needs["grid"], needs["block"], needs["shared"]
+        self._driver.launch(needs["source"], needs["entry"], *shape, arguments, stream)
         self._driver.record(name, stream)
 
     def _call(self, name, stream, waits, needs):
@@ -154,7 +155,8 @@ class PyCuda:
                 out = Path(work) / source
                 if kind == "device":
                     text = folder / f"{{NAME}}_{{source}}.cu"
-                    subprocess.run(["nvcc", "-cubin", f"-arch=sm_{{major}}{{minor}}", "-O3", "-o", out, text], check=True)
+                    arch = f"-arch=sm_{{major}}{{minor}}"
+                    subprocess.run(["nvcc", "-cubin", arch, "-O3", "-o", out, text], check=True)
                     self._loaded[source] = cuda.module_from_buffer(out.read_bytes())
                 else:
                     text = folder / f"{{NAME}}_{{source}}.cpp"
@@ -216,7 +218,15 @@ class PyCuda:
 def text(program: Program, name: str, entries: Mapping[tuple[str, str], str]) -> str:
     """The module. `entries`: (source, entry) -> its name in the files beside it."""
     buffers = [
-        (each.name, each.dtype, each.elements, each.role.value, each.memory.value, each.arena or each.name, each.offset_bytes)
+        (
+            each.name,
+            each.dtype,
+            each.elements,
+            each.role.value,
+            each.memory.value,
+            each.arena or each.name,
+            each.offset_bytes,
+        )
         for each in program.buffers
     ]
     sources = {each.name: "device" if each.kind is SourceKind.DEVICE else "host" for each in program.sources}
@@ -252,7 +262,11 @@ def _needs(program: Program, step: Step, entries: Mapping[tuple[str, str], str])
             for each in step.arguments
             if isinstance(each, Pointer | Scalar)
         ]
-        needs: dict[str, object] = {"source": step.source, "entry": entries[step.source, step.entry], "arguments": arguments}
+        needs: dict[str, object] = {
+            "source": step.source,
+            "entry": entries[step.source, step.entry],
+            "arguments": arguments,
+        }
         if isinstance(step, HostCall):
             return "call", needs
         return "launch", {**needs, "grid": step.grid, "block": step.block, "shared": step.shared_bytes}

@@ -31,8 +31,8 @@ from fusiond_transfer.generator import WORDS, Shape
 from fusiond_transfer.graph import DEVICE, DTYPES_HERE, HOST, Body, Formula, Graph, Kernel, Mix, Text, Vector
 
 KEYS = (
-    "graph", "summary", "sizes", "odd", "dtype", "elements", "fill", "vectors", "inputs", "outputs", "placed", "kernels",
-    "generate", "loop", "carried", "iterations", "limits", "adjacent",
+    "graph", "summary", "sizes", "odd", "dtype", "elements", "fill", "vectors", "inputs", "outputs", "placed",
+    "kernels", "generate", "loop", "carried", "iterations", "limits", "adjacent",
 )  # fmt: skip
 VECTOR_KEYS = ("dtype", "elements", "fill", "compare")
 KERNEL_KEYS = (
@@ -63,7 +63,11 @@ def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, siz
     if not _NAME.fullmatch(keys["graph"].text()):
         raise keys["graph"].fail(f"is {keys['graph'].text()[:80]!r}; wanted is a name of letters, digits, _ and -")
     known = {name: node.integer(least=1, most=2**40) for name, node in keys["sizes"].mapping().items()}
-    odd = {name: node.integer(least=1, most=2**40) for name, node in keys["odd"].mapping().items()} if "odd" in keys else {}
+    odd = (
+        {name: node.integer(least=1, most=2**40) for name, node in keys["odd"].mapping().items()}
+        if "odd" in keys
+        else {}
+    )
     for name in odd:
         if name not in known:
             raise keys["odd"].fail(f"{name!r} is no size of this graph")
@@ -195,9 +199,7 @@ class _Reader:
             in_place=tuple((new, old.text()) for new, old in in_place.items()),
         )
 
-    def _body(
-        self, draft: Kernel, node: Node, elements: Mapping[str, int], vectors: Mapping[str, Vector]
-    ) -> Body:
+    def _body(self, draft: Kernel, node: Node, elements: Mapping[str, int], vectors: Mapping[str, Vector]) -> Body:
         keys = node.mapping()
         if "body" in keys and "source" in keys:
             raise keys["source"].fail("stands beside 'body'; one of them says what the kernel computes")
@@ -241,7 +243,11 @@ class _Reader:
     def _dims(self, node: Node | None) -> tuple[int, int, int]:
         if node is None:
             return (1, 1, 1)
-        values = [self._integer(each) for each in node.sequence()] if isinstance(node.value, tuple) else [self._integer(node)]
+        values = (
+            [self._integer(each) for each in node.sequence()]
+            if isinstance(node.value, tuple)
+            else [self._integer(node)]
+        )
         if not 1 <= len(values) <= 3 or min(values) < 1:
             raise node.fail("wanted are one to three numbers from 1 on")
         return (*values, 1, 1)[:3]  # type: ignore[return-value]
@@ -300,7 +306,7 @@ def _names(node: Node) -> tuple[str, ...]:
 
 def _identifier(node: Node) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w{0,63}", node.text()):
-        raise node.fail(f"is {node.text()[:80]!r}; wanted is the name of an extern \"C\" function")
+        raise node.fail(f'is {node.text()[:80]!r}; wanted is the name of an extern "C" function')
     return node.text()
 
 
@@ -331,12 +337,14 @@ def _where(place: Sequence[str | int], document: Node, keys: Mapping[str, Node])
         place = ("elements",) if "elements" in keys else ("sizes",)
     node = document
     for step in place:
-        if isinstance(node.value, dict) and step in node.value:
-            node = node.value[step]
-        elif isinstance(node.value, tuple) and isinstance(step, int) and step < len(node.value):
+        if isinstance(step, int):
+            if not isinstance(node.value, tuple) or step >= len(node.value):
+                break
             node = node.value[step]
         else:
-            break
+            if not isinstance(node.value, dict) or step not in node.value:
+                break
+            node = node.value[step]
     return node.where
 
 

@@ -94,9 +94,7 @@ def separate(crossings: Sequence[Crossing], *, early: bool) -> tuple[int, ...]:
     """The slots of the unfused way."""
     if early:
         return tuple(each.earliest for each in crossings)
-    return tuple(
-        each.latest if each.up else min(each.latest, max(each.earliest, each.last_use)) for each in crossings
-    )
+    return tuple(each.latest if each.up else min(each.latest, max(each.earliest, each.last_use)) for each in crossings)
 
 
 def stabbed(graph: Graph, crossings: Sequence[Crossing], found: Bound) -> tuple[int, ...]:
@@ -156,7 +154,7 @@ def scheduled(
     not everybody who can. `worth` says whether so many bytes between two runs are cheaper to copy than another message
     is to begin."""
     cell = graph.cell
-    # At one slot downloads come behind the kernel, and uploads before the next: 2k is before kernel k, 2k + 1 behind it.
+    # At one slot uploads come before the kernel and downloads behind it: 2k is before kernel k, 2k + 1 behind it.
     timed = sorted(
         companies(graph, crossings, slots) if groups is None else groups,
         key=lambda each: (2 * each[0] + (0 if each[1] else 1), each[2]),
@@ -268,9 +266,7 @@ class _Lives:
             return crossing is None or at > slot or crossing.last_use < slot
         # The host's cell is written behind kernel `slot`.
         if there:
-            if made is None or vector in graph.outputs or made <= slot:
-                return False  # an input stays as it is; the rest is not worth a distinction
-            return True
+            return made is not None and vector not in graph.outputs and made > slot  # an input stays as it is
         return crossing is None or at > slot
 
 

@@ -56,8 +56,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """Between an input or output buffer and the cell that stands for it; never counted. Within the host, but for what is
-    placed: that goes to the device."""
+    """Between an input or output buffer and the cell that stands for it; never counted. Within the host, but what is
+    placed goes to the device."""
 
     name: str
     buffer: str
@@ -300,5 +300,9 @@ def _turn_moves(schedule: Schedule, turns: _Turns, turn: int, k: int, *, up: boo
             direction = "up" if up else "down"
             run = turns.run(message, turn)
             yield Move(
-                name=f"{direction}_{schedule.graph.kernels[k].name}_{number}_i{turn}", up=up, cells=run, wanted=run, slot=k
+                name=f"{direction}_{schedule.graph.kernels[k].name}_{number}_i{turn}",
+                up=up,
+                cells=run,
+                wanted=run,
+                slot=k,
             )

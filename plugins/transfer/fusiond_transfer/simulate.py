@@ -13,7 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusiond.keys import text_key
-from fusiond.program import Alloc, Argument, Copy, CopyBatch, Free, HostCall, Launch, Memory, Pointer, Program, Role, Step
+from fusiond.program import (
+    Alloc,
+    Argument,
+    Copy,
+    CopyBatch,
+    Free,
+    HostCall,
+    Launch,
+    Memory,
+    Pointer,
+    Program,
+    Role,
+    Step,
+)
 from fusiond_transfer.body import code
 from fusiond_transfer.graph import Graph
 from fusiond_transfer.script import Script
@@ -64,7 +77,8 @@ def faults(script: Script, program: Program, *, seeds: Sequence[int] = ()) -> tu
     """What is wrong with a Program, in any of the orders that are tried; empty when it gives what the graph gives."""
     wanted = plain(script.graph)
     found = []
-    for order in (*ORDERS, *seeds):
+    orders: list[str | int] = [*ORDERS, *seeds]
+    for order in orders:
         outcome = run(script, program, order=order)
         found += [f"{order}: {line}" for line in outcome.problems]
         found += [
@@ -123,9 +137,7 @@ class _Machine:
     """Both memories, by buffer."""
 
     def __init__(self, script: Script, program: Program) -> None:
-        self.values = {
-            each.name: _given(each.name) if each.role is Role.INPUT else POISON for each in program.buffers
-        }
+        self.values = {each.name: _given(each.name) if each.role is Role.INPUT else POISON for each in program.buffers}
         self.problems: list[str] = []
         self.peak_bytes = 0
         self._writes = {kernel.name: len(kernel.writes) for kernel in script.calls}

@@ -93,7 +93,9 @@ def seeds(offer: Offer, space: Space) -> tuple[tuple[str, Config], ...]:
     """What the paper would choose, the fewest, the fastest, and the plain way: points of the space only, each once."""
     wanted: list[tuple[str, dict[str, Value]]] = []
     first = offer.allocations[0] if offer.counted else None
-    group = "group" if "group" in offer.allocations else next((each for each in offer.allocations if each != "each"), first)
+    group = (
+        "group" if "group" in offer.allocations else next((each for each in offer.allocations if each != "each"), first)
+    )
     for grouping, memory, issue in (
         ("fewest", "pageable", "one_stream"),
         ("fewest_tight", "pageable", "one_stream"),
@@ -116,7 +118,9 @@ def seeds(offer: Offer, space: Space) -> tuple[tuple[str, Config], ...]:
     if offer.counted:
         plain["allocation"] = first
     wanted.append(("separate", plain))
-    return _valid([(name, {"order": "given", **values} if offer.reordered else values) for name, values in wanted], space)
+    return _valid(
+        [(name, {"order": "given", **values} if offer.reordered else values) for name, values in wanted], space
+    )
 
 
 def _valid(wanted: Sequence[tuple[str, dict[str, Value]]], space: Space) -> tuple[tuple[str, Config], ...]:

@@ -196,7 +196,7 @@ def _counted(job: Job) -> bool:
     wanted = job.request.get("allocations", "ahead")
     if wanted not in ("ahead", "counted"):
         raise RequestError(f"is {wanted!r}; it can be ahead, counted", where=job.where("allocations"))
-    return wanted == "counted"
+    return bool(wanted == "counted")
 
 
 def _limit(job: Job) -> int | None:
@@ -222,8 +222,8 @@ def _refuse_limit(job: Job, graph: Graph) -> None:
     if peak > graph.limit_bytes:
         where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
         raise RequestError(
-            f"{graph.limit_bytes} bytes on the device are too few: with every vector by itself, {peak} are needed at once "
-            "(nothing is evicted and uploaded again)",
+            f"{graph.limit_bytes} bytes on the device are too few: with every vector by itself, {peak} are needed at "
+            "once (nothing is evicted and uploaded again)",
             where=where,
         )
 
@@ -242,7 +242,7 @@ def _offer(asked: Asked, ways: Ways, other: Ways | None) -> space.Offer:
     def fits(allocation: str, early: bool) -> bool:
         plan = script(ways.separate(early=early))
         program = emit.program(plan, Way(allocation=allocation), name=graph.name)
-        return simulate.run(plan, program).peak_bytes <= (graph.limit_bytes or 0)
+        return bool(simulate.run(plan, program).peak_bytes <= (graph.limit_bytes or 0))
 
     allocations = tuple(each for each in emit.ALLOCATIONS if fits(each, False))
     moments = tuple(

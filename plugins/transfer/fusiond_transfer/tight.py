@@ -84,10 +84,12 @@ def byte_slots(crossings: Sequence[Crossing], slots: Sequence[int]) -> int:
     return total
 
 
-def _windows(intervals: Sequence[Crossing], candidates: Sequence[int]) -> list[list[int]]:
+def _windows(intervals: Sequence[Crossing], candidates: list[int]) -> list[list[int]]:
     """For each point of a least set the candidates that it can be."""
     pairs = zip(stab_early(intervals), stab(intervals).points, strict=True)
-    return [candidates[bisect.bisect_left(candidates, low) : bisect.bisect_right(candidates, high)] for low, high in pairs]
+    return [
+        candidates[bisect.bisect_left(candidates, low) : bisect.bisect_right(candidates, high)] for low, high in pairs
+    ]
 
 
 def _work(windows: Sequence[Sequence[int]]) -> int:

@@ -1,12 +1,12 @@
 """What must hold of a kernel graph, each broken rule one line with the place that breaks it.
 
-    names        of vectors and kernels are identifiers, and each stands once
-    sizes        at least one element, a known type
-    one writer   single assignment: a vector is written by one kernel, and no input is written
-    order        what a kernel reads is an input, or was written by a kernel before it
-    known        reads, writes, inputs, outputs, placed, carried, adjacent name vectors that there are
-    in place     the old vector is read by that kernel, by none after it, and is no output; sizes and types are equal
-    loop         what is carried is an input and a vector of its size and type, each once
+names        of vectors and kernels are identifiers, and each stands once
+sizes        at least one element, a known type
+one writer   single assignment: a vector is written by one kernel, and no input is written
+order        what a kernel reads is an input, or was written by a kernel before it
+known        reads, writes, inputs, outputs, placed, carried, adjacent name vectors that there are
+in place     the old vector is read by that kernel, by none after it, and is no output; sizes and types are equal
+loop         what is carried is an input and a vector of its size and type, each once
 """
 
 from __future__ import annotations
@@ -167,7 +167,9 @@ def _in_place(graph: Graph) -> Iterator[Problem]:
         for new, old in kernel.in_place:
             place = ("kernels", k, "in_place")
             if new not in kernel.writes or old not in kernel.reads:
-                yield Problem(place, f"{kernel.name} must write {new} and read {old}, to store the one where the other was")
+                yield Problem(
+                    place, f"{kernel.name} must write {new} and read {old}, to store the one where the other was"
+                )
                 continue
             a, b = graph.vector(new), graph.vector(old)
             if (a.dtype, a.elements) != (b.dtype, b.elements):

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond.program import Memory
-from fusiond_transfer import cost, fastest, heuristic, intervals, order, schedule, tight
+from fusiond_transfer import cost, fastest, heuristic, intervals, limit, order, schedule, tight
 from fusiond_transfer.graph import Graph
 from fusiond_transfer.intervals import Crossing
-from fusiond_transfer.limit import Fitting, fitting
+from fusiond_transfer.limit import Fitting
 from fusiond_transfer.schedule import Bound, Schedule
 from fusiond_transfer.tangled import untangled
 
@@ -53,7 +53,7 @@ class Ways:
     def fitting(self) -> Fitting:
         """The fewest groups under the limit; only where `limited`."""
         if self._fitting is None:
-            self._fitting = fitting(self.graph, self.crossings, self.bound.points)
+            self._fitting = limit.fitting(self.graph, self.crossings, self.bound.points)
         return self._fitting
 
     def least(self) -> Least:
@@ -66,8 +66,7 @@ class Ways:
         bound = self.bound.points
         if self.limited:
             fits = self.fitting()
-            slots = self._slots(fits)
-            found = schedule.scheduled(self.graph, self.crossings, slots, fits.groups)
+            found = schedule.scheduled(self.graph, self.crossings, self._slots(fits), fits.groups)
             return Least(schedule=found, lower_bound=bound, proven=fits.least)
         slots = schedule.stabbed(self.graph, self.crossings, self.bound)
         if self.graph.shares_storage or self.graph.adjacent:
@@ -124,9 +123,7 @@ class Ways:
             starts = [self.grouping(name) for name in names]
             starts += [self.separate(early=early) for early in (True, False)]
             starts = [each for each in starts if self._fits(each)] or starts
-            found = fastest.fastest(
-                self.graph, self.crossings, starts, costs, memory=memory, overlapped=overlapped
-            )
+            found = fastest.fastest(self.graph, self.crossings, starts, costs, memory=memory, overlapped=overlapped)
             self._fast[key] = found.schedule
         return self._fast[key]
 
@@ -134,7 +131,7 @@ class Ways:
         """A quick look: the limit itself is enforced on the Program."""
         if not self.limited or self.graph.limit_bytes is None:
             return True
-        memory = fastest.DeviceMemory(self.graph, self.crossings)
+        memory = limit.Memory(self.graph, self.crossings)
         number = {each.vector: index for index, each in enumerate(found.crossings)}
         groups = [(each.slot, each.up, tuple(number[name] for name in each.vectors)) for each in found.messages]
         return memory.peak(groups) <= self.graph.limit_bytes
@@ -157,7 +154,7 @@ def claims(ways: Ways) -> tuple[str, ...]:
     graph, least = ways.graph, ways.least()
     found = []
     if graph.loop:
-        found.append("a loop: startups are those of one iteration in the steady state; all ways to cut the circle were tried")
+        found.append("a loop: startups are those of one iteration in its steady state")
     if graph.shares_storage:
         found.append("storage is shared in place: a point in time need not be a message, the bound may be out of reach")
     if graph.adjacent:
@@ -167,7 +164,9 @@ def claims(ways: Ways) -> tuple[str, ...]:
     if least.proven:
         found.append(f"{least.schedule.startups} messages: proven to be the fewest in this order of the kernels")
     else:
-        found.append(f"{least.schedule.startups} messages: not proven to be the fewest; at least {least.lower_bound} are needed")
+        found.append(
+            f"{least.schedule.startups} messages: not proven to be the fewest; at least {least.lower_bound} are needed"
+        )
     return tuple(found)
 
 

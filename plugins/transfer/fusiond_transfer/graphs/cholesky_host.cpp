@@ -14,7 +14,7 @@ extern "C" void potrf(const double* s, double* l, int n, int shift) {
 }
 
 // S' = S - L L^T
-extern "C" void syrk(const double* s, const double* l, double* out, int n) {
+extern "C" void syrk_host(const double* s, const double* l, double* out, int n) {
     for (int row = 0; row < n; ++row) {
         for (int column = 0; column < n; ++column) {
             double sum = s[row * n + column];

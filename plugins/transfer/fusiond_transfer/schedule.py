@@ -148,10 +148,11 @@ def scheduled(
     slots: Sequence[int],
     groups: Sequence[Company] | None = None,
     *,
+    order: Sequence[str] | None = None,
     worth: Callable[[bool, int], bool] = lambda up, gap_bytes: True,
 ) -> Schedule:
-    """The schedule of crossings at given slots: layout, then messages. `groups` say who crosses together, where that is
-    not everybody who can. `worth` says whether so many bytes between two runs are cheaper to copy than another message
+    """The schedule of crossings at given slots: layout (or the given `order` of cells), then messages. `groups` say who
+    crosses together, where that is not everybody who can. `worth` says whether so many bytes between two runs are cheaper to copy than another message
     is to begin."""
     cell = graph.cell
     # At one slot uploads come before the kernel and downloads behind it: 2k is before kernel k, 2k + 1 behind it.
@@ -160,7 +161,8 @@ def scheduled(
         key=lambda each: (2 * each[0] + (0 if each[1] else 1), each[2]),
     )
     names = [[cell[crossings[number].vector] for number in numbers] for _, _, numbers in timed]
-    order = layout.laid_out(names, [[cell[name] for name in run] for run in graph.adjacent]).order
+    if order is None:
+        order = layout.laid_out(names, [[cell[name] for name in run] for run in graph.adjacent]).order
     position = {name: index for index, name in enumerate(order)}
     lives = _Lives(graph, crossings, slots)
     messages: list[Message] = []
@@ -173,7 +175,7 @@ def scheduled(
         crossings=tuple(crossings),
         slots=tuple(slots),
         messages=tuple(messages),
-        order=order,
+        order=tuple(order),
         arenas=_arenas(order, messages, cell),
     )
 

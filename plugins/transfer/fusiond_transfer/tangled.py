@@ -1,10 +1,10 @@
 """The fewest messages where the layout is in the way: storage shared in place, vectors that must be neighbours.
 
 A cell that several vectors use in turn, or that has its neighbours given, can be side by side with one group and not
-with the next; then a point in time is no message any more. What decides is the slot of each crossing and the layout
-together. Up to EXHAUSTIVE choices of slots are all tried, each with its best layout; above that single crossings are
-moved as long as that saves a message. The number of points stays a lower bound: where it is reached, nothing better
-exists, with no list of all choices needed.
+with the next; then a point in time is no message any more. What decides is the slot of each crossing, the layout, and
+what may be copied along between two runs, together. Up to EXHAUSTIVE pairs of slots and layouts are all tried; above
+that each choice of slots gets the layout with the fewest runs, and single crossings are moved as long as that saves a
+message. The number of points stays a lower bound: where it is reached, nothing better exists.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusiond_transfer import layout
 from fusiond_transfer.graph import Graph
 from fusiond_transfer.intervals import Crossing
 from fusiond_transfer.schedule import Schedule, scheduled
 
-EXHAUSTIVE = 600
+EXHAUSTIVE = 6_000
 MOST_CROSSINGS = 60
 """Above this many crossings the slots of the fewest points are taken as they are."""
 
@@ -39,12 +38,13 @@ def untangled(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int],
     if len(crossings) > MOST_CROSSINGS:
         return Untangled(schedule=best, least=False)
     choices = [_choices(each, crossings) for each in crossings]
-    exact = _exact(graph, crossings)
-    if exact and math.prod(len(each) for each in choices) <= EXHAUSTIVE:
+    orders = _orders(graph, crossings)
+    if orders is not None and math.prod(len(each) for each in choices) * len(orders) <= EXHAUSTIVE:
         for way in itertools.product(*choices):
-            found = scheduled(graph, crossings, way)
-            if found.startups < best.startups:
-                best = found
+            for order in orders:
+                found = scheduled(graph, crossings, way, order=order)
+                if found.startups < best.startups:
+                    best = found
         return Untangled(schedule=best, least=True)
     moved = True
     while moved and best.startups > least:
@@ -64,6 +64,11 @@ def _choices(each: Crossing, crossings: Sequence[Crossing]) -> tuple[int, ...]:
     return tuple(sorted(ends))
 
 
-def _exact(graph: Graph, crossings: Sequence[Crossing]) -> bool:
-    """Whether every layout is the best one for its groups: few enough cells."""
-    return len({graph.cell[each.vector] for each in crossings}) <= layout.EXACT
+def _orders(graph: Graph, crossings: Sequence[Crossing]) -> list[tuple[str, ...]] | None:
+    """Every layout of the cells that cross (and of their neighbours); None where there are too many."""
+    cell = graph.cell
+    runs = {cell[name]: tuple(cell[each] for each in run) for run in graph.adjacent for name in run}
+    pieces = list(dict.fromkeys(runs.get(cell[each.vector], (cell[each.vector],)) for each in crossings))
+    if math.factorial(len(pieces)) > EXHAUSTIVE:
+        return None
+    return [tuple(itertools.chain.from_iterable(each)) for each in itertools.permutations(pieces)]

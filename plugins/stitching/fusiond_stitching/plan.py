@@ -24,7 +24,7 @@ The paper's schedules (section 4.1) are names for chunks of the root: `Schedule(
 Reading. When the expression of a stage needs the value of instruction x at some index, the first that applies:
     1. x is an earlier result of the same stage: the value in the register (same index, guaranteed: see below);
     2. x has a shared home in an earlier stage of this block program: shared memory, at the index inside that chunk;
-    3. x has a global home anywhere earlier (an earlier stage of this block program, phase, or step), or is a parameter, or
+    3. x has a global home anywhere earlier (an earlier stage of this program, a phase, a step), or is a parameter, or
        the result of a library call: its buffer (`Module.buffer_of`);
     4. otherwise x is inlined: its expression is evaluated on the spot, recursively (a constant is a literal; an inlined
        reduce is a serial loop).

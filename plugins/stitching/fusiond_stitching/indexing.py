@@ -5,8 +5,8 @@
 
 A Symbol is a variable of the generated code with its least and greatest value. Quotients and remainders are of indices
 that are never negative, so that C's `/` and `%` say the same as the floor. What `linear` and `delinear` make of each
-other (a reshape is one after the other) cancels out: `d * (x / d) + x % d` becomes `x` again, and `(10 * r + c) / 10` is
-`r` where 0 <= c < 10.
+other (a reshape is one after the other) cancels out: `d * (x / d) + x % d` becomes `x` again, and `(10 * r + c) / 10`
+is `r` where 0 <= c < 10.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Atom: TypeAlias = Symbol | Quotient | Remainder
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """`constant` + the sum of coefficient * atom over `terms` (no coefficient is 0). `low` and `high` bound its value."""
+    """`constant` + the sum of coefficient * atom over `terms` (no coefficient is 0). `low` and `high` bound it."""
 
     terms: tuple[tuple[Atom, int], ...]
     constant: int

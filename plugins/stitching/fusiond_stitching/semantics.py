@@ -1,15 +1,15 @@
 """What HLO's scalar operations mean, in CUDA C++: one expression each, and the device functions that they call.
 
-float16 and bfloat16 are computed in `float` and rounded after each operation, as XLA does on a processor; everything else is
-computed in its own type. Where C leaves a result open and HLO does not (a division by zero, a shift by the width, a float
-that fits no integer, a signed sum that wraps, NaN in a maximum), a small device function says what it is.
+float16 and bfloat16 are computed in `float` and rounded after each operation, as XLA does on a processor; everything
+else is computed in its own type. Where C leaves a result open and HLO does not (a division by zero, a shift by the
+width, a float that fits no integer, a signed sum that wraps, NaN in a maximum), a device function says what it is.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -396,7 +396,7 @@ def _no_overflow(kind: Type, answer: str) -> tuple[str, ...]:
 
 
 def _power(kind: Type) -> str:
-    negative = ()
+    negative: tuple[str, ...] = ()
     if kind.kind == "signed":  # the floor towards zero of 1 / a^n
         negative = (f"if (b < 0) return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : ({kind.value})0;",)
     wide = "unsigned long long" if kind.bits == 64 else "unsigned int"
@@ -497,4 +497,29 @@ def bitcast_convert(source: Type, target: Type, a: str) -> str:
     return f"({target.value}){_atomic(unsigned)}"
 
 
-Combine = Callable[[Sequence[str]], Sequence[str]]
+def reduce_precision(functions: Functions, kind: Type, exponent_bits: int, mantissa_bits: int, a: str) -> str:
+    """A float as one with fewer bits would hold it: rounded to even, infinite above its range, zero below (it has no
+    subnormal numbers)."""
+    if kind.kind != "float":
+        raise Unsupported(f"no reduce-precision of {kind.name}")
+    wide = kind.bits == 64
+    mantissa, exponent = (52, 11) if wide else (23, 8)
+    whole = "unsigned long long" if wide else "unsigned int"
+    end = "ULL" if wide else "u"
+    bits, value = _AS_BITS["f64" if wide else "f32"]
+    lines = ["if (value != value) return value;", f"{whole} bits = {bits.format('value')};"]
+    if mantissa_bits < mantissa:
+        spare = mantissa - mantissa_bits
+        lines.append(f"bits += ((bits >> {spare}) & 1{end}) + {(1 << (spare - 1)) - 1}{end};")
+        lines.append(f"bits &= ~{(1 << spare) - 1}{end};")
+    if exponent_bits < exponent:
+        bias, reduced = (1 << (exponent - 1)) - 1, (1 << (exponent_bits - 1)) - 1
+        infinite = ((1 << exponent) - 1) << mantissa
+        lines += [
+            f"const {whole} size = bits & {infinite}{end}, sign = bits & {1 << (mantissa + exponent)}{end};",
+            f"if (size > {(bias + reduced) << mantissa}{end}) bits = sign | {infinite}{end};",
+            f"if (size <= {(bias - reduced) << mantissa}{end}) bits = sign;",
+        ]
+    lines.append(f"return {value.format('bits')};")
+    signature = f"{kind.value} precision_{exponent_bits}_{mantissa_bits}_{_wide(kind)}({kind.value} value)"
+    return f"{_define(functions, signature, _lines(*lines))}({a})"

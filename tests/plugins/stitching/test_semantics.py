@@ -117,7 +117,7 @@ class Cases:
         body = "\n".join(f"    {line}" for line in lines)
         headers = "".join(f"#include <{each}>\n" for each in self.functions.headers)
         text = (
-            f"{headers}{''.join(self.functions.texts)}\nextern \"C\" __global__ void all({', '.join(parameters)})\n"
+            f'{headers}{"".join(self.functions.texts)}\nextern "C" __global__ void all({", ".join(parameters)})\n'
             f"{{\n    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i >= {count}) return;\n{body}\n}}\n"
         )
         launch = Launch(
@@ -125,7 +125,10 @@ class Cases:
             arguments=tuple(Pointer(buffer=each.name) for each in buffers),
         )  # fmt: skip
         return Program(
-            name="all", buffers=tuple(buffers), sources=(Source(name="all", text=text, entries=("all",)),), steps=(launch,)
+            name="all",
+            buffers=tuple(buffers),
+            sources=(Source(name="all", text=text, entries=("all",)),),
+            steps=(launch,),
         )
 
     def check(self, runner: Runner) -> None:

@@ -1,21 +1,23 @@
 """Deep fusion (section 3.2): which instructions form a group, and in which order groups run.
 
 The graph is walked layer by layer from the outputs up (`span`). An instruction joins the group of its readers when all
-of them sit in one group (or in groups that may become one) and a schedule is left that suits everybody (SchdConsistent);
-otherwise it is given up, and becomes the root of a group that runs earlier. That is Algorithm 1, with two differences. The
-set `giveup` is a number here: every group has a place in the order of launches, counted from the end, and an instruction may
-join only groups of its *last-placed* reader, so that quotient graphs without cycles are all that can come out. And a policy
-may allow groups to merge where they share a producer.
+of them sit in one group (or in groups that may become one) and a schedule is left that suits everybody
+(SchdConsistent); otherwise it is given up, and becomes the root of a group that runs earlier. That is Algorithm 1,
+with two differences. The set `giveup` is a number here: every group has a place in the order of launches, counted
+from the end, and an instruction may join only groups of its *last-placed* reader, so that quotient graphs without
+cycles are all that can come out. And a policy may allow groups to merge where they share a producer.
 
-A place is (level, phase), compared as pairs. Without grid barriers each step up is a level, and levels are launches. With
-them a step up is a phase inside the level, and only a library call between begins a new level.
+A place is (level, phase), compared as pairs. Without grid barriers each step up is a level, and levels are launches.
+With them a step up is a phase inside the level, and only a library call between begins a new level.
 
-Schedules. Each group carries its surviving candidates: a schedule of the root, and by propagation (`propagate.required`) the
-chunk of every member. SchdConsistent asks of each candidate, for the new member: does a block get at most `grain`
-elements (or are there blocks for the whole device anyway), and is next to nothing computed twice.
+Schedules. Each group carries its surviving candidates: a schedule of the root, and by propagation
+(`propagate.required`) the chunk of every member. SchdConsistent asks of each candidate, for the new member: does a
+block get at most `grain` elements (or are there blocks for the whole device anyway), and is next to nothing computed
+twice.
 
-Reshape, broadcast, transpose, slice and the like are no members: wherever they are read they are inlined (section 4.3), so
-their readers simply ask their operands. One that is an output, or what a library call reads, is an ordinary member.
+Reshape, broadcast, transpose, slice and the like are no members: wherever they are read they are inlined (section
+4.3), so their readers simply ask their operands. One that is an output, or what a library call reads, is an ordinary
+member.
 """
 
 from __future__ import annotations
@@ -150,10 +152,8 @@ class _Fusing:
         self.is_library = {each.name: library(module, each, policy) for each in module.instructions}
 
     def run(self) -> Fusion:
-        order = sorted(
-            reversed(self.module.instructions),
-            key=lambda each: self.spans.of[each.name],
-        )
+        number = self.module.number
+        order = sorted(self.module.instructions, key=lambda each: (self.spans.of[each.name], -number[each.name]))
         for instruction in order:
             if self.is_library[instruction.name]:
                 self._call(instruction)
@@ -163,7 +163,6 @@ class _Fusing:
                 self._through(instruction)
         if not self.policy.packing:
             self._fuse_layers()
-        number = self.module.number
         groups = [
             Group(
                 place=each.place,
@@ -315,8 +314,8 @@ class _Fusing:
     def _partner(
         self, instruction: Instruction, chunk: Chunk, blocks: int, work: int, other: _Group
     ) -> _Candidate | None:
-        """The other group's first candidate that goes with this one: equal block counts (section 4.3), or one of the two
-        runs whole in every block because it is tiny."""
+        """The other group's first candidate that goes with this one: equal block counts (section 4.3), or one of the
+        two runs whole in every block because it is tiny."""
         name = instruction.name
         for exact in (True, False):
             for each in other.candidates:
@@ -397,8 +396,8 @@ class _Fusing:
     # --- ElementwiseFusion ---
 
     def _fuse_layers(self) -> None:
-        """ElementwiseFusion (section 3.2): element-wise groups of one layer with equal output shapes become one, while what
-        they read and write stays below the footprint."""
+        """ElementwiseFusion (section 3.2): element-wise groups of one layer with equal output shapes become one,
+        while what they read and write stays below the footprint."""
         open_: dict[tuple[object, ...], tuple[_Group, int]] = {}
         for group in list(self.groups.values()):
             if not group.elementwise:

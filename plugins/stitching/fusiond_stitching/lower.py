@@ -2,7 +2,8 @@
 
 What is an identity in row-major order goes away: `copy`, `bitcast` without layouts, a broadcast or reshape or transpose
 that changes nothing. A `bitcast` between other layouts becomes transposes and a reshape. A transpose in front of a dot
-goes into the dot's dimension numbers, as every library allows.
+goes into the dot's dimension numbers, as every library allows. Dimensions of size 1 are dropped where they only get
+in the way.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 from fusiond.errors import RequestError
 from fusiond.keys import content_key
 from fusiond.model import frozen
-from fusiond_stitching import hlo
+from fusiond_stitching import hlo, squeeze
 from fusiond_stitching.graph import (
     BINARY,
     DTYPES,
@@ -240,6 +241,7 @@ class _Lowering:
     def _finished(self, name: str, outputs: list[str]) -> Module:
         parameters = [each.name for each in self.found.values() if each.opcode == "parameter"]
         kept, outputs = _simplified(self.found, outputs, self.foreign)
+        kept, outputs = _simplified(squeeze.squeezed(kept, self.foreign), outputs, self.foreign)
         for place, output in enumerate(outputs):
             source = kept[output]
             if source.opcode in SOURCES or output in outputs[:place]:

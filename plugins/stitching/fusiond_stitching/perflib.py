@@ -1,7 +1,7 @@
 """The performance library (section 4.4): how long one instruction takes under one schedule.
 
-A key is the paper's: opcode, shape, split_dim, sword, sched_type and threads, and for a reduce how its threads meet. The times
-are probes: measured on the device, kept in the store, used for ever. What is not known yet is estimated.
+A key is the paper's: opcode, shape, split_dim, sword, sched_type and threads, and for a reduce how its threads meet.
+The times are probes: measured on the device, kept in the store, used for ever. What is not known yet is estimated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fusiond_stitching.fusion import Candidate
 from fusiond_stitching.graph import EXPENSIVE, Instruction, Module
 from fusiond_stitching.plan import Box, Chunk
 from fusiond_stitching.policy import Policy
-from fusiond_stitching.propagate import named
+from fusiond_stitching.propagate import named, required
 
 TRIED = 4
 """Candidates of a group that the library is asked about: those with the best estimates."""
@@ -70,8 +70,8 @@ class Library(Mapping[Key, float]):
 
 
 def keys(module: Module, policy: Policy, members: Sequence[str], candidate: Candidate) -> Iterator[Key]:
-    """The entries whose sum is a candidate's time: reduces, expensive element-wise instructions and the root. What is cheap is
-    inlined and left out (section 4.3)."""
+    """The entries whose sum is a candidate's time: reduces, expensive element-wise instructions and the root. What is
+    cheap is inlined and left out (section 4.3)."""
     for name in members:
         instruction = module[name]
         if instruction.opcode == "reduce" or instruction.opcode in EXPENSIVE or name == members[-1]:
@@ -100,19 +100,20 @@ def estimate(module: Module, policy: Policy, members: Sequence[str], candidate: 
     """A rough time (no unit): waves of blocks, times what one block does. It only puts schedules in an order."""
     resident = max(1, 1024 // policy.threads) * policy.multiprocessors
     waves = -(-candidate.blocks // resident)
-    block = 0.0
+    block = traffic = 0.0
     for name in members:
         instruction = module[name]
         chunk = candidate.chunks[name]
         local = math.prod(chunk.local)
-        heavy = instruction.opcode == "reduce"
-        if heavy:
+        dims = instruction.dims
+        if instruction.opcode == "reduce":
             source = module[instruction.operands[0]]
-            local *= max(1, source.elements // max(1, instruction.elements))
-        weight = 8 if instruction.opcode in EXPENSIVE else 2
-        block += weight * -(-local // policy.threads) + (100 if heavy else 4)
-        block += _scattered(chunk, instruction.dims) * local / policy.threads
-    return waves * (block + 500)
+            chunk, dims = required(instruction, 0, source, chunk), source.dims
+            local = math.prod(chunk.local)
+            block += 100
+        block += (8 if instruction.opcode in EXPENSIVE else 2) * -(-local // policy.threads) + 4
+        traffic += candidate.blocks * local * (1 + _scattered(chunk, dims))
+    return waves * (block + 300) + traffic / (32 * policy.multiprocessors)
 
 
 def _scattered(chunk: Chunk, dims: tuple[int, ...]) -> float:

@@ -1,9 +1,9 @@
 """A policy and a module to a plan: fusion, the choice of schedules, block programs, launches.
 
-Schedules are tuned (section 4.3): of a group's surviving candidates the one with the smallest sum over its instructions is
-taken whose shared memory suffices. The sums come from the performance library where it knows all of an instruction's
-entries, else from an estimate. A group for which shared memory never suffices is split (section 5.1.2): what needs most
-becomes the root of a group of its own, and fusion runs again.
+Schedules are tuned (section 4.3): of a group's surviving candidates the one with the smallest sum over its
+instructions is taken whose shared memory suffices. The sums come from the performance library where it knows all of
+an instruction's entries, else from an estimate. A group for which shared memory never suffices is split (section
+5.1.2): what needs most becomes the root of a group of its own, and fusion runs again.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class _Elsewhere:
 
 
 def stored_members(module: Module, fusion: Fusion, owner: Mapping[str, int]) -> list[frozenset[str]]:
-    """For each group the members that must reach global memory: outputs, what library calls read, what other groups read."""
+    """For each group the members that must reach global memory: outputs, what library calls read, what other groups
+    read."""
     found: list[set[str]] = [set() for _ in fusion.groups]
     for name, place in owner.items():
         if name in module.is_output:

@@ -23,7 +23,8 @@ class Policy:
     """ElementwiseFusion (section 3.2) stops when a kernel reads and writes more than this."""
 
     layers: bool = True
-    """Nothing is fused across a library-call layer, related or not (section 3.2). Else only across the calls between."""
+    """Nothing is fused across a library-call layer, related or not (section 3.2). Else only across the calls
+    between."""
     merge: bool = False
     """Groups that read the same producer may become one, with several roots. Else that producer is given up."""
     recompute: bool = False

@@ -3,8 +3,8 @@
 `required` says which part of an operand a block needs, given the part of the result that it computes. It is exact, or a
 superset: where a dimension cannot be cut (a reduced one, a sliced one, a concatenated one), the block needs all of it.
 Table 1 follows from it: a reduce passes Row where split_dim is left of the reduced dimensions and Column where it is
-right of them, a transpose likewise, a dot passes Row while split_dim is a batch dimension, element-wise instructions pass
-everything, reshape and broadcast carry split_dim and sword over to the operand's dims. What the table calls not
+right of them, a transpose likewise, a dot passes Row while split_dim is a batch dimension, element-wise instructions
+pass everything, reshape and broadcast carry split_dim and sword over to the operand's dims. What the table calls not
 satisfiable is a requirement that comes out larger than the block's share (`share`), and fusion then says no.
 """
 
@@ -145,7 +145,8 @@ def _matched(left: tuple[int, ...], right: tuple[int, ...]) -> list[tuple[list[i
     found = []
     i = j = 0
     while i < len(left) or j < len(right):
-        ours, theirs = [], []
+        ours: list[int] = []
+        theirs: list[int] = []
         a = b = 1
         while True:
             if a <= b and i < len(left) and (a < b or not ours):

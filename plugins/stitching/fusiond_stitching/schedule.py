@@ -1,8 +1,8 @@
 """The schedules that a root may have (section 4.1), and which of them are worth trying.
 
 The whole space is every split_dim with every divisor of its dimension, Row and Column. `candidates` thins it: schedules
-with the same chunk are one, and of each way to cut (which dimensions are cut) a few block counts near the wanted one are
-kept, and always the single block that is valid for everything (section 4.3).
+with the same chunk are one, and of each way to cut (which dimensions are cut) a few block counts near the wanted one
+are kept, and always the single block that is valid for everything (section 4.3).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def space(dims: tuple[int, ...], *, middle: bool = False) -> Iterator[Schedule]:
-    """Every legal schedule of a tensor (section 4.1): split_dim, sword and sched_type; `middle` adds the fourth type."""
+    """Every legal schedule of a tensor (section 4.1): split_dim, sword and sched_type; `middle` adds the fourth
+    type."""
     kinds = (Kind.ROW, Kind.COLUMN, Kind.MIDDLE) if middle else (Kind.ROW, Kind.COLUMN)
     for kind in kinds:
         for split_dim, dim in enumerate(dims):

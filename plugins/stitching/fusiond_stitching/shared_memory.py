@@ -1,10 +1,10 @@
 """Shared-memory planning (section 5.1): who gets a buffer, who may share one, and what goes when space is short.
 
-Buffers live from the stage that writes them to the last stage that reads them. Two may share space when their lives do not
-overlap; or when the later one is written in place, element for element, by the only and last reader of the earlier one
-(figure 3: Divide.1 in the space of Exponential.1). The paper finds such pairs on the dominance tree of the data flow, from the
-root: what dominates a value comes after all of its uses. That rule is `dominance`; `liveness` also shares between
-values that do not dominate each other, and needs no tree.
+Buffers live from the stage that writes them to the last stage that reads them. Two may share space when their lives
+do not overlap; or when the later one is written in place, element for element, by the only and last reader of the
+earlier one (figure 3: Divide.1 in the space of Exponential.1). The paper finds such pairs on the dominance tree of
+the data flow, from the root: what dominates a value comes after all of its uses. That rule is `dominance`; `liveness`
+also shares between values that do not dominate each other, and needs no tree.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A buffer to be placed: alive in stages `first`..`last`, both included. `in_place_of` names an earlier buffer that this
-    one may overwrite although their lives touch in stage `first`."""
+    """A buffer to be placed: alive in stages `first`..`last`, both included. `in_place_of` names an earlier buffer
+    that this one may overwrite although their lives touch in stage `first`."""
 
     name: str
     size_bytes: int
@@ -28,8 +28,8 @@ class Wanted:
 
 
 def dominators(successors: Mapping[str, Sequence[str]], root: str) -> dict[str, str]:
-    """The immediate dominator of every node that can be reached from the root (the root's is itself): Cooper, Harvey and
-    Kennedy's iteration over reverse postorder."""
+    """The immediate dominator of every node that can be reached from the root (the root's is itself): Cooper, Harvey
+    and Kennedy's iteration over reverse postorder."""
     order: list[str] = []
     seen = {root}
     stack: list[tuple[str, int]] = [(root, 0)]
@@ -87,8 +87,9 @@ def dominates(above: str, below: str, immediate: Mapping[str, str]) -> bool:
 
 
 def layout(buffers: Sequence[Wanted], immediate: Mapping[str, str] | None = None) -> dict[str, int]:
-    """Offsets (bytes, aligned to 16) for all buffers, first fit in the order of their first stage. With `immediate` (the
-    dominance tree) two buffers share only where the later one dominates the earlier; without, wherever lives allow it."""
+    """Offsets (bytes, aligned to 16) for all buffers, first fit in the order of their first stage. With `immediate`
+    (the dominance tree) two buffers share only where the later one dominates the earlier; without, wherever lives
+    allow it."""
     placed: list[tuple[Wanted, int]] = []
     for buffer in sorted(buffers, key=lambda each: (each.first, -each.size_bytes, each.name)):
         blocked = sorted(
@@ -120,7 +121,8 @@ def total(buffers: Sequence[Wanted], offsets: Mapping[str, int]) -> int:
 
 
 def overlaps(buffers: Sequence[Wanted], offsets: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Pairs of buffers that are alive in one stage and share a byte, except a legal write in place: none in a sound layout."""
+    """Pairs of buffers that are alive in one stage and share a byte, except a legal write in place: none in a sound
+    layout."""
     found = []
     for place, left in enumerate(buffers):
         for right in buffers[place + 1 :]:

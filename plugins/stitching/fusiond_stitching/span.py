@@ -12,8 +12,8 @@ from fusiond_stitching.graph import Module
 
 @dataclass(frozen=True)
 class Span:
-    """`of`: instruction -> span. Outputs have 0, everything else one more than the largest of its users; what nobody reads
-    (an unused parameter) has 0."""
+    """`of`: instruction -> span. Outputs have 0, everything else one more than the largest of its users; what nobody
+    reads (an unused parameter) has 0."""
 
     of: Mapping[str, int]
     library: tuple[int, ...]

@@ -1,11 +1,11 @@
 """A group and one of its candidates as a block program: what is stored where, and in which loop nests.
 
-First it is decided who is stored at all (size requirements, section 5.1.1): what others read through global memory, every
-reduce, scatter and dot, and every element-wise value whose recomputation would cost more than a buffer and a barrier
-(several readers; or read once by something that reads it many times, as the paper's Divide in front of a dot). The rest is
-inlined. Then stored values are put into stages: a value joins the stage of one that it reads at the same index, or
-another loop nest over the same chunk. Barriers stand where a stage reads what another thread wrote since the last one, or writes
-over what another thread may still read.
+First it is decided who is stored at all (size requirements, section 5.1.1): what others read through global memory,
+every reduce, scatter and dot, and every element-wise value whose recomputation would cost more than a buffer and a
+barrier (several readers; or read once by something that reads it many times, as the paper's Divide in front of a
+dot). The rest is inlined. Then stored values are put into stages: a value joins the stage of one that it reads at the
+same index, or another loop nest over the same chunk. Barriers stand where a stage reads what another thread wrote
+since the last one, or writes over what another thread may still read.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ def block_program(
     elsewhere: Container[str],
     name: str,
 ) -> BlockProgram | str:
-    """The block program of a group under one candidate. `stored` are the members that must reach global memory, `elsewhere`
-    what has a buffer that others fill. A text says why there is none: shared memory does not suffice (section 5.1.2)."""
+    """The block program of a group under one candidate. `stored` are the members that must reach global memory,
+    `elsewhere` what has a buffer that others fill. A text says why there is none: shared memory does not suffice
+    (section 5.1.2)."""
     planner = _Planner(module, policy, group, candidate, stored, elsewhere)
     dropped: set[str] = set()
     spilled: set[str] = set()
@@ -339,11 +340,14 @@ class _Planner:
         return shared_memory.dominators(successors, root)
 
     def victims(self, spilled: set[str]) -> list[tuple[str, str, int]]:
-        """What to give up next, in order (section 5.1.2): (`global` or `inline`, name, bytes). First what has a buffer in global
-        memory anyway, then inexpensive element-wise values, expensive ones, those that a dot reads; last, where the policy
-        spills, anything."""
+        """What to give up next, in order (section 5.1.2): (`global` or `inline`, name, bytes). First what has a
+        buffer in global memory anyway, then inexpensive element-wise values, expensive ones, those that a dot reads;
+        last, where the policy spills, anything."""
         crossing = self._crossing()
-        free, cheap, expensive, spill = [], [], [], []
+        free: list[tuple[str, str, int]] = []
+        cheap: list[tuple[str, str, int]] = []
+        expensive: list[tuple[str, str, int]] = []
+        spill: list[tuple[str, str, int]] = []
         for name in reversed(self.kept):
             if name not in crossing or name in spilled:
                 continue

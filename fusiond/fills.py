@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fusiond.dtypes import BFLOAT16, bfloat16_bits, bfloat16_values, is_float, numpy_dtype
 from fusiond.errors import RequestError
 from fusiond.program import Buffer, Role
 
@@ -25,7 +27,9 @@ def fill(buffer: Buffer, seed: int) -> Array:
     Equal for equal (name, fill, dtype, elements, seed), so that a reference and a candidate see the same data. Raises
     RequestError when a file does not fit the buffer.
     """
-    dtype = np.dtype(buffer.dtype)
+    if buffer.dtype == BFLOAT16 and buffer.fill.kind not in ("zeros", "file"):
+        return _bfloat16(buffer, seed)
+    dtype = numpy_dtype(buffer.dtype)
     spec = buffer.fill
     if spec.kind == "zeros":
         return np.zeros(buffer.elements, dtype)
@@ -42,9 +46,8 @@ def poison(buffer: Buffer, kind: int = 0) -> Array:
     """Poison of the buffer's size: shape (elements,). What nobody wrote is never right under both kinds."""
     if buffer.dtype == "bool":
         return np.full(buffer.elements, kind % POISONS == 0)
-    floats = np.issubdtype(np.dtype(buffer.dtype), np.floating)
-    byte = (_FLOAT_BYTES if floats else _OTHER_BYTES)[kind % POISONS]
-    return np.full(buffer.size_bytes, byte, np.uint8).view(np.dtype(buffer.dtype))
+    byte = (_FLOAT_BYTES if is_float(buffer.dtype) else _OTHER_BYTES)[kind % POISONS]
+    return np.full(buffer.size_bytes, byte, np.uint8).view(numpy_dtype(buffer.dtype))
 
 
 def initial(buffer: Buffer, seed: int, *, kind: int | None = None) -> Array:
@@ -69,6 +72,19 @@ def _drawn(buffer: Buffer, dtype: np.dtype[np.generic], generator: np.random.Gen
         normal = generator.standard_normal(buffer.elements, dtype=draw_type)
         return (normal * draw_type(spec.high) + draw_type(spec.low)).astype(dtype)
     raise RequestError(f"unknown fill {spec.kind!r}", where=buffer.name)
+
+
+def _bfloat16(buffer: Buffer, seed: int) -> Array:
+    """Drawn as float64, and rounded once."""
+    bits = bfloat16_bits(fill(dataclasses.replace(buffer, dtype="float64"), seed))
+    spec = buffer.fill
+    if spec.kind != "uniform" or not spec.low < spec.high:
+        return bits
+    # Rounding may arrive at `high`, which is not part of the range: the next one below it, unless that is below `low`.
+    values = bfloat16_values(bits)
+    beyond = values >= spec.high
+    down = np.where(bits == 0, 0x8001, np.where(bits >> 15, bits + 1, bits - 1)).astype(np.uint16)
+    return np.where(beyond & (bfloat16_values(down) >= spec.low), down, bits)
 
 
 def _below(values: Array, low: float, high: float) -> Array:

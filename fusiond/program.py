@@ -104,7 +104,7 @@ EQUAL = Compare()
 
 def default_compare(dtype: str) -> Compare:
     """Equal for integers; for floats a few units in the last place of a short sum."""
-    tolerances = {"float16": (1e-2, 1e-3), "float32": (1e-4, 1e-6), "float64": (1e-10, 1e-12)}
+    tolerances = {"bfloat16": (4e-2, 8e-3), "float16": (1e-2, 1e-3), "float32": (1e-4, 1e-6), "float64": (1e-10, 1e-12)}
     if dtype not in tolerances:
         return EQUAL
     rtol, atol = tolerances[dtype]
@@ -443,7 +443,7 @@ def _step_problems(step: Step, buffers: Mapping[str, Buffer], sources: Mapping[s
 def _fits(scalar: Scalar) -> bool:
     if scalar.dtype not in DTYPES or not isinstance(scalar.value, int | float):
         return False
-    if scalar.dtype.startswith("float"):
+    if scalar.dtype.startswith(("float", "bfloat")):
         return True
     bits = 1 if scalar.dtype == "bool" else 8 * DTYPES[scalar.dtype][1]
     signed = scalar.dtype.startswith("int")

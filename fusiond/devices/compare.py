@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fusiond.dtypes import BFLOAT16, bfloat16_values
 from fusiond.program import Buffer
 
 Array = NDArray[np.generic]
@@ -30,6 +31,8 @@ def compare(buffer: Buffer, reference: Array, actual: Array) -> Comparison:
             worst=float("inf"),
             detail=f"{buffer.name}: {actual.size} x {actual.dtype} for {reference.size} x {reference.dtype}",
         )
+    if buffer.dtype == BFLOAT16:
+        reference, actual = bfloat16_values(reference), bfloat16_values(actual)
     if buffer.compare.kind == "equal" or not np.issubdtype(reference.dtype, np.inexact):
         wrong = _unequal(reference, actual)
         worst = float(np.count_nonzero(wrong))

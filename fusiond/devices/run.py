@@ -18,6 +18,7 @@ import numpy as np
 
 from fusiond.bundle import read_bundle
 from fusiond.devices.base import Array, ExecutionError, Executor, Loaded
+from fusiond.dtypes import numpy_dtype
 from fusiond.errors import FusiondError, RequestError
 from fusiond.fills import initial
 from fusiond.model import Outcome
@@ -100,9 +101,10 @@ def read_inputs(program: Program, path: Path) -> dict[str, Array]:
 
 
 def _fitting(buffer: Buffer, array: Array, path: Path) -> Array:
-    if array.size != buffer.elements or array.dtype != np.dtype(buffer.dtype):
+    wanted = numpy_dtype(buffer.dtype)
+    if array.size != buffer.elements or array.dtype != wanted:
         raise RequestError(
-            f"{buffer.name} holds {array.size} x {array.dtype}; {buffer.elements} x {buffer.dtype} are wanted",
+            f"{buffer.name} holds {array.size} x {array.dtype}; {buffer.elements} x {wanted} are wanted",
             where=str(path),
         )
     return np.ascontiguousarray(array).reshape(-1)

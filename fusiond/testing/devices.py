@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fusiond import dtypes
 from fusiond.bundle import write_bundle
 from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.protocol import Check, Checked, Reference, Sample
@@ -27,10 +28,14 @@ from fusiond.devices.timing import Sampling
 from fusiond.fills import initial
 from fusiond.model import BuildFailed, DeviceInfo, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.program import (
+    Alloc,
     Buffer,
+    Compare,
     Copy,
+    CopyBatch,
     Fill,
     FillStep,
+    Free,
     Launch,
     Memory,
     Pointer,
@@ -45,6 +50,10 @@ from fusiond.program import (
 N = 1000
 
 KERNELS = """
+#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 __constant__ float table[4];
 
 __global__ void scale(const float* x, float* y, float by, int n) {
@@ -70,11 +79,30 @@ __global__ void reverse(const float* x, float* y, int n) {
   if (i < n) y[i] = s[n - 1 - i];
 }
 
+__global__ void total(const float* x, float* partial, float* y, int n) {
+  namespace cg = cooperative_groups;
+  cg::grid_group grid = cg::this_grid();
+  if (threadIdx.x == 0) {
+    float sum = 0;
+    for (int i = blockIdx.x; i < n; i += gridDim.x) sum += x[i];
+    partial[grid.block_rank()] = sum;
+  }
+  grid.sync();
+  float sum = 0;
+  for (int b = 0; b < gridDim.x; b++) sum += partial[b];
+  for (int i = (int)grid.thread_rank(); i < n; i += (int)grid.size()) y[i] = sum;
+}
+
+__global__ void narrow(const __half* x, __nv_bfloat16* y, __half by, __nv_bfloat16 add, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = __hadd(__float2bfloat16_rn(__half2float(__hmul(x[i], by))), add);
+}
+
 __global__ void stray(float* y, int index) { if (threadIdx.x == 0 && blockIdx.x == 0) y[index] = 1.0f; }
 
 __global__ void crash(float* y) { *reinterpret_cast<volatile int*>(threadIdx.x * 4) = 1; }
 """
-ENTRIES = ("scale", "accumulate", "lookup", "reverse", "stray", "crash")
+ENTRIES = ("scale", "accumulate", "lookup", "reverse", "total", "narrow", "stray", "crash")
 
 Array = NDArray[Any]
 
@@ -258,6 +286,72 @@ class DeviceContract:
         loaded = load(program, x=data)
         loaded.run(seed=0, checked=True)
         np.testing.assert_array_equal(loaded.read("y"), data)
+
+    def test_a_batch_of_copies(self, load: Callable[..., Loaded]) -> None:
+        host = {"memory": Memory.PINNED}
+        program = self.program(
+            (_floats("a", Role.INPUT, **host), _floats("b", Role.INPUT, **host), _floats("p", Role.SCRATCH),
+             _floats("q", Role.SCRATCH), _floats("y", Role.OUTPUT, **host), _floats("z", Role.OUTPUT, **host)),
+            CopyBatch(name="up", copies=(("a", "p"), ("b", "q")), stream=1),
+            _launch("add", "accumulate", "p", "q", N, after=("up",)),
+            CopyBatch(name="down", copies=(("p", "y"), ("q", "z"))),
+        )  # fmt: skip
+        data = np.arange(N, dtype=np.float32)
+        loaded = load(program, a=data, b=2 * data)
+        for seed in range(4):
+            loaded.run(seed=seed, checked=True)
+            np.testing.assert_array_equal(loaded.read("y"), data)
+            np.testing.assert_array_equal(loaded.read("z"), 3 * data)
+        assert loaded.sample_us(1) > 0
+
+    def test_memory_of_the_pool(self, load: Callable[..., Loaded]) -> None:
+        program = self.program(
+            (X, _floats("t", Role.SCRATCH), Y),
+            Alloc(name="alloc", arena="t", pooled=True),
+            _launch("twice", "scale", "x", "t", 2.0, N),
+            _launch("thrice", "scale", "t", "y", 3.0, N),
+            Free(name="free", arena="t"),
+        )
+        data = np.arange(N, dtype=np.float32)
+        loaded = load(program, x=data)
+        loaded.run(seed=0, checked=True)
+        np.testing.assert_array_equal(loaded.read("y"), 6 * data)
+        loaded.write("y", 0 * data)
+        assert loaded.sample_us(2) > 0
+        np.testing.assert_array_equal(loaded.read("y"), 6 * data)
+        assert loaded.broken_guards() == ()
+
+    def test_a_cooperative_grid_waits_for_all_its_blocks(self, load: Callable[..., Loaded]) -> None:
+        data = np.arange(N, dtype=np.float32)
+        step = _launch("t", "total", "x", "partial", "y", N, cooperative=True)
+        loaded = load(self.program((X, _floats("partial", Role.SCRATCH), Y), step), x=data)
+        for seed in range(4):
+            loaded.run(seed=seed, checked=True)
+            np.testing.assert_array_equal(loaded.read("y"), np.full(N, data.sum()))
+        assert loaded.sample_us(1) > 0
+
+    def test_a_cooperative_grid_that_does_not_fit_is_refused(self, load: Callable[..., Loaded]) -> None:
+        step = _launch("t", "total", "x", "partial", "y", N, cooperative=True, grid=(100_000, 1, 1))
+        with pytest.raises(ExecutionError) as caught:
+            load(self.program((X, _floats("partial", Role.SCRATCH, elements=100_000), Y), step)).run(
+                seed=0, checked=True
+            )
+        assert caught.value.outcome is Outcome.LAUNCH_REFUSED
+        assert "cooperative" in caught.value.reason
+        assert len(caught.value.reason.splitlines()) == 1
+
+    def test_numbers_of_sixteen_bits(self, load: Callable[..., Loaded]) -> None:
+        x = _floats("x", Role.INPUT, dtype="float16")
+        y = _floats("y", Role.OUTPUT, dtype="bfloat16", compare=Compare(kind="close", rtol=0.01, atol=0.01))
+        step = _launch("n", "narrow", "x", "y", N)
+        scalars = (Scalar(dtype="float16", value=1.5), Scalar(dtype="bfloat16", value=-2.0))
+        step = dataclasses.replace(step, arguments=(*step.arguments[:2], *scalars, step.arguments[2]))
+        loaded = load(self.program((x, y), step))
+        loaded.run(seed=0, checked=True)
+        product = (initial(x, 0).astype(np.float16) * np.float16(1.5)).astype(np.float32)
+        expected = dtypes.bfloat16_values(dtypes.bfloat16_bits(product)) - 2
+        np.testing.assert_array_equal(dtypes.bfloat16_values(loaded.read("y")), expected)
+        assert loaded.read("y").dtype == np.uint16
 
     def test_constants_are_buffers_too(self, load: Callable[..., Loaded]) -> None:
         table = Buffer(name="table", dtype="float32", elements=4, role=Role.INPUT, symbol="kernels:table")

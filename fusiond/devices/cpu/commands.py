@@ -11,7 +11,7 @@ from pathlib import Path
 
 RUNTIME = Path(__file__).parent / "runtime"
 PRELUDE = "fusiond_cuda.h"
-SCHEDULER = tuple(f"{part}.cpp" for part in ("scheduler", "barrier", "warp", "carrier", "failure", "signals"))
+SCHEDULER = tuple(f"{part}.cpp" for part in ("scheduler", "grid", "barrier", "warp", "carrier", "failure", "signals"))
 
 _LIBRARY = (
     "-std=c++17",

@@ -1,9 +1,9 @@
 """Runs Programs on the processor, in this (child) process.
 
-Checked runs are adversarial: steps in any order that the plan allows (copies as late, or as early, as is legal),
-blocks and threads in random order, shared memory poisoned. Timed runs take the listed order and sum up the counted
-steps: on the processor nothing overlaps, so a sum is what a span would be. Those times are emulated, and never an
-answer about a GPU.
+Checked runs are adversarial: steps in any order that the plan allows (copies as late, or as early, as is legal, the
+copies of a batch each by itself), blocks and threads in random order, shared memory poisoned. Timed runs take the
+listed order and sum up the counted steps: on the processor nothing overlaps, so a sum is what a span would be. Those
+times are emulated, and never an answer about a GPU.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cpu import native
 from fusiond.devices.cpu.memory import Block
 from fusiond.devices.host import HostLibrary
+from fusiond.dtypes import numpy_dtype, scalar
 from fusiond.model import DeviceState, Outcome
 from fusiond.program import (
     Alloc,
     Argument,
     Bytes,
     Copy,
+    CopyBatch,
     FillStep,
     Free,
     HostCall,
@@ -97,7 +99,7 @@ class CpuProgram:
 
     def read(self, buffer: str) -> Array:
         if buffer in self._symbols:
-            return self._symbols[buffer].copy().view(np.dtype(self.program.buffer(buffer).dtype))
+            return self._symbols[buffer].copy().view(numpy_dtype(self.program.buffer(buffer).dtype))
         return self._of[buffer].views[buffer].copy()
 
     def snapshot(self) -> None:
@@ -178,6 +180,9 @@ class CpuProgram:
         if isinstance(step, Copy):
             for source, target in zip(step.source, step.target, strict=True):
                 self._bytes(target, step)[:] = self._bytes(source, step)
+        elif isinstance(step, CopyBatch):
+            for one, other in step.copies:
+                self._bytes(other, step)[:] = self._bytes(one, step)
         elif isinstance(step, FillStep):
             self._bytes(step.buffer, step)[:] = step.byte
         elif isinstance(step, HostCall):
@@ -193,7 +198,12 @@ class CpuProgram:
     ) -> tuple[native.Launch, list[native.Argument]]:
         """What the runtime is asked for in a step."""
         launch = native.Launch(
-            grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, seed=seed, checked=checked
+            grid=step.grid,
+            block=step.block,
+            shared_bytes=step.shared_bytes,
+            cooperative=step.cooperative,
+            seed=seed,
+            checked=checked,
         )
         return launch, [self._argument(each, step) for each in step.arguments]
 
@@ -223,8 +233,7 @@ class CpuProgram:
             return self._of[argument.buffer].views[argument.buffer]
         if isinstance(argument, Bytes):
             return bytes.fromhex(argument.hex)
-        scalar: np.generic = np.dtype(argument.dtype).type(argument.value)
-        return scalar
+        return scalar(argument.dtype, argument.value)
 
     def _bytes(self, buffer: str, step: Step) -> np.ndarray:
         self._live(buffer, step)
@@ -242,13 +251,15 @@ class CpuProgram:
 
 
 def _adversarial(steps: tuple[Step, ...], seed: int) -> list[Step]:
-    """An order that the plan allows: listed order within a stream, `after` across them, and nothing else.
+    """An order that the plan allows: listed order within a stream, `after` across them, and nothing else. The copies of
+    a batch are steps of their own: no order holds among them.
 
     Of every three seeds the first does each step as late as is legal (what others should have waited for comes behind
     them), the second as early as is legal, copies first (what should have waited comes too early), the third any step
     that is ready.
     """
-    before = _predecessors(steps)
+    generator = random.Random(seed)
+    steps, before = _moves(steps, generator)
     place = {step.name: index for index, step in enumerate(steps)}
     level = dict.fromkeys(place, 0)
     if seed % 3 == 0:
@@ -260,7 +271,6 @@ def _adversarial(steps: tuple[Step, ...], seed: int) -> list[Step]:
         for step in steps:
             level[step.name] = 1 + max((level[name] for name in before[step.name]), default=0)
         return sorted(steps, key=lambda step: (level[step.name], not isinstance(step, Copy), place[step.name]))
-    generator = random.Random(seed)
     order: dict[str, Step] = {}
     while len(order) < len(steps):
         ready = [each for each in steps if each.name not in order and all(name in order for name in before[each.name])]
@@ -269,12 +279,25 @@ def _adversarial(steps: tuple[Step, ...], seed: int) -> list[Step]:
     return list(order.values())
 
 
-def _predecessors(steps: tuple[Step, ...]) -> dict[str, tuple[str, ...]]:
-    """Step -> the steps that must have ended before it begins."""
-    last: dict[int, str] = {}
-    found = {}
+def _moves(steps: tuple[Step, ...], generator: random.Random) -> tuple[tuple[Step, ...], dict[str, tuple[str, ...]]]:
+    """The steps, each batch as its copies in a random order; and for each what must have ended before it begins."""
+    last: dict[int, tuple[str, ...]] = {}
+    parts: dict[str, tuple[str, ...]] = {}
+    moves: list[Step] = []
+    before = {}
     for step in steps:
-        earlier = (last[step.stream],) if step.stream in last else ()
-        found[step.name] = (*step.after, *earlier)
-        last[step.stream] = step.name
-    return found
+        own = _messages(step, generator) if isinstance(step, CopyBatch) else [step]
+        earlier = (*(part for name in step.after for part in parts[name]), *last.get(step.stream, ()))
+        before.update({each.name: earlier for each in own})
+        parts[step.name] = last[step.stream] = tuple(each.name for each in own)
+        moves += own
+    return tuple(moves), before
+
+
+def _messages(batch: CopyBatch, generator: random.Random) -> list[Step]:
+    messages: list[Step] = [
+        Copy(name=f"{batch.name}: {a} to {b}", source=(a,), target=(b,), stream=batch.stream, counted=batch.counted)
+        for a, b in batch.copies
+    ]
+    generator.shuffle(messages)
+    return messages

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fusiond.dtypes import numpy_dtype
 from fusiond.program import Buffer
 
 GUARD_BYTES = 64 * 1024
@@ -55,7 +56,7 @@ class Block:
 
     def _view(self, buffer: Buffer) -> NDArray[np.generic]:
         start = GUARD_BYTES + buffer.offset_bytes
-        return self._bytes[start : start + buffer.size_bytes].view(np.dtype(buffer.dtype))
+        return self._bytes[start : start + buffer.size_bytes].view(numpy_dtype(buffer.dtype))
 
     def _gaps(self) -> Iterator[tuple[NDArray[np.uint8], str]]:
         end = 0

@@ -35,9 +35,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-ABI = 2
+ABI = 3
 MAX_SHARED_BYTES = 227 * 1024
 _CHECKED = 1
+_COOPERATIVE = 2
 _ALIGNMENT = 64
 
 Dim3 = tuple[int, int, int]
@@ -72,6 +73,7 @@ class Launch:
     block: Dim3
     shared_bytes: int = 0
     seed: int = 0  # 0: blocks and threads in order; any other: in a random order that the seed determines
+    cooperative: bool = False  # all blocks alive at once: they may wait for each other
     checked: bool = False  # poison shared memory before each block and look for writes behind it; not for timing
     stack_bytes: int = 0  # of one CUDA thread; 0: 1 MiB
 
@@ -207,7 +209,7 @@ class Runtime:
         addresses = (ctypes.c_void_p * len(starts))(*(base + start for start in starts))
         request = _Launch(
             abi=ABI,
-            flags=_CHECKED if launch.checked else 0,
+            flags=(_CHECKED if launch.checked else 0) | (_COOPERATIVE if launch.cooperative else 0),
             entry=ctypes.pointer(entry._native),
             arguments=addresses,
             grid=launch.grid,

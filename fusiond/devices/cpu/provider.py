@@ -13,7 +13,7 @@ from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.native import MAX_SHARED_BYTES
 from fusiond.errors import UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
-from fusiond.program import Program, Source, SourceKind, replace_sources
+from fusiond.program import Alloc, Program, Source, SourceKind, replace_sources
 from fusiond.strategy import Facts
 
 LIMITS = DeviceLimits(
@@ -54,14 +54,17 @@ class CpuProvider:
         return () if line is None else (f"cpu: {line}",)
 
     def normalise(self, program: Program) -> Program:
-        """Register caps and nvcc's flags mean nothing here."""
+        """Register caps, nvcc's flags and the pool that memory is from mean nothing here."""
 
         def plain(source: Source) -> Source:
             if source.kind is SourceKind.HOST:
                 return source
             return dataclasses.replace(source, register_cap=None, flags=())
 
-        return dataclasses.replace(replace_sources(program, plain), issue="streams")
+        steps = tuple(
+            dataclasses.replace(step, pooled=False) if isinstance(step, Alloc) else step for step in program.steps
+        )
+        return dataclasses.replace(replace_sources(program, plain), steps=steps, issue="streams")
 
     def build(self, source: Source, arch: str) -> Binary | BuildFailed:
         path = gxx.build(source)

@@ -101,6 +101,8 @@ def _describe(
         f"shared {launch.shared_bytes}",
         f"seed {launch.seed}",
     ]
+    if launch.cooperative:
+        lines.append("cooperative")
     arrays: dict[int, int] = {}  # address -> argument
     for number, argument in enumerate(arguments):
         if isinstance(argument, np.ndarray):

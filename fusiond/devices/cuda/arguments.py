@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from fusiond.cuda.entries import EntryName
 from fusiond.devices.base import ExecutionError
+from fusiond.dtypes import scalar
 from fusiond.model import Outcome
 from fusiond.program import Argument, Bytes, HostCall, Launch, Pointer
 
@@ -20,7 +19,7 @@ def value_bytes(argument: Argument, address: Callable[[str], int]) -> bytes:
     if isinstance(argument, Bytes):
         return bytes.fromhex(argument.hex)
     try:
-        return np.array(argument.value, dtype=argument.dtype).tobytes()
+        return scalar(argument.dtype, argument.value).tobytes()
     except (OverflowError, TypeError, ValueError) as problem:
         raise ExecutionError(Outcome.LAUNCH_REFUSED, f"{argument.value!r} is no {argument.dtype}: {problem}") from None
 

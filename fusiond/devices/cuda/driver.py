@@ -15,7 +15,7 @@ import ctypes
 import os
 import uuid
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_ulonglong, c_void_p
 from dataclasses import dataclass
 
 from fusiond.errors import FusiondError
@@ -51,6 +51,7 @@ class Attribute:
     SHARED_BYTES_PER_BLOCK_OPTIN = 97
     BLOCKS_PER_SM = 106
     RESERVED_SHARED_BYTES_PER_BLOCK = 111
+    COOPERATIVE_LAUNCH = 95
     MEMORY_POOLS = 115
 
 
@@ -98,13 +99,19 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemAllocAsync": (POINTER(c_ulonglong), c_size_t, c_void_p),
     "cuMemFreeAsync": (c_ulonglong, c_void_p),
     "cuMemFreeHost": (c_void_p,),
+    "cuMemFree_v2": (c_ulonglong,),
     "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventDestroy_v2": (c_void_p,),
     "cuLaunchHostFunc": (c_void_p, c_void_p, c_void_p),
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
     "cuModuleUnload": (c_void_p,),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuModuleGetGlobal_v2": (POINTER(c_ulonglong), POINTER(c_size_t), c_void_p, c_char_p),
+    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (POINTER(c_int), c_void_p, c_int, c_size_t),
+    "cuMemsetD8Async": (c_ulonglong, c_ubyte, c_size_t, c_void_p),
+    "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p), c_void_p),
     "cuLaunchCooperativeKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p)),
     "cuMemcpyBatchAsync": (
         *(POINTER(c_ulonglong),) * 2,
@@ -153,8 +160,8 @@ class Driver:
         return hasattr(self._library, name)
 
     def address(self, name: str) -> int:
-        """A function's address, for C code that calls the driver."""
-        return ctypes.cast(getattr(self._library, name), c_void_p).value or 0
+        """A function's address, for C code that calls the driver; 0 where this driver is too old to have it."""
+        return ctypes.cast(getattr(self._library, name), c_void_p).value or 0 if self.has(name) else 0
 
     def call(self, name: str, *arguments: object) -> None:
         """Call a function of the driver. Raises DriverError."""
@@ -249,6 +256,9 @@ class Driver:
     def free(self, address: int, stream: int) -> None:
         self.call("cuMemFreeAsync", address, stream)
 
+    def fill(self, address: int, byte: int, size_bytes: int, stream: int) -> None:
+        self.call("cuMemsetD8Async", address, byte, size_bytes, stream)
+
     @property
     def copies_in_batches(self) -> bool:
         """Whether `copy_batch` is there (drivers of CUDA 12.8 and later)."""
@@ -285,3 +295,42 @@ class Driver:
         if dynamic_shared_bytes:
             self.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, dynamic_shared_bytes)
         return function.value or 0
+
+    def variable(self, module: int, name: str) -> tuple[int, int]:
+        """Address and size in bytes of a module's variable."""
+        address, size = c_ulonglong(), c_size_t()
+        self.call("cuModuleGetGlobal_v2", byref(address), byref(size), module, name.encode())
+        return address.value, size.value
+
+    def function_attribute(self, function: int, attribute: int) -> int:
+        value = c_int()
+        self.call("cuFuncGetAttribute", byref(value), attribute, function)
+        return value.value
+
+    def set_function_attribute(self, function: int, attribute: int, value: int) -> None:
+        self.call("cuFuncSetAttribute", function, attribute, value)
+
+    def resident_blocks(self, function: int, threads: int, dynamic_shared_bytes: int) -> int:
+        """How many blocks of a kernel one multiprocessor holds at once."""
+        blocks = c_int()
+        self.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(blocks), function, threads, dynamic_shared_bytes)
+        return blocks.value
+
+    def launch(
+        self,
+        function: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int,
+        stream: int,
+        values: Sequence[int],
+        *,
+        cooperative: bool,
+    ) -> None:
+        """`values`: the address of each argument's value; they are read before this returns."""
+        places = (c_void_p * max(1, len(values)))(*values)
+        shape = (*grid, *block, shared_bytes)
+        if cooperative:
+            self.call("cuLaunchCooperativeKernel", function, *shape, stream, places)
+        else:
+            self.call("cuLaunchKernel", function, *shape, stream, places, None)

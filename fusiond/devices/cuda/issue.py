@@ -14,10 +14,12 @@ import numpy as np
 
 from fusiond.cuda.entries import EntryName
 from fusiond.devices.cuda import arguments
+from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.failures import named
-from fusiond.devices.cuda.memory import Block, ProgramMemory, arenas
+from fusiond.devices.cuda.memory import Block, PooledBlock, ProgramMemory, arenas
+from fusiond.devices.cuda.modules import DriverFunction
 from fusiond.devices.host import HostLibrary
-from fusiond.program import Alloc, Copy, FillStep, Free, HostCall, Launch, Memory, Program, Step
+from fusiond.program import Alloc, Copy, CopyBatch, FillStep, Free, HostCall, Launch, Memory, Program, Step
 
 _FREED_BYTE = 0xA5
 """What an arena holds in a checked run before it is allocated and after it is freed."""
@@ -57,6 +59,7 @@ class Issuer:
     def __init__(
         self,
         cuda: Any,
+        driver: Driver,
         program: Program,
         memory: ProgramMemory,
         streams: Streams,
@@ -66,13 +69,14 @@ class Issuer:
     ) -> None:
         """`kernels`: (source, entry) -> PyCUDA function and its parameters. `parts`: runs of steps between which the
         caller joins all streams, so that no step need wait for one of another part (nor may, when one is a graph)."""
-        self._cuda = cuda
+        self._cuda, self._driver = cuda, driver
         self._memory = memory
         self._streams = streams
         self._kernels = kernels
         self._hosts = hosts
         self._arenas = arenas(program)
         self._program = program
+        self._pooled = pooled_frees(program)
         self._waits: dict[str, list[str]] = {}
         for part in parts:
             streams_of = {step.name: step.stream for step in part}
@@ -92,7 +96,7 @@ class Issuer:
         for step in steps:
             with named(f"step {step.name!r}"):
                 stream = self._streams.by_number[step.stream]
-                if on_host(step, self._memory):
+                if on_host(step, self._memory, self._pooled):
                     for name in self._waits[step.name]:
                         self._done[name].synchronize()
                     stream.synchronize()
@@ -122,6 +126,8 @@ class Issuer:
             self._launch(step, stream)
         elif isinstance(step, Copy):
             self._copy(step, stream)
+        elif isinstance(step, CopyBatch):
+            self._copy_batch(step, stream)
         elif isinstance(step, FillStep):
             block, start, size = self._memory.span((step.buffer,))
             if block.array is not None:
@@ -133,15 +139,18 @@ class Issuer:
         elif checked:
             self._poison(step.arena)
         elif isinstance(step, Alloc):
-            self._allocate(step.arena)
+            self._allocate(step, stream)
         else:
-            self._free(step)
+            self._free(step, stream)
 
     def _launch(self, step: Launch, stream: Any) -> None:
         function, entry = self._kernels[step.source, step.entry]
         if step.name not in self._packed:
             self._packed[step.name] = arguments.pack(step, entry, self._memory.address)
         packed = self._packed[step.name]
+        if isinstance(function, DriverFunction):
+            function.launch(step, entry, packed, stream.handle)
+            return
         # One argument of the right length: PyCUDA hands its bytes to the driver as they are.
         given = (np.void(packed),) if packed else ()
         function(*given, grid=step.grid, block=step.block, shared=step.shared_bytes, stream=stream)
@@ -158,17 +167,32 @@ class Issuer:
         else:
             self._cuda.memcpy_dtod_async(target.address + into, source.address + start, size, stream)
 
-    def _allocate(self, arena: str) -> None:
-        static = self._memory.blocks[arena]
-        self._static.setdefault(arena, static)
-        memory = (self._arenas.get(arena) or [self._program.buffer(arena)])[0].memory
-        self._memory.blocks[arena] = Block(self._cuda, memory, static.size_bytes)
+    def _copy_batch(self, step: CopyBatch, stream: Any) -> None:
+        sizes = [self._program.buffer(name).size_bytes for name, _ in step.copies]
+        copies = [
+            (self._memory.address(target), self._memory.address(source), size)
+            for (source, target), size in zip(step.copies, sizes, strict=True)
+        ]
+        self._driver.copy_batch(copies, stream.handle)
+
+    def _allocate(self, step: Alloc, stream: Any) -> None:
+        static = self._memory.blocks[step.arena]
+        self._static.setdefault(step.arena, static)
+        if step.pooled:
+            made: Block = PooledBlock(self._cuda, self._driver, static.size_bytes, stream.handle)
+        else:
+            memory = (self._arenas.get(step.arena) or [self._program.buffer(step.arena)])[0].memory
+            made = Block(self._cuda, memory, static.size_bytes)
+        self._memory.blocks[step.arena] = made
         self._packed.clear()  # addresses have changed
 
-    def _free(self, step: Free) -> None:
+    def _free(self, step: Free, stream: Any) -> None:
         static = self._static.pop(step.arena, None)
         if static is not None:
-            self._memory.blocks[step.arena].free()
+            block = self._memory.blocks[step.arena]
+            if isinstance(block, PooledBlock):
+                block.stream = stream.handle  # in the order of this stream
+            block.free()
             self._memory.blocks[step.arena] = static
             self._packed.clear()
 
@@ -177,9 +201,25 @@ class Issuer:
         block.write(0, np.full(block.size_bytes, _FREED_BYTE, np.uint8))
 
 
-def on_host(step: Step, memory: ProgramMemory) -> bool:
-    """Whether this thread does the step, and blocks meanwhile."""
-    if isinstance(step, HostCall | Alloc | Free):
+def pooled_frees(program: Program) -> frozenset[str]:
+    """The Free steps whose memory the plan took from the device's pool: the last allocation listed before decides."""
+    pooled: dict[str, bool] = {}
+    found = set()
+    for step in program.steps:
+        if isinstance(step, Alloc):
+            pooled[step.arena] = step.pooled
+        elif isinstance(step, Free) and pooled.get(step.arena):
+            found.add(step.name)
+    return frozenset(found)
+
+
+def on_host(step: Step, memory: ProgramMemory, pooled: frozenset[str]) -> bool:
+    """Whether this thread does the step, and blocks meanwhile. `pooled`: the frees in stream order."""
+    if isinstance(step, Alloc):
+        return not step.pooled
+    if isinstance(step, Free):
+        return step.name not in pooled
+    if isinstance(step, HostCall):
         return True
     if isinstance(step, Copy):
         return all(memory.place(name)[0].array is not None for name in (step.source[0], step.target[0]))
@@ -187,8 +227,13 @@ def on_host(step: Step, memory: ProgramMemory) -> bool:
 
 
 def holds_up_the_host(step: Step, program: Program, memory: ProgramMemory) -> bool:
-    """Whether enqueuing the step may wait for the device: host steps, and copies to or from pageable memory."""
-    if on_host(step, memory):
+    """Whether enqueuing the step may wait for the device: host steps, allocations (a pool may have to grow), and copies
+    to or from pageable memory."""
+    if isinstance(step, Alloc | Free) or on_host(step, memory, frozenset()):
         return True
-    touched = (*step.source, *step.target) if isinstance(step, Copy) else ()
+    touched: tuple[str, ...] = ()
+    if isinstance(step, Copy):
+        touched = (*step.source, *step.target)
+    elif isinstance(step, CopyBatch):
+        touched = tuple(name for pair in step.copies for name in pair)
     return any(program.buffer(name).memory is Memory.PAGEABLE for name in touched)

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fusiond.cuda.entries import EntryName, EntryTable, read_table
 from fusiond.cuda.occupancy import launch_problem
@@ -23,15 +23,19 @@ from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.issue import Issuer, Streams, holds_up_the_host
 from fusiond.devices.cuda.memory import ProgramMemory
+from fusiond.devices.cuda.modules import DriverFunction, DriverModule
 from fusiond.devices.host import HostLibrary
 from fusiond.model import DeviceLimits, Outcome
-from fusiond.program import HostCall, Launch, Program, SourceKind, problems
+from fusiond.program import Alloc, CopyBatch, HostCall, Launch, Program, SourceKind, problems
 
 log = logging.getLogger(__name__)
 
 STEPS_BEHIND_A_GATE = 256
 """A quarter of what a launch queue holds; a fuller one would block the host that is to open the gate."""
 _ATTEMPTS = 3
+
+Kernels: TypeAlias = dict[tuple[str, str], tuple[Any, EntryName]]
+"""(source, entry) -> a function of PyCUDA or a `DriverFunction`, and its parameters."""
 
 
 class CudaProgram:
@@ -54,13 +58,19 @@ class CudaProgram:
         self._loop_modules: list[int] = []
         self._loop_sought = False
         self._modules: dict[str, Any] = {}
+        self._cooperative = {step.source for step in program.steps if isinstance(step, Launch) and step.cooperative}
         self._tables: dict[str, EntryTable] = {}
         self._hosts: dict[str, HostLibrary] = {}
         broken = problems(program)
         if broken:  # a bundle may have been edited by hand
             raise ExecutionError(Outcome.LAUNCH_REFUSED, broken[0])
+        if any(isinstance(step, CopyBatch) for step in program.steps) and not driver.copies_in_batches:
+            # Single copies in its place would be another plan under the name of this one.
+            raise ExecutionError(Outcome.LAUNCH_REFUSED, "this driver copies in no batches: CUDA 12.8 and later do")
+        if any(isinstance(step, Alloc) and step.pooled for step in program.steps) and not driver.has("cuMemAllocAsync"):
+            raise ExecutionError(Outcome.LAUNCH_REFUSED, "this driver has no memory pools: CUDA 11.2 and later do")
         self._load_sources()
-        kernels = self._kernels()
+        self._functions = self._kernels()
         with named("allocating the buffers"):
             self._memory = ProgramMemory(cuda, program, self._symbols())
         try:
@@ -70,7 +80,9 @@ class CudaProgram:
             self._body = program.steps[counted[0] : counted[-1] + 1]
             self._after = program.steps[counted[-1] + 1 :]
             parts = (self._before, self._body, self._after) if program.issue == "graph" else (program.steps,)
-            self._issuer = Issuer(cuda, program, self._memory, self._streams, kernels, self._hosts, parts)
+            self._issuer = Issuer(
+                cuda, driver, program, self._memory, self._streams, self._functions, self._hosts, parts
+            )
             held_up = any(holds_up_the_host(step, program, self._memory) for step in self._body)
             if program.issue == "graph":
                 self._capture(held_up)
@@ -138,6 +150,9 @@ class CudaProgram:
                 self._loop.close()
             for module in self._loop_modules:
                 self._driver.unload_module(module)
+            for each in self._modules.values():
+                if isinstance(each, DriverModule):
+                    each.unload()
             self._memory.free()
         self._graph, self._loop = None, None
         self._loop_modules.clear()
@@ -228,11 +243,14 @@ class CudaProgram:
             except (OSError, ValueError) as problem:
                 raise ExecutionError(Outcome.BUILD_FAILED, f"source {source.name!r}: {problem}") from None
             with named(f"loading source {source.name!r}"):
-                self._modules[source.name] = self._cuda.module_from_buffer(image)
+                if source.name in self._cooperative:
+                    self._modules[source.name] = DriverModule(self._driver, image)
+                else:
+                    self._modules[source.name] = self._cuda.module_from_buffer(image)
 
-    def _kernels(self) -> dict[tuple[str, str], tuple[Any, EntryName]]:
+    def _kernels(self) -> Kernels:
         """Every kernel that is launched, allowed the shared memory that its launches ask for."""
-        found: dict[tuple[str, str], tuple[Any, EntryName]] = {}
+        found: Kernels = {}
         attribute = self._cuda.function_attribute
         for step in self.program.steps:
             if not isinstance(step, Launch):
@@ -261,7 +279,24 @@ class CudaProgram:
             if most_shared:
                 with named(f"giving {text} {most_shared} bytes of shared memory"):
                     function.set_attribute(attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, most_shared)
+        for step in self.program.steps:
+            if isinstance(step, Launch) and step.cooperative:
+                self._check_residency(step, found[step.source, step.entry][0])
         return found
+
+    def _check_residency(self, step: Launch, function: DriverFunction) -> None:
+        """A grid whose blocks wait for each other must fit as a whole."""
+        with named(f"step {step.name!r}"):
+            threads = step.block[0] * step.block[1] * step.block[2]
+            each = function.resident_blocks(threads, step.shared_bytes)
+        most = each * self._limits.multiprocessors
+        blocks = step.grid[0] * step.grid[1] * step.grid[2]
+        if blocks > most:
+            raise ExecutionError(
+                Outcome.LAUNCH_REFUSED,
+                f"step {step.name!r}: a cooperative grid of {blocks} blocks; {most} are resident at once"
+                f" ({each} on each of {self._limits.multiprocessors} multiprocessors)",
+            )
 
     def _most_shared(self, source: str, entry: str) -> int:
         """The most dynamic shared memory that a launch of this kernel asks for, in bytes."""
@@ -324,21 +359,30 @@ class CudaProgram:
             if isinstance(step, HostCall):
                 arguments.check(step, hosts[step.source].sizes(step.entry))
         with named("preparing the loop"):
-            kernels = self._handles()
+            kernels = self._handles(self._functions)
             numbers = {number: index for index, number in enumerate(self._streams.by_number)}
             handles = [stream.handle for stream in self._streams.by_number.values()]
             return loop.TimedLoop(library, self._driver, self.program, self._memory, kernels, hosts, handles, numbers)
 
-    def _handles(self) -> dict[str, int]:
-        """Step -> handle of its kernel. PyCUDA shows none, so the loop loads the binaries for itself."""
-        modules = {name: self._driver.load_module(self._binaries[name].read_bytes()) for name in self._tables}
-        self._loop_modules = list(modules.values())
-        return {
-            step.name: self._driver.function(
-                modules[step.source],
-                self._tables[step.source].entries[step.entry].mangled,
-                dynamic_shared_bytes=self._most_shared(step.source, step.entry),
-            )
-            for step in self.program.steps
-            if isinstance(step, Launch)
+    def _handles(self, kernels: Kernels) -> dict[str, int]:
+        """Step -> handle of its kernel. PyCUDA shows none, so the loop loads what PyCUDA loaded for itself."""
+        modules = {
+            name: self._driver.load_module(self._binaries[name].read_bytes())
+            for name in self._tables
+            if name not in self._cooperative
         }
+        self._loop_modules = list(modules.values())
+        handles = {}
+        for step in self.program.steps:
+            if not isinstance(step, Launch):
+                continue
+            function = kernels[step.source, step.entry][0]
+            if isinstance(function, DriverFunction):
+                handles[step.name] = function.handle
+            else:
+                handles[step.name] = self._driver.function(
+                    modules[step.source],
+                    self._tables[step.source].entries[step.entry].mangled,
+                    dynamic_shared_bytes=self._most_shared(step.source, step.entry),
+                )
+        return handles

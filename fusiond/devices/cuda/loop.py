@@ -25,6 +25,7 @@ from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda import arguments
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.failures import outcome_of
+from fusiond.devices.cuda.issue import pooled_frees
 from fusiond.devices.cuda.memory import ProgramMemory, arenas
 from fusiond.errors import DeviceError
 from fusiond.model import BuildFailed
@@ -33,6 +34,7 @@ from fusiond.program import (
     Argument,
     Buffer,
     Copy,
+    CopyBatch,
     FillStep,
     Free,
     HostCall,
@@ -81,9 +83,17 @@ struct Driver {
     int (*free)(uint64_t, void*);
     int (*allocate_pinned)(void**, size_t, unsigned);
     int (*free_pinned)(void*);
+    int (*allocate_now)(uint64_t*, size_t);
+    int (*free_now)(uint64_t);
+    int (*launch_together)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**);
+    // Copies in a batch: as drivers of CUDA 13 have it, and as those of 12.8 do. Either may be null.
+    int (*batch)(uint64_t*, uint64_t*, size_t*, size_t, void*, size_t*, size_t, void*);
+    int (*batch_12)(uint64_t*, uint64_t*, size_t*, size_t, void*, size_t*, size_t, size_t*, void*);
 };
-enum Kind { LAUNCH, TO_DEVICE, TO_HOST, WITHIN_DEVICE, WITHIN_HOST, FILL, FILL_HOST, HOST, ALLOC, FREE };
-enum Where { DEVICE, PAGEABLE, PINNED };
+enum Kind {
+    LAUNCH, TO_DEVICE, TO_HOST, WITHIN_DEVICE, WITHIN_HOST, FILL, FILL_HOST, HOST, ALLOC, FREE, TOGETHER, BATCH
+};
+enum Where { DEVICE, PAGEABLE, PINNED, POOL };
 struct Step {
     int kind, where, stream, value;
     unsigned shape[7];  // grid, block, shared bytes
@@ -95,15 +105,31 @@ struct Step {
     uint64_t* target;   // slots that hold addresses: an allocation changes them
     uint64_t* source;
     size_t bytes;
-    int slots;          // of an allocation: the buffers in it
+    int slots;          // of an allocation: the buffers in it; of a batch: its copies
     uint64_t** slot;
-    uint64_t* offset;
+    uint64_t* offset;   // of a batch: the bytes of each copy
+    uint64_t** from;    // of a batch
+    uint64_t* work;     // of a batch: room for two addresses and a size for each copy
 };
 
+static int batch(const Driver& cuda, Step& it, void* stream) {
+    uint64_t *targets = it.work, *sources = it.work + it.slots;
+    size_t* sizes = (size_t*)(it.work + 2 * it.slots);
+    for (int i = 0; i < it.slots; i++) {
+        targets[i] = *it.slot[i];
+        sources[i] = *it.from[i];
+        sizes[i] = it.offset[i];
+    }
+    struct { int order, source[2], target[2]; unsigned flags; } attributes = {1, {0, 0}, {0, 0}, 0};  // in stream order
+    size_t first = 0, failed = 0;
+    if (cuda.batch) return cuda.batch(targets, sources, sizes, it.slots, &attributes, &first, 1, stream);
+    return cuda.batch_12(targets, sources, sizes, it.slots, &attributes, &first, 1, &failed, stream);
+}
+
 static int step(const Driver& cuda, Step& it, void* stream) {
-    // Device memory is allocated and freed in stream order; every other host action waits for its stream.
+    // Memory of the pool is allocated and freed in stream order; every other host action waits for its stream.
     bool memory = it.kind == ALLOC || it.kind == FREE;
-    bool on_host = it.kind == HOST || it.kind == WITHIN_HOST || it.kind == FILL_HOST || (memory && it.where != DEVICE);
+    bool on_host = it.kind == HOST || it.kind == WITHIN_HOST || it.kind == FILL_HOST || (memory && it.where != POOL);
     int error = 0;
     for (int i = 0; i < it.waits && !error; i++)
         error = on_host ? cuda.host_waits(it.events[i]) : cuda.stream_waits(stream, it.events[i], 0);
@@ -114,6 +140,11 @@ static int step(const Driver& cuda, Step& it, void* stream) {
             error = cuda.launch(it.function, it.shape[0], it.shape[1], it.shape[2], it.shape[3], it.shape[4],
                                 it.shape[5], it.shape[6], stream, it.values, nullptr);
             break;
+        case TOGETHER:
+            error = cuda.launch_together(it.function, it.shape[0], it.shape[1], it.shape[2], it.shape[3], it.shape[4],
+                                         it.shape[5], it.shape[6], stream, it.values);
+            break;
+        case BATCH: error = batch(cuda, it, stream); break;
         case TO_DEVICE: error = cuda.to_device(*it.target, (void*)*it.source, it.bytes, stream); break;
         case TO_HOST: error = cuda.to_host((void*)*it.target, *it.source, it.bytes, stream); break;
         case WITHIN_DEVICE: error = cuda.within_device(*it.target, *it.source, it.bytes, stream); break;
@@ -123,7 +154,8 @@ static int step(const Driver& cuda, Step& it, void* stream) {
         case HOST: ((void (*)(void**))it.function)(it.values); break;
         case ALLOC: {
             uint64_t base = 0;
-            if (it.where == DEVICE) error = cuda.allocate(&base, it.bytes, stream);
+            if (it.where == POOL) error = cuda.allocate(&base, it.bytes, stream);
+            else if (it.where == DEVICE) error = cuda.allocate_now(&base, it.bytes);
             else if (it.where == PINNED) error = cuda.allocate_pinned((void**)&base, it.bytes, 0);
             else if (!(base = (uint64_t)aligned_alloc(4096, (it.bytes + 4095) / 4096 * 4096))) error = 2;
             if (!error) {
@@ -133,7 +165,8 @@ static int step(const Driver& cuda, Step& it, void* stream) {
             break;
         }
         case FREE:
-            if (it.where == DEVICE) error = cuda.free(*it.target, stream);
+            if (it.where == POOL) error = cuda.free(*it.target, stream);
+            else if (it.where == DEVICE) error = cuda.free_now(*it.target);
             else if (it.where == PINNED) error = cuda.free_pinned((void*)*it.target);
             else free((void*)*it.target);
             *it.target = 0;
@@ -184,10 +217,17 @@ _DRIVER_FUNCTIONS = (
     "cuMemFreeAsync",
     "cuMemHostAlloc",
     "cuMemFreeHost",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuLaunchCooperativeKernel",
+    "cuMemcpyBatchAsync_v2",
+    "cuMemcpyBatchAsync",
 )
-"""In the order of `struct Driver`."""
+"""In the order of `struct Driver`; a null pointer stands for what the driver does not have."""
 _EVENT_WITHOUT_TIMING = 2
 _LAUNCH, _TO_DEVICE, _TO_HOST, _WITHIN_DEVICE, _WITHIN_HOST, _FILL, _FILL_HOST, _HOST, _ALLOC, _FREE = range(10)
+_TOGETHER, _BATCH = 10, 11
+_POOL = 3
 _WHERE = {Memory.DEVICE: 0, Memory.PAGEABLE: 1, Memory.PINNED: 2}
 
 
@@ -209,6 +249,8 @@ class _Step(Structure):
         ("slots", c_int),
         ("slot", POINTER(c_void_p)),
         ("offset", POINTER(c_uint64)),
+        ("from_", POINTER(c_void_p)),
+        ("work", POINTER(c_uint64)),
     )
 
 
@@ -286,6 +328,8 @@ class TimedLoop:
         self._keep: list[object] = []
         """What the C side points to."""
         self._events: dict[str, int] = {}
+        self._pooled = pooled_frees(program)
+        self._in_pool = {step.arena for step in program.steps if isinstance(step, Alloc) and step.pooled}
         self._slots = {each.name: c_uint64(memory.address(each.name)) for each in program.buffers}
         self._arenas = arenas(program)
         self._bases = {step.arena: c_uint64(0) for step in program.steps if isinstance(step, Alloc | Free)}
@@ -328,8 +372,10 @@ class TimedLoop:
             if base.value == 0:
                 continue
             memory = self._members(arena)[0].memory
-            if memory is Memory.DEVICE:
+            if arena in self._in_pool:
                 self._driver.free(base.value, self._streams[0] or 0)
+            elif memory is Memory.DEVICE:
+                self._driver.call("cuMemFree_v2", base.value)
             elif memory is Memory.PINNED:
                 self._driver.call("cuMemFreeHost", base.value)
             else:
@@ -352,7 +398,7 @@ class TimedLoop:
         waits = [self._events[name] for name in step.after if by_name[name].stream != step.stream]
         made.waits, made.events = len(waits), self._array(waits)
         if isinstance(step, Launch):
-            made.kind, made.function = _LAUNCH, kernels[step.name]
+            made.kind, made.function = _TOGETHER if step.cooperative else _LAUNCH, kernels[step.name]
             made.shape = (*step.grid, *step.block, step.shared_bytes)
             made.values = self._values(step.arguments)
         elif isinstance(step, HostCall):
@@ -369,6 +415,14 @@ class TimedLoop:
             }[source.array is not None, target.array is not None]
             made.source = ctypes.pointer(self._slots[step.source[0]])
             made.target = ctypes.pointer(self._slots[step.target[0]])
+        elif isinstance(step, CopyBatch):
+            made.kind, made.slots = _BATCH, len(step.copies)
+            made.from_ = self._array([ctypes.addressof(self._slots[source]) for source, _ in step.copies])
+            made.slot = self._array([ctypes.addressof(self._slots[target]) for _, target in step.copies])
+            sizes = [self._program.buffer(source).size_bytes for source, _ in step.copies]
+            made.offset = (c_uint64 * len(sizes))(*sizes)
+            made.work = (c_uint64 * (3 * len(sizes)))()
+            self._keep += [made.offset, made.work]
         elif isinstance(step, FillStep):
             block, _, made.bytes = self._memory.span((step.buffer,))
             made.kind, made.value = _FILL if block.array is None else _FILL_HOST, step.byte
@@ -376,7 +430,8 @@ class TimedLoop:
         else:
             members = self._members(step.arena)
             made.kind = _ALLOC if isinstance(step, Alloc) else _FREE
-            made.where = _WHERE[members[0].memory]
+            pooled = step.pooled if isinstance(step, Alloc) else step.name in self._pooled
+            made.where = _POOL if pooled else _WHERE[members[0].memory]
             made.bytes = max(each.offset_bytes + each.size_bytes for each in members)
             made.target = ctypes.pointer(self._bases[step.arena])
             made.slots = len(members)

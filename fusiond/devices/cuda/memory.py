@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.devices.base import Array, ExecutionError
+from fusiond.devices.cuda.driver import Driver
+from fusiond.dtypes import numpy_dtype
 from fusiond.model import Outcome
 from fusiond.program import Buffer, Memory, Program, Role
 
@@ -97,6 +99,27 @@ class Block:
         self._allocation = self._whole = self.array = None
 
 
+class PooledBlock(Block):
+    """Device memory from the driver's stream-ordered pool; freed in the order of `stream` (a handle)."""
+
+    def __init__(self, cuda: Any, driver: Driver, size_bytes: int, stream: int) -> None:
+        self._cuda = cuda
+        self._driver = driver
+        self.stream = stream
+        self.size_bytes = size_bytes
+        self.guarded = True
+        self.array = self._whole = self._allocation = None
+        self._base = driver.allocate(size_bytes + 2 * GUARD_BYTES, stream)
+        self.address = self._base + GUARD_BYTES
+        for start in (self._base, self.address + size_bytes):
+            driver.fill(start, GUARD_BYTE, GUARD_BYTES, stream)
+
+    def free(self) -> None:
+        base, self._base = self._base, 0
+        if base:
+            self._driver.free(base, self.stream)
+
+
 class ProgramMemory:
     """All buffers of one Program: `blocks` by arena, or by buffer where it has none of its own.
 
@@ -148,7 +171,7 @@ class ProgramMemory:
 
     def write(self, name: str, data: Array) -> None:
         buffer = self._buffers[name]
-        wanted = np.dtype(buffer.dtype)
+        wanted = numpy_dtype(buffer.dtype)
         if data.shape != (buffer.elements,) or data.dtype != wanted:
             raise ValueError(f"{name}: {data.dtype}{data.shape} is not {wanted}({buffer.elements},)")
         block, offset = self.place(name)
@@ -157,7 +180,7 @@ class ProgramMemory:
     def read(self, name: str) -> Array:
         buffer = self._buffers[name]
         block, offset = self.place(name)
-        return block.read(offset, buffer.size_bytes).view(np.dtype(buffer.dtype))
+        return block.read(offset, buffer.size_bytes).view(numpy_dtype(buffer.dtype))
 
     def snapshot(self) -> None:
         """Copies of the inout buffers that are reset for each run, on the side where they live."""

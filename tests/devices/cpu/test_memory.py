@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusiond.devices.cpu.memory import GUARD_BYTES, Block
+from fusiond.dtypes import numpy_dtype
 from fusiond.program import DTYPES, Buffer, Role
 
 
@@ -23,7 +24,7 @@ def raw(block: Block) -> np.ndarray:
 def test_views_are_the_buffers(dtype: str) -> None:
     block = Block("x", [buffer("x", dtype, 7)])
     view = block.views["x"]
-    assert (view.shape, view.dtype) == ((7,), np.dtype(dtype))
+    assert (view.shape, view.dtype) == ((7,), numpy_dtype(dtype))
     assert view.ctypes.data % 4096 == 0
     view[:] = 1
     assert list(block.broken()) == []

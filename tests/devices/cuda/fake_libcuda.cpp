@@ -72,6 +72,8 @@ const struct { int code; const char *name, *text; } errors[] = {
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
     {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
+    {720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
+    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
 };
 const char* unknown = "unknown";
@@ -137,19 +139,20 @@ int cuCtxSynchronize() { CALL("cuCtxSynchronize"); return 0; }
 int cuCtxGetApiVersion(void*, unsigned* version) { *version = 3020; return 0; }
 
 // Memory
-int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+static int take(uint64_t* address, size_t bytes) {
     CALL("cuMemAlloc");
     *address = (uint64_t)aligned_alloc(512, (bytes + 511) / 512 * 512);
     memset((void*)*address, 0, bytes);
     live[*address] = bytes;
     return 0;
 }
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) { say("allocate %zu", bytes); return take(address, bytes); }
 int cuMemFree_v2(uint64_t address) { live.erase(address); free((void*)address); return 0; }
-int cuMemHostAlloc(void** address, size_t bytes, unsigned) { say("pin %zu", bytes); return cuMemAlloc_v2((uint64_t*)address, bytes); }
+int cuMemHostAlloc(void** address, size_t bytes, unsigned) { say("pin %zu", bytes); return take((uint64_t*)address, bytes); }
 int cuMemFreeHost(void* address) { return cuMemFree_v2((uint64_t)address); }
 int cuMemHostGetDevicePointer_v2(uint64_t* device, void* host, unsigned) { *device = (uint64_t)host; return 0; }
 int cuMemHostGetFlags(unsigned* flags, void*) { *flags = 2; return 0; }
-int cuMemAllocAsync(uint64_t* address, size_t bytes, void* stream) { say("allocate %zu on %p", bytes, stream); return cuMemAlloc_v2(address, bytes); }
+int cuMemAllocAsync(uint64_t* address, size_t bytes, void* stream) { say("allocate %zu on %p", bytes, stream); return take(address, bytes); }
 int cuMemFreeAsync(uint64_t address, void* stream) { say("free on %p", stream); return cuMemFree_v2(address); }
 int cuMemcpyHtoD_v2(uint64_t target, const void* source, size_t bytes) { CALL("cuMemcpyHtoD"); memcpy((void*)target, source, bytes); return 0; }
 int cuMemcpyDtoH_v2(void* target, uint64_t source, size_t bytes) { CALL("cuMemcpyDtoH"); memcpy(target, (void*)source, bytes); return 0; }
@@ -176,9 +179,11 @@ int cuMemsetD8Async(uint64_t target, unsigned char value, size_t bytes, void* st
     return 0;
 }
 int cuMemcpyBatchAsync_v2(uint64_t* targets, uint64_t* sources, size_t* sizes, size_t count, void* attributes, size_t* first,
-                          size_t attribute_count, void*) {
-    if (attribute_count != 1 || *first != 0 || *(int*)attributes != 1) return 1;
-    say("batch %zu", count);
+                          size_t attribute_count, void* stream) {
+    CALL("cuMemcpyBatchAsync");
+    if (attribute_count != 1 || *first != 0 || *(int*)attributes != 1 || !stream) return 1;
+    if (capturing) return 801;
+    say("batch %zu on %p", count, stream);
     for (size_t i = 0; i < count; i++) memcpy((void*)targets[i], (void*)sources[i], sizes[i]);
     return 0;
 }
@@ -208,6 +213,15 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
     return 0;
 }
 int cuFuncSetBlockShape(void*, int, int, int) { return 0; }
+// A multiprocessor has room for 2048 threads, 32 blocks and 227 KiB.
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* function, int threads, size_t dynamic) {
+    size_t shared = ((Function*)function)->shared + dynamic + 1024;
+    size_t fit = 232448 / shared;
+    *blocks = 2048 / threads;
+    if (*blocks > 32) *blocks = 32;
+    if ((size_t)*blocks > fit) *blocks = (int)fit;
+    return 0;
+}
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void* stream, void** values, void** extra) {
     CALL("cuLaunchKernel");
@@ -233,6 +247,16 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
         it.kernel(places.data(), shared);
     });
     return 0;
+}
+
+int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                              unsigned shared, void* stream, void** values) {
+    CALL("cuLaunchCooperativeKernel");
+    int each = 0;
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(&each, function, (int)(bx * by * bz), shared);
+    if (gx * gy * gz > 132u * each) return 720;
+    say("together");
+    return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, values, nullptr);
 }
 
 // Streams, events, graphs

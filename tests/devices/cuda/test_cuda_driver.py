@@ -41,20 +41,21 @@ def test_errors_have_name_and_text(gpu: Any) -> None:
 
 
 def test_a_function_that_an_older_driver_lacks(gpu: Any) -> None:
-    assert not gpu.driver.has("cuLaunchCooperativeKernel")
+    assert not gpu.driver.has("cuMemcpyBatchAsync")
+    assert gpu.driver.address("cuMemcpyBatchAsync") == 0
     with pytest.raises(DriverError, match="too old"):
-        gpu.driver.call("cuLaunchCooperativeKernel")
+        gpu.driver.call("cuMemcpyBatchAsync")
 
 
 def test_a_batch_of_copies(gpu: Any) -> None:
     source, target = (ctypes.c_uint32 * 8)(*range(8)), (ctypes.c_uint32 * 8)()
     at, to = ctypes.addressof(source), ctypes.addressof(target)
     assert gpu.driver.copies_in_batches
-    gpu.driver.copy_batch([(to, at + 16, 8), (to + 24, at, 4)], 0)
+    gpu.driver.copy_batch([(to, at + 16, 8), (to + 24, at, 4)], 7)
     assert list(target) == [4, 5, 0, 0, 0, 0, 0, 0]
-    gpu.driver.copy_batch([(to + 28, at + 12, 4)], 0)
+    gpu.driver.copy_batch([(to + 28, at + 12, 4)], 7)
     assert target[7] == 3
-    assert gpu.log() == ["batch 2", "batch 1"]
+    assert gpu.log() == ["batch 2 on 0x7", "batch 1 on 0x7"]
 
 
 def test_stream_ordered_memory(gpu: Any) -> None:

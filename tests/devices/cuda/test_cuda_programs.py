@@ -18,6 +18,7 @@ from fusiond.program import (
     Buffer,
     Bytes,
     Copy,
+    CopyBatch,
     Fill,
     FillStep,
     Free,
@@ -497,3 +498,185 @@ def test_flushing_writes_twice_the_second_level_cache(gpu: Any) -> None:
     gpu.executor.flush_cache()
     assert gpu.live_allocations == before + 1
     assert gpu.executor.state().clock_mhz is None  # no NVML here
+
+
+# --- cooperative launches -------------------------------------------------------------------------------
+
+
+def _together(name: str = "c", **values: Any) -> Launch:
+    return launch(name, cooperative=True, **values)
+
+
+def test_a_cooperative_launch_gets_its_arguments(gpu: Any) -> None:
+    add = (Pointer(buffer="x"), Pointer(buffer="x"), Scalar(dtype="int32", value=N))
+    loaded = filled(gpu, program((_together(shared_bytes=64), _together("d", entry="add", arguments=add), launch("e"))))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 8 * IOTA)
+    lines = [re.sub(" on .*", "", line) for line in gpu.log() if line.startswith(("launch", "together"))]
+    assert lines == [
+        "together", "launch double_it 2x1x1 32x1x1 64", "together", "launch add 2x1x1 32x1x1 0",
+        "launch double_it 2x1x1 32x1x1 0",
+    ]  # fmt: skip
+    assert loaded.sample_us(2) > 0
+    loaded.close()
+
+
+def test_a_cooperative_launch_in_the_loop_and_in_a_graph(gpu: Any) -> None:
+    loaded = filled(gpu, program((_together(), launch("e"))))
+    loaded.clock = "wall"
+    assert loaded.sample_us(1) > 0
+    assert np.array_equal(loaded.read("x"), 4 * IOTA)
+    words = [line.split()[0] for line in gpu.log()]
+    assert [word for word in words if word != "wait"] == ["together", "launch", "launch"]
+    loaded = filled(gpu, program((_together(),), issue="graph"))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 2 * IOTA)
+
+
+def test_a_graph_that_the_driver_does_not_take_is_refused(gpu: Any) -> None:
+    gpu.fail("cuLaunchCooperativeKernel", 801)
+    with pytest.raises(ExecutionError, match="operation not supported") as caught:
+        gpu.load(program((_together(),), issue="graph"))
+    assert caught.value.outcome is Outcome.LAUNCH_REFUSED
+
+
+def test_a_grid_that_is_not_resident_at_once_is_refused(gpu: Any) -> None:
+    """8 blocks of 256 threads fit on each of 132 multiprocessors, and 2 with 100 KB of shared memory."""
+    gpu.load(program((_together(grid=(1056, 1, 1), block=(256, 1, 1)),)))
+    for step, reason in (
+        (
+            _together(grid=(1057, 1, 1), block=(256, 1, 1)),
+            "a cooperative grid of 1057 blocks; 1056 are resident at once",
+        ),
+        (
+            _together(grid=(265, 1, 1), block=(256, 1, 1), shared_bytes=100_000),
+            "264 are resident at once (2 on each of 132",
+        ),
+    ):
+        with pytest.raises(ExecutionError) as caught:
+            gpu.load(program((step,)))
+        assert caught.value.outcome is Outcome.LAUNCH_REFUSED
+        assert reason in caught.value.reason
+    gpu.load(program((launch("plain", grid=(1057, 1, 1), block=(256, 1, 1)),)))
+
+
+def test_kernels_and_variables_of_a_source_are_of_one_module(gpu: Any) -> None:
+    """Loaded twice, `weights` would be two variables."""
+    loads = []
+    original = gpu.cuda.module_from_buffer
+    gpu.cuda.module_from_buffer = lambda image: loads.append(image) or original(image)
+    weights = Buffer(name="w", dtype="float32", elements=4, role=Role.INPUT, symbol="k:weights")
+    loaded = gpu.load(program((_together(), launch("e")), buffer("x"), weights))
+    loaded.write("w", np.arange(4, dtype=np.float32))
+    assert np.array_equal(loaded.read("w"), np.arange(4, dtype=np.float32))
+    assert loads == []
+    loaded.close()
+
+
+# --- batches of copies, and the pool --------------------------------------------------------------------
+
+
+def _batch(issue: str = "streams", memory: Memory = Memory.PINNED) -> Program:
+    return program(
+        (
+            CopyBatch(name="up", copies=(("h1", "d1"), ("h2", "d2")), stream=1),
+            launch("twice", on="d1", after=("up",)),
+            CopyBatch(name="down", copies=(("d2", "h1"), ("d1", "h2"))),
+        ),
+        buffer("h1", memory=memory),
+        buffer("h2", memory=memory, fill=Fill(kind="constant", low=7)),
+        buffer("d1", Role.SCRATCH),
+        buffer("d2", Role.SCRATCH),
+        issue=issue,
+    )
+
+
+@pytest.mark.parametrize("clock", ["device", "wall"])
+def test_a_batch_is_one_call(gpu: Any, clock: str) -> None:
+    loaded = filled(gpu, _batch())
+    assert loaded.clock == "device"
+    loaded.clock = clock
+    loaded.sample_us(1)
+    assert np.array_equal(loaded.read("h1"), 0 * IOTA + 7)
+    assert np.array_equal(loaded.read("h2"), 2 * IOTA)
+    words = [line.split()[0] for line in gpu.log()]
+    assert words.count("batch") == 2
+    assert not {"up", "down", "across"} & set(words)
+
+
+def test_a_batch_from_pageable_memory_is_timed_on_the_wall_clock(gpu: Any) -> None:
+    assert filled(gpu, _batch(memory=Memory.PAGEABLE)).clock == "wall"
+
+
+def test_a_driver_without_batches_or_pools_refuses(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusiond.devices.cuda.driver import Driver
+
+    known = Driver.has
+    young = ("cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", "cuMemAllocAsync")
+    monkeypatch.setattr(Driver, "has", lambda self, name: name not in young and known(self, name))
+    pooled = program((Alloc(name="a", arena="x", pooled=True), launch("b")))
+    for of, reason in ((_batch(), "this driver copies in no batches"), (pooled, "this driver has no memory pools")):
+        with pytest.raises(ExecutionError, match=reason) as caught:
+            gpu.load(of)
+        assert caught.value.outcome is Outcome.LAUNCH_REFUSED
+
+
+def test_a_batch_in_a_graph_is_what_the_driver_says(gpu: Any) -> None:
+    with pytest.raises(ExecutionError, match="operation not supported") as caught:
+        gpu.load(_batch("graph"))
+    assert caught.value.outcome is Outcome.LAUNCH_REFUSED
+
+
+@pytest.mark.parametrize("by", ["loop", "python"])
+def test_memory_of_the_pool_comes_and_goes_in_stream_order(gpu: Any, by: str, monkeypatch: Any) -> None:
+    from fusiond.devices.cuda import loop
+
+    def missing() -> Any:
+        raise LookupError("no C++ compiler")
+
+    if by == "python":
+        monkeypatch.setattr(loop, "loop_library", missing)
+    of = program(
+        (
+            Alloc(name="alloc", arena="work", pooled=True),
+            Copy(name="in", source=("x",), target=("a",)),
+            Copy(name="out", source=("a",), target=("y",)),
+            Free(name="free", arena="work"),
+            Alloc(name="own", arena="other"),
+            Free(name="gone", arena="other"),
+            Alloc(name="left", arena="kept", pooled=True),
+        ),
+        buffer("x"),
+        buffer("y"),
+        buffer("a", Role.SCRATCH, arena="work", offset_bytes=64),
+        buffer("b", Role.SCRATCH, arena="other"),
+        buffer("c", Role.SCRATCH, arena="kept"),
+    )
+    loaded = filled(gpu, of)
+    assert loaded.clock == "wall"
+    before = gpu.live_allocations
+    loaded.sample_us(1)
+    lines = gpu.log()
+    assert np.array_equal(loaded.read("y"), IOTA)
+    assert gpu.live_allocations == before
+    used = [line for line in lines if re.match(r"allocate|free|up|across|wait for 0x\w+$", line)]
+    kinds = [re.sub(r"0x\w+|\d+", "_", line) for line in used]
+    # The host waits for the stream before it allocates by itself, and not for the pool.
+    first = kinds.index("allocate _ on _")
+    assert kinds[first : first + 4] == ["allocate _ on _", "across _ on _", "across _ on _", "free on _"], kinds
+    assert kinds[first + 4 : first + 6] == ["wait for _", "allocate _"], kinds
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("y"), IOTA)
+    assert loaded.broken_guards() == ()
+    loaded.close()
+
+
+def test_bfloat16_buffers_travel_as_their_bits(gpu: Any) -> None:
+    bits = np.arange(N, dtype=np.uint16)
+    of = program((Copy(name="c", source=("x",), target=("y",)),), buffer("x", Role.INPUT, dtype="bfloat16"),
+                 buffer("y", Role.OUTPUT, dtype="bfloat16"))  # fmt: skip
+    loaded = filled(gpu, of)
+    loaded.write("x", bits)
+    loaded.run(seed=0, checked=True)
+    assert loaded.read("y").dtype == np.uint16
+    assert np.array_equal(loaded.read("y"), bits)

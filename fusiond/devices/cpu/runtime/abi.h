@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define FUSIOND_ABI 2
+#define FUSIOND_ABI 3
 
 // Static shared arrays and the dynamic arena are as large as on the largest GPU (sm_90: 227 KiB a block).
 #define FUSIOND_ARENA_BYTES (227 * 1024)
@@ -35,6 +35,8 @@ struct fusiond_scheduler {
     uint64_t (*collective)(uint32_t kind, uint32_t mask, uint64_t value, uint32_t operand, uint32_t width);
     uint32_t (*activemask)(void);
     void (*fence)(void);
+    void (*grid_barrier)(void);
+    uint32_t (*grid_is_valid)(void);              // is this launch cooperative?
     uint32_t (*is_local)(const void* address);  // does it lie on the stack of a CUDA thread?
     void (*trap)(const char* text, const char* file, uint32_t line) __attribute__((noreturn));
 };
@@ -73,6 +75,8 @@ struct fusiond_symbol {
 enum fusiond_flag : uint32_t {
     // Shared memory is poisoned when a block starts, and what lies behind the dynamic arena is checked when it ends.
     FUSIOND_CHECKED = 1,
+    // All blocks are alive at once and may wait for each other (cooperative_groups::this_grid()).
+    FUSIOND_COOPERATIVE = 2,
 };
 
 struct fusiond_launch {

@@ -14,7 +14,7 @@ constexpr uint32_t max_warps = max_threads / warp_size;
 constexpr uint32_t barrier_ids = 16;
 constexpr uint32_t no_thread = 0xffffffff;
 
-enum class Wait : uint8_t { nothing, barrier, collective, convergence };
+enum class Wait : uint8_t { nothing, barrier, collective, convergence, grid };
 
 struct Collective {
     uint32_t kind;
@@ -92,6 +92,7 @@ struct Block {
     Barrier barriers[barrier_ids];
     uint32_t live_warps;
     bool has_blocked;                           // some thread of this block
+    uint32_t at_grid;                           // threads of this block that wait for the grid
 
     uint32_t ready[max_threads];                // a ring
     uint32_t ready_first;
@@ -110,6 +111,8 @@ void barrier(uint32_t id, uint32_t count);
 uint32_t barrier_reduce(uint32_t kind, uint32_t id, uint32_t count, uint32_t predicate);
 uint64_t collective(uint32_t kind, uint32_t mask, uint64_t value, uint32_t operand, uint32_t width);
 uint32_t activemask();
+void grid_barrier();
+uint32_t grid_is_valid();
 __attribute__((noreturn)) void trap(const char* text, const char* file, uint32_t line);
 
 inline uint32_t lane_of(uint32_t thread) { return thread % warp_size; }
@@ -121,6 +124,12 @@ uint32_t current_thread();           // no_thread: the scheduler itself runs
 uint32_t begin_wait();               // the current thread is about to wait
 void end_wait();                     // it does, unless it has been resumed already
 void resume(uint32_t thread);        // what it waits for has come
+
+uint32_t live_threads();             // of the current block
+
+// grid.cpp
+uint32_t most_at_once();              // threads of a cooperative launch
+void run_cooperatively(uint32_t blocks, void (*start)(uint32_t), void (*go_on)());
 
 // barrier.cpp
 void warp_arrives(uint32_t warp);

@@ -82,6 +82,9 @@ inline void __threadfence() { ::fusiond_calls->fence(); }
 inline void __threadfence_block() { ::fusiond_calls->fence(); }
 inline void __threadfence_system() { ::fusiond_calls->fence(); }
 
+// Waits for all threads of a cooperative launch: cooperative_groups::this_grid().sync().
+inline void fusiond_grid_sync() { ::fusiond_calls->grid_barrier(); }
+
 [[noreturn]] inline void __trap() { ::fusiond_calls->trap("__trap()", nullptr, 0); }
 [[noreturn]] inline void __brkpt() { ::fusiond_calls->trap("__brkpt()", nullptr, 0); }
 inline void __nanosleep(unsigned) {}

@@ -1,5 +1,6 @@
 #include "carrier.h"
 
+#include <stdlib.h>
 #include <sys/mman.h>
 
 namespace fusiond {
@@ -69,17 +70,27 @@ void context_switch(Context& from, Context& to) { swapcontext(&from.saved, &to.s
 void context_switch(Context& from, Context& to) { fusiond_switch_stacks(&from.stack_pointer, to.stack_pointer); }
 #endif
 
-bool CarrierPool::prepare(uint32_t stack_bytes, void (*body)()) {
+bool CarrierPool::resize(uint32_t capacity) {
+    free(carriers_);
+    free(free_);
+    carriers_ = static_cast<Carrier*>(calloc(capacity, sizeof *carriers_));
+    free_ = static_cast<Carrier**>(calloc(capacity, sizeof *free_));
+    capacity_ = carriers_ && free_ ? capacity : 0;
+    return capacity_ != 0;
+}
+
+bool CarrierPool::prepare(uint32_t stack_bytes, uint32_t capacity, void (*body)()) {
     body_ = body;
     start_afresh();
-    if (stack_bytes == stack_bytes_) return true;
+    if (stack_bytes == stack_bytes_ && capacity <= capacity_) return true;
 
-    if (memory_) munmap(memory_, capacity * pitch_);
+    if (memory_) munmap(memory_, capacity_ * pitch_);
     memory_ = nullptr;
     made_ = 0;
     stack_bytes_ = 0;
+    if (capacity > capacity_ && !resize(capacity)) return false;
     pitch_ = (stack_bytes + page - 1) / page * page + page;
-    void* memory = mmap(nullptr, capacity * pitch_, PROT_READ | PROT_WRITE,
+    void* memory = mmap(nullptr, capacity_ * pitch_, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
     memory_ = static_cast<char*>(memory);

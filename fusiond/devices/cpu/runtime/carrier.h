@@ -37,8 +37,9 @@ struct Carrier {
 class CarrierPool {
 public:
     // Forgets whatever stands on the stacks; every carrier will start `body` afresh.
-    // Stacks are mapped once, and again only when `stack_bytes` changes. False: no memory.
-    bool prepare(uint32_t stack_bytes, void (*body)());
+    // False: no memory.
+    // There are at least `capacity` of them. Stacks are mapped once, and again only when that grows or their size changes.
+    bool prepare(uint32_t stack_bytes, uint32_t capacity, void (*body)());
     void start_afresh();
     Carrier* take();
     void give(Carrier* carrier) { free_[free_count_++] = carrier; }
@@ -52,10 +53,11 @@ public:
     size_t used_bytes() const { return made_ * pitch_; }
 
 private:
-    static constexpr uint32_t capacity = 1024 + 1;
+    bool resize(uint32_t capacity);
 
-    Carrier carriers_[capacity];
-    Carrier* free_[capacity];
+    Carrier* carriers_ = nullptr;
+    Carrier** free_ = nullptr;
+    uint32_t capacity_ = 0;
     uint32_t free_count_ = 0;
     uint32_t started_ = 0;  // carriers_[started_...] have not started since start_afresh()
     uint32_t made_ = 0;     // carriers_[made_...] have no guard page yet

@@ -1,5 +1,5 @@
-// The part of cooperative groups that maps onto barriers and warp operations: the block and tiles of a warp.
-// A tile takes part with its own lanes only; grid groups, clusters and coalesced groups are not provided.
+// The part of cooperative groups that maps onto barriers and warp operations: the grid, the block and tiles of a warp.
+// A tile takes part with its own lanes only; clusters, coalesced groups and split barriers are not provided.
 #pragma once
 
 #include "fusiond_cuda.h"
@@ -20,6 +20,24 @@ struct thread_block {
 };
 
 inline thread_block this_thread_block() { return {}; }
+
+// All threads of a cooperative launch; `sync` in any other launch is an error.
+struct grid_group {
+    static void sync() { ::fusiond_grid_sync(); }
+    static bool is_valid() { return ::fusiond_calls->grid_is_valid() != 0; }
+    static unsigned long long num_blocks() { return (unsigned long long)::gridDim.x * ::gridDim.y * ::gridDim.z; }
+    static unsigned long long block_rank() {
+        return ::blockIdx.x + (unsigned long long)::gridDim.x * (::blockIdx.y + (unsigned long long)::gridDim.y * ::blockIdx.z);
+    }
+    static unsigned long long num_threads() { return num_blocks() * thread_block::num_threads(); }
+    static unsigned long long size() { return num_threads(); }
+    static unsigned long long thread_rank() { return block_rank() * thread_block::num_threads() + thread_block::thread_rank(); }
+    static dim3 group_dim() { return ::gridDim; }
+    static dim3 dim_blocks() { return ::gridDim; }
+    static dim3 block_index() { return ::blockIdx; }
+};
+
+inline grid_group this_grid() { return {}; }
 
 // What the tile was cut from; a type without it, thread_block_tile<32>, stands for a tile of anything.
 template <unsigned Size, class Parent = void> struct thread_block_tile;

@@ -32,6 +32,7 @@ bool wait_alike(uint32_t a, uint32_t b) {
     const Thread& one = block.threads[a];
     const Thread& other = block.threads[b];
     if (one.wait != other.wait) return false;
+    if (one.wait == Wait::grid) return true;
     if (one.wait == Wait::barrier) return warp_of(a).barrier == warp_of(b).barrier;
     const Collective& asked = block.requests[a].collective;
     const Collective& other_asked = block.requests[b].collective;
@@ -80,6 +81,8 @@ void add_group(Text& text, uint32_t first) {
     if (block.threads[first].wait == Wait::barrier) {
         text.add("barrier %u", warp_of(first).barrier);
         add_barrier(text, block.barriers[warp_of(first).barrier]);
+    } else if (block.threads[first].wait == Wait::grid) {
+        text.add("this_grid().sync()");
     } else {
         const Collective& asked = block.requests[first].collective;
         text.add("%s (mask 0x%08x)", collective_name(asked.kind), asked.mask);
@@ -160,6 +163,8 @@ void fail_stuck() {
     Text text;
     if (at_warp)
         text.add("%s can never complete: ", collective_name(block.requests[first].collective.kind));
+    else if (block.threads[first].wait == Wait::grid)
+        text.add("this_grid().sync() can never complete: ");
     else
         text.add("barrier %u can never complete: ", warp_of(first).barrier);
     add_group(text, first);

@@ -4,7 +4,7 @@
 // The description, one item a line, is written by race.py:
 //     kernel PATH           the kernel's shared object
 //     entry NAME
-//     grid X Y Z            block X Y Z           shared BYTES          seed N
+//     grid X Y Z            block X Y Z           shared BYTES          seed N          cooperative
 //     array PATH BYTES      an argument: the address of memory that the file fills
 //     again NUMBER          an argument: the address of the array that argument NUMBER has
 //     value PATH BYTES      an argument: the bytes of the file
@@ -83,6 +83,8 @@ void read_line(const char* line, void*& kernel, fusiond_launch& launch) {
         const auto* symbol = static_cast<const fusiond_symbol*>(exported(kernel, "fusiond_symbol_", name));
         if (symbol->bytes != bytes) give_up("another size has the symbol", name);
         fill(symbol->address, bytes, path);
+    } else if (strcmp(word, "cooperative") == 0) {
+        launch.flags |= FUSIOND_COOPERATIVE;
     } else if (sscanf(line, "seed %llu", &seed) == 1) {
         launch.seed = seed;
     } else if (sscanf(line, "grid %u %u %u", &launch.grid[0], &launch.grid[1], &launch.grid[2]) != 3 &&

@@ -99,6 +99,7 @@ Carrier* choose() {
         if (block.ready_count) return take_ready();
         if (starts) continue;
         if (!block.live_warps) return &block.scheduler;
+        if (block.at_grid && block.at_grid == block.thread_count) return &block.scheduler;  // the block waits as a whole
         if (!resolve_convergence()) fail_stuck();
     }
 }
@@ -168,8 +169,10 @@ void prepare_memory() {
     if (race::enabled) {
         race::forget(module.static_begin, static_cast<size_t>(module.static_end - module.static_begin));
         race::forget(module.arena, block.launch->shared_bytes);
-        race::forget(block.carriers.memory(), block.carriers.used_bytes());
-        block.carriers.start_afresh();
+        if (!(block.launch->flags & FUSIOND_COOPERATIVE)) {  // there other blocks still stand on the stacks
+            race::forget(block.carriers.memory(), block.carriers.used_bytes());
+            block.carriers.start_afresh();
+        }
         make_fibers();
     }
     if (block.launch->flags & FUSIOND_CHECKED) {
@@ -196,6 +199,7 @@ void prepare_block() {
     }
     for (Barrier& barrier : block.barriers) barrier.waiting = barrier.arrived = barrier.users = barrier.predicates = 0;
     block.has_blocked = false;
+    block.at_grid = 0;
     block.accounted = 0;
     block.ready_first = block.ready_count = 0;
     if (block.shuffled) shuffle_starts();
@@ -214,6 +218,12 @@ void run_block(uint32_t number) {
     if (!block.failed) check_overrun();
 }
 
+// Goes on with a block whose threads have been resumed.
+void continue_block() {
+    switch_to(choose());
+    if (!block.failed) check_overrun();
+}
+
 void fence() {
     race::acquire(&fence_order);
     race::release(&fence_order);
@@ -221,12 +231,13 @@ void fence() {
 
 uint32_t is_local(const void* address) { return block.carriers.contains(address); }
 
-constexpr fusiond_scheduler calls = {barrier, barrier_reduce, collective, activemask, fence, is_local, trap};
+constexpr fusiond_scheduler calls = {barrier, barrier_reduce, collective, activemask, fence, grid_barrier, grid_is_valid, is_local, trap};
 
 uint32_t common_divisor(uint32_t a, uint32_t b) { return b ? common_divisor(b, a % b) : a; }
 
 // Visits every block once. Shuffled: i -> start + i * stride, a permutation when the stride has no divisor in common with the count.
 void run_grid(uint32_t blocks) {
+    if (block.launch->flags & FUSIOND_COOPERATIVE) return run_cooperatively(blocks, run_block, continue_block);
     uint32_t at = 0;
     uint32_t stride = 1;
     if (block.shuffled) {
@@ -258,13 +269,25 @@ bool check_launch(const fusiond_launch& launch, fusiond_report& report) {
         return refuse(report, "more than 2147483647 blocks are not run on a processor");
     if (launch.shared_bytes > launch.entry->module->arena_bytes)
         return refuse(report, "a block has at most 232448 bytes of dynamic shared memory");
+    const uint64_t all = threads * launch.grid[0] * launch.grid[1] * launch.grid[2];
+    if (launch.flags & FUSIOND_COOPERATIVE && all > most_at_once()) {
+        char text[160];
+        snprintf(text, sizeof text, "a cooperative launch of %llu threads: the processor keeps at most %u alive at once",
+                 static_cast<unsigned long long>(all), most_at_once());
+        return refuse(report, text);
+    }
     return true;
 }
 
 bool prepare_launch(const fusiond_launch& launch, fusiond_report& report) {
     uint32_t stack_bytes = launch.stack_bytes ? launch.stack_bytes : default_stack_bytes;
-    while (!block.carriers.prepare(stack_bytes, carrier_body)) {  // where even untouched memory is limited
-        if (launch.stack_bytes || stack_bytes == least_stack_bytes) return refuse(report, "no memory for the stacks of 1024 threads");
+    uint32_t stacks = max_threads + 1;
+    if (launch.flags & FUSIOND_COOPERATIVE) {
+        const uint32_t all = launch.grid[0] * launch.grid[1] * launch.grid[2] * launch.block[0] * launch.block[1] * launch.block[2];
+        if (all >= stacks) stacks = all + 1;
+    }
+    while (!block.carriers.prepare(stack_bytes, stacks, carrier_body)) {  // where even untouched memory is limited
+        if (launch.stack_bytes || stack_bytes == least_stack_bytes) return refuse(report, "no memory for the stacks of the threads");
         stack_bytes /= 2;
     }
     block.launch = &launch;

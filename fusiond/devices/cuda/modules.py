@@ -1,0 +1,58 @@
+"""Modules and kernels loaded through ctypes, with the part of PyCUDA's interface that is used here.
+
+A source with a cooperative launch is loaded so and not by PyCUDA, which has no such launch and shows no handles. All of
+that source's kernels and variables come from the one module: a second one would have variables of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from fusiond.cuda.entries import EntryName
+from fusiond.devices.cuda.driver import Driver
+from fusiond.program import Launch
+
+
+class DriverModule:
+    """`pycuda.driver.Module`, as far as it is used."""
+
+    def __init__(self, driver: Driver, image: bytes) -> None:
+        self._driver = driver
+        self._handle = driver.load_module(image)
+
+    def get_function(self, name: str) -> DriverFunction:
+        return DriverFunction(self._driver, self._driver.function(self._handle, name))
+
+    def get_global(self, name: str) -> tuple[int, int]:
+        return self._driver.variable(self._handle, name)
+
+    def unload(self) -> None:
+        self._driver.unload_module(self._handle)
+
+
+class DriverFunction:
+    """A kernel by its handle."""
+
+    def __init__(self, driver: Driver, handle: int) -> None:
+        self._driver = driver
+        self.handle = handle
+
+    def get_attribute(self, attribute: Any) -> int:
+        return self._driver.function_attribute(self.handle, int(attribute))
+
+    def set_attribute(self, attribute: Any, value: int) -> None:
+        self._driver.set_function_attribute(self.handle, int(attribute), value)
+
+    def resident_blocks(self, threads: int, dynamic_shared_bytes: int) -> int:
+        """On one multiprocessor at once."""
+        return self._driver.resident_blocks(self.handle, threads, dynamic_shared_bytes)
+
+    def launch(self, step: Launch, entry: EntryName, packed: bytes, stream: int) -> None:
+        """`packed`: the argument buffer, laid out as `entry` says."""
+        data = ctypes.create_string_buffer(packed, max(1, len(packed)))
+        base = ctypes.addressof(data)
+        values = [base + each.offset_bytes for each in entry.parameters]
+        self._driver.launch(
+            self.handle, step.grid, step.block, step.shared_bytes, stream, values, cooperative=step.cooperative
+        )

@@ -1,0 +1,97 @@
+"""bfloat16 as bits: conversions against ml_dtypes (JAX's), fills and comparisons."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusiond import dtypes
+from fusiond.devices.compare import compare
+from fusiond.fills import fill, initial, poison
+from fusiond.program import Buffer, Compare, Fill, Role, default_compare
+
+CLOSE = default_compare("bfloat16")
+
+
+def buffer(kind: str = "zeros", elements: int = 1000, compare: Compare = CLOSE, **fill: float) -> Buffer:
+    return Buffer(
+        name="b",
+        dtype="bfloat16",
+        elements=elements,
+        role=Role.OUTPUT,
+        fill=Fill(kind=kind, **fill),  # type: ignore[arg-type]
+        compare=compare,
+    )
+
+
+def test_every_value_there_and_back() -> None:
+    bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+    values = dtypes.bfloat16_values(bits)
+    with np.errstate(invalid="ignore"):
+        expected = bits.view(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(values, expected)
+    real = ~np.isnan(values)
+    np.testing.assert_array_equal(dtypes.bfloat16_bits(values)[real], bits[real])
+    assert set(dtypes.bfloat16_bits(values)[~real].tolist()) == {0x7FFF}
+
+
+@given(st.lists(st.floats(width=32), max_size=50))
+def test_floats_are_rounded_to_nearest_even(values: list[float]) -> None:
+    x = np.array(values, np.float32)
+    x = x[~np.isnan(x)]
+    with np.errstate(over="ignore"):
+        expected = x.astype(ml_dtypes.bfloat16).view(np.uint16)
+    np.testing.assert_array_equal(dtypes.bfloat16_bits(x), expected)
+
+
+def test_doubles_are_rounded_once() -> None:
+    tie = 1 + 2.0**-8  # between 1 and 1 + 2**-7
+    assert dtypes.bfloat16_bits(np.array([tie]))[0] == 0x3F80
+    assert dtypes.bfloat16_bits(np.array([tie + 2.0**-40]))[0] == 0x3F81
+    assert dtypes.bfloat16_bits(np.array([-tie - 2.0**-40]))[0] == 0xBF81
+    assert dtypes.bfloat16_bits(np.array([1 + 3 * 2.0**-8 - 2.0**-40]))[0] == 0x3F81
+    assert dtypes.bfloat16_bits(np.array([1e300, -1e300])).tolist() == [0x7F80, 0xFF80]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 0.0), (0.99, 1.0), (-3.0, -2.0), (1.0, 1.004)])
+def test_uniform_fills_stay_within_their_range(low: float, high: float) -> None:
+    values = dtypes.bfloat16_values(fill(buffer("uniform", 20_000, low=low, high=high), 3))
+    lowest = dtypes.bfloat16_values(dtypes.bfloat16_bits(np.array([low])))[0]
+    assert values.min() >= min(lowest, low)
+    assert values.max() < high
+    assert values.mean() == pytest.approx((low + high) / 2, abs=0.01 * (high - low) + 0.004 * abs(high))
+
+
+def test_other_fills() -> None:
+    np.testing.assert_array_equal(fill(buffer(), 0), np.zeros(1000, np.uint16))
+    np.testing.assert_array_equal(dtypes.bfloat16_values(fill(buffer("constant", 5, low=2.5), 0)), np.full(5, 2.5))
+    np.testing.assert_array_equal(dtypes.bfloat16_values(fill(buffer("iota", 200), 0)), np.arange(200))
+    drawn = dtypes.bfloat16_values(fill(buffer("integers", 5000, low=-3, high=4), 1))
+    assert set(drawn.tolist()) == set(range(-3, 5))
+    assert abs(dtypes.bfloat16_values(fill(buffer("normal", 20_000, low=1, high=2), 1)).mean() - 1) < 0.05
+
+
+def test_poison_is_wrong_in_both_kinds() -> None:
+    one, other = (dtypes.bfloat16_values(poison(buffer(), kind)) for kind in (0, 1))
+    assert np.isnan(one).all()
+    assert (other > 1e30).all()
+    assert initial(buffer(), 0).dtype == np.uint16
+
+
+def test_values_are_compared_and_not_bits() -> None:
+    def bits(*values: float) -> np.ndarray:
+        return dtypes.bfloat16_bits(np.array(values))
+
+    def equal(a: np.ndarray, b: np.ndarray, how: Compare = CLOSE) -> bool:
+        return compare(buffer(compare=how), a, b).equal
+
+    assert equal(bits(1.0, np.nan, np.inf, 0.0), bits(1.0078125, np.nan, np.inf, -0.0))
+    assert not equal(bits(1.0), bits(1.1))
+    assert not equal(bits(1.0), bits(np.nan))
+    assert not equal(bits(1.0), bits(1.0078125), Compare())
+    assert equal(bits(0.0, np.nan), bits(-0.0, np.nan), Compare())
+    found = compare(buffer(), bits(2.0, 1.0), bits(2.0, 3.0))
+    assert found.detail == "b: 1 of 2 differ, first at [1]: 3.0 instead of 1.0"

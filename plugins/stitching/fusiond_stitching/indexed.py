@@ -124,11 +124,12 @@ def _scatter(self: Elemental, scope: Scope, instruction: Instruction, indices: I
             where = (*batch[:vector], component, *batch[vector:]) if vector < len(starts.dims) else tuple(batch)
             value = yield inner, starts.name, where
             start = _signed(inner, type_of(starts), value)
-            # A window that does not fit into the operand is dropped whole.
-            conditions += [f"{start} >= 0", f"{start} <= {dim - size}"]
             offset = inner.function.fresh("offset")
             inner.line(f"const {_index_type(type_of(starts))} {offset} = {inner.index(index)} - {start};")
-            conditions += [f"{offset} >= 0", f"{offset} < {size}"] if size > 1 else [f"{offset} == 0"]
+            if size == 1:
+                conditions.append(f"{offset} == 0")
+            else:  # a window that does not fit into the operand is dropped whole
+                conditions += [f"{offset} >= 0", f"{offset} < {size}", f"{start} >= 0", f"{start} <= {dim - size}"]
             place += [] if at in inserted else [f"({inner.function.index_type}){offset}"]
         with inner.block(f"if ({' && '.join(conditions) or 'true'})") as hit:
             moved = iter(place)

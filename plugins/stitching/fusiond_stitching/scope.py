@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from fusiond_stitching import indexing
 from fusiond_stitching.indexing import Index, Quotient, Remainder, symbol
-from fusiond_stitching.semantics import Functions, Type, Unsupported
+from fusiond_stitching.semantics import Functions, Type, Unsupported, bare
 
 MOST_STATEMENTS = 40_000
 """A function with more is a plan gone wrong (a value computed again at every index that asks for it)."""
@@ -80,7 +80,7 @@ class Scope:
     def declare(self, kind: Type, hint: str, expression: str) -> str:
         """A named value."""
         name = self.function.fresh(hint)
-        self.line(f"const {kind.value} {name} = {expression};")
+        self.line(f"const {kind.value} {name} = {bare(expression)};")
         return name
 
     def variable(self, hint: str, expression: str, count: int, *, low: int = 0) -> Index:

@@ -173,10 +173,10 @@ def rounded(functions: Functions, kind: Type, value: str) -> str:
         return value
     round_trip = loaded(kind, stored(kind, "value"))
     name = _define(functions, f"float round_{kind.name}(float value)", f"    return {round_trip};")
-    return f"{name}({_bare(value)})"
+    return f"{name}({bare(value)})"
 
 
-def _bare(value: str) -> str:
+def bare(value: str) -> str:
     """Without the parentheses that enclose all of it."""
     if not (value.startswith("(") and value.endswith(")")):
         return value

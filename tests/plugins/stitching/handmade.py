@@ -18,6 +18,7 @@ from fusiond_stitching.plan import (
     Result,
     Schedule,
     Stage,
+    base_of,
 )
 
 
@@ -46,4 +47,21 @@ def unfused(module: Module, *, threads: int = 64) -> Plan:
             continue
         library = module.library(each)
         steps.append(LibraryCall(instruction=each.name) if library else alone(module, each, threads))
+    return Plan(steps=tuple(steps))
+
+
+def inlined(module: Module) -> Plan:
+    """A kernel for every output, with all that leads to it computed on the spot (thread composition alone). Scatters,
+    library calls and what a library call reads keep kernels of their own."""
+    kept = set(module.outputs)
+    for each in module.instructions:
+        if each.opcode == "scatter" or module.library(each):
+            kept |= {each.name}
+        if module.library(each):
+            kept |= {base_of(module, operand).name for operand in each.operands}
+    steps: list[Kernel | LibraryCall] = []
+    for each in module.instructions:
+        if each.name not in kept or each.opcode in ("parameter", "constant") or each.elements == 0:
+            continue
+        steps.append(LibraryCall(instruction=each.name) if module.library(each) else alone(module, each, 32))
     return Plan(steps=tuple(steps))

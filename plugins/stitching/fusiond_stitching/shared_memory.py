@@ -93,20 +93,32 @@ def layout(buffers: Sequence[Wanted], immediate: Mapping[str, str] | None = None
     placed: list[tuple[Wanted, int]] = []
     for buffer in sorted(buffers, key=lambda each: (each.first, -each.size_bytes, each.name)):
         blocked = sorted(
-            (offset, offset + each.size_bytes) for each, offset in placed if not _may_share(each, buffer, immediate)
+            (offset, offset + each.size_bytes)
+            for each, offset in placed
+            if not _may_share(each, buffer, immediate) and not _overwritten(each, buffer)
         )
-        at = 0
-        for start, end in blocked:
-            if at + buffer.size_bytes <= start:
-                break
-            at = max(at, _aligned(end))
+        at = next((offset for each, offset in placed if _overwritten(each, buffer)), -1)
+        if at < 0 or any(start < at + buffer.size_bytes and at < end for start, end in blocked):
+            # Not in place: then the buffer that it could have overwritten is in the way like any other.
+            blocked = sorted(
+                (offset, offset + each.size_bytes) for each, offset in placed if not _may_share(each, buffer, immediate)
+            )
+            at = 0
+            for start, end in blocked:
+                if at + buffer.size_bytes <= start:
+                    break
+                at = max(at, _aligned(end))
         placed.append((buffer, at))
     return {buffer.name: offset for buffer, offset in placed}
 
 
+def _overwritten(earlier: Wanted, later: Wanted) -> bool:
+    """The later one may be written in place of the earlier one, at the very same offset."""
+    fits = earlier.size_bytes == later.size_bytes and earlier.last == later.first
+    return later.in_place_of == earlier.name and fits
+
+
 def _may_share(earlier: Wanted, later: Wanted, immediate: Mapping[str, str] | None) -> bool:
-    if later.in_place_of == earlier.name and earlier.last == later.first and earlier.size_bytes == later.size_bytes:
-        return True
     if earlier.last >= later.first and later.last >= earlier.first:
         return False
     # A workspace lives in one stage and belongs to nobody's data flow: it may share with all.

@@ -23,7 +23,7 @@ member.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -43,6 +43,8 @@ KEPT = 24
 """Candidates of a group."""
 WASTE = 256
 """Elements that every block may compute twice without being asked."""
+_FREE = frozenset({"reshape", "broadcast", "iota"})
+"""What costs no kernel even where nothing is fused."""
 CHAIN = 6
 """The longest chain of cheap instructions that is computed again."""
 
@@ -120,7 +122,7 @@ def members_of(module: Module, policy: Policy) -> Callable[[Instruction], bool]:
             return instruction.opcode == "constant" and instruction.name in read_by_library
         if library(module, instruction, policy):
             return False
-        if instruction.opcode in MOVEMENT:
+        if instruction.opcode in MOVEMENT and (policy.rules != "none" or instruction.opcode in _FREE):
             return instruction.name in module.is_output or instruction.name in read_by_library
         return True
 
@@ -161,7 +163,9 @@ class _Fusing:
                 self._member(instruction)
             elif instruction.opcode not in SOURCES:
                 self._through(instruction)
-        if not self.policy.packing:
+        if self.policy.rules == "xla":
+            self._siblings()
+        elif self.policy.rules == "stitch" and not self.policy.packing:
             self._fuse_layers()
         groups = [
             Group(
@@ -190,6 +194,9 @@ class _Fusing:
         floor: Place = (0, 0)
         place = max(self.least.get(name, floor), floor)
         readers = [each for each in self._askers(name) if each.place == place]
+        if self.policy.rules != "stitch":
+            self._by_rule(instruction, place, readers)
+            return
         if not readers:
             self._begin(instruction, place)
             return
@@ -203,6 +210,67 @@ class _Fusing:
         self.reasons[name] = problem
         above = (place[0], place[1] + 1) if self.policy.barriers else (place[0] + 1, 0)
         self._begin(instruction, above)
+
+    def _by_rule(self, instruction: Instruction, place: Place, readers: Sequence[_Group]) -> None:
+        """The baselines' rules. `xla`: a producer goes into its only consumer, or is computed again in each of
+        several when it is cheap; a reduce, a scatter and a dot are always roots."""
+        name = instruction.name
+        users = self.module.users[name]
+        if self.policy.rules == "xla" and readers and instruction.opcode not in ("reduce", "scatter", "dot"):
+            inside = set(readers[0].members)
+            alone = len(readers) == 1 and all(self._inside(each, inside) for each in users)
+            if alone and name not in self.module.is_output:
+                readers[0].members.append(name)
+                for one in readers[0].candidates:
+                    one.chunks[name] = one.needs[name]
+                self._ask_operands(readers[0], instruction)
+                return
+            seen_outside = name in self.module.is_output or any(
+                self.is_library[each] or self._feeds_library(self.module[each]) for each in users
+            )
+            if instruction.opcode not in EXPENSIVE and not seen_outside:
+                self._through(instruction)
+                return
+        self._begin(instruction, (place[0] + 1, 0) if readers else place)
+
+    def _inside(self, name: str, members: Container[str]) -> bool:
+        """A user, or everybody behind a user that is inlined, is a member of one group."""
+        if name in members:
+            return True
+        instruction = self.module[name]
+        if self.is_library[name] or self.is_member(instruction) or not self.module.users[name]:
+            return False
+        return all(self._inside(each, members) for each in self.module.users[name])
+
+    def _siblings(self) -> None:
+        """`xla`: reduces of one place over equal dims that read a common operand share a kernel (multi-output
+        fusion)."""
+        open_: dict[tuple[object, ...], _Group] = {}
+        for group in list(self.groups.values()):
+            root = self.module[group.root]
+            if root.opcode != "reduce":
+                continue
+            source = self.module[root.operands[0]]
+            key = (group.place, source.dims, root.attributes["dimensions"], root.operands[0])
+            into = open_.setdefault(key, group)
+            if into is not group:
+                self._put_beside(into, group)
+
+    def _put_beside(self, into: _Group, group: _Group) -> bool:
+        """Two groups that do not depend on each other as one, block counts being equal. False when none are."""
+        kept = []
+        for mine in into.candidates:
+            yours = next((each for each in group.candidates if each.blocks == mine.blocks), None)
+            if yours is not None:
+                mine.chunks.update(yours.chunks)
+                mine.work += yours.work
+                kept.append(mine)
+        if not kept:
+            return False
+        into.candidates = kept
+        into.members += group.members
+        del self.groups[group.number]
+        return True
 
     def _through(self, instruction: Instruction) -> None:
         """Inlined wherever it is read: who asks for it asks its operands."""
@@ -410,20 +478,8 @@ class _Fusing:
                 open_[key] = (group, size)
                 continue
             into = held[0]
-            pairs = [
-                (mine, next((each for each in group.candidates if each.blocks == mine.blocks), None))
-                for mine in into.candidates
-            ]
-            kept = [(mine, yours) for mine, yours in pairs if yours is not None]
-            if not kept:
-                continue
-            for mine, yours in kept:
-                mine.chunks.update(yours.chunks)
-                mine.work += yours.work
-            into.candidates = [mine for mine, _ in kept]
-            into.members += group.members
-            del self.groups[group.number]
-            open_[key] = (into, held[1] + size)
+            if self._put_beside(into, group):
+                open_[key] = (into, held[1] + size)
 
     def _footprint(self, members: Iterable[str]) -> int:
         own = set(members)

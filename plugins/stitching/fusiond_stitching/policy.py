@@ -12,6 +12,9 @@ PAPER_SHARED_BYTES = 20 * 1024
 class Policy:
     """The knobs of fusion, schedule planning and shared memory. The defaults are the paper's."""
 
+    rules: str = "stitch"
+    """`stitch`; `xla`: producers into consumers, thread composition only, as XLA did when the paper was written;
+    `none`: one kernel per instruction."""
     threads: int = 256
     """Of a block; a power of two."""
     grain: int = 8192
@@ -41,6 +44,16 @@ class Policy:
     """Groups that do depend on each other share a cooperative launch, with a barrier across the grid between them."""
     stitch_dots: bool = False
     """Batched dots are fused like everything else (section 2.1 leaves that to the user)."""
+
+
+def unfused(*, threads: int = 256, multiprocessors: int = 108) -> Policy:
+    """One kernel per instruction; reshapes, broadcasts, iotas and constants cost none."""
+    return Policy(rules="none", threads=threads, multiprocessors=multiprocessors, layers=False, middle=True, warp=True)
+
+
+def xla_rules(*, threads: int = 256, multiprocessors: int = 108) -> Policy:
+    """XLA's fusion as the paper met it (TensorFlow 1.7), in outline."""
+    return Policy(rules="xla", threads=threads, multiprocessors=multiprocessors, layers=False, middle=True, warp=True)
 
 
 def paper(*, threads: int = 256, grain: int = 8192, multiprocessors: int = 108) -> Policy:

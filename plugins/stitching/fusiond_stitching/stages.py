@@ -171,7 +171,7 @@ class _Planner:
             self.sites[each.name] = len(own)
             member = each.name in self.members
             keep = member and self._must(each)
-            if member and not keep and own and each.name not in dropped:
+            if member and not keep and own and each.name not in dropped and self.policy.rules == "stitch":
                 keep = self._worth(each, own)
             if keep:
                 self.kept[each.name] = None

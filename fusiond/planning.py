@@ -138,6 +138,8 @@ class Plan:
     target: Target
     device: str
     analysis: Analysis
+    description: str
+    """The analysis in the strategy's own words, for people; may be empty."""
     space: Space
     points: int
     seeds: tuple[tuple[str, Config], ...]
@@ -210,6 +212,7 @@ def plan(registry: Registry, job: Job, *, arch: str | None = None, known: Known 
         target=target,
         device=device,
         analysis=analysis,
+        description=strategy.describe(analysis),
         space=space,
         points=space.count(COUNT_LIMIT),
         seeds=seeds,

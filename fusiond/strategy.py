@@ -119,6 +119,11 @@ class Strategy(Protocol):
         """What is known without running anything on the device."""
         ...
 
+    def describe(self, analysis: Analysis) -> str:
+        """The analysis for people: a drawing, a time line, a table, as plain text that `plan` shows below its report.
+        Empty when the report says it all."""
+        ...
+
     def parts(self, analysis: Analysis) -> tuple[Job, ...]:
         """Smaller jobs whose records this one builds on: ordinary jobs, each with its own key and record."""
         ...
@@ -166,6 +171,9 @@ class StrategyBase:
     """Defaults for what most strategies do not need."""
 
     job_keys: tuple[str, ...] = ()
+
+    def describe(self, analysis: Analysis) -> str:
+        return ""
 
     def parts(self, analysis: Analysis) -> tuple[Job, ...]:
         return ()

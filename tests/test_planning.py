@@ -12,6 +12,7 @@ import pytest
 
 from fusiond import jobs
 from fusiond.bundle import read_bundle
+from fusiond.cli import main
 from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
 from fusiond.hookspecs import hookimpl
 from fusiond.model import Analysis, Config, DeviceInfo, Job, Rejection
@@ -27,6 +28,10 @@ class Rich(ToyStrategy):
     """A toy with a condition, a restriction, a probe, a part, and seeds of every kind."""
 
     name = "rich"
+
+    def describe(self, analysis: Analysis) -> str:
+        side = analysis.report["side"]
+        return f"  a valley,\n  {side} wide [bold]\n"
 
     def space(self, analysis: Analysis, known: Known) -> Space:
         plain = super().space(analysis, known)
@@ -90,6 +95,20 @@ def test_what_a_plan_knows(found: Plan) -> None:
     assert document["space"]["points"] == found.points == len(list(found.space.points()))
     assert document["seeds"][0] == {"name": "good", "x": 1, "y": 2, "tile": 8}
     assert document["workload"]["key"] == found.workload.key
+    assert found.description == "  a valley,\n  8 wide [bold]\n"
+
+
+def test_the_description_is_printed_as_it_is_and_never_with_json(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Registry, "load", lambda: registry)
+    (tmp_path / "j.yaml").write_text("strategy: rich\ndevice: fake\n")
+    assert main(["plan", str(tmp_path / "j.yaml")]) == 0
+    assert "\n  a valley,\n  8 wide [bold]\n\n" in capsys.readouterr().out
+    assert main(["plan", str(tmp_path / "j.yaml"), "--json"]) == 0
+    assert "valley" not in capsys.readouterr().out
+    (tmp_path / "j.yaml").write_text("strategy: toy\ndevice: fake\n")  # most have nothing more to say
+    assert main(["plan", str(tmp_path / "j.yaml")]) == 0
 
 
 def test_a_plan_for_a_gpu_that_is_not_there(registry: Registry) -> None:

@@ -39,19 +39,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.say_json(documents[0] if len(documents) == 1 else documents)
         return 0
-    for document in documents:
-        _print(document)
+    for each, document in zip(plans, documents, strict=True):
+        _print(document, each.description)
     if arguments.emit is not None:
         print(f"wrote {arguments.emit}")
     return 0
 
 
-def _print(document: Mapping[str, Any]) -> None:
+def _print(document: Mapping[str, Any], description: str) -> None:
     workload, space = document["workload"], document["space"]
     sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
     print(f"{workload['name']} [{document['strategy']}]" + (f" at {sizes}" if sizes else ""))
     print(f"parts: {document['parts']}, probes missing: {document['probes_missing']}, points: {space['points']}")
     render.table("analysis", ("what", "value"), [(name, _short(value)) for name, value in document["analysis"].items()])
+    if description:
+        print(description.rstrip() + "\n")
     parameters = [(name, ", ".join(map(str, values))) for name, values in space["parameters"].items()]
     render.table("space", ("parameter", "values"), parameters)
     for text in space["restrictions"]:

@@ -197,7 +197,7 @@ def tolerance(instruction: Instruction, length: int, epsilon: float) -> Compare:
     if TYPES[instruction.dtype].kind != "float":
         return Compare()
     return Compare(
-        kind="close", rtol=epsilon * (32 + 8 * math.sqrt(length)), atol=epsilon * (2 + math.sqrt(length) / 2)
+        kind="close", rtol=epsilon * (64 + 16 * math.sqrt(length)), atol=epsilon * (8 + 2 * math.sqrt(length))
     )
 
 

@@ -134,7 +134,8 @@ class Lanes:
             for kind, init in zip(group.kinds, group.inits, strict=True):
                 value = self._elemental.value(scope, init.name, ())
                 identity = group.identity
-                if self.lanes > 1 and identity is not None and identity != value:
+                neutral = value == identity or (group.computation.simple == "add" and value == literal(kind, 0))
+                if self.lanes > 1 and identity is not None and not neutral:
                     value = f"{lane} == 0 ? {value} : {identity}"
                 totals.append(scope.function.fresh("total"))
                 scope.line(f"{kind.value} {totals[-1]} = {value};")

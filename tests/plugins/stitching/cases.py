@@ -107,7 +107,12 @@ def iotas(x):
 def constants(x):
     table = np.array([[0.1, -2.0, 3e7, 1e-30], [NAN, INF, -INF, -0.0], [1, 2, 3, 4]], np.float32)
     whole = np.arange(-6, 6, dtype=np.int32).reshape(3, 4)
-    return x + table, whole * x.astype(np.int32), jnp.where(np.array([True, False, True])[:, None], x, 9.0), table.T * 1.0
+    return (
+        x + table,
+        whole * x.astype(np.int32),
+        jnp.where(np.array([True, False, True])[:, None], x, 9.0),
+        table.T * 1.0,
+    )
 
 
 # --- element-wise ---------------------------------------------------------------------------------------
@@ -129,7 +134,16 @@ def unary_chain(x):
 
 @case("elementwise", rand(33, dtype="int32", low=-50, high=50), rand(33, seed=4, dtype="int32", low=-5, high=5))
 def whole_numbers(a, b):
-    return a // jnp.where(b == 0, 1, b), lax.rem(a, b), lax.div(a, b), a << (b & 7), a >> 2, a ^ b, ~a & b, jnp.abs(a) | b
+    return (
+        a // jnp.where(b == 0, 1, b),
+        lax.rem(a, b),
+        lax.div(a, b),
+        a << (b & 7),
+        a >> 2,
+        a ^ b,
+        ~a & b,
+        jnp.abs(a) | b,
+    )
 
 
 @case("elementwise", rand(1, 7, dtype="bool"), rand(33, 7, seed=5, dtype="bool"), rand(33, 7))
@@ -217,7 +231,9 @@ def whole_dots(a, b):
 # --- indices that are data ------------------------------------------------------------------------------
 
 
-@case("indexing", rand(50, 7), rand(9, dtype="int32", low=0, high=49), rand(4, 3, seed=1, dtype="int32", low=-60, high=60))
+@case(
+    "indexing", rand(50, 7), rand(9, dtype="int32", low=0, high=49), rand(4, 3, seed=1, dtype="int32", low=-60, high=60)
+)
 def rows(table, index, wild):
     return table[index], jnp.take(table, wild, axis=0, mode="clip"), jnp.take(table, wild, axis=0), table[:, index % 7]
 
@@ -260,7 +276,12 @@ def one_hot_loss(logits, labels):
 # --- types ----------------------------------------------------------------------------------------------
 
 
-@case("wide", rand(7, 33, dtype="float64"), rand(33, dtype="int64", low=-(10**12), high=10**12), rand(33, dtype="uint64", high=9))
+@case(
+    "wide",
+    rand(7, 33, dtype="float64"),
+    rand(33, dtype="int64", low=-(10**12), high=10**12),
+    rand(33, dtype="uint64", high=9),
+)
 def sixty_four(x, n, u):
     return (
         jax.nn.softmax(x), x.sum(axis=0), x @ x.T, n.sum(), n * n, n // 7, u - 5, (n >> 3) ^ 1, x.astype(np.float32),
@@ -281,10 +302,24 @@ def narrow_integers(a, b, c, d, e):
 
 @case("half", rand(7, 33, dtype="float16"), rand(33, seed=1, dtype="float16"))
 def float16(x, y):
-    return x * y + x, jnp.exp(x) / (y * y + 1), x.sum(axis=1), x.max(axis=0), jax.nn.softmax(x), x @ y, x.astype(np.float32)
+    return (
+        x * y + x,
+        jnp.exp(x) / (y * y + 1),
+        x.sum(axis=1),
+        x.max(axis=0),
+        jax.nn.softmax(x),
+        x @ y,
+        x.astype(np.float32),
+    )
 
 
 @case("half", rand(7, 33), rand(33, seed=1))
 def bfloat16(x, y):
     a, b = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
-    return (a * b + a).astype(np.float32), jnp.tanh(a).astype(np.float32), a.sum(axis=0).astype(np.float32), a * 2, (a @ b) * 1
+    return (
+        (a * b + a).astype(np.float32),
+        jnp.tanh(a).astype(np.float32),
+        a.sum(axis=0).astype(np.float32),
+        a * 2,
+        (a @ b) * 1,
+    )

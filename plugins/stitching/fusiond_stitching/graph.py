@@ -74,7 +74,8 @@ BYTES: Mapping[str, int] = {
 UNARY = frozenset({
     "abs", "negate", "exponential", "exponential-minus-one", "log", "log-plus-one", "sqrt", "rsqrt", "cbrt", "tanh",
     "sine", "cosine", "tan", "logistic", "floor", "ceil", "round-nearest-afz", "round-nearest-even", "sign", "not",
-    "is-finite", "convert", "bitcast-convert", "popcnt", "count-leading-zeros", "erf", "copy", "reduce-precision",
+    "is-finite", "convert", "acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh", "bitcast-convert", "popcnt",
+    "count-leading-zeros", "erf", "copy", "reduce-precision",
 })  # fmt: skip
 BINARY = frozenset({
     "add", "subtract", "multiply", "divide", "remainder", "power", "maximum", "minimum", "and", "or", "xor",
@@ -85,7 +86,8 @@ ELEMENTWISE = UNARY | BINARY | TERNARY
 
 EXPENSIVE = frozenset({
     "exponential", "exponential-minus-one", "log", "log-plus-one", "sqrt", "rsqrt", "cbrt", "tanh", "sine", "cosine",
-    "tan", "logistic", "divide", "remainder", "power", "atan2", "erf",
+    "tan", "logistic", "divide", "remainder", "power", "atan2", "erf", "acos", "acosh", "asin", "asinh", "atanh",
+    "cosh", "sinh",
 })  # fmt: skip
 """The element-wise ones that cost many instructions (section 5.1.1 names exp, divide and log)."""
 

@@ -19,6 +19,7 @@ from fusiond.model import frozen
 from fusiond_stitching import hlo, squeeze
 from fusiond_stitching.graph import (
     BINARY,
+    BYTES,
     DTYPES,
     ELEMENTWISE,
     KNOWN,
@@ -48,6 +49,11 @@ def module(raw: RawModule) -> Module:
 def read(text: str, path: str) -> Module:
     """Parse and lower; `path` is for messages."""
     return module(hlo.parse(text, path))
+
+
+def digest(module: Module) -> str:
+    """A key of what the module computes, whatever its text looks like."""
+    return content_key([[each.name, _value_key(each)] for each in module.instructions] + [list(module.outputs)])
 
 
 class _Lowering:
@@ -151,6 +157,8 @@ class _Lowering:
         odd = sorted({each for each in kinds if each not in DTYPES})
         if odd:
             return f"the type {odd[0]} is not known"
+        if raw.opcode == "bitcast-convert" and len({BYTES[each] for each in kinds}) > 1:
+            return "a bitcast-convert between types of different sizes is left to a library"
         if raw.opcode == "scatter" and len(operands) != 3:
             return "a scatter of several tensors is left to a library"
         if raw.opcode in ("reduce", "scatter"):

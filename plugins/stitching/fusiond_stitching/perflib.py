@@ -6,9 +6,10 @@ The times are probes: measured on the device, kept in the store, used for ever. 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fusiond.keys import content_key
 from fusiond_stitching.fusion import Candidate
@@ -40,11 +41,13 @@ class Key:
     attributes: str
     """What else decides the work: reduced dimensions, permutations."""
     warp: bool
+    example: str = field(default="", compare=False)
+    """An instruction of the module at hand that has this key."""
 
     @property
     def text(self) -> str:
         """The key under which the store keeps it."""
-        return "stitching:" + content_key([VERSION, self])
+        return "stitching:" + content_key([VERSION, dataclasses.replace(self, example="")])
 
 
 class Library(Mapping[Key, float]):
@@ -93,6 +96,7 @@ def key_of(module: Module, policy: Policy, instruction: Instruction, chunk: Chun
         threads=policy.threads,
         attributes=repr(sorted(plain.items())),
         warp=policy.warp,
+        example=instruction.name,
     )
 
 

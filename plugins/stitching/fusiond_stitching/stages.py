@@ -309,7 +309,7 @@ class _Planner:
             size = self._workspace(stage)
             if size:
                 buffers.append(Wanted(f"{stage.results[0]}#workspace", size, stage.number, stage.number))
-        tree = None if self.policy.packing else self._dominance()
+        tree = None if self.policy.merge else self._dominance()
         return buffers, shared_memory.layout(buffers, tree)
 
     def _in_place(

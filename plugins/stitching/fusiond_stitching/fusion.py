@@ -43,6 +43,8 @@ KEPT = 24
 """Candidates of a group."""
 WASTE = 256
 """Elements that every block may compute twice without being asked."""
+COPIES = 4
+"""By XLA's rules: how many kernels may compute a cheap instruction again."""
 _FREE = frozenset({"reshape", "broadcast", "iota"})
 """What costs no kernel even where nothing is fused."""
 CHAIN = 6
@@ -228,7 +230,7 @@ class _Fusing:
             seen_outside = name in self.module.is_output or any(
                 self.is_library[each] or self._feeds_library(self.module[each]) for each in users
             )
-            if instruction.opcode not in EXPENSIVE and not seen_outside:
+            if instruction.opcode not in EXPENSIVE and not seen_outside and len(self._askers(name)) <= COPIES:
                 self._through(instruction)
                 return
         self._begin(instruction, (place[0] + 1, 0) if readers else place)

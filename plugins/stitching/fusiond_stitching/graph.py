@@ -213,24 +213,25 @@ def topological(instructions: Iterable[Instruction]) -> tuple[Instruction, ...]:
     """Operands before users, otherwise in the order given. ValueError for a cycle or an unknown operand."""
     given = {each.name: each for each in instructions}
     done: dict[str, Instruction] = {}
+    begun: set[str] = set()
     for first in given:
-        stack = [(first, False)]
+        stack = [first]
         while stack:
-            name, ready = stack.pop()
+            name = stack[-1]
             if name in done:
+                stack.pop()
                 continue
             if name not in given:
                 raise ValueError(f"there is no instruction {name!r}")
-            if ready:
-                missing = [each for each in given[name].operands if each not in done]
-                if missing:
-                    raise ValueError(f"{name!r} depends on itself")
+            waiting = [each for each in given[name].operands if each not in done]
+            if not waiting:
                 done[name] = given[name]
-                continue
-            stack.append((name, True))
-            if len(stack) > 4 * len(given) + 64 + sum(len(each.operands) for each in given.values()):
+                stack.pop()
+            elif name in begun:
                 raise ValueError(f"{name!r} depends on itself")
-            stack += [(each, False) for each in reversed(given[name].operands) if each not in done]
+            else:
+                begun.add(name)
+                stack += reversed(waiting)
     return tuple(done.values())
 
 

@@ -69,7 +69,7 @@ class Library(Mapping[Key, float]):
         return len(self.known)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, Key) and isinstance(self.known.get(key.text), float | int)
+        return bool(self.known) and isinstance(key, Key) and isinstance(self.known.get(key.text), float | int)
 
 
 def keys(module: Module, policy: Policy, members: Sequence[str], candidate: Candidate) -> Iterator[Key]:

@@ -205,6 +205,9 @@ class _Planner:
         local = math.prod(self.chunks[instruction.name].local)
         if len(sites) > SITES:
             return True
+        if not self.policy.merge:  # the paper's rule (section 5.1.1)
+            reused = instruction.opcode in EXPENSIVE and count > 2 * local
+            return len(sites) > 1 or reused
         saved = self.weight[instruction.name] * (count - local)
         return saved > WEIGHT_READ * local + 2 * count + BARRIER * self.policy.threads
 

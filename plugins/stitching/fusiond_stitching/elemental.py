@@ -8,7 +8,8 @@ in memory is loaded. Movement (reshape, broadcast, transpose, slice, reverse) is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from fusiond_stitching import semantics
@@ -290,13 +291,15 @@ def _reduce(self: Elemental, scope: Scope, instruction: Instruction, indices: In
         totals.append(scope.function.fresh("total"))
         scope.line(f"{kind.value} {totals[-1]} = {start};")
     reduced = tuple(operands[0].dims[at] for at in dimensions)
+    result: int = instruction.attributes["result"]
+    if math.prod(reduced) == 0:
+        return totals[result]
     with loop(scope, math.prod(reduced), "r") as (inner, step):
         place = merged(indices, dimensions, delinear(step, reduced))
         values = []
         for each in operands[:count]:
             values.append((yield inner, each.name, place))
         combine(self, inner, computation, totals, values, kinds)
-    result: int = instruction.attributes["result"]
     return totals[result]
 
 
@@ -306,9 +309,11 @@ def _dot(self: Elemental, scope: Scope, instruction: Instruction, indices: Indic
     attributes = instruction.attributes
     batch = len(attributes["lhs_batch"])
     kind = type_of(instruction)
+    reduced = tuple(lhs.dims[at] for at in attributes["lhs_contracting"])
+    if math.prod(reduced) == 0:
+        return literal(kind, 0)
     total = scope.function.fresh("sum")
     scope.line(f"{kind.value} {total} = {literal(kind, 0)};")
-    reduced = tuple(lhs.dims[at] for at in attributes["lhs_contracting"])
     with loop(scope, math.prod(reduced), "k") as (inner, step):
         summed = delinear(step, reduced)
         values = []
@@ -342,27 +347,16 @@ def _add(kind: Type, total: str, a: str, b: str) -> str:
     return f"+= {a} * {b}"
 
 
-class loop:  # noqa: N801 (used as a function)
-    """`for (int r = first; r < count; r += step)`: a context with the block and its index. No loop where count is 1."""
-
-    def __init__(self, scope: Scope, count: int, hint: str, *, first: str = "0", step: int = 1) -> None:
-        self._scope = scope
-        name = scope.function.fresh(hint)
-        advance = f"++{name}" if step == 1 else f"{name} += {step}"
-        self._header = f"for ({scope.function.index_type} {name} = {first}; {name} < {count}; {advance})"
-        # Wherever there is something to sum up, what does not depend on the variable may stand before the loop.
-        self._block = scope.block(self._header, conditional=count == 0)
-        self._name, self._count = name, count
-
-    def __enter__(self) -> tuple[Scope, Index]:
-        inner = self._block.__enter__()
-        inner.symbols.add(self._name)
-        if self._count <= 1:
-            return inner, number(0)
-        return inner, inner.known(self._name, self._count)
-
-    def __exit__(self, *problem: object) -> None:
-        self._block.__exit__(None, None, None)
+@contextmanager
+def loop(scope: Scope, count: int, hint: str, *, first: str = "0", step: int = 1) -> Iterator[tuple[Scope, Index]]:
+    """`for (int r = first; r < count; r += step)`: the block and its index (a number where count is 1). What does not
+    depend on the variable may stand before it."""
+    name = scope.function.fresh(hint)
+    advance = f"++{name}" if step == 1 else f"{name} += {step}"
+    header = f"for ({scope.function.index_type} {name} = {first}; {name} < {count}; {advance})"
+    with scope.block(header, conditional=False) as inner:
+        inner.symbols.add(name)
+        yield inner, inner.known(name, count) if count > 1 else number(0)
 
 
 def merged(indices: Sequence[Index], dimensions: Sequence[int], reduced: Sequence[Index]) -> Indices:

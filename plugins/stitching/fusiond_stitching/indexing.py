@@ -1,12 +1,12 @@
 """Index algebra: whole-number expressions with known bounds, kept simple enough to read in generated code.
 
-    Index    := constant + coefficient * Atom + ...            a linear form; the atoms are sorted and differ
+    Index    := constant + coefficient * Atom + ...       a linear form; the atoms differ, largest coefficients first
     Atom     := Symbol | Quotient(Index, d) | Remainder(Index, d)
 
 A Symbol is a variable of the generated code with its least and greatest value. Quotients and remainders are of indices
-that are never negative, so that C's `/` and `%` say the same as the floor. What `linear` and `delinear` make of each
-other (a reshape is one after the other) cancels out: `d * (x / d) + x % d` becomes `x` again, and `(10 * r + c) / 10`
-is `r` where 0 <= c < 10.
+that are never negative (where their bounds are too wide to show that, the condition they stand behind does), so that
+C's `/` and `%` say the same as the floor. What `linear` and `delinear` make of each other (a reshape is one after the
+other) cancels out: `d * (x / d) + x % d` becomes `x` again, and `(10 * r + c) / 10` is `r` where 0 <= c < 10.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Quotient:
 
     @property
     def low(self) -> int:
-        return self.of.low // self.divisor
+        return max(0, self.of.low) // self.divisor
 
     @property
     def high(self) -> int:
-        return self.of.high // self.divisor
+        return max(0, self.of.high) // self.divisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Index:
         return Index(tuple((atom, each * factor) for atom, each in self.terms), self.constant * factor, low, high)
 
     def __floordiv__(self, divisor: int) -> Index:
-        """The floor of self / divisor. ValueError unless self is never negative and the divisor positive."""
+        """The floor of self / divisor. ValueError unless the divisor is positive."""
         return _divided(self, divisor)[0]
 
     def __mod__(self, divisor: int) -> Index:
@@ -145,7 +145,7 @@ def _sum(terms: Sequence[tuple[Atom, int]], constant: int) -> Index:
             return _sum([*rest, *restored.terms], constant + restored.constant)
     kept = [(atom, count) for atom, count in collected.items() if count]
     if len(kept) > 1:
-        kept.sort(key=lambda each: _order(each[0]))
+        kept.sort(key=lambda each: (-abs(each[1]), _order(each[0])))
     low = constant + sum(atom.low * count if count > 0 else atom.high * count for atom, count in kept)
     high = constant + sum(atom.high * count if count > 0 else atom.low * count for atom, count in kept)
     return Index(tuple(kept), constant, low, high)
@@ -161,8 +161,8 @@ def _quotient_atom(of: Index, divisor: int) -> Atom | None:
 
 def _divided(index: Index, divisor: int) -> tuple[Index, Index]:
     """(floor of index / divisor, what remains)."""
-    if divisor < 1 or index.low < 0:
-        raise ValueError(f"no floor division of {index.low}..{index.high} by {divisor}")
+    if divisor < 1:
+        raise ValueError(f"no division by {divisor}")
     if divisor == 1:
         return index, number(0)
     whole: list[tuple[Atom, int]] = []

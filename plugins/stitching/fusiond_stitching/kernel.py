@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fusiond_stitching.graph import Module
 from fusiond_stitching.nests import Nests, index_type
 from fusiond_stitching.plan import BlockProgram, Kernel, Phase
-from fusiond_stitching.scope import Function, Scope, Unit
+from fusiond_stitching.scope import Function, Scope, Unit, without_unused
 from fusiond_stitching.semantics import TYPES
 
 ENTRY = "ENTRY"
@@ -86,7 +86,7 @@ def _body(
 ) -> list[str]:
     scope = Scope(Function(unit, index_type=index_type(module, program)))
     Nests(module, program, threads, available, used).write(scope, "block")
-    return scope.lines
+    return without_unused(scope.lines)
 
 
 def _function(

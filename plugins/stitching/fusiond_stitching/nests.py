@@ -77,6 +77,8 @@ class Nests:
     # --- stages ---
 
     def _stage(self, scope: Scope, stage: Stage) -> None:
+        if math.prod(stage.dims) == 0:
+            return
         for result in stage.results:
             scope.line(f"// {self._module[result.instruction]}{_kept(result)}")
         if stage.reduction is not None and stage.reduction.lanes > 1:

@@ -144,6 +144,8 @@ class Lanes:
     def reduce(self, scope: Scope, lane: str, indices: Indices) -> None:
         """Each lane's part: elements lane, lane + lanes, ... of the reduced dims."""
         first = "0" if self.lanes == 1 else lane
+        if self.length == 0:
+            return
         with loop(scope, self.length, "r", first=first, step=self.lanes) as (inner, step):
             place = merged(indices, self._dimensions, delinear(step, self._reduced))
             for group, totals in zip(self.groups, self._totals, strict=True):

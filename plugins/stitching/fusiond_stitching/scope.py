@@ -7,7 +7,9 @@ found again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from fusiond_stitching import indexing
@@ -149,3 +151,20 @@ class Scope:
         )
         home._atoms[atom] = name
         return name
+
+
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_CONSTANT = re.compile(r"\s*const [\w ]+ (\w+) = .*;$")
+
+
+def without_unused(lines: Sequence[str]) -> list[str]:
+    """The lines without the constants that nobody reads (an index that turned out not to matter, say)."""
+    words = [_WORD.findall(line.partition("//")[0]) for line in lines]
+    count = Counter(word for found in words for word in found)
+    kept = [True] * len(lines)
+    for place in reversed(range(len(lines))):  # a constant is read behind its declaration only
+        declared = _CONSTANT.match(lines[place])
+        if declared and count[declared[1]] == 1:
+            kept[place] = False
+            count.subtract(words[place])
+    return [line for line, keep in zip(lines, kept, strict=True) if keep]

@@ -1,4 +1,4 @@
-"""Small jax functions over all the operations, with awkward sizes and values; each with inputs that are worth trying."""
+"""Small jax functions over all the operations, with awkward sizes and values, and inputs that are worth trying."""
 
 from __future__ import annotations
 
@@ -159,7 +159,8 @@ def scalars(x, y, s):
 @case("elementwise", rand(40, low=-500, high=500))
 def conversions(x):
     return (
-        x.astype(np.int8), x.astype(np.uint8), x.astype(np.int32), x.astype(np.int16).astype(np.float32), x.astype(bool),
+        x.astype(np.int8), x.astype(np.uint8), x.astype(np.int32), x.astype(np.int16).astype(np.float32),
+        x.astype(bool),
         lax.bitcast_convert_type(x, np.int32), lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), x.astype(np.uint16),
         lax.reduce_precision(x, 5, 10), lax.reduce_precision(x, 8, 7), lax.reduce_precision(x * 1e-7, 4, 3),
     )  # fmt: skip
@@ -261,7 +262,8 @@ def windows(x, at, update):
     return (
         lax.dynamic_slice(x, (at[0], at[2]), (2, 5)), lax.dynamic_slice(x, (at[1], at[0]), (9, 4)),
         lax.dynamic_update_slice(x, update, (at[0], at[0])), lax.dynamic_update_slice(x, update, (at[1], at[2])),
-        lax.dynamic_update_slice(x, x, (at[0], at[1])) + 1.0, x.at[at[0], 2:7].set(0.0), lax.dynamic_index_in_dim(x, at[2]),
+        lax.dynamic_update_slice(x, x, (at[0], at[1])) + 1.0, x.at[at[0], 2:7].set(0.0),
+        lax.dynamic_index_in_dim(x, at[2]),
     )  # fmt: skip
 
 
@@ -285,13 +287,15 @@ def one_hot_loss(logits, labels):
 def sixty_four(x, n, u):
     return (
         jax.nn.softmax(x), x.sum(axis=0), x @ x.T, n.sum(), n * n, n // 7, u - 5, (n >> 3) ^ 1, x.astype(np.float32),
-        n.astype(np.float64) * 0.5, (x * 1e10).astype(np.int64), x[:, u.astype(np.int64) % 33], n.max(), x.argmax(axis=1),
+        n.astype(np.float64) * 0.5, (x * 1e10).astype(np.int64), x[:, u.astype(np.int64) % 33], n.max(),
+        x.argmax(axis=1),
     )  # fmt: skip
 
 
 @case(
     "wide", rand(33, dtype="int8", low=-128, high=127), rand(33, dtype="uint8", high=255),
-    rand(33, dtype="int16", low=-32768, high=32767), rand(33, dtype="uint16", high=65535), rand(33, dtype="uint32", high=2**32 - 1),
+    rand(33, dtype="int16", low=-32768, high=32767), rand(33, dtype="uint16", high=65535),
+    rand(33, dtype="uint32", high=2**32 - 1),
 )  # fmt: skip
 def narrow_integers(a, b, c, d, e):
     return (

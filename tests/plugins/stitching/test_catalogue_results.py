@@ -10,25 +10,14 @@ import pytest
 
 import fusiond_stitching
 from fusiond.fills import fill
-from fusiond.model import DeviceLimits
 from fusiond_stitching import lower, planner
-from fusiond_stitching.policy import Policy, paper
 
 from . import handmade, oracle
 from .checking import Batch
+from .policies import LIMITS, POLICIES
 
 FOLDER = Path(fusiond_stitching.__file__).parent / "modules"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.hlo"))
-LIMITS = DeviceLimits(
-    multiprocessors=4, registers_per_sm=0, shared_bytes_per_sm=227 * 1024, shared_bytes_per_block=227 * 1024,
-    threads_per_sm=1024, blocks_per_sm=16,
-)  # fmt: skip
-MORE = {"layers": False, "merge": True, "recompute": True, "middle": True, "spill": True, "warp": True}
-POLICIES = {
-    "paper": paper(),
-    "blocks": Policy(**MORE, packing=True, shared_limit=48 << 10),
-    "grid": Policy(**MORE, packing=True, barriers=True, stitch_dots=True, grain=512, threads=128),
-}
 
 
 @functools.cache
@@ -54,7 +43,7 @@ def test_stitched_across_blocks(name, runner):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["paper", "blocks"])
+@pytest.mark.parametrize("policy", ["paper", "tiny", "blocks"])
 @pytest.mark.parametrize("name", NAMES)
 def test_stitched(name, policy, runner):
     check(name, policy, runner)

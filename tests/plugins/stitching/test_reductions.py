@@ -1,4 +1,4 @@
-"""Every way for the lanes of a reduce to put their parts together, against NumPy; the init value counts exactly once."""
+"""Every way for the lanes of a reduce to put their parts together, against NumPy; the init value counts once."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def _rounded(value: float, dtype: str) -> float:
 _OPEN, _CLOSE = "({[", ")}]"
 _MARK = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|[(){}\[\],]', re.S)
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,\s]*)\]\s*(\{[^{}]*\})?")
-_COMPUTATION = re.compile(r"^(ENTRY\s+)?%?([\w.\-$]+)\s*(\(.*\)\s*->\s*.*)?\{\s*$")
+_COMPUTATION = re.compile(r"^\s*(ENTRY\s+)?%?([A-Za-z_][\w.\-$]*)\s*(\(.*\)\s*->[^=]*)?\{(.*)$")
 _HEAD = re.compile(r"^\s*(ROOT\s+)?%?([^\s=%,(){}]+)\s*=\s*")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _ATTRIBUTE = re.compile(r"\s*,\s*([\w\-]+)=")
@@ -253,7 +253,12 @@ class _Parser:
                 continue
             head = _COMPUTATION.match(_NOTE.sub("", line))
             if head is None:
+                if _HEAD.match(line) and "(" in line:
+                    raise self.fail(at, "an instruction outside a computation")
                 continue  # the tables of files and frames that newer dumps have
+            if head[4].strip():
+                at -= 1
+                self.lines[at] = head[4]
             computation, at = self._computation(head[2], at)
             if computation.name in computations:
                 raise self.fail(at, f"two computations are called {computation.name!r}")

@@ -179,6 +179,8 @@ class Stitching(StrategyBase):
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
         about = _known(analysis)
         module = about.asked.module
+        if analysis.rejections:
+            return ()
         knobs = spaces.unfused(about.limits)
 
         def baseline(name: str, detail: str, made: Any, *, issue: str = "streams", like: str | None = None) -> Baseline:
@@ -227,14 +229,13 @@ class Stitching(StrategyBase):
         return emit.program(module, planned.plan, fills=about.asked.fills, name=name)
 
     def resolved(self, analysis: Analysis, config: Config) -> Config:
-        """`shared` in bytes, and how many kernels come of it."""
+        """`shared` in bytes."""
         about = _known(analysis)
         try:
             rules = self._policy(about.asked, config, about.limits)
         except (KeyError, TypeError):
             return config
-        count = report.kernels(planner.plan(about.asked.module, rules, about.limits))
-        return Config.of({**config, "shared": rules.shared_limit, "kernels": count})
+        return Config.of({**config, "shared": rules.shared_limit})
 
     def _policy(self, asked: Asked, config: Config, limits: DeviceLimits) -> Policy:
         return spaces.policy(config, limits, dots=asked.dots)

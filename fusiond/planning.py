@@ -202,7 +202,9 @@ def plan(registry: Registry, job: Job, *, arch: str | None = None, known: Known 
     space = strategy.space(analysis, known)
     seeds, refused = check_seeds(space, strategy.seeds(analysis, space, known))
     rejections = [*analysis.rejections, *refused_seeds(refused)]
-    programs = {"reference": sound(strategy.name, reference(strategy, analysis))}
+    programs = {}
+    if strategy.baselines(analysis):
+        programs["reference"] = sound(strategy.name, reference(strategy, analysis))
     for name, config in seeds:
         program = emitted(strategy, analysis, config, known)
         if isinstance(program, Rejection):
@@ -267,8 +269,12 @@ def _notes(target: Target, facts: tuple[KernelFacts, ...] | None) -> tuple[str, 
 
 
 def reference(strategy: Strategy, analysis: Analysis) -> Program:
-    """The first baseline as given: right by definition."""
-    baseline = strategy.baselines(analysis)[0]
+    """The first baseline as given: right by definition. RequestError where there is none, with the strategy's reason."""
+    baselines = strategy.baselines(analysis)
+    if not baselines:
+        why = analysis.rejections[0].detail if analysis.rejections else "the strategy names no unfused way"
+        raise RequestError(f"it can be planned, and not run: {why}", where=analysis.workload.name)
+    baseline = baselines[0]
     return baseline.emit(next(baseline.space.points()))
 
 

@@ -139,7 +139,8 @@ class Strategy(Protocol):
         ...
 
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
-        """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition."""
+        """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition. None
+        only where the analysis' rejections say that nothing of the workload can be run: then it can be planned."""
         ...
 
     def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection: ...

@@ -147,7 +147,7 @@ class Plan:
     parts: int
     probes_missing: int
     facts: tuple[KernelFacts, ...] | None
-    """Of the reference, of every seed and of the config that was chosen; None where no compiler for the target is there."""
+    """Of the reference, of every seed and of the config that was chosen; None where no compiler for the target is."""
     notes: tuple[str, ...]
     """One line each, for people: what would have told more."""
     chosen: Config | None = None
@@ -269,7 +269,7 @@ def _notes(target: Target, facts: tuple[KernelFacts, ...] | None) -> tuple[str, 
 
 
 def reference(strategy: Strategy, analysis: Analysis) -> Program:
-    """The first baseline as given: right by definition. RequestError where there is none, with the strategy's reason."""
+    """The first baseline as given: right by definition. RequestError where there is none, with the reason."""
     baselines = strategy.baselines(analysis)
     if not baselines:
         why = analysis.rejections[0].detail if analysis.rejections else "the strategy names no unfused way"

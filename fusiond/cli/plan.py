@@ -59,8 +59,8 @@ def _print(document: Mapping[str, Any], description: str) -> None:
     if description:  # the strategy's own words; the figures are in --json
         print("\n" + description.rstrip() + "\n")
     else:
-        rows = [(name, _short(value)) for name, value in document["analysis"].items()]
-        render.table("analysis", ("what", "value"), rows)
+        report = [(name, _short(value)) for name, value in document["analysis"].items()]
+        render.table("analysis", ("what", "value"), report)
     parameters = [(name, ", ".join(map(str, values))) for name, values in space["parameters"].items()]
     render.table("space", ("parameter", "values"), parameters)
     for text in space["restrictions"]:

@@ -228,7 +228,7 @@ class Stitching(StrategyBase):
             return Rejection(rule="invariant", nodes=(module.name,), detail="; ".join(broken[:5]))
         return emit.program(module, planned.plan, fills=about.asked.fills, name=name)
 
-    def resolved(self, analysis: Analysis, config: Config) -> Config:
+    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """`shared` in bytes."""
         about = _known(analysis)
         try:

@@ -103,6 +103,10 @@ class Parameter:
     """Its type mentions a template parameter."""
     void: bool = False
     enumeration: bool = False
+    records: int = 0
+    """Bytes of the struct that it points to."""
+    holds_pointers: bool = False
+    """Such a struct has pointers in it."""
     fields: tuple[Field, ...] = ()
     """Of a struct that is passed by value."""
     bytes: int = 0

@@ -607,12 +607,13 @@ class _Reader:
         self._edit(start, end, self._arena_pointer(element, cursor.spelling) + "\n" * lines)
 
     def _aligned(self, cursor: cindex.Cursor, declaration: str) -> None:
-        alignment = re.search(r"(?:__align__|alignas|aligned)\s*\(+\s*([^()]*)", declaration)
         own = max(0, cursor.type.element_type.get_align())
-        if alignment and not alignment.group(1).strip().isdigit():
-            own = max(own, self._constant(alignment.group(1)) or (MOST_ALIGNMENT + 1))
-        elif alignment:
-            own = max(own, int(alignment.group(1)))
+        for each in re.finditer(r"\b(?:__align__|alignas|aligned)\s*(?=\()", declaration):
+            inner = declaration[each.end() : _closed(declaration, each.end())].strip()
+            while inner.startswith("(") and _closed(inner, 0) == len(inner):
+                inner = inner[1:-1].strip()
+            asked = self._constant(inner)
+            own = max(own, self._constant(f"alignof({inner})") or MOST_ALIGNMENT + 1 if asked is None else asked)
         if own > MOST_ALIGNMENT:
             detail = f"`{cursor.spelling}` asks for more than {MOST_ALIGNMENT} bytes of alignment"
             self._refuse("alignment", cursor, detail)
@@ -785,6 +786,16 @@ def _host_only(function: cindex.Cursor) -> bool:
     )
 
 
+def _closed(text: str, opening: int) -> int:
+    """The place behind the parenthesis that closes the one at `opening`."""
+    depth = 0
+    for at in range(opening, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        if depth == 0:
+            return at + 1
+    return len(text)
+
+
 def _free(function: cindex.Cursor) -> bool:
     """Whether a function is no method."""
     parent = function.semantic_parent
@@ -817,6 +828,7 @@ def parameter(cursor: cindex.Cursor, kind: cindex.Type) -> Parameter:
     bare = re.sub(r"^(const |volatile )+", "", target.spelling).removeprefix("struct ")
     vector = bare if pointer and bare in VECTOR_OF else None
     record = not pointer and kind.kind is cindex.TypeKind.RECORD
+    rows = pointer and vector is None and target.kind is cindex.TypeKind.RECORD
     return Parameter(
         name=cursor.spelling,
         pointer=pointer,
@@ -829,6 +841,8 @@ def parameter(cursor: cindex.Cursor, kind: cindex.Type) -> Parameter:
         dependent=_dependent(cursor),
         void=pointer and bare == "void",
         enumeration=_enumeration(kind),
+        records=target.get_size() if rows else 0,
+        holds_pointers=rows and any(each.kind == "a pointer" for each in _fields(target, "", 0)),
         fields=tuple(_fields(kind, "", 0)) if record else (),
         bytes=kind.get_size() if record else 0,
     )

@@ -7,6 +7,7 @@ places to edit
     __global__ void __launch_bounds__(256) k(T* p, int n)  -->  __device__ __forceinline__ void k(SHADOWS, T* p, int n)
     extern __shared__ float tile[];                        -->  float* const tile = (float*)fusiond_shared;
     [n](int i) { return threadIdx.x + n; }                 -->  [threadIdx, n](int i) { return threadIdx.x + n; }
+    T* p = Pool<T>();  (a struct that converts to it)      -->  T* p = Pool<T>(PASSED);
     extern "C" { ... }                                     -->  ...
 
 and reasons to refuse. SHADOWS are parameters called `threadIdx`, `blockIdx`, `blockDim`, `gridDim` and
@@ -145,6 +146,7 @@ class _Reader:
         self.macros: list[tuple[int, int]] = []
         self.removed: list[tuple[int, int]] = []
         self.seeing: frozenset[str] = frozenset()
+        self.holders: frozenset[str] = frozenset()
         self.counted = False
         self.scope: tuple[str, ...] = ()
         self.head = ""
@@ -172,9 +174,10 @@ class _Reader:
         for cursor in top:
             self._outside(cursor, skipped, "")
         self._inner_methods(body)
+        self.holders = frozenset(each.semantic_parent.spelling for each in self.functions if self._held(each))
         calls = {each.hash: self._calls(each) for each in (*self.functions, body)}
         names = {each.hash: each.spelling for each in (*self.functions, body)}
-        own = {each.spelling for each in self.functions if self._sees(each)}
+        own = {each.spelling for each in self.functions if self._sees(each)} | self.holders
         self.seeing = shadows.closure(calls, names, own) - {body.spelling} if own else frozenset()
         waits = {each.spelling for each in (*self.functions, body) if self._waits(each)}
         meeting = shadows.closure(calls, names, waits) | {*barriers.BARRIERS, *self._group_waits()}
@@ -287,6 +290,24 @@ class _Reader:
             for each in shadows.below(function)
         )
 
+    def _held(self, function: cindex.Cursor) -> bool:
+        """Whether a function turns a struct that has nothing else into the dynamic shared array, as CUDA's samples do it."""
+        record = function.semantic_parent
+        if function.kind is not CursorKind.CONVERSION_FUNCTION or not self._sees(function):
+            return False
+        barred = (CursorKind.FIELD_DECL, CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CXX_BASE_SPECIFIER)
+        return (
+            not any(shadows.use(each, STUB_FILE) for each in shadows.below(function))
+            and not any(each.kind in barred for each in record.get_children())
+        )
+
+    def _hold(self, record: cindex.Cursor) -> None:
+        """Such a struct gets the arena's place when it is made."""
+        opening = self.code.index("{", record.location.offset) + 1
+        name = record.spelling.partition("<")[0]
+        constructor = f"__device__ __forceinline__ {name}({SHADOWS}) : {SHARED}({SHARED}) {{}}"
+        self._edit(opening, opening, f" void* {SHARED}; {constructor}")
+
     def _waits(self, function: cindex.Cursor) -> bool:
         waits = {*barriers.BARRIERS, *self._group_waits()}
         return any(
@@ -322,7 +343,7 @@ class _Reader:
 
     def _mentions(self, function: cindex.Cursor) -> Iterator[tuple[int, str]]:
         """(offset, name) of every place in a function where one of the user's functions may be called."""
-        own = {each.spelling for each in self.functions}
+        own = {each.spelling for each in self.functions} | self.holders
         elsewhere = set()
         for cursor in shadows.below(function):
             offset = cursor.location.offset
@@ -398,7 +419,9 @@ class _Reader:
         parent = function.semantic_parent
         method = parent is not None and parent.kind in _RECORDS
         special = function.kind in (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)
-        if special or name.startswith("operator") or (method and name.partition("<")[0] == parent.spelling):
+        if self._held(function):
+            self._hold(parent)
+        elif special or name.startswith("operator") or (method and name.partition("<")[0] == parent.spelling):
             rule = "method" if method else "helper"
             self._refuse(rule, function, f"`{name}` sees the block, and can take no more parameters; use a function")
         elif method and function.is_virtual_method():
@@ -539,6 +562,10 @@ class _Reader:
         here = self.code[offset : offset + len(name)] == name
         if here and any(each.location.offset == offset for each in self.functions):
             return  # a declaration
+        if name.startswith("operator ") and self.holders:
+            return  # a conversion, which has what it needs in its struct
+        if name in self.holders and self._made(offset, name):
+            return
         if self._pass(offset, name) or (
             not here and (self._named_in_macro(name) or self._handed_to_macro(offset, name))
         ):
@@ -549,6 +576,14 @@ class _Reader:
 
     def _named_in_macro(self, name: str) -> bool:
         return any(re.search(rf"\b{name}\s*[(<]", self.code[start:end]) for start, end in self.macros)
+
+    def _made(self, offset: int, name: str) -> bool:
+        """Hand the shadows to a struct that holds the arena: `Pool<T> pool;` or `Pool<T>{}`; whether one is made here."""
+        made = re.compile(rf"{name}\s*(?:<[^;(){{}}]*>)?\s*(?:\w+(?=\s*;)|\{{(?=\s*\}}))").match(self.code, offset)
+        if made is None:
+            return False
+        self._edit(made.end(), made.end(), PASSED if made.group().endswith("{") else f"({PASSED})")
+        return True
 
     def _handed_to_macro(self, offset: int, name: str) -> bool:
         """Whether it is named in the arguments of the macro that is used here: that place is looked at by itself."""

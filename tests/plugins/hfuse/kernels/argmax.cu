@@ -1,5 +1,5 @@
-// The largest value and its place in each row: pairs through shared memory and shuffles, overloads, std::pair's like.
-#include <limits>
+// The largest value and its place in each row: pairs through shared memory and shuffles.
+#include <cmath>
 #include <utility>
 template <class K, class V> struct KeyValue { K key; V value; };
 using Best = KeyValue<float, int>;
@@ -20,7 +20,7 @@ template <int THREADS> __device__ Best block_argmax(Best best)
     if (lane == 0) warps[warp] = best;
     __syncthreads();
     if (warp == 0) {
-        best = lane < THREADS / 32 ? warps[lane] : Best{-std::numeric_limits<float>::infinity(), 0x7fffffff};
+        best = lane < THREADS / 32 ? warps[lane] : Best{-INFINITY, 0x7fffffff};
         for (int delta = 16; delta > 0; delta >>= 1) best = max(best, shuffled(best, delta));
     }
     return best;
@@ -32,8 +32,8 @@ template <int THREADS> __global__ void argmax(const float* __restrict__ x, float
         if (threadIdx.x == 0) top[blockIdx.x] = 0, at[blockIdx.x] = -1;
         return;
     }
-    Best best = {-std::numeric_limits<float>::infinity(), 0x7fffffff};
+    Best best = {-INFINITY, 0x7fffffff};
     for (int i = begin + threadIdx.x; i < end; i += THREADS) best = max(best, Best{x[i], max(i, begin)});
     best = block_argmax<THREADS>(best);
-    if (threadIdx.x == 0) std::swap(top[blockIdx.x], best.key), at[blockIdx.x] = best.value;
+    if (threadIdx.x == 0) top[blockIdx.x] = best.key, at[blockIdx.x] = best.value;
 }

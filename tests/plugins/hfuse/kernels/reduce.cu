@@ -1,7 +1,12 @@
-// A reduction as the samples write it: template on the block size, several loads a thread, an unrolled last warp.
+// A reduction as the samples write it: template on the block size, several loads a thread, an unrolled last warp, and a
+// struct that stands for the dynamic shared array of any type.
 template <class T> struct SharedMemory {
     __device__ inline operator T*() { extern __shared__ int __smem[]; return (T*)__smem; }
     __device__ inline operator const T*() const { extern __shared__ int __smem[]; return (T*)__smem; }
+};
+template <> struct SharedMemory<double> {
+    __device__ inline operator double*() { extern __shared__ double __smem_d[]; return (double*)__smem_d; }
+    __device__ inline operator const double*() const { extern __shared__ double __smem_d[]; return (double*)__smem_d; }
 };
 template <class T, unsigned int blockSize> __device__ void warpReduce(volatile T* sdata, unsigned int tid)
 {
@@ -15,8 +20,7 @@ template <class T, unsigned int blockSize> __device__ void warpReduce(volatile T
 template <class T, unsigned int blockSize, bool nIsPow2>
 __global__ void reduce6(T* g_idata, T* g_odata, unsigned int n)
 {
-    extern __shared__ __align__(sizeof(long long)) unsigned char my_smem[];
-    T* sdata = reinterpret_cast<T*>(my_smem);
+    T* sdata = SharedMemory<T>();
     unsigned int tid = threadIdx.x;
     unsigned int i = blockIdx.x * blockSize * 2 + threadIdx.x;
     unsigned int gridSize = blockSize * 2 * gridDim.x;

@@ -29,8 +29,9 @@ from clang.cindex import CursorKind
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Rejection
 from fusiond_hfuse import barriers, flow, groups, overloads, recheck, shadows, uniform
-from fusiond_hfuse.graph import Edit, Field, Parameter, Parsed, Unit, Variable
+from fusiond_hfuse.graph import Edit, Parsed, Unit, Variable
 from fusiond_hfuse.includes import without_comments
+from fusiond_hfuse.parameters import DTYPES, Parameters
 from fusiond_hfuse.recheck import HERE, MAIN, STUB_FILE
 from fusiond_hfuse.shadows import PASSED, SHADOWS, SHARED
 from fusiond_hfuse.stub import VECTOR_OF
@@ -43,12 +44,6 @@ LEAST_ALIGNMENT, MOST_ALIGNMENT = 16, 128
 _SCOPES = (CursorKind.NAMESPACE, CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL)
 _RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
             CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
-_DTYPES = {
-    "bool": "bool", "char": "int8", "signed char": "int8", "unsigned char": "uint8", "short": "int16",
-    "unsigned short": "uint16", "int": "int32", "unsigned int": "uint32", "long": "int64", "unsigned long": "uint64",
-    "long long": "int64", "unsigned long long": "uint64", "float": "float32", "double": "float64", "__half": "float16",
-}  # fmt: skip
-_MOST_FIELDS = 4096
 
 
 def parse_unit(
@@ -161,7 +156,7 @@ class _Reader:
         ]
         kernels = list(_kernels(top, ""))
         body, declarations = self._entry(kernels, entry, instance is not None, where)
-        parameters = self.tree.parameters(body, where, parameter)
+        parameters = self.tree.parameters(body, where, Parameters(self.tree).of)
         for line, message in self.tree.unknown_groups():
             self.rejections.append(self.refusal("block_barrier", line, f"of cooperative groups: {message}"))
         self.scope = tuple(entry.split("::")[:-1])
@@ -728,7 +723,7 @@ class _Reader:
             self.variables[name] = Variable(
                 name=name,
                 bytes=cursor.type.get_size(),
-                dtype=_DTYPES.get(VECTOR_OF.get(bare, bare)),
+                dtype=DTYPES.get(VECTOR_OF.get(bare, bare)),
                 constant=constant,
             )
             if name in self.wanted or cursor.storage_class is cindex.StorageClass.EXTERN:
@@ -851,77 +846,3 @@ def _kernels(cursors: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, ci
             cursor, CursorKind.CUDAGLOBAL_ATTR
         ):
             yield scope + cursor.spelling, cursor
-
-
-def parameter(cursor: cindex.Cursor, kind: cindex.Type) -> Parameter:
-    """A kernel's parameter, with its type in the instance."""
-    written = cursor.type
-    kind = kind.get_canonical()
-    restrict = kind.is_restrict_qualified() or written.get_canonical().is_restrict_qualified()
-    pointer = kind.kind is cindex.TypeKind.POINTER
-    target = kind.get_pointee() if pointer else kind
-    bare = re.sub(r"^(const |volatile )+", "", target.spelling).removeprefix("struct ")
-    vector = bare if pointer and bare in VECTOR_OF else None
-    record = not pointer and kind.kind is cindex.TypeKind.RECORD
-    rows = pointer and vector is None and target.kind is cindex.TypeKind.RECORD
-    return Parameter(
-        name=cursor.spelling,
-        pointer=pointer,
-        dtype=_DTYPES.get(VECTOR_OF[bare] if vector else bare) or ("int32" if _enumeration(kind) else None),
-        spelling=written.spelling,
-        target=bare,
-        constant=pointer and target.is_const_qualified(),
-        volatile=pointer and target.is_volatile_qualified(),
-        restrict=restrict,
-        dependent=_dependent(cursor),
-        void=pointer and bare == "void",
-        enumeration=_enumeration(kind),
-        records=target.get_size() if rows else 0,
-        holds_pointers=rows and any(each.kind == "a pointer" for each in _fields(target, "", 0)),
-        fields=tuple(_fields(kind, "", 0)) if record else (),
-        bytes=kind.get_size() if record else 0,
-    )
-
-
-def _enumeration(kind: cindex.Type) -> bool:
-    return kind.kind is cindex.TypeKind.ENUM and kind.get_size() == 4
-
-
-def _fields(kind: cindex.Type, path: str, offset: int) -> Iterator[Field]:
-    """The numbers inside a struct, with their places; what is none of them has no dtype."""
-    kind = kind.get_canonical()
-    bare = re.sub(r"^(const |volatile )+", "", kind.spelling)
-    if kind.kind is cindex.TypeKind.CONSTANTARRAY:
-        size = kind.element_type.get_size()
-        if kind.element_count > _MOST_FIELDS:
-            yield Field(path=path, dtype=None, offset=offset, kind=f"an array of {kind.element_count}")
-            return
-        for index in range(kind.element_count):
-            yield from _fields(kind.element_type, f"{path}[{index}]", offset + index * size)
-    elif kind.kind is cindex.TypeKind.RECORD:
-        declaration = kind.get_declaration()
-        bases = any(child.kind is CursorKind.CXX_BASE_SPECIFIER for child in declaration.get_children())
-        if bases or declaration.kind is CursorKind.UNION_DECL:
-            what = "a struct with a base" if bases else "a union"
-            yield Field(path=path or bare, dtype=None, offset=offset, kind=what)
-            return
-        for field in kind.get_fields():
-            if field.is_bitfield():
-                yield Field(path=field.spelling, dtype=None, offset=offset, kind="a bit field")
-                continue
-            inner = f"{path}.{field.spelling}" if path else field.spelling
-            yield from _fields(field.type, inner, offset + field.get_field_offsetof() // 8)
-    else:
-        pointer = kind.kind is cindex.TypeKind.POINTER
-        dtype = None if pointer else _DTYPES.get(bare) or ("int32" if _enumeration(kind) else None)
-        yield Field(path=path, dtype=dtype, offset=offset, kind="a pointer" if pointer else bare)
-
-
-def _dependent(cursor: cindex.Cursor) -> bool:
-    """Whether a parameter's type mentions a template parameter."""
-    return any(
-        child.kind is CursorKind.TYPE_REF
-        and child.referenced is not None
-        and child.referenced.kind is CursorKind.TEMPLATE_TYPE_PARAMETER
-        for child in shadows.below(cursor)
-    )

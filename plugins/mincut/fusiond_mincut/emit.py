@@ -25,6 +25,8 @@ from fusiond_mincut.tiles import Layout, layout
 MOST_THREADS = 1024
 MOST_SHARED_BYTES = 227 * 1024
 MOST_GRID_Y = 65535
+MOST_KERNELS = 100
+"""Of one block: all their values may live at once."""
 MOST_RECOMPUTED = 10_000
 """Nodes of the bodies' trees that a thread evaluates for one pixel when it recomputes: more would be slower than any
 launch that it saves, and takes compilers minutes."""
@@ -99,8 +101,9 @@ def block_kernel(
 ) -> CudaKernel | Rejection:
     """The kernel of a convex block of point and local kernels, or of one global kernel.
 
-    Rejected: shapes that no launch can have (`block_shape`), more shared memory than a block of threads may have
-    (`shared_memory`), more recomputation than is worth writing down (`recompute`).
+    Rejected: shapes that no launch can have (`block_shape`), images too large for 32-bit indices (`image_size`), too
+    many kernels (`block_size`), more shared memory than a block of threads may have (`shared_memory`), more
+    recomputation than is worth writing down (`recompute`).
     """
     refused = _refused(pipeline, block, params, shared_limit_bytes)
     if refused is not None:
@@ -200,6 +203,8 @@ def _refused(pipeline: Pipeline, block: Block, params: BlockParams, shared_limit
     if any(pipeline.images[name].elements(pipeline.width, pipeline.height) >= 2**31
            for name in (*block.inputs, *block.outputs)):  # fmt: skip
         return no("image_size", "an image of 2^31 elements and more; indices are 32 bits wide")
+    if len(block.kernels) > MOST_KERNELS:
+        return no("block_size", f"{len(block.kernels)} kernels in a block; at most {MOST_KERNELS}")
     needed = shared_bytes(pipeline, block, params)
     if needed > shared_limit_bytes:
         return no("shared_memory", f"needs {needed} bytes of shared memory; a block may have {shared_limit_bytes}")

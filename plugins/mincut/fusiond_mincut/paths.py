@@ -187,10 +187,20 @@ def tile_holds(tile: Tile, window: tuple[int, int, int, int], mode: str, shape: 
 
 
 def evaluations(pipeline: Pipeline, block: Block) -> dict[str, int]:
-    """How many stages `NAME_at` evaluates, itself included, when every stage before is recomputed at each access."""
+    """How many stages `NAME_at` evaluates, itself included: those at its own pixel once each, and for every read round
+    it what that stage takes again."""
     found: dict[str, int] = {}
+    together: dict[str, frozenset[str]] = {}
+    """Stage -> the stages that are computed at its pixel with it."""
     for name in block.kernels:
-        found[name] = 1 + sum(found.get(each.image, 0) for each in pipeline.kernel(name).accesses)
+        own = {each.image for each in pipeline.kernel(name).accesses if each.image in found and each.dx == each.dy == 0}
+        together[name] = frozenset({name}).union(*(together[each] for each in own))
+        found[name] = len(together[name]) + sum(
+            found[each.image]
+            for stage in together[name]
+            for each in pipeline.kernel(stage).accesses
+            if each.image in found and (each.dx or each.dy)
+        )
     return found
 
 

@@ -15,6 +15,7 @@ from fusiond.model import BuildFailed, Rejection
 from fusiond.program import Program, Role, problems
 from fusiond_mincut import blocks, borders, emit, tiles
 from fusiond_mincut.emit import BlockParams
+from fusiond_mincut.paths import evaluations
 from fusiond_mincut.tiles import Halo
 
 from .running import APPLICATIONS, application, batched, emitted, pipeline, whole
@@ -67,6 +68,28 @@ def test_a_border_that_recomputes_without_end_is_refused():
         assert refused(of(mode, mode), BlockParams(local="recompute"))[0] == "recompute"
     rule, detail = refused(of("clamp", "repeat"), BlockParams())
     assert (rule, detail) == ("recompute", "a pixel at the border takes 7381 stages; at most 1000")
+
+
+def test_stages_at_one_pixel_are_counted_once():
+    """A ladder of diamonds: the ways through it double at each step."""
+    names = ["src"]
+    lines = []
+    for number in range(40):
+        left, right, join = f"l{number}", f"r{number}", f"j{number}"
+        lines += [
+            f"  {left}: {{pattern: point, reads: [{names[-1]}], body: '{names[-1]} + 1'}}",
+            f"  {right}: {{pattern: point, reads: [{names[-1]}], body: '{names[-1]} * 2'}}",
+            f"  {join}: {{pattern: point, reads: [{left}, {right}], body: '{left} - {right}'}}",
+        ]
+        names.append(join)
+    head = ["pipeline: d", "image: {width: 8, height: 8, dtype: int32}", "inputs: [src]", "outputs: [j39]", "kernels:"]
+    given = pipeline("\n".join([*head, *lines]))
+    assert refused(given, BlockParams()) == ("block_size", "120 kernels in a block; at most 100")
+    block = blocks.block(given, [each.name for each in given.kernels if int(each.name[1:]) < 33])
+    assert evaluations(given, block)["j32"] == 99
+    kernel = emit.block_kernel(given, block)
+    assert isinstance(kernel, emit.CudaKernel)
+    assert kernel.text.count("= j32_stage(") == 1
 
 
 def test_wrong_requests_are_errors(harris):

@@ -23,6 +23,7 @@ from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Targe
 from fusiond_mincut import (
     benefit,
     blocks,
+    candidates,
     drawing,
     emit,
     export,
@@ -44,7 +45,7 @@ from fusiond_mincut.plan import Optimum
 
 SIZES = ("width", "height")
 ODD = {"width": 67, "height": 41}
-MOST_BLOCKS = 24
+MOST_BLOCKS = 12
 MOST_SAID = 200
 """Rejections in an analysis."""
 MEASURED = "measured"
@@ -140,13 +141,14 @@ class Mincut(StrategyBase):
         pipeline, model = asked.pipeline, asked.model
         planned = partition.planned(pipeline, model)
         best = plan.optimum(pipeline, model)
+        found = candidates.Found(blocks=(), complete=True) if asked.block is not None else plan.survey(pipeline)
         known = Analysed(
             asked=asked,
             target=target,
             planned=planned,
             best=best,
-            widest=None if asked.block is not None else plan.general_optimum(pipeline, model),
-            several=_several(asked, planned, best, target.limits.shared_bytes_per_block),
+            widest=plan.general_optimum(pipeline, model, found),
+            several=_several(asked, planned, best, found, target.limits.shared_bytes_per_block),
         )
         report: dict[str, object] = {
             "model": model.name,
@@ -170,6 +172,12 @@ class Mincut(StrategyBase):
                 "complete": best.complete,
             },
             "basic": str(partition.basic(pipeline, model)),
+            "to_measure": {
+                "single": 0 if known.whole or not asked.most_blocks else len(pipeline.kernels),
+                "several": len(known.several),
+                "of": len(found.blocks),
+                "complete": found.complete,
+            },
             "operations": {
                 each.name: {"alu": each.operations.alu, "sfu": each.operations.sfu} for each in pipeline.kernels
             },
@@ -393,14 +401,16 @@ def _program(found: Program | Rejection) -> Program:
     return found
 
 
-def _several(asked: Asked, planned: Planned, best: Optimum | None, limit: int) -> tuple[tuple[str, ...], ...]:
+def _several(
+    asked: Asked, planned: Planned, best: Optimum | None, found: candidates.Found, limit: int
+) -> tuple[tuple[str, ...], ...]:
     """The blocks of several kernels that are worth measuring and can be computed, small ones first."""
     pipeline = asked.pipeline
     if asked.block is not None or asked.most_blocks == 0:
         return ()
-    wanted = plan.worth_measuring(pipeline, asked.model, planned, best, asked.most_blocks)
-    found = [block for block in wanted if _possible(pipeline, block, limit)]
-    return tuple(sorted(found, key=lambda block: (len(block), [pipeline.position[name] for name in block])))
+    wanted = plan.worth_measuring(pipeline, asked.model, planned, best, found, asked.most_blocks)
+    possible = [block for block in wanted if _possible(pipeline, block, limit)]
+    return tuple(sorted(possible, key=lambda block: (len(block), [pipeline.position[name] for name in block])))
 
 
 def _possible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> bool:

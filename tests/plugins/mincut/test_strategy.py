@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[3]
 CPU = Target(arch="cpu", limits=PROCESSOR, facts=lambda source: None)
 SM_90 = Target(arch="sm_90", limits=GPU, facts=lambda source: None)
 STRATEGY = Mincut()
+FILES = Path(__file__).parent / "files"
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,7 @@ class TestMincut(StrategyContract):
             job("pipeline: sobel\n"),
             job("pipeline: harris\nblock: [sx, gx]\nsizes: {width: 1, height: 1}\n"),
             job("pipeline: unsharp\nblocks: 0\nmodel: published_code\n"),
+            job("pipeline: ./mixed.yaml\nblocks: 2\n", FILES / "job.yaml"),
         )
 
     @pytest.mark.slow  # nvcc, where it is there
@@ -210,6 +212,7 @@ def test_parts_are_single_kernels_and_blocks(registry: Registry) -> None:
         ["sx", "gx"], ["sxy", "gxy"], ["sy", "gy"],
     ]  # fmt: skip
     assert all(part.sizes == {"width": 64, "height": 32} for part in STRATEGY.parts(analysis))
+    assert analysis.report["to_measure"] == {"single": 9, "several": 5, "of": 119, "complete": True}
     assert STRATEGY.parts(analysed(registry, "pipeline: harris\nblocks: 0\n")) == ()
     assert STRATEGY.parts(analysed(registry, "pipeline: harris\nblock: [sx, gx]\n")) == ()
 

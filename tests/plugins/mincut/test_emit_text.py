@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -215,3 +216,46 @@ def test_nvcc_takes_the_catalogue_and_spills_nothing(arch):
     for entry, found in facts.items():
         assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0), entry
         assert found.registers <= 80, (entry, found.registers)
+
+
+# --- what is written, for people ------------------------------------------------------------------------
+
+GOLDEN = Path(__file__).parent / "golden"
+SQUARED = """
+pipeline: squared
+image: {width: 2048, height: 2048, dtype: int32}
+inputs: [dx]
+outputs: [gx]
+masks: {gauss: [[1, 2, 1], [2, 4, 2], [1, 2, 1]]}
+kernels:
+  sx: {pattern: point, reads: [dx], body: "dx * dx"}
+  gx: {pattern: local, mask: [3, 3], border: clamp, reads: [sx], body: "sum(gauss, sx) / 16"}
+"""
+
+
+@pytest.mark.parametrize("local", ["tile", "recompute"])
+def test_the_text_is_as_reviewed(local):
+    """FUSIOND_UPDATE_GOLDEN=1 writes the file instead."""
+    given = pipeline(SQUARED)
+    text = emit.block_kernel(given, whole(given).blocks[0], BlockParams(local=local)).text
+    path = GOLDEN / f"squared_{local}.cu"
+    if os.environ.get("FUSIOND_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+DOCS = (Path(__file__).parents[3] / "docs" / "mincut-kernels.md").read_text()
+
+
+def test_the_documentation_shows_what_is_written():
+    (shown,) = re.findall(r"^```cuda\n(.*?)^```$", DOCS, re.MULTILINE | re.DOTALL)
+    text = (GOLDEN / "squared_tile.cu").read_text()
+    for part in shown.split("...\n"):
+        assert part.strip("\n") in text
+
+
+def test_every_refusal_is_documented():
+    rules = set(re.findall(r'no\(\s*"(\w+)"', Path(emit.__file__).read_text()))
+    assert rules == {"block_shape", "image_size", "block_size", "shared_memory", "recompute"}
+    assert rules == set(re.findall(r"^\| `(\w+)` \|", DOCS.partition("## What is refused")[2], re.MULTILINE))

@@ -49,6 +49,8 @@ MOST_BLOCKS = 12
 MOST_SAID = 200
 """Rejections in an analysis."""
 MEASURED = "measured"
+MOST_TEXT = 900
+"""Characters of a condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,31 +214,42 @@ class Mincut(StrategyBase):
             return shapes.space(about.pipeline, about.whole)
         found = self._partitions(about, known)
         best = self._best(about, known)
-        ways = (*shapes.UNIFORM, MEASURED) if best else shapes.UNIFORM
+        restrictions = []
+        if best:
+            # Kernels by themselves, each at its best, are a baseline: as a candidate they would win against themselves.
+            apart = f"shapes != '{MEASURED}' or partition != '{blocks.unfused(about.pipeline)}'"
+            if len(apart) <= MOST_TEXT:
+                restrictions.append(apart)
+            else:
+                found.pop("unfused")
         parameters = [
             Parameter(name="partition", values=tuple(str(each) for each in found.values())),
-            Parameter(name="shapes", values=ways),
+            Parameter(name="shapes", values=(*shapes.UNIFORM, MEASURED) if best else shapes.UNIFORM),
         ]
         for block, way in best.items():
             within = [str(each) for each in found.values() if block in map(str, each.blocks)]
             if within:
                 when = f"shapes == '{MEASURED}'" + _among(within, len(found))
                 parameters.append(Parameter(name=f"at.{block}", values=(way,), when=when))
-        return Space(parameters=tuple(parameters))
+        return Space(parameters=tuple(parameters), restrictions=tuple(restrictions))
 
     def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
         about = _known(analysis)
         if about.whole is not None:
-            first = shapes.config(emit.DEFAULT, space)
-            other = dataclasses.replace(emit.DEFAULT, local="recompute")
-            configs = {"default": first, "recompute": shapes.config(other, space)}
-            return tuple((name, each) for name, each in configs.items() if name == "default" or each != first)
+            seeds = {"default": shapes.config(emit.DEFAULT, space)}
+            if any(each.name == "local" for each in space.parameters):
+                seeds["recompute"] = shapes.config(dataclasses.replace(emit.DEFAULT, local="recompute"), space)
+            return tuple(seeds.items())
         found = self._partitions(about, known)
         plain = [(name, _point(space, str(each), shapes.DEFAULT)) for name, each in found.items()]
         if len(space.parameters) == 2:
             return tuple(plain)
         ranks = {str(each): rank for rank, each in enumerate(self._composed(about, known))}
-        measured = [(f"{name}_as_measured", _point(space, str(each), MEASURED)) for name, each in found.items()]
+        measured = [
+            (f"{name}_as_measured", _point(space, str(each), MEASURED))
+            for name, each in found.items()
+            if name != "unfused"
+        ]
         measured.sort(key=lambda each: ranks.get(each[1].text("partition"), len(ranks)))  # the best sums come first
         wanted = ("algorithm1", "unfused")
         return (
@@ -292,18 +305,11 @@ class Mincut(StrategyBase):
                 return _program(emit.program(pipeline, apart))
 
             return (Baseline(name="given", detail=f"{pipeline.kernels[0].name} at {shapes.DEFAULT}", emit=given),)
-        knobs = Space(
-            parameters=(
-                Parameter(name="threads", values=shapes.THREADS),
-                Parameter(name="pixels", values=shapes.PIXELS),
-            )
-        )
+        knobs = shapes.unfused(pipeline, each_kernel=about.target.limits.registers_per_sm > 0)
 
         def baseline(name: str, detail: str, change: Callable[[Program], Program]) -> Baseline:
             def program(config: Config) -> Program:
-                way = shapes.of(config)
-                found = emit.program(pipeline, apart, {str(each): way for each in apart.blocks})
-                return change(_program(found))
+                return change(_program(emit.program(pipeline, apart, shapes.of_each(config, pipeline))))
 
             like = None if name == "sequential" else "sequential"
             return Baseline(name=name, detail=detail, space=knobs, emit=program, like=like)
@@ -383,7 +389,7 @@ def _chosen(about: Analysed, config: Config) -> tuple[Partition, dict[str, Block
 def _among(partitions: list[str], all_: int) -> str:
     """A condition that the partition is one of these; nothing where it always is, or where it would be too long."""
     text = " or ".join(f"partition == '{each}'" for each in partitions)
-    return "" if len(partitions) == all_ or len(text) > 900 else f" and ({text})"
+    return "" if len(partitions) == all_ or len(text) > MOST_TEXT else f" and ({text})"
 
 
 def _point(space: Space, chosen: str, way: str) -> Config:

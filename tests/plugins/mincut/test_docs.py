@@ -54,7 +54,7 @@ def test_every_key_rule_border_and_parameter_is_told() -> None:
         assert re.search(rf"\b{function}\b", TEXT), function
     for name in syntax.TYPES:
         assert f"{name}(x)" in TEXT
-    assert cells("| parameter of a block | values |") == ["threads", "pixels", "local"]
+    assert cells("| parameter of a block | values |") == ["shape", "threads", "pixels", "local"]
     for each in shapes.THREADS:
         assert f"`{each}`" in TEXT
     assert f"measures no block, only whole partitions | `{strategy.MOST_BLOCKS}` |" in TEXT

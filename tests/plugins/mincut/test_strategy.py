@@ -191,10 +191,11 @@ def knowledge(registry: Registry, analysis: Analysis, costs: Mapping[str, float]
     known: dict[str, Any] = {}
     for part in STRATEGY.parts(analysis):
         workload = STRATEGY.parse(part, JobInputs(registry, part))
-        config = {"threads": "64x4", "pixels": 2}
         inner = STRATEGY.space(STRATEGY.analyse(workload, CPU), {})
-        if any(each.name == "local" for each in inner.parameters):
-            config["local"] = "recompute"
+        names = {each.name for each in inner.parameters}
+        config = {"shape": "64x4*2 tile", "threads": "64x4", "pixels": 2, "local": "recompute"}
+        config = {key: value for key, value in config.items() if key in names}
+        assert inner.problems(config) == ()
         name = "+".join(workload.members)
         known[workload.key] = answered(workload, costs.get(name, 1000.0), Config.of(config), 5000.0)
     return known
@@ -251,14 +252,33 @@ def test_without_every_single_kernel_nothing_is_composed(registry: Registry) -> 
     assert not any(name.startswith("composed") for name in names)
 
 
+def test_the_unfused_kernels_win_nothing_against_themselves(registry: Registry) -> None:
+    """Each kernel at its own best is among the baselines; as a candidate it would be called a fusion."""
+    analysis = analysed(registry, "pipeline: sobel\n", SM_90)
+    known = knowledge(registry, analysis, {})
+    space = STRATEGY.space(analysis, known)
+    unfused = "x_row|y_row|x_column|y_column|magnitude"
+    ways = {config["shapes"] for config in space.points() if sorted(str(config["partition"]).split("|")) == sorted(
+        unfused.split("|"))}  # fmt: skip
+    assert ways == set(shapes.UNIFORM)
+    knobs = STRATEGY.baselines(analysis)[0].space
+    offered = {each.name: set(each.values) for each in knobs.parameters}
+    part = next(part for part in STRATEGY.parts(analysis) if list(part.request["block"]) == ["x_row"])
+    alone = STRATEGY.analyse(STRATEGY.parse(part, JobInputs(registry, part)), SM_90)
+    (shape,) = STRATEGY.space(alone, {}).parameters
+    assert set(shape.values) <= offered["at.x_row"]
+    assert {each.replace("recompute", "tile") for each in shapes.UNIFORM} <= offered["shapes"]
+
+
 def test_a_kernel_that_is_fastest_as_given_is_launched_so(registry: Registry) -> None:
-    analysis = analysed(registry, "pipeline: unsharp\nblocks: 1\n")
+    analysis = analysed(registry, "pipeline: unsharp\n")
     known = {
         key: dataclasses.replace(record, baseline_us=1.0) if "+" not in record.workload_name else record
-        for key, record in knowledge(registry, analysis, {}).items()
+        for key, record in knowledge(registry, analysis, {"ratio+unsharp": 0.5}).items()
     }
     seeds = dict(STRATEGY.seeds(analysis, STRATEGY.space(analysis, known), known))
-    assert seeds["unfused_as_measured"]["at.sharp"] == shapes.DEFAULT
+    assert seeds["composed_as_measured"]["partition"] == "gauss|sharp|ratio+unsharp"
+    assert seeds["composed_as_measured"]["at.sharp"] == shapes.DEFAULT
 
 
 # --- probes ---------------------------------------------------------------------------------------------

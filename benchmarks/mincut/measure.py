@@ -104,7 +104,14 @@ def methods(trials: Sequence[Trial], chosen: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {"given_us": given, "fastest_unfused_us": fastest}
     for name, text in chosen.items():
         own = [each for each in measured if each.role == "candidate" and each.config.get("partition") == text]
-        plain = next((each.time_us for each in own if each.config.get("shapes") == shapes.DEFAULT), None)
+        plain = next(
+            (
+                each.time_us
+                for each in own
+                if (each.config.get("shapes"), each.config.get("launch", "sequence")) == (shapes.DEFAULT, "sequence")
+            ),
+            None,
+        )
         best = min((each.time_us for each in own if each.time_us), default=None)
         found[name] = {
             "partition": text,

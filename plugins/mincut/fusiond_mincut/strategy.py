@@ -49,6 +49,8 @@ MOST_BLOCKS = 12
 MOST_SAID = 200
 """Rejections in an analysis."""
 MEASURED = "measured"
+LAUNCHES = ("sequence", "streams", "graph")
+"""Blocks one after the other, on streams where they wait for nothing of each other, or that as a CUDA graph."""
 MOST_TEXT = 900
 """Characters of a condition."""
 
@@ -226,6 +228,11 @@ class Mincut(StrategyBase):
             Parameter(name="partition", values=tuple(str(each) for each in found.values())),
             Parameter(name="shapes", values=(*shapes.UNIFORM, MEASURED) if best else shapes.UNIFORM),
         ]
+        alone = [str(each) for each in found.values() if len(each.blocks) == 1]
+        several = " and ".join(f"partition != '{each}'" for each in alone)
+        parameters.append(
+            Parameter(name="launch", values=LAUNCHES, when=several if 0 < len(several) <= MOST_TEXT else None)
+        )
         for block, way in best.items():
             within = [str(each) for each in found.values() if block in map(str, each.blocks)]
             if within:
@@ -242,7 +249,7 @@ class Mincut(StrategyBase):
             return tuple(seeds.items())
         found = self._partitions(about, known)
         plain = [(name, _point(space, str(each), shapes.DEFAULT)) for name, each in found.items()]
-        if len(space.parameters) == 2:
+        if not any(MEASURED in each.values for each in space.parameters):
             return tuple(plain)
         ranks = {str(each): rank for rank, each in enumerate(self._composed(about, known))}
         measured = [
@@ -251,6 +258,10 @@ class Mincut(StrategyBase):
             if name != "unfused"
         ]
         measured.sort(key=lambda each: ranks.get(each[1].text("partition"), len(ranks)))  # the best sums come first
+        name, best = measured[0]
+        if "launch" in best:
+            others = [(f"{name}_{way}", Config.of({**best, "launch": way})) for way in LAUNCHES[1:]]
+            measured[1:1] = others
         wanted = ("algorithm1", "unfused")
         return (
             *(each for each in plain if each[0] in wanted),
@@ -333,7 +344,8 @@ class Mincut(StrategyBase):
         try:
             chosen, ways = _chosen(about, config)
             limit = about.target.limits.shared_bytes_per_block
-            return emit.program(pipeline, chosen, ways, shared_limit_bytes=limit)
+            found = emit.program(pipeline, chosen, ways, shared_limit_bytes=limit)
+            return found if isinstance(found, Rejection) else _launched(found, config)
         except (KeyError, TypeError, ValueError) as problem:
             nodes = tuple(each.name for each in pipeline.kernels)
             return Rejection(rule="not_in_space", nodes=nodes, detail=f"{config}: {problem}")
@@ -386,6 +398,15 @@ def _chosen(about: Analysed, config: Config) -> tuple[Partition, dict[str, Block
     return chosen, ways
 
 
+def _launched(program: Program, config: Config) -> Program:
+    way = config.get("launch", LAUNCHES[0])
+    if way not in LAUNCHES:
+        raise ValueError(f"launch is {way!r}")
+    return (
+        program if way == LAUNCHES[0] else streams.concurrent(program, issue="graph" if way == "graph" else "streams")
+    )
+
+
 def _among(partitions: list[str], all_: int) -> str:
     """A condition that the partition is one of these; nothing where it always is, or where it would be too long."""
     text = " or ".join(f"partition == '{each}'" for each in partitions)
@@ -393,7 +414,7 @@ def _among(partitions: list[str], all_: int) -> str:
 
 
 def _point(space: Space, chosen: str, way: str) -> Config:
-    """The point of a pipeline's space with this partition and these shapes."""
+    """The point of a pipeline's space with this partition and these shapes, launched one block after the other."""
     values: dict[str, Value] = {"partition": chosen, "shapes": way}
     for each in space.parameters[2:]:
         if space.active(values, each):

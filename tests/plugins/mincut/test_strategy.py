@@ -14,7 +14,8 @@ from fusiond import jobs
 from fusiond.errors import RequestError
 from fusiond.jobs import JobInputs
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Verdict, Workload
-from fusiond.program import Launch, Program, Role
+from fusiond.planning import target_for_arch
+from fusiond.program import Launch, Program, Role, problems
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond.testing.strategies import GPU, PROCESSOR, StrategyContract
@@ -233,6 +234,7 @@ def test_the_best_sums_of_measured_blocks_are_offered_first(registry: Registry) 
     assert list(seeds)[:3] == ["algorithm1", "unfused", "composed_as_measured"]
     chosen = seeds["composed_as_measured"]
     assert chosen["partition"] == values[2]
+    assert [seeds[f"composed_as_measured_{way}"]["launch"] for way in ("streams", "graph")] == ["streams", "graph"]
     assert chosen["at.x_row"] == "64x4*2 tile"
     assert "at.x_row+x_column" not in chosen
     program = STRATEGY.emit(analysis, chosen, {})  # the config holds all that it needs
@@ -302,6 +304,18 @@ def test_probes_calibrate_the_model(registry: Registry) -> None:
     assert STRATEGY.probes(analysed(registry, "pipeline: harris\nblock: [sx, gx]\n")) == ()
 
 
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+def test_probes_compile_and_spill_nothing(registry: Registry) -> None:
+    facts = target_for_arch("sm_90").facts
+    for probe in STRATEGY.probes(analysed(registry, "pipeline: sobel\n", SM_90)):
+        (source,) = probe.program.sources
+        found = facts(source)
+        assert isinstance(found, Mapping), found
+        (known,) = found.values()
+        assert known.spill_load_bytes == known.stack_bytes == 0
+
+
 # --- emitting -------------------------------------------------------------------------------------------
 
 
@@ -331,6 +345,22 @@ def test_intermediate_images_of_a_block_are_not_stored(registry: Registry) -> No
     unfused = STRATEGY.unfused(analysis, config)
     assert unfused is not None
     assert len(unfused.steps) == 9
+
+
+def test_blocks_can_be_launched_on_streams_and_as_a_graph(registry: Registry) -> None:
+    analysis = analysed(registry, "pipeline: harris\nsizes: {width: 64, height: 48}\n")
+    config = {"partition": "dx|dy|sx+gx|sxy+gxy|sy+gy|hc", "shapes": shapes.DEFAULT}
+    programs = [
+        STRATEGY.emit(analysis, Config.of({**config, "launch": way}), {}) for way in ("sequence", "streams", "graph")
+    ]
+    sequence, streams, graph = (each for each in programs if isinstance(each, Program))
+    assert {step.stream for step in sequence.steps} == {0}
+    assert len({step.stream for step in streams.steps}) > 1
+    assert (streams.issue, graph.issue) == ("streams", "graph")
+    assert problems(streams) == problems(graph) == ()
+    assert isinstance(STRATEGY.emit(analysis, Config.of({**config, "launch": "twice"}), {}), Rejection)
+    whole = STRATEGY.space(analysed(registry, "pipeline: unsharp\n"), {})
+    assert all("launch" not in each for each in whole.points() if "|" not in str(each["partition"]))
 
 
 def test_streams_order_readers_after_writers(registry: Registry) -> None:

@@ -40,7 +40,7 @@ from fusiond_mincut.plugin import PIPELINES
 
 RESULTS = Path(__file__).parent.parent / "results"
 TRIALS, BLOCKS = 48, 16
-QUICK_TRIALS, QUICK_BLOCKS, QUICK_SIZES = 4, 1, "sizes: {width: 96, height: 64}\n"
+QUICK_TRIALS, QUICK_BLOCKS, QUICK_SIZES = 4, 0, "sizes: {width: 96, height: 64}\n"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fusiond import documents, jobs
+from fusiond_mincut import asked, graph, legality, reading, shapes, strategy, syntax
 from fusiond_mincut import expr as tree
-from fusiond_mincut import graph, legality, reading, shapes, strategy, syntax
 from fusiond_mincut.trace import traced
 
 TEXT = (Path(__file__).parents[3] / "docs" / "mincut.md").read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def test_every_key_rule_border_and_parameter_is_told() -> None:
     assert cells("| parameter of a block | values |") == ["shape", "threads", "pixels", "local"]
     for each in shapes.THREADS:
         assert f"`{each}`" in TEXT
-    assert f"measures no block, only whole partitions | `{strategy.MOST_BLOCKS}` |" in TEXT
+    assert f"measures no block, only whole partitions | `{asked.MOST_BLOCKS}` |" in TEXT
 
 
 def test_the_borders_are_those_of_numpy() -> None:

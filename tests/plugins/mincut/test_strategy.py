@@ -272,6 +272,29 @@ def test_the_unfused_kernels_win_nothing_against_themselves(registry: Registry) 
     assert {each.replace("recompute", "tile") for each in shapes.UNIFORM} <= offered["shapes"]
 
 
+ONLY_ALONE = """\
+pipeline: alone
+image: {width: 16, height: 16, dtype: int32}
+inputs: [src]
+outputs: [b]
+kernels:
+  a: {pattern: global, reads: [src], body: "src", reduce: sum}
+  b: {pattern: point, reads: [src, a], body: "src - a"}
+"""
+
+
+def test_a_pipeline_in_which_nothing_can_be_fused(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "alone.yaml").write_text(ONLY_ALONE)
+    analysis = STRATEGY.analyse(parsed(registry, "pipeline: ./alone.yaml\n", tmp_path / "job.yaml"), CPU)
+    assert analysis.report["blocks"] == [["a"], ["b"]]
+    known = knowledge(registry, analysis, {})
+    space = STRATEGY.space(analysis, known)
+    seeds = STRATEGY.seeds(analysis, space, known)
+    assert [name for name, _ in seeds] == ["algorithm1"]
+    assert all(space.problems(config) == () for _, config in seeds)
+    assert "measured" not in {config["shapes"] for config in space.points()}
+
+
 def test_a_kernel_that_is_fastest_as_given_is_launched_so(registry: Registry) -> None:
     analysis = analysed(registry, "pipeline: unsharp\n")
     known = {

@@ -20,6 +20,7 @@ from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.owner import this_process
 from fusiond_mincut import shapes
+from fusiond_mincut.strategy import Mincut
 
 METHODS = ("unfused", "basic", "algorithm1", "exact", "general")
 
@@ -68,6 +69,12 @@ def application(bench: Bench, name: str) -> dict[str, Any]:
     trials = bench.store.trials(submitted.id, role=None)
     row["answer"] = answer(record)
     row["methods"] = methods(trials, partitions(analysis.report, trials))
+    known = {
+        part.workload_key: bench.store.record(part.workload_key, bench.device.key)
+        for part in bench.store.jobs([JobState.DONE], limit=1_000_000)
+    }
+    sums = Mincut().sums(analysis, {key: each for key, each in known.items() if each is not None})
+    row["sums"] = [{"partition": text, "blocks_us": round(time_us, 3)} for text, time_us in sums]
     return row
 
 

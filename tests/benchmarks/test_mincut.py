@@ -99,16 +99,23 @@ def test_emulated_times_are_on_no_page() -> None:
 
 
 def test_a_measured_run_stands_beside_the_paper() -> None:
-    methods = {"algorithm1": {"over_given": 1.31, "best_over_given": 1.52}, "basic": {"over_given": 1.11}}
+    methods = {
+        "algorithm1": {"partition": "a|b", "over_given": 1.31, "best_over_given": 1.52},
+        "basic": {"over_given": 1.11},
+    }
+    sums = [{"partition": "a+b", "blocks_us": 10.0}, {"partition": "a|b", "blocks_us": 12.5}]
     answer = {"verdict": "fuse", "speedup": 1.234, "ci95": [1.2, 1.3], "baseline": "graph"}
     run = {
         "date": "2026-01-01T00:00:00", "evidence": "measured", "device": {"model": "X100"}, "command": "c",
         "machine": {"cores": 1, "processor": "p"},
-        "applications": [{"application": "harris", "answer": answer, "methods": methods},
+        "applications": [{"application": "harris", "answer": answer, "methods": methods, "sums": sums},
                          {"application": "sobel", "problem": "lost"}],
     }  # fmt: skip
     text = page.render([run])
-    assert "| harris | fuse | 1.234 | 1.200 to 1.300 | graph | 1.11 | 1.31 |  |  | 1.52 | 1.04 / 1.27 / 1.09 |" in text
+    assert (
+        "| harris | fuse | 1.234 | 1.200 to 1.300 | graph | 1.11 | 1.31 |  |  | 1.52 | 25.0 | 1.04 / 1.27 / 1.09 |"
+        in text
+    )
     assert "| sobel | lost |" in text
 
 

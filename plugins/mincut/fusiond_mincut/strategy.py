@@ -204,6 +204,19 @@ class Mincut(StrategyBase):
         costs = {block: cost for block, (cost, _) in self._measured(about, known).items()}
         return plan.composed(about.pipeline, costs)
 
+    def sums(self, analysis: Analysis, known: Known) -> tuple[tuple[str, float], ...]:
+        """(partition, microseconds of its blocks together) of the cheapest partitions into measured blocks, and of
+        Algorithm 1's and the unfused one where all their blocks were measured; the cheapest first."""
+        about = _known(analysis)
+        costs = {block: cost for block, (cost, _) in self._measured(about, known).items()}
+        wanted = [*self._composed(about, known), about.planned.partition, blocks.unfused(about.pipeline)]
+        found = {
+            str(each): sum(costs[block.kernels] for block in each.blocks)
+            for each in wanted
+            if all(block.kernels in costs for block in each.blocks)
+        }
+        return tuple(sorted(found.items(), key=lambda each: each[1]))
+
     def _measured(self, about: Analysed, known: Known) -> dict[tuple[str, ...], tuple[float, BlockParams]]:
         """Blocks whose records are known: microseconds, and the way that takes them."""
         found: dict[tuple[str, ...], tuple[float, BlockParams]] = {}

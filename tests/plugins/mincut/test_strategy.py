@@ -243,6 +243,10 @@ def test_the_best_sums_of_measured_blocks_are_offered_first(registry: Registry) 
     assert [each.block for each in launches] == [(64, 4, 1)] * 3
     for config in seeds.values():
         assert space.problems(config) == ()
+    sums = STRATEGY.sums(analysis, known)
+    assert sums[:2] == ((values[2], 35.0), (values[3], 42.0))
+    assert ("x_row+x_column|y_row+y_column|magnitude", 43.0) in sums
+    assert ("x_row|x_column|y_row|y_column|magnitude", 50.0) in sums
 
 
 def test_without_every_single_kernel_nothing_is_composed(registry: Registry) -> None:

@@ -1,5 +1,5 @@
 """How blocks are computed, as labels that a config can hold: `32x8*2 tile` is 32 x 8 threads with 2 pixels each, stages
-in shared memory; `recompute` computes them again at each access."""
+in shared memory; `recompute` computes them again at each access, `mixed` only those that are points."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fusiond_mincut import emit
 from fusiond_mincut.blocks import Block
 from fusiond_mincut.emit import BlockParams
 from fusiond_mincut.graph import Pipeline
+from fusiond_mincut.tiles import LOCAL
 
 THREADS = ("32x8", "32x4", "32x16", "64x4", "128x2", "16x16")
 PIXELS = (1, 2, 4)
-LOCAL = ("tile", "recompute")
-_LABEL = re.compile(r"(\d+)x(\d+)\*(\d+) (tile|recompute)")
+_LABEL = re.compile(rf"(\d+)x(\d+)\*(\d+) ({'|'.join(LOCAL)})")
 
 
 def label(params: BlockParams) -> str:
@@ -47,8 +47,9 @@ def space(pipeline: Pipeline, block: Block) -> Space:
     if len(block.kernels) == 1:
         return Space(parameters=(Parameter(name="shape", values=SINGLE),))
     parameters = [Parameter(name="threads", values=THREADS), Parameter(name="pixels", values=PIXELS)]
-    if emit.has_choice(pipeline, block):
-        parameters.append(Parameter(name="local", values=LOCAL))
+    local = emit.choices(pipeline, block)
+    if len(local) > 1:
+        parameters.append(Parameter(name="local", values=local))
     return Space(parameters=tuple(parameters))
 
 

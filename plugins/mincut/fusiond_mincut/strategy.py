@@ -104,13 +104,14 @@ class Mincut(StrategyBase):
         planned = partition.planned(pipeline, model)
         best = plan.optimum(pipeline, model)
         found = candidates.Found(blocks=(), complete=True) if asked.block is not None else plan.survey(pipeline)
+        several, impossible = _several(asked, planned, best, found, target.limits.shared_bytes_per_block)
         known = Analysed(
             asked=asked,
             target=target,
             planned=planned,
             best=best,
             widest=plan.general_optimum(pipeline, model, found),
-            several=_several(asked, planned, best, found, target.limits.shared_bytes_per_block),
+            several=several,
         )
         report: dict[str, object] = {
             "model": model.name,
@@ -135,7 +136,7 @@ class Mincut(StrategyBase):
             },
             "basic": str(partition.basic(pipeline, model)),
             "to_measure": {
-                "single": 0 if known.whole or not asked.most_blocks else len(pipeline.kernels),
+                "single": len(pipeline.kernels) if known.whole is None and _measures(asked) else 0,
                 "several": len(known.several),
                 "of": len(found.blocks),
                 "complete": found.complete,
@@ -146,7 +147,10 @@ class Mincut(StrategyBase):
             "dot": drawing.dot(pipeline, planned),
         }
         return Analysis(
-            workload=workload, report=frozen(report), rejections=_refusals(pipeline, model, planned), payload=known
+            workload=workload,
+            report=frozen(report),
+            rejections=(*_refusals(pipeline, model, planned), *impossible),
+            payload=known,
         )
 
     def describe(self, analysis: Analysis) -> str:
@@ -158,7 +162,7 @@ class Mincut(StrategyBase):
         return tuple(each.job for each in self._parts(_known(analysis)).values())
 
     def _parts(self, about: Analysed) -> dict[tuple[str, ...], Asked]:
-        if about.whole is not None or about.asked.most_blocks == 0:
+        if about.whole is not None or not _measures(about.asked):
             return {}
         pipeline = about.pipeline
         wanted = [*((each.name,) for each in pipeline.kernels), *about.several]
@@ -178,8 +182,8 @@ class Mincut(StrategyBase):
         about = _known(analysis)
         if about.whole is not None:
             seeds = {"default": shapes.config(emit.DEFAULT, space)}
-            if any(each.name == "local" for each in space.parameters):
-                seeds["recompute"] = shapes.config(dataclasses.replace(emit.DEFAULT, local="recompute"), space)
+            for local in emit.choices(about.pipeline, about.whole)[1:]:
+                seeds[local] = shapes.config(dataclasses.replace(emit.DEFAULT, local=local), space)
             return tuple(seeds.items())
         found = self._partitions(about, known)
         return composing.seeds(about.pipeline, space, found, self._composed(about, known))
@@ -324,23 +328,35 @@ def _program(found: Program | Rejection) -> Program:
 
 def _several(
     asked: Asked, planned: Planned, best: Optimum | None, found: candidates.Found, limit: int
-) -> tuple[tuple[str, ...], ...]:
-    """The blocks of several kernels that are worth measuring and can be computed, small ones first."""
+) -> tuple[tuple[tuple[str, ...], ...], tuple[Rejection, ...]]:
+    """The blocks of several kernels that are worth measuring, small ones first; and why others of them cannot be
+    computed."""
     pipeline = asked.pipeline
-    if asked.block is not None or asked.most_blocks == 0:
-        return ()
+    if not _measures(asked):
+        return (), ()
     wanted = plan.worth_measuring(pipeline, asked.model, planned, best, found, asked.most_blocks)
-    possible = [block for block in wanted if _possible(pipeline, block, limit)]
-    return tuple(sorted(possible, key=lambda block: (len(block), [pipeline.position[name] for name in block])))
+    refused = {block: _impossible(pipeline, block, limit) for block in wanted}
+    possible = [block for block in wanted if refused[block] is None]
+    possible.sort(key=lambda block: (len(block), [pipeline.position[name] for name in block]))
+    return tuple(possible), tuple(each for each in refused.values() if each is not None)
 
 
-def _possible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> bool:
-    """Whether a block can be computed in some way."""
+def _measures(asked: Asked) -> bool:
+    """Whether blocks are measured one by one: partitions of too many kernels are not made of measured blocks."""
+    return asked.block is None and asked.most_blocks > 0 and len(asked.pipeline.kernels) <= plan.EXACT_KERNELS
+
+
+def _impossible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> Rejection | None:
+    """Why a block can be computed in no way; None when there is one."""
     block = blocks.block(pipeline, kernels)
-    ways = (dataclasses.replace(emit.DEFAULT, local=local) for local in shapes.LOCAL)
-    return any(
-        not isinstance(emit.block_kernel(pipeline, block, way, shared_limit_bytes=limit), Rejection) for way in ways
-    )
+    refused: Rejection | None = None
+    for local in shapes.LOCAL:
+        way = dataclasses.replace(emit.DEFAULT, local=local)
+        found = emit.block_kernel(pipeline, block, way, shared_limit_bytes=limit)
+        if not isinstance(found, Rejection):
+            return None
+        refused = refused or found
+    return refused
 
 
 def _refusals(pipeline: Pipeline, model: Model, planned: Planned) -> tuple[Rejection, ...]:

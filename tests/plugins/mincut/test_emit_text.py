@@ -93,8 +93,19 @@ def test_stages_at_one_pixel_are_counted_once():
     assert kernel.text.count("= j32_stage(") == 1
 
 
+def test_a_kernel_by_itself_recomputes_nothing():
+    """However large its body is; what makes the text large is refused where the body is read."""
+    rows = ", ".join(f"[{', '.join(['1'] * 63)}]" for _ in range(63))
+    given = pipeline(
+        "pipeline: large\nimage: {width: 64, height: 64, dtype: uint8, channels: 3}\ninputs: [src]\noutputs: [k]\n"
+        f"masks: {{all: [{rows}]}}\nkernels:\n"
+        "  k: {pattern: local, mask: [63, 63], border: mirror, reads: [src], body: 'sum(all, src) / 3969'}\n"
+    )
+    assert emit.refused(given, whole(given).blocks[0], BlockParams(local="recompute")) is None
+
+
 def test_wrong_requests_are_errors(harris):
-    with pytest.raises(ValueError, match="local is 'both', not tile or recompute"):
+    with pytest.raises(ValueError, match="local is 'both', not tile, recompute or mixed"):
         emit.program(harris, whole(harris), {str(whole(harris).blocks[0]): BlockParams(local="both")})
     reduced = pipeline(
         "pipeline: r\nimage: {width: 4, height: 4, dtype: int32}\ninputs: [src]\noutputs: [all]\nkernels:\n"
@@ -121,7 +132,7 @@ def test_halos_add_up_along_every_path(harris):
     block = whole(harris).blocks[0]
     assert tiles.halos(harris, block)["src"] == Halo(left=2, right=2, up=2, down=2)
     assert tiles.halos(harris, block)["sx"] == Halo(left=1, right=1, up=1, down=1)
-    laid = tiles.layout(harris, block, 32, 8, tiled=True)
+    laid = tiles.layout(harris, block, 32, 8, "tile")
     assert [[[tile.name for tile in loop.tiles] for loop in loops] for loops in laid.rounds] == [[["sx", "sxy", "sy"]]]
     assert laid.shared_bytes == 3 * 34 * 10 * 4
     assert laid.reach == Halo(left=2, right=2, up=2, down=2)
@@ -135,12 +146,14 @@ def test_a_local_stage_that_several_loops_need_has_a_tile():
         '  b: {pattern: point, reads: [a], body: "a * a"}\n'
         '  join: {pattern: local, mask: [3, 3], border: clamp, reads: [a, b], body: "sum(box, b) / 9 + a"}\n'
     )
-    laid = tiles.layout(given, whole(given).blocks[0], 32, 8, tiled=True)
+    laid = tiles.layout(given, whole(given).blocks[0], 32, 8, "tile")
     assert [[[tile.name for tile in loop.tiles] for loop in loops] for loops in laid.rounds] == [[["a", "b"]]]
 
 
 def test_whether_there_is_a_choice(harris):
-    assert emit.has_choice(harris, whole(harris).blocks[0])
+    assert emit.choices(harris, whole(harris).blocks[0]) == ("tile", "recompute", "mixed")
+    assert emit.choices(harris, blocks.block(harris, ["sx", "gx"])) == ("tile", "recompute")  # nothing local inside
+    assert emit.has_choice(harris, blocks.block(harris, ["sx", "gx"]))
     assert not any(emit.has_choice(harris, each) for each in blocks.unfused(harris).blocks)
     assert not emit.has_choice(harris, blocks.block(harris, ["gx", "gy", "gxy", "hc"]))
 
@@ -202,6 +215,8 @@ def test_nvcc_takes_the_catalogue_and_spills_nothing(arch):
         parts = [(blocks.unfused(given), BlockParams()), (whole(given), BlockParams())]
         if name != "night":
             parts.append((whole(given), BlockParams(local="recompute", pixels=2)))
+        if name == "harris":
+            parts.append((whole(given), BlockParams(local="mixed", pixels=4)))
         programs += [emitted(given, part, params) for part, params in parts]
     given = pipeline(
         "pipeline: r\nimage: {width: 64, height: 64, dtype: float32, channels: 3}\ninputs: [src]\noutputs: [out]\n"

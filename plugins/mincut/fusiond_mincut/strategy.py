@@ -39,6 +39,7 @@ from fusiond_mincut.emit import BlockParams
 from fusiond_mincut.graph import Pipeline
 from fusiond_mincut.partition import Planned
 from fusiond_mincut.plan import Optimum
+from fusiond_mincut.tiles import LOCAL
 
 ODD = {"width": 67, "height": 41}
 MOST_SAID = 200
@@ -350,7 +351,7 @@ def _impossible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> Rej
     """Why a block can be computed in no way; None when there is one."""
     block = blocks.block(pipeline, kernels)
     refused: Rejection | None = None
-    for local in shapes.LOCAL:
+    for local in LOCAL:
         way = dataclasses.replace(emit.DEFAULT, local=local)
         found = emit.block_kernel(pipeline, block, way, shared_limit_bytes=limit)
         if not isinstance(found, Rejection):

@@ -19,8 +19,10 @@ from fusiond.program import Launch, Program, Role, problems
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond.testing.strategies import GPU, PROCESSOR, StrategyContract
-from fusiond_mincut import plugin, probes, shapes
+from fusiond_mincut import plugin, probes, shapes, strategy
 from fusiond_mincut.strategy import Mincut
+
+from . import generated
 
 ROOT = Path(__file__).parents[3]
 CPU = Target(arch="cpu", limits=PROCESSOR, facts=lambda source: None)
@@ -165,6 +167,32 @@ def test_the_picture_names_every_kernel_and_weight(registry: Registry) -> None:
     assert "  sx -> gx         328  point-to-local" in lines
     assert "  1. {dx, dy, sx, gx, sxy, gxy, hc} | {sy, gy}  along 2  (shared_memory)" in lines
     assert lines[-6:] == ["  dx", "  dy", "  sx+gx", "  sxy+gxy", "  sy+gy", "  hc"]
+
+
+def test_a_pipeline_of_many_kernels_is_planned_and_not_measured_block_by_block(
+    registry: Registry, tmp_path: Path
+) -> None:
+    (tmp_path / "many.yaml").write_text(generated.text(1, 70, reach=3))
+    found = parsed(registry, "pipeline: ./many.yaml\n", tmp_path / "job.yaml")
+    analysis = STRATEGY.analyse(found, CPU)
+    assert analysis.report["optimum"] is None
+    assert analysis.report["to_measure"] == {"single": 0, "several": 0, "of": 0, "complete": False}
+    assert STRATEGY.parts(analysis) == ()
+    space = STRATEGY.space(analysis, {})
+    seeds = STRATEGY.seeds(analysis, space, {})
+    assert [name for name, _ in seeds][:2] == ["algorithm1", "unfused"]
+    assert all(space.problems(config) == () for _, config in seeds)
+    assert isinstance(STRATEGY.emit(analysis, seeds[0][1], {}), Program)
+
+
+def test_a_block_that_can_be_computed_in_no_way_says_why(registry: Registry) -> None:
+    night = parsed(registry, "pipeline: night\n").payload.pipeline
+    block = ("atrous0", "atrous1")
+    assert strategy._impossible(night, block, GPU.shared_bytes_per_block) is None
+    refused = strategy._impossible(night, block, 100)  # no room for a tile, and too much to compute again
+    assert refused is not None
+    assert refused.nodes == block
+    assert refused.rule == "shared_memory"
 
 
 def test_every_refusal_is_explained(registry: Registry) -> None:

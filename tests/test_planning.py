@@ -12,10 +12,11 @@ import pytest
 
 from fusiond import jobs
 from fusiond.bundle import read_bundle
+from fusiond.cli import main
 from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
 from fusiond.hookspecs import hookimpl
-from fusiond.model import Analysis, Config, DeviceInfo, Job, Rejection
-from fusiond.planning import Plan, choose_device, chosen_config, devices_for, emit_bundles, plan, prepare
+from fusiond.model import Analysis, CompileFacts, Config, DeviceInfo, Job, Rejection
+from fusiond.planning import Plan, choose_device, chosen_config, devices_for, emit_bundles, plan, prepare, with_config
 from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.space import Parameter, Space
@@ -27,6 +28,10 @@ class Rich(ToyStrategy):
     """A toy with a condition, a restriction, a probe, a part, and seeds of every kind."""
 
     name = "rich"
+
+    def describe(self, analysis: Analysis) -> str:
+        side = analysis.report["side"]
+        return f"  a valley,\n  {side} wide [bold]\n"
 
     def space(self, analysis: Analysis, known: Known) -> Space:
         plain = super().space(analysis, known)
@@ -90,6 +95,20 @@ def test_what_a_plan_knows(found: Plan) -> None:
     assert document["space"]["points"] == found.points == len(list(found.space.points()))
     assert document["seeds"][0] == {"name": "good", "x": 1, "y": 2, "tile": 8}
     assert document["workload"]["key"] == found.workload.key
+    assert found.description == "  a valley,\n  8 wide [bold]\n"
+
+
+def test_the_description_is_printed_as_it_is_and_never_with_json(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Registry, "load", lambda: registry)
+    (tmp_path / "j.yaml").write_text("strategy: rich\ndevice: fake\n")
+    assert main(["plan", str(tmp_path / "j.yaml")]) == 0
+    assert "\n  a valley,\n  8 wide [bold]\n\n" in capsys.readouterr().out
+    assert main(["plan", str(tmp_path / "j.yaml"), "--json"]) == 0
+    assert "valley" not in capsys.readouterr().out
+    (tmp_path / "j.yaml").write_text("strategy: toy\ndevice: fake\n")  # most have nothing more to say
+    assert main(["plan", str(tmp_path / "j.yaml")]) == 0
 
 
 def test_a_plan_for_a_gpu_that_is_not_there(registry: Registry) -> None:
@@ -124,6 +143,32 @@ def test_set_changes_the_first_seed(found: Plan, settings: dict[str, str], confi
 def test_set_refuses_what_is_no_point(found: Plan, settings: dict[str, str], problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
         chosen_config(found, settings)
+
+
+def test_a_plan_knows_the_config_that_was_set(registry: Registry) -> None:
+    def facts(source: Any) -> dict[str, CompileFacts]:
+        return {
+            entry: CompileFacts(
+                arch="sm_90", entry=entry, registers=40, shared_bytes=0, barriers=1, stack_bytes=0,
+                spill_store_bytes=0, spill_load_bytes=0,
+            )
+            for entry in source.entries
+        }  # fmt: skip
+
+    found = plan(registry, job(), arch="sm_90")
+    target = dataclasses.replace(found.target, facts=facts)
+    found = dataclasses.replace(found, target=target, facts=())
+    more = with_config(found, {"x": "2", "y": "5"})
+    assert more.facts is not None
+    assert {(each.candidate, each.facts.registers) for each in more.facts} == {("set", 40)}
+    document = more.as_json()
+    assert document["set"] == {"x": 2, "y": 5}
+    assert json.loads(json.dumps(document)) == document
+    assert "set" not in found.as_json()
+    refused = with_config(found, {"x": "0", "y": "3"})
+    assert refused.rejections[-1].nodes[0] == "set"
+    assert refused.facts == ()
+    assert with_config(dataclasses.replace(found, facts=None), {"x": "2"}).facts is None
 
 
 def test_without_a_seed_set_must_say_it_all(found: Plan) -> None:

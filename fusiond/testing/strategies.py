@@ -259,6 +259,12 @@ class StrategyContract:
             for rejection in case.analysis.rejections:
                 _explained(rejection)
 
+    def test_the_description_is_text_and_the_same_every_time(self, cases: tuple[Case, ...]) -> None:
+        for case in cases:
+            text = self.strategy().describe(case.analysis)
+            assert all(line.isprintable() for line in text.splitlines()), text
+            assert self.strategy().describe(self.strategy().analyse(self._parse(case.job), case.target)) == text
+
     def test_the_space_can_be_stored_and_searched(self, cases: tuple[Case, ...]) -> None:
         for case in cases:
             names: list[str] = []
@@ -343,7 +349,7 @@ class StrategyContract:
     def test_resolved_says_what_labels_come_to(self, cases: tuple[Case, ...]) -> None:
         for case in cases:
             for config, _ in self._programs(case):
-                assert set(self.strategy().resolved(case.analysis, config)) == set(config)
+                assert set(self.strategy().resolved(case.analysis, config, {})) == set(config)
 
     def test_an_export_is_texts_by_name(self, cases: tuple[Case, ...]) -> None:
         for case in cases:

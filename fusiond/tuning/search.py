@@ -126,7 +126,7 @@ def _trial(
     plain = dataclasses.replace(
         plain,
         program_key=program.key,
-        resolved=dict(context.strategy.resolved(context.analysis, ask.config)),
+        resolved=dict(context.strategy.resolved(context.analysis, ask.config, context.known)),
     )
     known = context.store.measured(program.key, baseline.program.key, context.device.key, context.device.env_key)
     if known is not None:  # an equal program was measured against the same baseline, perhaps for another config

@@ -501,6 +501,14 @@ def test_a_binary_of_somebody_else_is_refused(gpu: Any, tmp_path: Path) -> None:
 # --- the executor ---------------------------------------------------------------------------------------
 
 
+def test_the_canary_is_always_the_same(gpu: Any) -> None:
+    state = gpu.executor.state()
+    assert state.canary_us == pytest.approx(10.0)  # two of the fake driver's events
+    launches = [line for line in gpu.log() if line.startswith("launch")]
+    assert len(launches) == 3
+    assert all(re.match(r"launch fusiond_canary 132x1x1 256x1x1 0 on", line) for line in launches)
+
+
 def test_flushing_writes_twice_the_second_level_cache(gpu: Any) -> None:
     before = gpu.live_allocations
     gpu.executor.flush_cache()

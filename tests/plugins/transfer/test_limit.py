@@ -45,7 +45,7 @@ def simulated_peak(graph: Graph, slots: Sequence[int], groups: Sequence[limit.Co
 
 
 def least_groups(graph: Graph) -> int | None:
-    """Brute force over all divisions and, for each group, all its slots: the fewest groups that fit in the simulator."""
+    """Brute force over all divisions and all slots of each group: the fewest groups that fit in the simulator."""
     crossings = intervals.crossings(graph)
     best = None
     for division in partitions(range(len(crossings))):
@@ -104,7 +104,10 @@ def test_the_profile_is_what_the_simulator_counts() -> None:
         graph = drawn(seed)
         crossings = intervals.crossings(graph)
         memory = Memory(graph, crossings)
-        for slots in (schedule.separate(crossings, early=False), schedule.stabbed(graph, crossings, schedule.bound(graph, crossings))):
+        for slots in (
+            schedule.separate(crossings, early=False),
+            schedule.stabbed(graph, crossings, schedule.bound(graph, crossings)),
+        ):
             groups = schedule.companies(graph, crossings, slots)
             assert memory.peak(groups) == simulated_peak(graph, slots, groups), seed
 
@@ -154,14 +157,14 @@ def test_a_plan_under_a_limit_fits_and_says_what_is_proven(
 
 
 def test_a_limit_that_nothing_fits_is_one_line(parse: Callable[..., object]) -> None:
-    with pytest.raises(RequestError, match="81919 bytes on the device are too few: .* 81920 are needed at once"):
+    with pytest.raises(RequestError, match=r"81919 bytes on the device are too few: .* 81920 are needed at once"):
         parse("fig2", "limits: {device_bytes: 81919}")
     parse("fig2", "limits: {device_bytes: 81920}")
 
 
 @pytest.mark.parametrize("wrong", ["{bytes: 3}", "{device_bytes: 0}", "{device_bytes: yes}", "7", "{}"])
 def test_a_limit_that_is_none(wrong: str, parse: Callable[..., object]) -> None:
-    with pytest.raises(RequestError, match="wanted is {device_bytes: N}"):
+    with pytest.raises(RequestError, match=r"wanted is \{device_bytes: N\}"):
         parse("fig2", f"limits: {wrong}")
 
 

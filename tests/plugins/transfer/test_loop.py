@@ -41,7 +41,7 @@ def random_loop(seed: int) -> Graph:
 @pytest.mark.parametrize("send", ["message", "batch"])
 def test_random_loops_compute_what_they_should(send: str) -> None:
     wrapped = 0
-    for seed in range(60):
+    for seed in range(30):
         graph = random_loop(seed)
         ways = Ways(graph)
         wrapped += sum(each.latest >= len(graph.kernels) for each in ways.crossings)
@@ -51,7 +51,7 @@ def test_random_loops_compute_what_they_should(send: str) -> None:
                 made = program(plan, Way(issue=issue, send=send), name="x")
                 assert problems(made) == (), seed
                 assert simulate.faults(plan, made, seeds=(seed,)) == (), (seed, grouping, issue)
-    assert wrapped >= 12
+    assert wrapped >= 5
 
 
 def test_the_steady_state_has_as_many_messages_in_every_turn() -> None:

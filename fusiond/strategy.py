@@ -120,8 +120,8 @@ class Strategy(Protocol):
         ...
 
     def describe(self, analysis: Analysis) -> str:
-        """The analysis for people: a drawing, a time line, a table, as plain text that `plan` shows below its report.
-        Empty when the report says it all."""
+        """The analysis for people: a drawing, a time line, a table, as plain text that `plan` shows in place
+        of the report (which --json has). Empty when the report is short enough to be read itself."""
         ...
 
     def parts(self, analysis: Analysis) -> tuple[Job, ...]:
@@ -139,12 +139,13 @@ class Strategy(Protocol):
         ...
 
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
-        """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition."""
+        """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition. None
+        only where the analysis' rejections say that nothing of the workload can be run: then it can be planned."""
         ...
 
     def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection: ...
 
-    def resolved(self, analysis: Analysis, config: Config) -> Config:
+    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """The config with its labels replaced by what they come to (`cap=paper` -> `cap=40`), for people."""
         ...
 
@@ -181,7 +182,7 @@ class StrategyBase:
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
         return ()
 
-    def resolved(self, analysis: Analysis, config: Config) -> Config:
+    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         return config
 
     def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:

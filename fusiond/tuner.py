@@ -57,12 +57,15 @@ class Tuner:
         *,
         runner: RunnerFactory = Supervisor,
         least_patience_secs: float = 10.0,
+        build_jobs: int | None = None,
     ) -> None:
+        """`build_jobs`: how many compilers may run at once; None: as many as there are cores."""
         self._store = store
         self._registry = registry
         self._events = events
         self._runner = runner
         self._least_patience_secs = least_patience_secs
+        self._build_jobs = build_jobs
 
     def run(self, job_id: str, stop: Callable[[], bool], device: DeviceInfo | None = None) -> JobState:
         """Tune a claimed job to its end, and write down how it ended.
@@ -126,6 +129,7 @@ class Tuner:
                 self._store.artifacts / "bundles",
                 self._store.artifacts / "work" / row.id,
                 least_patience_secs=self._least_patience_secs,
+                jobs=self._build_jobs,
             )
             try:
                 context = self._context(row, prepared, provider, info, measurer, asked_to_stop)

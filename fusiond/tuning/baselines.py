@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -62,15 +63,20 @@ def ranked(found: Iterable[Unfused]) -> list[Unfused]:
 def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: References, given: Unfused) -> Unfused:
     """Each value of each knob, with the others at their best so far."""
     for parameter in baseline.space.parameters:
-        for value in parameter.values:
-            config = Config.of({**best.config, parameter.name: value})
-            if config == best.config or baseline.space.problems(config):
-                continue
+        every = [Config.of({**best.config, parameter.name: value}) for value in parameter.values]
+        configs = [each for each in every if each != best.config and not baseline.space.problems(each)]
+        for config in configs:  # emitted and built on the cores while the ones before are measured
+            context.measurer.ahead(functools.partial(_make, context, baseline, config))
+        for config in configs:
             context.pause_point()
             found = _point(context, baseline, config, references, given, incumbent=best.ratio)
             if found is not None and found.ratio > best.ratio:
                 best = found
     return best
+
+
+def _make(context: Context, baseline: Baseline, config: Config) -> None:
+    context.measurer.build_ahead(context.normal(baseline.emit(config)))
 
 
 def _point(

@@ -1,4 +1,1 @@
-"""The strategy `stitching`: many small HLO operations in one kernel, through shared memory.
-
-Not there yet: this package registers nothing.
-"""
+"""The strategy `stitching`: many small HLO operations in one kernel, through shared memory."""

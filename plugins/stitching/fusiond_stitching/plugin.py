@@ -1,1 +1,25 @@
-"""What this plugin registers: nothing yet."""
+"""What this plugin registers: the strategy, and the HLO modules that jobs may name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fusiond import documents
+from fusiond.hookspecs import hookimpl
+from fusiond.strategy import CatalogueEntry, Strategy
+from fusiond_stitching.strategy import Stitching
+
+MODULES = Path(__file__).parent / "modules"
+
+
+@hookimpl
+def register_strategies(register: Callable[[Strategy], None]) -> None:
+    register(Stitching())
+
+
+@hookimpl
+def register_workloads(register: Callable[[CatalogueEntry], None]) -> None:
+    index = MODULES / "index.yaml"
+    for name, node in documents.parse(index.read_text(encoding="utf-8"), str(index)).mapping().items():
+        register(CatalogueEntry(kind="module", name=name, path=MODULES / f"{name}.hlo", summary=node.text()))

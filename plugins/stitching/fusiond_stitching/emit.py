@@ -1,0 +1,215 @@
+"""A plan as a Program: one launch per kernel, library calls as plain kernels that are not counted.
+
+Every kernel's text is written once: kernels that differ only in the buffers they work on (the steps of an unrolled
+loop, say) share one entry.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusiond.model import Rejection
+from fusiond.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Source
+from fusiond_stitching.graph import Instruction, Module
+from fusiond_stitching.kernel import ENTRY, Text, buffer_instruction, headers, kernel_text
+from fusiond_stitching.plan import BlockProgram, Flat, Global, Kernel, LibraryCall, Phase, Plan, Result, Schedule, Stage
+from fusiond_stitching.plan import Kind as ScheduleKind
+from fusiond_stitching.scope import Unit
+from fusiond_stitching.semantics import TYPES, Unsupported
+
+SOURCE = "module"
+_LIBRARY_THREADS = 128
+_BUFFER = re.compile(r"\b(?:in_|out_|t)\d+\b")
+_EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
+
+
+def program(
+    module: Module, plan: Plan, *, fills: Mapping[str, Fill] | None = None, name: str | None = None
+) -> Program | Rejection:
+    """The Program of a plan. `fills`: what the inputs hold, by buffer (`in_0`); without one, floats are uniform in
+    -1 .. 1 and whole numbers in 0 .. 9. A Rejection where there is no code for something."""
+    try:
+        return _program(module, plan, fills or {}, name or module.name)
+    except Unsupported as problem:
+        return Rejection(rule="no_code", nodes=(module.name,), detail=str(problem))
+
+
+def kernel_source(module: Module, kernel: Kernel, name: str, *, available: frozenset[str] = frozenset()) -> str:
+    """One kernel's own source, called `name`. `available`: what earlier steps have computed. Raises Unsupported."""
+    unit = Unit()
+    text = kernel_text(module, kernel, unit, available | set(module.parameters))
+    return _source(unit, [text.text.replace(ENTRY, name)])
+
+
+@dataclass
+class _Issue:
+    """A launch before the sources are put together."""
+
+    entry: str
+    step: str
+    kernel: Kernel
+    buffers: tuple[str, ...]
+    counted: bool
+
+
+def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -> Program:
+    unit = Unit()
+    available = set(module.parameters)
+    texts: dict[str, tuple[str, str]] = {}  # normalised text -> (entry, text)
+    issues: list[_Issue] = []
+    names: set[str] = set()
+    for step in plan.steps:
+        kernel = step if isinstance(step, Kernel) else library_kernel(module, step)
+        step_name = _unique(_word(kernel.name), names)
+        text = kernel_text(module, kernel, unit, available)
+        key = _normalised(text)
+        if key not in texts:
+            texts[key] = (step_name, text.text.replace(ENTRY, step_name))
+        issues.append(_Issue(texts[key][0], step_name, kernel, text.buffers, isinstance(step, Kernel)))
+        available |= {result.instruction for each in kernel.programs for result in each.results if result.stored}
+    whole = _source(unit, [each for _, each in texts.values()])
+    source = Source(name=SOURCE, text=whole, entries=tuple(entry for entry, _ in texts.values()))
+    return Program(
+        name=name,
+        buffers=_buffers(module, [each for issue in issues for each in issue.buffers], fills),
+        sources=(source,),
+        steps=tuple(_launch(each) for each in issues),
+    )
+
+
+def library_kernel(module: Module, call: LibraryCall) -> Kernel:
+    """The plain kernel that stands in for a library's: a thread per element of the result."""
+    instruction = module[call.instruction]
+    blocks = max(1, -(-instruction.elements // _LIBRARY_THREADS))
+    result = Result(instruction.name, (Global(module.buffer_of(instruction.name)),))
+    stage = Stage(chunk=Flat(_LIBRARY_THREADS, blocks), dims=instruction.dims, results=(result,))
+    program = BlockProgram(
+        name=instruction.name,
+        blocks=blocks,
+        stages=(stage,),
+        root=instruction.name,
+        schedule=Schedule(0, _LIBRARY_THREADS, ScheduleKind.FLAT),
+    )
+    return Kernel(
+        name=f"library_{_word(instruction.name)}",
+        phases=(Phase(programs=(program,)),),
+        threads=_LIBRARY_THREADS,
+        grid=blocks,
+    )
+
+
+def _source(unit: Unit, texts: list[str]) -> str:
+    body = "\n".join(texts)
+    parts = [f"#include <{each}>\n" for each in headers(body, unit)]
+    parts += ["\n"] if parts else []
+    parts += [each + "\n" for each in (*unit.tables, *unit.functions.texts)]
+    return "".join(parts) + body
+
+
+def _normalised(text: Text) -> str:
+    """The text with numbers for buffers and without comments: equal where the code is."""
+    place = {name: f"@{number}" for number, name in enumerate(text.buffers)}
+    code = "\n".join(re.sub(r"\s*//.*", "", line) for line in text.text.split("\n"))
+    return _BUFFER.sub(lambda found: place.get(found[0], found[0]), code)
+
+
+def _launch(issue: _Issue) -> Launch:
+    kernel = issue.kernel
+    return Launch(
+        name=issue.step,
+        source=SOURCE,
+        entry=issue.entry,
+        grid=(kernel.grid, 1, 1),
+        block=(kernel.threads, 1, 1),
+        shared_bytes=kernel.shared_bytes,
+        cooperative=kernel.cooperative,
+        arguments=tuple(Pointer(buffer=each) for each in issue.buffers),
+        counted=issue.counted,
+    )
+
+
+def _buffers(module: Module, used: list[str], fills: Mapping[str, Fill]) -> tuple[Buffer, ...]:
+    """All parameters and outputs, and the scratch buffers that somebody uses."""
+    precision = precisions(module)
+    found = []
+    for name in module.parameters:
+        each = module[name]
+        buffer = module.buffer_of(name)
+        found.append(_buffer(buffer, each, Role.INPUT, fill=fills.get(buffer, default_fill(each))))
+    for place, name in enumerate(module.outputs):
+        each = module[name]
+        # Nobody writes to what has no elements, so there is nothing to compare.
+        role = Role.OUTPUT if each.elements else Role.SCRATCH
+        found.append(_buffer(f"out_{place}", each, role, compare=tolerance(each, *precision[name])))
+    for buffer in sorted({each for each in used if each.startswith("t")}, key=lambda each: int(each[1:])):
+        found.append(_buffer(buffer, module[buffer_instruction(module, buffer)], Role.SCRATCH))
+    return tuple(found)
+
+
+def _buffer(
+    name: str, instruction: Instruction, role: Role, *, fill: Fill | None = None, compare: Compare | None = None
+) -> Buffer:
+    return Buffer(
+        name=name,
+        dtype=TYPES[instruction.dtype].program,
+        elements=max(1, instruction.elements),
+        role=role,
+        fill=fill or Fill(),
+        compare=compare or Compare(),
+    )
+
+
+def default_fill(instruction: Instruction) -> Fill:
+    """What an input holds when the job does not say."""
+    kind = TYPES[instruction.dtype].kind
+    if kind == "float":
+        return Fill(kind="uniform", low=-1.0, high=1.0)
+    return Fill(kind="integers", low=0, high=1 if kind == "pred" else 9)
+
+
+# --- tolerances -----------------------------------------------------------------------------------------
+
+
+def precisions(module: Module) -> dict[str, tuple[int, float]]:
+    """Instruction -> (how many values at most are summed up on the way to it, the coarsest precision on that way)."""
+    found: dict[str, tuple[int, float]] = {}
+    for each in module.instructions:
+        length, epsilon = 1, _EPSILON.get(each.dtype, 0.0)
+        for operand in each.operands:
+            length = max(length, found[operand][0])
+            epsilon = max(epsilon, found[operand][1])
+        if each.opcode == "reduce":
+            length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["dimensions"])
+        elif each.opcode == "dot":
+            length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["lhs_contracting"])
+        elif each.opcode == "scatter":
+            length += module[each.operands[1]].elements
+        found[each.name] = (length, epsilon)
+    return found
+
+
+def tolerance(instruction: Instruction, length: int, epsilon: float) -> Compare:
+    """How two ways to compute an output may differ: rounding errors of sums grow with the root of their length. Whole
+    numbers must be equal."""
+    if TYPES[instruction.dtype].kind != "float":
+        return Compare()
+    return Compare(
+        kind="close", rtol=epsilon * (64 + 16 * math.sqrt(length)), atol=epsilon * (8 + 2 * math.sqrt(length))
+    )
+
+
+def _word(name: str) -> str:
+    word = re.sub(r"\W+", "_", name).strip("_")
+    return word if word and not word[0].isdigit() else f"k_{word}"
+
+
+def _unique(name: str, names: set[str]) -> str:
+    chosen, number = name, 1
+    while chosen in names:
+        number += 1
+        chosen = f"{name}_{number}"
+    names.add(chosen)
+    return chosen

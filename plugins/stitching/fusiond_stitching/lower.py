@@ -1,0 +1,603 @@
+"""Raw HLO to the graph: calls inlined, tuples resolved, dead and doubled instructions dropped.
+
+What is an identity in row-major order goes away: `copy`, `bitcast` without layouts, a broadcast or reshape or transpose
+that changes nothing. A `bitcast` between other layouts becomes transposes and a reshape. A transpose in front of a dot
+goes into the dot's dimension numbers, as every library allows. Dimensions of size 1 are dropped where they only get
+in the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from fusiond.errors import RequestError
+from fusiond.keys import content_key
+from fusiond.model import frozen
+from fusiond_stitching import hlo, squeeze
+from fusiond_stitching.graph import (
+    BINARY,
+    BYTES,
+    DTYPES,
+    ELEMENTWISE,
+    KNOWN,
+    SOURCES,
+    TERNARY,
+    UNARY,
+    Computation,
+    Instruction,
+    Module,
+    topological,
+)
+from fusiond_stitching.hlo import Array, Raw, RawComputation, RawModule, RawShape, Several
+
+Value: TypeAlias = "str | tuple[Value, ...]"
+"""The name of an instruction, or the members of a tuple."""
+
+IDENTITIES = frozenset({"copy", "optimization-barrier", "copy-start", "copy-done"})
+NOTES = frozenset({"Sharding", "annotate_device_placement", "SPMDFullToShardShape", "SPMDShardToFullShape"})
+"""Custom calls that only carry a remark."""
+
+
+def module(raw: RawModule) -> Module:
+    """The graph of a module's entry computation. RequestError with file and line for what does not fit together."""
+    return _Lowering(raw).module(raw.entry, raw.name)
+
+
+def read(text: str, path: str) -> Module:
+    """Parse and lower; `path` is for messages."""
+    return module(hlo.parse(text, path))
+
+
+def digest(module: Module) -> str:
+    """A key of what the module computes, whatever its text looks like."""
+    return content_key([[each.name, _value_key(each)] for each in module.instructions] + [list(module.outputs)])
+
+
+class _Lowering:
+    def __init__(self, raw: RawModule) -> None:
+        self.raw = raw
+        self.found: dict[str, Instruction] = {}
+        self.foreign: dict[str, str] = {}
+        self.frames: dict[str, None] = {}
+        self.depth = 0
+
+    def module(self, computation: str, name: str) -> Module:
+        entry = self._called(computation, f"{self.raw.path}:1")
+        count = itertools.count()
+        arguments: list[Value] = []
+        for each in sorted(
+            (each for each in entry.instructions if each.opcode == "parameter"), key=lambda each: int(each.payload or 0)
+        ):
+            arguments.append(self._parameter(each, each.name, each.shape, count))
+        result = self._inline(entry, arguments, "")
+        outputs = list(_leaves(result))
+        return self._finished(name, outputs)
+
+    def _parameter(self, raw: Raw, name: str, shape: RawShape, count: itertools.count[int]) -> Value:
+        if isinstance(shape, Several):
+            return tuple(
+                self._parameter(raw, f"{name}.{place}", each, count) for place, each in enumerate(shape.members)
+            )
+        if shape.dtype not in DTYPES:
+            raise raw.fail(f"the type {shape.dtype} is not known; known: {', '.join(DTYPES)}")
+        return self._add(raw, name, "parameter", shape, (), {"number": next(count)})
+
+    def _called(self, name: str, where: str) -> RawComputation:
+        if name not in self.raw.computations:
+            raise RequestError(f"there is no computation {name!r}", where=where)
+        return self.raw.computations[name]
+
+    # --- one computation, its parameters bound to values ---
+
+    def _inline(self, computation: RawComputation, arguments: Sequence[Value], prefix: str) -> Value:
+        self.depth += 1
+        if self.depth > 200:
+            raise RequestError(f"the computation {computation.name!r} calls itself", where=computation.where)
+        bound: dict[str, Value] = {}
+        for raw in _ordered(computation):
+            if raw.opcode == "parameter":
+                number = int(raw.payload) if raw.payload.strip().isdigit() else -1
+                if not 0 <= number < len(arguments):
+                    raise raw.fail(f"there are {len(arguments)} arguments")
+                bound[raw.name] = arguments[number]
+                continue
+            missing = [each for each in raw.operands if each not in bound]
+            if missing:
+                raise raw.fail(f"the operand {missing[0]!r} does not exist")
+            bound[raw.name] = self._lowered(raw, [bound[each] for each in raw.operands], prefix)
+        self.depth -= 1
+        return bound[computation.root]
+
+    def _lowered(self, raw: Raw, operands: list[Value], prefix: str) -> Value:
+        opcode = raw.opcode
+        if opcode == "tuple":
+            return tuple(operands)
+        if opcode == "get-tuple-element":
+            members, index = operands[0], raw.integer("index")
+            if isinstance(members, tuple):
+                if not 0 <= index < len(members):
+                    raise raw.fail(f"index={index}, and the tuple has {len(members)}")
+                return members[index]
+            raise raw.fail("its operand is no tuple")
+        if opcode in ("call", "fusion"):
+            name = raw.called("to_apply" if opcode == "call" else "calls")
+            return self._inline(self._called(name, raw.where), operands, f"{prefix}{raw.name}/")
+        if opcode in IDENTITIES or (opcode == "custom-call" and raw.text("custom_call_target").strip('"') in NOTES):
+            return operands[0] if len(operands) == 1 else tuple(operands)
+        name = self._fresh(prefix + raw.name)
+        reason = self._strange(raw, operands)
+        if reason or isinstance(raw.shape, Several):
+            if not reason and opcode == "reduce":
+                assert isinstance(raw.shape, Several)
+                shapes = [each for each in raw.shape.members if isinstance(each, Array)]
+                return tuple(
+                    self._add(raw, self._fresh(f"{name}.{place}"), opcode, each, operands, _reduced(self, raw, place))
+                    for place, each in enumerate(shapes)
+                )
+            return self._outside(raw, name, operands, reason or f"{opcode} with several results")
+        shape = raw.shape
+        if opcode == "bitcast":
+            return self._bitcast(raw, name, operands[0], shape)
+        attributes = _attributes(self, raw, [self.found[each] for each in _names(operands)], shape)
+        return self._add(raw, name, opcode, shape, operands, attributes)
+
+    def _strange(self, raw: Raw, operands: list[Value]) -> str:
+        """Why this instruction is a boundary; empty when it is not."""
+        if raw.opcode not in KNOWN and raw.opcode != "bitcast":
+            target = raw.attributes.get("custom_call_target", "")
+            return f"{raw.opcode} {target}".strip() + " is left to a library"
+        if any(isinstance(each, tuple) for each in operands):
+            return "an operand is a tuple"
+        shapes = raw.shape.members if isinstance(raw.shape, Several) else (raw.shape,)
+        kinds = [each.dtype if isinstance(each, Array) else "tuple" for each in shapes]
+        kinds += [self.found[each].dtype for each in _names(operands)]
+        odd = sorted({each for each in kinds if each not in DTYPES})
+        if odd:
+            return f"the type {odd[0]} is not known"
+        if raw.opcode == "bitcast-convert" and len({BYTES[each] for each in kinds}) > 1:
+            return "a bitcast-convert between types of different sizes is left to a library"
+        if raw.opcode == "scatter" and len(operands) != 3:
+            return "a scatter of several tensors is left to a library"
+        if raw.opcode in ("reduce", "scatter"):
+            return self._scalar_problem(raw)
+        return ""
+
+    def _scalar_problem(self, raw: Raw) -> str:
+        for each in self._called(raw.called("to_apply"), raw.where).instructions:
+            if each.opcode in ("call", "tuple", "parameter", "constant", "get-tuple-element"):
+                continue
+            if each.opcode not in ELEMENTWISE or (isinstance(each.shape, Array) and each.shape.dims):
+                return f"{raw.opcode} applies {each.opcode}, which is not element-wise"
+        return ""
+
+    def _outside(self, raw: Raw, name: str, operands: list[Value], reason: str) -> Value:
+        """A boundary: one instruction, and one more for every further result."""
+        for attribute in ("body", "condition", "true_computation", "false_computation"):
+            if attribute in raw.attributes:
+                self.frames[raw.called(attribute)] = None
+        if "branch_computations" in raw.attributes:
+            self.frames.update(dict.fromkeys(raw.branches()))
+        leaves = tuple(_leaves(tuple(operands)))
+        members = list(_arrays(raw.shape))
+        results: list[Value] = []
+        for place, shape in enumerate(members):
+            own = name if len(members) == 1 else self._fresh(f"{name}.{place}")
+            self.foreign[own] = f"{raw.opcode} {raw.name!r}: {reason}"
+            results.append(self._add(raw, own, raw.opcode, shape, leaves, {"result": place}))
+        return _shaped(raw.shape, iter(results))
+
+    def _bitcast(self, raw: Raw, name: str, operand: Value, shape: Array) -> Value:
+        """The bytes in their order of storage read as another shape (layouts of both ends matter)."""
+        assert isinstance(operand, str)
+        source = next((each for each in self._raw_shapes(raw) if each is not None), None)
+        before, after = self.found[operand], shape
+        if before.dtype != after.dtype:
+            return self._outside(raw, name, [operand], "a bitcast between types is left to a library")
+        layout = source.layout if source is not None else ()
+        physical = tuple(reversed(layout)) if layout else tuple(range(len(before.dims)))
+        value: str = operand
+        if physical != tuple(range(len(before.dims))):
+            dims = tuple(before.dims[each] for each in physical)
+            value = self._add(raw, self._fresh(f"{name}.stored"), "transpose", Array(before.dtype, dims), [value],
+                              {"dimensions": physical})  # fmt: skip
+        if after.plain:
+            return self._add(raw, name, "reshape", after, [value], {})
+        order = tuple(reversed(after.layout))
+        dims = tuple(after.dims[each] for each in order)
+        value = self._add(raw, self._fresh(f"{name}.read"), "reshape", Array(after.dtype, dims), [value], {})
+        back = tuple(order.index(each) for each in range(len(order)))
+        return self._add(raw, name, "transpose", after, [value], {"dimensions": back})
+
+    def _raw_shapes(self, raw: Raw) -> Iterable[Array | None]:
+        """The written shape of a bitcast's operand: its layout is not kept in the graph."""
+        for computation in self.raw.computations.values():
+            if any(each is raw for each in computation.instructions):
+                for each in computation.instructions:
+                    if each.name == raw.operands[0]:
+                        yield each.shape if isinstance(each.shape, Array) else None
+
+    def _fresh(self, name: str) -> str:
+        if name not in self.found:
+            return name
+        return next(each for each in (f"{name}~{number}" for number in itertools.count(2)) if each not in self.found)
+
+    def _add(
+        self,
+        raw: Raw,
+        name: str,
+        opcode: str,
+        shape: Array,
+        operands: Sequence[Value],
+        attributes: Mapping[str, Any],
+    ) -> str:
+        self.found[name] = Instruction(
+            name=name,
+            opcode=opcode,
+            dtype=shape.dtype,
+            dims=shape.dims,
+            operands=tuple(_names(operands)),
+            attributes=frozen(attributes),
+            where=raw.where,
+        )
+        return name
+
+    # --- the whole ---
+
+    def _finished(self, name: str, outputs: list[str]) -> Module:
+        parameters = [each.name for each in self.found.values() if each.opcode == "parameter"]
+        kept, outputs = _simplified(self.found, outputs, self.foreign)
+        kept, outputs = _simplified(squeeze.squeezed(kept, self.foreign), outputs, self.foreign)
+        for place, output in enumerate(outputs):
+            source = kept[output]
+            if source.opcode in SOURCES or output in outputs[:place]:
+                own = next(each for each in (f"{output}~out{n}" for n in itertools.count(place)) if each not in kept)
+                kept[own] = dataclasses.replace(
+                    source, name=own, opcode="copy", operands=(output,), attributes=frozen({})
+                )
+                outputs[place] = own
+        live = _reached(kept, [*outputs, *parameters])
+        frames = tuple(_Lowering(self.raw).module(each, each) for each in self.frames if each in self.raw.computations)
+        return Module(
+            name=name,
+            instructions=topological(each for each in kept.values() if each.name in live),
+            parameters=tuple(parameters),
+            outputs=tuple(outputs),
+            foreign=frozen({each: why for each, why in self.foreign.items() if each in live}),
+            frames=frames,
+        )
+
+
+# --- tuples ---------------------------------------------------------------------------------------------
+
+
+def _leaves(value: Value) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    else:
+        for each in value:
+            yield from _leaves(each)
+
+
+def _names(values: Sequence[Value]) -> list[str]:
+    return [each for value in values for each in _leaves(value)]
+
+
+def _arrays(shape: RawShape) -> Iterable[Array]:
+    if isinstance(shape, Array):
+        yield shape
+    else:
+        for each in shape.members:
+            yield from _arrays(each)
+
+
+def _shaped(shape: RawShape, names: Any) -> Value:
+    if isinstance(shape, Array):
+        return next(names)  # type: ignore[no-any-return]
+    return tuple(_shaped(each, names) for each in shape.members)
+
+
+def _ordered(computation: RawComputation) -> list[Raw]:
+    """Operands before users; texts are ordered so, but that is not promised."""
+    known: set[str] = set()
+    for raw in computation.instructions:
+        if any(each not in known for each in raw.operands):
+            break
+        known.add(raw.name)
+    else:
+        return list(computation.instructions)
+    by_name = {each.name: each for each in computation.instructions}
+    stand_ins = [
+        Instruction(name=each.name, opcode="", dtype="", dims=(), operands=each.operands)
+        for each in computation.instructions
+    ]
+    try:
+        return [by_name[each.name] for each in topological(stand_ins)]
+    except ValueError as problem:
+        raise RequestError(str(problem), where=computation.where) from None
+
+
+def _reached(instructions: Mapping[str, Instruction], roots: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    stack = list(roots)
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack += instructions[name].operands
+    return found
+
+
+# --- attributes -----------------------------------------------------------------------------------------
+
+
+def _attributes(lowering: _Lowering, raw: Raw, operands: list[Instruction], shape: Array) -> dict[str, Any]:
+    """The attributes of a known opcode, checked against the shapes. RequestError where they do not fit."""
+    opcode = raw.opcode
+    _check_arity(raw, operands)
+    if opcode == "constant":
+        return {"values": hlo.literal(raw)}
+    if opcode == "iota":
+        return {"dimension": raw.integer("iota_dimension")}
+    if opcode in ELEMENTWISE:
+        return _elementwise(raw, operands, shape)
+    if opcode in ("broadcast", "transpose", "reverse"):
+        dimensions = raw.integers("dimensions")
+        _check_dimensions(raw, opcode, dimensions, operands[0], shape)
+        return {"dimensions": dimensions}
+    if opcode == "reshape":
+        if operands[0].elements != shape.elements:
+            raise raw.fail(f"{operands[0].elements} elements cannot be {shape}")
+        return {}
+    if opcode == "slice":
+        ranges = raw.slices()
+        if len(ranges) != len(shape.dims):
+            raise raw.fail(f"{len(ranges)} slices for {shape}")
+        for (start, limit, stride), dim, size in zip(ranges, operands[0].dims, shape.dims, strict=True):
+            if not (0 <= start <= limit <= dim and stride > 0 and size == -(-(limit - start) // stride)):
+                raise raw.fail(f"[{start}:{limit}:{stride}] of {dim} does not give {size}")
+        return {"starts": tuple(each[0] for each in ranges), "strides": tuple(each[2] for each in ranges)}
+    if opcode == "pad":
+        padding = raw.padding()
+        if len(padding) != len(shape.dims):
+            raise raw.fail(f"padding of {len(padding)} dimensions for {shape}")
+        low, high, interior = (tuple(each[k] for each in padding) for k in range(3))
+        for dim, size, (before, after, between) in zip(operands[0].dims, shape.dims, padding, strict=True):
+            if between < 0 or size != before + after + dim + max(dim - 1, 0) * between:
+                raise raw.fail(f"{dim} padded by {before}_{after}_{between} is not {size}")
+        return {"low": low, "high": high, "interior": interior}
+    if opcode == "concatenate":
+        (dimension,) = raw.integers("dimensions")
+        if sum(each.dims[dimension] for each in operands) != shape.dims[dimension]:
+            raise raw.fail(f"the operands do not add up to {shape.dims[dimension]}")
+        return {"dimension": dimension}
+    if opcode == "reduce":
+        return _reduced(lowering, raw, 0)
+    if opcode == "dot":
+        return _dot(raw, operands, shape)
+    if opcode in ("gather", "scatter"):
+        return _indexed(lowering, raw)
+    if opcode == "dynamic-slice":
+        return {"sizes": raw.integers("dynamic_slice_sizes")}
+    return {}
+
+
+_ARITY = {
+    "constant": 0, "iota": 0, "broadcast": 1, "reshape": 1, "transpose": 1, "reverse": 1, "slice": 1, "pad": 2,
+    "dot": 2, "gather": 2, "scatter": 3,
+}  # fmt: skip
+
+
+def _check_arity(raw: Raw, operands: list[Instruction]) -> None:
+    wanted = _ARITY.get(raw.opcode)
+    for count, opcodes in ((1, UNARY), (2, BINARY), (3, TERNARY)):
+        if raw.opcode in opcodes:
+            wanted = count
+    if wanted is not None and len(operands) != wanted:
+        raise raw.fail(f"has {len(operands)} operands; {wanted} are wanted")
+    if raw.opcode in ("concatenate", "reduce", "dynamic-slice", "dynamic-update-slice") and not operands:
+        raise raw.fail("has no operands")
+
+
+def _elementwise(raw: Raw, operands: list[Instruction], shape: Array) -> dict[str, Any]:
+    for each in operands:
+        if each.dims != shape.dims and not (raw.opcode in ("select", "clamp") and not each.dims):
+            raise raw.fail(f"the operand {each.name!r} is {list(each.dims)}, the result {list(shape.dims)}")
+    if raw.opcode == "compare":
+        direction = raw.text("direction").strip()
+        if direction not in ("EQ", "NE", "LT", "LE", "GT", "GE"):
+            raise raw.fail(f"direction={direction}; it can be EQ, NE, LT, LE, GT, GE")
+        return {"direction": direction, "total": raw.attributes.get("type", "").strip() == "TOTALORDER"}
+    if raw.opcode == "reduce-precision":
+        return {"exponent_bits": raw.integer("exponent_bits"), "mantissa_bits": raw.integer("mantissa_bits")}
+    return {}
+
+
+def _check_dimensions(raw: Raw, opcode: str, dimensions: tuple[int, ...], operand: Instruction, shape: Array) -> None:
+    rank = len(shape.dims)
+    if any(not 0 <= each < rank for each in dimensions) or len(set(dimensions)) != len(dimensions):
+        raise raw.fail(f"dimensions={list(dimensions)} do not fit {shape}")
+    fits = True
+    if opcode == "broadcast":
+        fits = len(dimensions) == len(operand.dims) and all(
+            shape.dims[at] == dim for at, dim in zip(dimensions, operand.dims, strict=True)
+        )
+    elif opcode == "transpose":
+        fits = len(dimensions) == rank and tuple(operand.dims[each] for each in dimensions) == shape.dims
+    if not fits:
+        raise raw.fail(f"{list(operand.dims)} with dimensions={list(dimensions)} does not give {shape}")
+
+
+def _reduced(lowering: _Lowering, raw: Raw, result: int) -> dict[str, Any]:
+    return {
+        "dimensions": tuple(sorted(raw.integers("dimensions"))),
+        "computation": _scalar(lowering, raw),
+        "result": result,
+    }
+
+
+def _dot(raw: Raw, operands: list[Instruction], shape: Array) -> dict[str, Any]:
+    found = {
+        "lhs_batch": raw.integers("lhs_batch_dims", missing=()),
+        "rhs_batch": raw.integers("rhs_batch_dims", missing=()),
+        "lhs_contracting": raw.integers("lhs_contracting_dims", missing=()),
+        "rhs_contracting": raw.integers("rhs_contracting_dims", missing=()),
+    }
+    lhs, rhs = operands
+    for side, each in (("lhs", lhs), ("rhs", rhs)):
+        used = found[f"{side}_batch"] + found[f"{side}_contracting"]
+        if any(not 0 <= at < len(each.dims) for at in used) or len(set(used)) != len(used):
+            raise raw.fail(f"the {side} dimension numbers do not fit {list(each.dims)}")
+    if dot_dims(found, lhs.dims, rhs.dims) != shape.dims:
+        raise raw.fail(f"{list(lhs.dims)} by {list(rhs.dims)} does not give {shape}")
+    return dict(found)
+
+
+def dot_dims(attributes: Mapping[str, Any], lhs: tuple[int, ...], rhs: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The dims of a dot's result: batch, the rest of lhs, the rest of rhs. None when the operands do not match."""
+    batch = tuple(lhs[at] for at in attributes["lhs_batch"])
+    sums = tuple(lhs[at] for at in attributes["lhs_contracting"])
+    if batch != tuple(rhs[at] for at in attributes["rhs_batch"]):
+        return None
+    if sums != tuple(rhs[at] for at in attributes["rhs_contracting"]):
+        return None
+    rest = [
+        tuple(
+            dim
+            for at, dim in enumerate(dims)
+            if at not in attributes[f"{side}_batch"] + attributes[f"{side}_contracting"]
+        )
+        for side, dims in (("lhs", lhs), ("rhs", rhs))
+    ]
+    return batch + rest[0] + rest[1]
+
+
+def _indexed(lowering: _Lowering, raw: Raw) -> dict[str, Any]:
+    if raw.opcode == "gather":
+        return {
+            "offset_dims": raw.integers("offset_dims"),
+            "collapsed_slice_dims": raw.integers("collapsed_slice_dims"),
+            "start_index_map": raw.integers("start_index_map"),
+            "index_vector_dim": raw.integer("index_vector_dim"),
+            "slice_sizes": raw.integers("slice_sizes"),
+            "operand_batching_dims": raw.integers("operand_batching_dims", missing=()),
+            "start_indices_batching_dims": raw.integers("start_indices_batching_dims", missing=()),
+        }
+    return {
+        "update_window_dims": raw.integers("update_window_dims"),
+        "inserted_window_dims": raw.integers("inserted_window_dims"),
+        "scatter_dims_to_operand_dims": raw.integers("scatter_dims_to_operand_dims"),
+        "index_vector_dim": raw.integer("index_vector_dim"),
+        "input_batching_dims": raw.integers("input_batching_dims", missing=()),
+        "scatter_indices_batching_dims": raw.integers("scatter_indices_batching_dims", missing=()),
+        "computation": _scalar(lowering, raw),
+    }
+
+
+def _scalar(lowering: _Lowering, raw: Raw) -> Computation:
+    """The computation that a reduce or a scatter applies, with its own names."""
+    called = lowering._called(raw.called("to_apply"), raw.where)
+    inner = _Lowering(lowering.raw)
+    count = itertools.count()
+    arguments: list[Value] = []
+    for each in sorted((e for e in called.instructions if e.opcode == "parameter"), key=lambda e: int(e.payload or 0)):
+        arguments.append(inner._parameter(each, each.name, each.shape, count))
+    results = tuple(_leaves(inner._inline(called, arguments, "")))
+    live = _reached(inner.found, results)
+    ordered = topological(each for each in inner.found.values() if each.name in live or each.opcode == "parameter")
+    return Computation(
+        parameters=tuple(each for each in ordered if each.opcode == "parameter"),
+        instructions=tuple(each for each in ordered if each.opcode != "parameter"),
+        results=results,
+    )
+
+
+# --- simplification -------------------------------------------------------------------------------------
+
+
+def _simplified(
+    given: Mapping[str, Instruction], outputs: list[str], foreign: Mapping[str, str]
+) -> tuple[dict[str, Instruction], list[str]]:
+    """Identities dropped, equal instructions merged, transposes moved into dots. Names that stay keep their meaning."""
+    alias: dict[str, str] = {}
+    kept: dict[str, Instruction] = {}
+    seen: dict[str, str] = {}
+    for instruction in topological(given.values()):
+        operands = tuple(alias[each] for each in instruction.operands)
+        new = dataclasses.replace(instruction, operands=operands) if operands != instruction.operands else instruction
+        if new.opcode == "dot" and new.name not in foreign:
+            new = _folded(new, kept)
+        same = _identity(new, kept) if new.name not in foreign else None
+        if same is None and new.opcode != "parameter" and new.name not in foreign:
+            key = _value_key(new)
+            same = seen.setdefault(key, new.name)
+            same = None if same == new.name else same
+        alias[new.name] = same or new.name
+        if same is None:
+            kept[new.name] = new
+    return kept, [alias[each] for each in outputs]
+
+
+def _value_key(instruction: Instruction) -> str:
+    values = instruction.attributes.get("values")
+    attributes = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
+    computation = instruction.attributes.get("computation")
+    shown = "" if computation is None else _canonical(computation)
+    return content_key(
+        [instruction.opcode, instruction.dtype, list(instruction.dims), list(instruction.operands), repr(attributes),
+         repr(values), shown]
+    )  # fmt: skip
+
+
+def _canonical(computation: Computation) -> str:
+    """The computation with numbers for names: equal texts compute the same."""
+    number = {each.name: str(place) for place, each in enumerate((*computation.parameters, *computation.instructions))}
+    lines = [
+        f"{each.opcode} {each.dtype} {[number[o] for o in each.operands]} {dict(each.attributes)}"
+        for each in (*computation.parameters, *computation.instructions)
+    ]
+    return "\n".join([*lines, str([number[each] for each in computation.results])])
+
+
+def _identity(instruction: Instruction, kept: Mapping[str, Instruction]) -> str | None:
+    """The operand that this instruction equals, when it changes nothing."""
+    if len(instruction.operands) != 1:
+        return None
+    (operand,) = instruction.operands
+    before = kept[operand]
+    if before.dims != instruction.dims or before.dtype != instruction.dtype:
+        if instruction.opcode == "reshape" and before.opcode == "reshape":
+            first = before.operands[0]
+            if kept[first].dims == instruction.dims:
+                return first
+        return None
+    if instruction.opcode in ("reshape", "copy", "convert", "bitcast-convert"):
+        return operand
+    if instruction.opcode in ("broadcast", "transpose"):
+        return operand if instruction.attributes["dimensions"] == tuple(range(len(before.dims))) else None
+    if instruction.opcode == "slice":
+        return operand
+    return None
+
+
+def _folded(dot: Instruction, kept: Mapping[str, Instruction]) -> Instruction:
+    """A dot whose operands are read through their transposes, where the order of the result's dims stays."""
+    operands = list(dot.operands)
+    attributes = dict(dot.attributes)
+    for place, side in enumerate(("lhs", "rhs")):
+        source = kept[operands[place]]
+        if source.opcode != "transpose":
+            continue
+        order = source.attributes["dimensions"]
+        used = attributes[f"{side}_batch"] + attributes[f"{side}_contracting"]
+        free = [order[at] for at in range(len(order)) if at not in used]
+        if free != sorted(free):
+            continue
+        operands[place] = source.operands[0]
+        for name in (f"{side}_batch", f"{side}_contracting"):
+            attributes[name] = tuple(order[at] for at in attributes[name])
+    if operands == list(dot.operands):
+        return dot
+    return dataclasses.replace(dot, operands=tuple(operands), attributes=frozen(attributes))

@@ -1,0 +1,132 @@
+"""The performance library (section 4.4): how long one instruction takes under one schedule.
+
+A key is the paper's: opcode, shape, split_dim, sword, sched_type and threads, and for a reduce how its threads meet.
+The times are probes: measured on the device, kept in the store, used for ever. What is not known yet is estimated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fusiond.keys import content_key
+from fusiond_stitching.fusion import Candidate
+from fusiond_stitching.graph import EXPENSIVE, Instruction, Module
+from fusiond_stitching.plan import Box, Chunk
+from fusiond_stitching.policy import Policy
+from fusiond_stitching.propagate import named, required
+
+TRIED = 4
+"""Candidates of a group that the library is asked about: those with the best estimates."""
+VERSION = 1
+"""Of the probes' code: part of every key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What a time is remembered under."""
+
+    opcode: str
+    dtype: str
+    operands: tuple[tuple[str, tuple[int, ...]], ...]
+    """(dtype, dims) of each."""
+    dims: tuple[int, ...]
+    chunk: Chunk
+    schedule: str
+    """Its name (section 4.1), where it has one."""
+    blocks: int
+    threads: int
+    attributes: str
+    """What else decides the work: reduced dimensions, permutations."""
+    warp: bool
+    example: str = field(default="", compare=False)
+    """An instruction of the module at hand that has this key."""
+
+    @property
+    def text(self) -> str:
+        """The key under which the store keeps it."""
+        return "stitching:" + content_key([VERSION, dataclasses.replace(self, example="")])
+
+
+class Library(Mapping[Key, float]):
+    """Times in microseconds, from what the device has answered (`known`: text -> us)."""
+
+    def __init__(self, known: Mapping[str, object]) -> None:
+        self.known = known
+
+    def __getitem__(self, key: Key) -> float:
+        found = self.known[key.text]
+        if not isinstance(found, float | int):
+            raise KeyError(key)
+        return float(found)
+
+    def __iter__(self) -> Iterator[Key]:
+        raise TypeError("the performance library is asked, not listed")
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def __contains__(self, key: object) -> bool:
+        return bool(self.known) and isinstance(key, Key) and isinstance(self.known.get(key.text), float | int)
+
+
+def keys(module: Module, policy: Policy, members: Sequence[str], candidate: Candidate) -> Iterator[Key]:
+    """The entries whose sum is a candidate's time: reduces, expensive element-wise instructions and the root. What is
+    cheap is inlined and left out (section 4.3)."""
+    for name in members:
+        instruction = module[name]
+        if instruction.opcode == "reduce" or instruction.opcode in EXPENSIVE or name == members[-1]:
+            chunk = candidate.chunks[name]
+            yield key_of(module, policy, instruction, chunk, candidate.blocks)
+
+
+def key_of(module: Module, policy: Policy, instruction: Instruction, chunk: Chunk, blocks: int) -> Key:
+    schedule = named(instruction.dims, chunk)
+    plain = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
+    return Key(
+        opcode=instruction.opcode,
+        dtype=instruction.dtype,
+        operands=tuple((each.dtype, each.dims) for each in module.operands(instruction)),
+        dims=instruction.dims,
+        chunk=chunk,
+        schedule=str(schedule) if schedule else "",
+        blocks=blocks,
+        threads=policy.threads,
+        attributes=repr(sorted(plain.items())),
+        warp=policy.warp,
+        example=instruction.name,
+    )
+
+
+def estimate(module: Module, policy: Policy, members: Sequence[str], candidate: Candidate) -> float:
+    """A rough time (no unit): waves of blocks, times what one block does. It only puts schedules in an order."""
+    resident = max(1, 1024 // policy.threads) * policy.multiprocessors
+    waves = -(-candidate.blocks // resident)
+    block = traffic = 0.0
+    for name in members:
+        instruction = module[name]
+        chunk = candidate.chunks[name]
+        local = math.prod(chunk.local)
+        dims = instruction.dims
+        if instruction.opcode == "reduce":
+            source = module[instruction.operands[0]]
+            chunk, dims = required(instruction, 0, source, chunk), source.dims
+            local = math.prod(chunk.local)
+            block += 100
+        block += (8 if instruction.opcode in EXPENSIVE else 2) * -(-local // policy.threads) + 4
+        traffic += candidate.blocks * local * (1 + _scattered(chunk, dims))
+    return waves * (block + 300) + traffic / (32 * policy.multiprocessors)
+
+
+def _scattered(chunk: Chunk, dims: tuple[int, ...]) -> float:
+    """What it costs that neighbouring threads read far apart: runs shorter than a 32-byte sector's eight floats."""
+    if not isinstance(chunk, Box) or not dims:
+        return 0.0
+    run = 1
+    for size, dim in zip(reversed(chunk.local), reversed(dims), strict=True):
+        run *= size
+        if size != dim:
+            break
+    return max(0.0, 8.0 / max(1, run) - 1.0)

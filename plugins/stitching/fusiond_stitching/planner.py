@@ -1,0 +1,222 @@
+"""A policy and a module to a plan: fusion, the choice of schedules, block programs, launches.
+
+Schedules are tuned (section 4.3): of a group's surviving candidates the one with the smallest sum over its
+instructions is taken whose shared memory suffices. The sums come from the performance library where it knows all of
+an instruction's entries, else from an estimate. A group for which shared memory never suffices is split (section
+5.1.2): what needs most becomes the root of a group of its own, and fusion runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fusiond.model import DeviceLimits, frozen
+from fusiond_stitching import fusion as fusing
+from fusiond_stitching import perflib
+from fusiond_stitching.fusion import Candidate, Fusion, Group, Place
+from fusiond_stitching.graph import SOURCES, Module
+from fusiond_stitching.plan import BlockProgram, Kernel, LibraryCall, Phase, Plan, Step, base_of
+from fusiond_stitching.policy import Policy
+from fusiond_stitching.stages import block_program
+
+ROUNDS = 64
+"""How often fusion runs again because shared memory did not suffice."""
+REGISTERS = 128
+"""Registers of a thread that the size of a cooperative grid allows for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A plan, and what led to it."""
+
+    plan: Plan
+    fusion: Fusion
+    programs: Mapping[str, BlockProgram]
+    """By the group's root."""
+    problems: tuple[str, ...] = ()
+    """Why groups cannot be: then there is no plan for them, and it is empty."""
+    missing: tuple[perflib.Key, ...] = field(default=())
+    """Entries that the performance library lacks for the tuning."""
+
+
+def plan(
+    module: Module, policy: Policy, limits: DeviceLimits | None = None, library: perflib.Library | None = None
+) -> Planned:
+    """Plan a whole module. `limits` bound the grid of a cooperative launch."""
+    library = library or perflib.Library({})
+    apart: frozenset[str] = frozenset()
+    missing: dict[perflib.Key, None] = {}
+    for _ in range(ROUNDS):
+        fusion = fusing.fuse(module, policy, apart)
+        owner = {name: place for place, group in enumerate(fusion.groups) for name in group.members}
+        stored = stored_members(module, fusion, owner)
+        buffered = _Buffered(module, owner, fusion)
+        programs: dict[str, BlockProgram] = {}
+        blamed: str | None = None
+        problem = ""
+        for place, group in enumerate(fusion.groups):
+            elsewhere = _Elsewhere(buffered, place)
+            ordered = _ordered(module, policy, group, library, missing)
+            found: BlockProgram | str = "no schedule"
+            for candidate in ordered:
+                found = block_program(module, policy, group, candidate, stored[place], elsewhere, f"g{place}")
+                if isinstance(found, BlockProgram):
+                    break
+            if isinstance(found, BlockProgram):
+                programs[group.root] = found
+                continue
+            problem = f"{group.root}: {found}"
+            blamed = _heaviest(module, group, ordered[-1], apart)
+            break
+        if not problem:
+            steps = _steps(module, policy, fusion, programs, limits)
+            made = Plan(steps=steps, notes=fusion.reasons)
+            return Planned(plan=made, fusion=fusion, programs=frozen(programs), missing=tuple(missing))
+        if blamed is None:
+            return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
+        apart |= {blamed}
+    return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
+
+
+class _Buffered:
+    """Who fills the buffer of a value: the place of its group; -1 for a library call."""
+
+    def __init__(self, module: Module, owner: Mapping[str, int], fusion: Fusion) -> None:
+        self.of = {**owner, **dict.fromkeys(fusion.calls, -1)}
+
+
+class _Elsewhere:
+    """What has a buffer, seen from one group: a container of names."""
+
+    def __init__(self, buffered: _Buffered, own: int) -> None:
+        self.of = buffered.of
+        self.own = own
+
+    def __contains__(self, name: object) -> bool:
+        return self.of.get(name, self.own) != self.own  # type: ignore[call-overload, no-any-return]
+
+
+def stored_members(module: Module, fusion: Fusion, owner: Mapping[str, int]) -> list[frozenset[str]]:
+    """For each group the members that must reach global memory: outputs, what library calls read, what other groups
+    read."""
+    found: list[set[str]] = [set() for _ in fusion.groups]
+    for name, place in owner.items():
+        if name in module.is_output:
+            found[place].add(name)
+    for call in fusion.calls:
+        for operand in module[call].operands:
+            source = base_of(module, operand).name
+            if source in owner:
+                found[owner[source]].add(source)
+    for place, group in enumerate(fusion.groups):
+        seen: set[str] = set()
+        stack = list(group.members)
+        while stack:
+            for operand in module[stack.pop()].operands:
+                if operand in seen:
+                    continue
+                seen.add(operand)
+                whose = owner.get(operand)
+                if whose is None:
+                    if operand not in fusion.calls and module[operand].opcode not in SOURCES:
+                        stack.append(operand)
+                elif whose != place:
+                    found[whose].add(operand)
+    return [frozenset(each) for each in found]
+
+
+# --- tuning ---------------------------------------------------------------------------------------------
+
+
+def _ordered(
+    module: Module, policy: Policy, group: Group, library: perflib.Library, missing: dict[perflib.Key, None]
+) -> Sequence[Candidate]:
+    """A group's candidates, the best first."""
+    guess = sorted(
+        group.candidates, key=lambda each: (perflib.estimate(module, policy, group.members, each), each.blocks)
+    )
+    if len(guess) == 1:
+        return guess
+    chosen = guess[: perflib.TRIED]
+    times = []
+    for each in chosen:
+        keys = list(perflib.keys(module, policy, group.members, each))
+        unknown = [key for key in keys if key not in library]
+        missing.update(dict.fromkeys(unknown))
+        times.append(None if unknown else sum(library[key] for key in keys))
+    if any(each is None for each in times):
+        return guess
+    measured = sorted(range(len(chosen)), key=lambda at: (times[at], at))
+    return [*(chosen[at] for at in measured), *guess[perflib.TRIED :]]
+
+
+def _heaviest(module: Module, group: Group, candidate: Candidate, apart: frozenset[str]) -> str | None:
+    """The member (not the root) whose chunk is largest among those that must be stored."""
+    sizes = [
+        (candidate.chunks[name].size * (1 + (module[name].opcode in ("reduce", "dot", "scatter"))), name)
+        for name in group.members
+        if name != group.root and name not in apart
+    ]
+    return max(sizes, default=(0, None))[1]
+
+
+# --- launches -------------------------------------------------------------------------------------------
+
+
+def _steps(
+    module: Module,
+    policy: Policy,
+    fusion: Fusion,
+    programs: Mapping[str, BlockProgram],
+    limits: DeviceLimits | None,
+) -> tuple[Step, ...]:
+    """Kernels and library calls in order: before the kernels of a level come the calls whose results it reads."""
+    calls: dict[int, list[str]] = {}
+    for name, place in fusion.calls.items():
+        calls.setdefault(place[0], []).append(name)
+    levels: dict[int, list[tuple[Place, BlockProgram]]] = {}
+    for group in fusion.groups:
+        levels.setdefault(group.place[0], []).append((group.place, programs[group.root]))
+    steps: list[Step] = []
+    count = 0
+    for level in sorted({*calls, *levels}, reverse=True):
+        for name in sorted(calls.get(level, ()), key=module.number.__getitem__):
+            steps.append(LibraryCall(instruction=name))
+        for phases in _launches(policy, levels.get(level, [])):
+            steps.append(_kernel(policy, f"k{count}", phases, limits))
+            count += 1
+    return tuple(steps)
+
+
+def _launches(policy: Policy, level: Sequence[tuple[Place, BlockProgram]]) -> Iterator[tuple[Phase, ...]]:
+    phases: dict[int, list[BlockProgram]] = {}
+    for place, program in level:
+        phases.setdefault(place[1], []).append(program)
+    ordered = [phases[each] for each in sorted(phases, reverse=True)]
+    if not policy.packing:
+        for programs in ordered:
+            for program in programs:
+                yield (Phase(programs=(program,)),)
+    elif ordered:
+        yield tuple(Phase(programs=tuple(each)) for each in ordered)
+
+
+def _kernel(policy: Policy, name: str, phases: tuple[Phase, ...], limits: DeviceLimits | None) -> Kernel:
+    shared = max(program.shared_bytes for phase in phases for program in phase.programs)
+    blocks = max(phase.blocks for phase in phases)
+    if len(phases) > 1:
+        blocks = min(blocks, resident(policy.threads, shared, limits))
+    return Kernel(name=name, phases=phases, threads=policy.threads, grid=blocks, shared_bytes=shared)
+
+
+def resident(threads: int, shared: int, limits: DeviceLimits | None) -> int:
+    """Blocks that surely fit on the device at once, whatever registers the compiler needs (up to 128 a thread)."""
+    if limits is None:
+        return 1
+    each = min(limits.threads_per_sm // threads, limits.blocks_per_sm)
+    if shared:
+        each = min(each, limits.shared_bytes_per_sm // (shared + limits.shared_bytes_reserved))
+    if limits.registers_per_sm > 0:
+        each = min(each, limits.registers_per_sm // (threads * REGISTERS))
+    return max(1, each) * limits.multiprocessors

@@ -1,0 +1,57 @@
+"""The performance library's probes (section 4.4): one instruction under one schedule as a Program of its own."""
+
+from __future__ import annotations
+
+from fusiond.model import Rejection, frozen
+from fusiond.program import Program
+from fusiond_stitching import emit, fills
+from fusiond_stitching.fusion import Candidate, Group
+from fusiond_stitching.graph import Instruction, Module, replaced
+from fusiond_stitching.perflib import Key
+from fusiond_stitching.plan import Kernel, Kind, Phase, Plan, Schedule
+from fusiond_stitching.policy import Policy
+from fusiond_stitching.propagate import named
+from fusiond_stitching.stages import block_program
+
+
+def program(module: Module, key: Key, policy: Policy) -> Program | None:
+    """The Program that measures a key; `key.example` is one of the module's instructions. None where there is none."""
+    alone = isolated(module, module[key.example])
+    (name,) = alone.outputs
+    schedule = named(key.dims, key.chunk) or Schedule(0, 1, Kind.ROW)
+    candidate = Candidate(schedule, key.blocks, frozen({name: key.chunk}))
+    group = Group(place=(0, 0), root=name, members=(name,), candidates=(candidate,))
+    found = block_program(alone, policy, group, candidate, frozenset({name}), (), "probe")
+    if isinstance(found, str):
+        return None
+    kernel = Kernel(
+        name="probe",
+        phases=(Phase(programs=(found,)),),
+        threads=key.threads,
+        grid=key.blocks,
+        shared_bytes=found.shared_bytes,
+    )
+    filled = {alone.buffer_of(each): fills.default(alone, each) for each in alone.parameters}
+    made = emit.program(alone, Plan(steps=(kernel,)), fills=filled, name=f"probe {key.opcode} {key.schedule}")
+    return None if isinstance(made, Rejection) else made
+
+
+def isolated(module: Module, instruction: Instruction) -> Module:
+    """A module of one instruction, whose operands are parameters (constants stay constants)."""
+    sources: list[Instruction] = []
+    parameters: list[str] = []
+    for name in dict.fromkeys(instruction.operands):
+        operand = module[name]
+        if operand.opcode == "constant":
+            sources.append(operand)
+            continue
+        sources.append(
+            replaced(operand, opcode="parameter", operands=(), attributes=frozen({"number": len(parameters)}))
+        )
+        parameters.append(name)
+    return Module(
+        name=f"{module.name}:{instruction.name}",
+        instructions=(*sources, instruction),
+        parameters=tuple(parameters),
+        outputs=(instruction.name,),
+    )

@@ -1,0 +1,136 @@
+"""What is known of a module without running it: the JSON of `plan --json`, and the text below `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fusiond_stitching import span as spans
+from fusiond_stitching.graph import Module
+from fusiond_stitching.plan import BlockProgram, Kernel, LibraryCall, Plan
+from fusiond_stitching.planner import Planned
+
+
+def report(module: Module, plans: Mapping[str, Planned], shown: str) -> dict[str, Any]:
+    """The analysis: `plans` by name (`unfused`, `xla_rules`, `stitched`, ...); the groups are those of `shown`."""
+    planned = plans[shown]
+    span = spans.analyse(module)
+    return {
+        "instructions": len(module.instructions),
+        "library_calls": sum(1 for each in module.instructions if module.library(each)),
+        "span": span.length,
+        "kernels": {name: kernels(each) for name, each in plans.items()},
+        "bytes": {"ideal": ideal_bytes(module), **{name: moved(module, each.plan) for name, each in plans.items()}},
+        "groups": [_group(module, kernel, program) for kernel in planned.plan.kernels for program in kernel.programs],
+        "apart": [{"root": root, "reason": reason} for root, reason in sorted(planned.plan.notes.items())],
+        "library": [{"name": name, "reason": reason} for name, reason in module.foreign.items()],
+        "frames": [
+            {"name": each.name, "instructions": len(each.instructions), "library_calls": len(each.foreign)}
+            for each in module.frames
+        ],
+        "problems": [problem for each in plans.values() for problem in each.problems],
+    }
+
+
+def kernels(planned: Planned) -> int | None:
+    """How many launches are counted; None when there is no plan."""
+    return None if planned.problems else len(planned.plan.kernels)
+
+
+def _group(module: Module, kernel: Kernel, program: BlockProgram) -> dict[str, Any]:
+    return {
+        "name": f"{kernel.name}.{program.name}",
+        "kernel": kernel.name,
+        "root": program.root,
+        "instructions": [each.instruction for each in program.results],
+        "shared_bytes": program.shared_bytes,
+        "blocks": program.blocks,
+        "threads": kernel.threads,
+        "stages": len(program.stages),
+        "schedule": {
+            "split_dim": program.schedule.split_dim,
+            "sword": program.schedule.sword,
+            "sched_type": str(program.schedule.sched_type),
+        },
+    }
+
+
+def moved(module: Module, plan: Plan) -> int:
+    """Bytes that the counted kernels read and write in global memory, each buffer once per kernel that touches it."""
+    total = 0
+    buffered = set(module.parameters)
+    for step in plan.steps:
+        if isinstance(step, LibraryCall):
+            buffered.add(step.instruction)
+            continue
+        own = {each.instruction for program in step.programs for each in program.results}
+        stored = {each.instruction for program in step.programs for each in program.results if each.stored}
+        read = _read(module, own, buffered)
+        total += sum(module[name].size_bytes for name in stored | read)
+        buffered |= stored
+    return total
+
+
+def _read(module: Module, own: set[str], buffered: set[str]) -> set[str]:
+    """Buffers of earlier steps that a kernel's instructions read, through what is inlined."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    stack = list(own)
+    while stack:
+        for operand in module[stack.pop()].operands:
+            if operand in seen or operand in own:
+                continue
+            seen.add(operand)
+            if operand in buffered:
+                found.add(operand)
+            else:
+                stack.append(operand)
+    return found
+
+
+def ideal_bytes(module: Module) -> int:
+    """Every input that other work reads once, every result that an output or a library call needs once: what no plan
+    that leaves dots to the library can go below."""
+    calls = {each.name for each in module.instructions if module.library(each)}
+    read = {
+        operand
+        for each in module.instructions
+        if each.name not in calls
+        for operand in each.operands
+        if operand in calls or module[operand].opcode == "parameter"
+    }
+    written = {name for name in module.outputs if name not in calls}
+    for name in calls:
+        for operand in module[name].operands:
+            source = module[operand]
+            while source.opcode == "reshape":
+                source = module[source.operands[0]]
+            if source.name not in calls and source.opcode != "parameter":
+                written.add(source.name)
+    return sum(module[name].size_bytes for name in (*sorted(read), *sorted(written)))
+
+
+def described(report: Mapping[str, Any]) -> str:
+    """The kernels of the shown plan, one line each, and why they are not fewer."""
+    lines = []
+    kernels = report["kernels"]
+    lines.append("kernels: " + ", ".join(f"{name} {count}" for name, count in kernels.items()))
+    lines.append(f"library calls: {report['library_calls']}, critical path: {report['span']}")
+    by_kernel: dict[str, list[Mapping[str, Any]]] = {}
+    for each in report["groups"]:
+        by_kernel.setdefault(each["kernel"], []).append(each)
+    for name, groups in by_kernel.items():
+        lines.append(f"{name}:")
+        lines += [
+            f"  {each['root']}: {len(each['instructions'])} stored in {each['stages']} stages, {each['blocks']} blocks,"
+            f" {each['schedule']['sched_type']} split_dim={each['schedule']['split_dim']}"
+            f" sword={each['schedule']['sword']}, {each['shared_bytes']} bytes shared"
+            for each in groups
+        ]
+    lines += _noted("not with their readers", report["apart"], "root")
+    lines += _noted("left to a library", report["library"], "name")
+    return "\n".join(lines)
+
+
+def _noted(title: str, entries: Sequence[Mapping[str, str]], key: str) -> list[str]:
+    return [f"{title}:", *(f"  {each[key]}: {each['reason']}" for each in entries)] if entries else []

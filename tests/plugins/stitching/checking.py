@@ -1,0 +1,89 @@
+"""A group of cases as one module (one source to build), and its outputs against the oracle's."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from fusiond.devices.compare import compare
+from fusiond.model import Rejection
+from fusiond.program import Program
+from fusiond_stitching import emit, lower
+from fusiond_stitching.graph import Module
+from fusiond_stitching.plan import Plan
+
+from . import oracle
+from .cases import cases
+from .running import Arrays, Runner
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """`names`: for each output, of which case it is the how-manieth."""
+
+    text: str
+    module: Module
+    inputs: tuple[np.ndarray, ...]
+    names: tuple[str, ...]
+    wanted: tuple[np.ndarray, ...]
+
+    @staticmethod
+    @functools.cache
+    def of(group: str) -> Batch:
+        """All cases of a group."""
+        found = [each for each in cases().values() if each.group == group]
+
+        def everything(*arguments: object) -> list[object]:
+            results, first = [], 0
+            for each in found:
+                results.append(each.function(*arguments[first : first + len(each.inputs)]))
+                first += len(each.inputs)
+            return results
+
+        inputs = tuple(array for each in found for array in each.inputs)
+        text = oracle.lowered(everything, *inputs, x64=group == "wide")
+        wide = group == "wide"
+        with jax.enable_x64(wide):
+            shapes = jax.eval_shape(everything, *inputs)
+        names = [
+            f"{each.name}[{place}]"
+            for each, result in zip(found, shapes, strict=True)
+            for place, _ in enumerate(jax.tree.leaves(result))
+        ]
+        return Batch(text, lower.read(text, group), inputs, tuple(names), tuple(oracle.run(text, inputs)))
+
+    def program(self, plan: Plan) -> Program:
+        program = emit.program(self.module, plan)
+        assert not isinstance(program, Rejection), program.detail
+        return program
+
+    def check(self, runner: Runner, plan: Plan, *, seed: int = 0) -> None:
+        """Runs a plan and compares every output."""
+        program = self.program(plan)
+        got = runner.run(program, self.given(), seed=seed)
+        found = self.differences(program, got)
+        assert not found, "\n".join(found)
+
+    def given(self) -> Arrays:
+        found = {}
+        for place, array in enumerate(self.inputs):
+            found[f"in_{place}"] = array if array.size else np.zeros(1, array.dtype)
+        return found
+
+    def differences(self, program: Program, got: Arrays) -> list[str]:
+        """A line for each output that is wrong."""
+        found = []
+        for place, (name, wanted) in enumerate(zip(self.names, self.wanted, strict=True)):
+            if wanted.size == 0:
+                continue
+            buffer = program.buffer(f"out_{place}")
+            flat = np.ascontiguousarray(wanted).reshape(-1)
+            if buffer.dtype == "bfloat16":
+                flat = flat.view(np.uint16)
+            result = compare(buffer, flat, got[f"out_{place}"])
+            if not result.equal:
+                found.append(f"{name}: {result.detail} ({result.worst:.3g} of what is allowed)")
+        return found

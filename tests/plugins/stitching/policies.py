@@ -1,0 +1,18 @@
+"""The policies that tests plan with, and the device they plan for."""
+
+from __future__ import annotations
+
+from fusiond.model import DeviceLimits
+from fusiond_stitching.policy import Policy, paper
+
+LIMITS = DeviceLimits(
+    multiprocessors=4, registers_per_sm=0, shared_bytes_per_sm=227 * 1024, shared_bytes_per_block=227 * 1024,
+    threads_per_sm=1024, blocks_per_sm=16,
+)  # fmt: skip
+MORE = {"layers": False, "merge": True, "recompute": True, "middle": True, "spill": True, "warp": True}
+POLICIES = {
+    "paper": paper(),
+    "tiny": Policy(**MORE, packing=True, barriers=True, shared_limit=512, threads=32, grain=64),
+    "blocks": Policy(**MORE, packing=True, shared_limit=48 << 10),
+    "grid": Policy(**MORE, packing=True, barriers=True, stitch_dots=True, grain=512, threads=128),
+}

@@ -1,0 +1,65 @@
+"""The eight modules of the catalogue: what they compute, unfused and stitched, against XLA on the processor."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fusiond_stitching
+from fusiond.fills import fill
+from fusiond_stitching import lower, planner
+
+from . import handmade, oracle
+from .checking import Batch
+from .policies import LIMITS, POLICIES
+
+FOLDER = Path(fusiond_stitching.__file__).parent / "modules"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.hlo"))
+
+
+@functools.cache
+def module(name: str) -> Batch:
+    text = (FOLDER / f"{name}.hlo").read_text()
+    read = lower.read(text, name)
+    plain = Batch(text, read, (), tuple(f"out_{place}" for place, _ in enumerate(read.outputs)), ())
+    program = plain.program(handmade.unfused(read))
+    inputs = tuple(
+        fill(program.buffer(f"in_{place}"), 1).reshape(read[parameter].dims)
+        for place, parameter in enumerate(read.parameters)
+    )
+    return Batch(text, read, inputs, plain.names, tuple(oracle.run(text, inputs)))
+
+
+def test_all_eight_are_here():
+    assert len(NAMES) == 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stitched_across_blocks(name, runner):
+    check(name, "grid", runner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["paper", "tiny", "blocks"])
+@pytest.mark.parametrize("name", NAMES)
+def test_stitched(name, policy, runner):
+    check(name, policy, runner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_one_kernel_per_instruction(name, runner):
+    here = module(name)
+    here.check(runner, handmade.unfused(here.module))
+
+
+def check(name, policy, runner):
+    here = module(name)
+    planned = planner.plan(here.module, POLICIES[policy], LIMITS)
+    assert planned.problems == ()
+    for seed in (0, 1):
+        here.check(runner, planned.plan, seed=seed)
+    assert all(np.isfinite(each).any() for each in here.wanted)

@@ -1,0 +1,255 @@
+"""Scalar operations against JAX on the processor: every operation on every type, with the values that hurt."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source
+from fusiond_stitching.semantics import (
+    TYPES,
+    Functions,
+    Unsupported,
+    binary,
+    bitcast_convert,
+    clamp,
+    compare,
+    convert,
+    literal,
+    loaded,
+    stored,
+    unary,
+)
+
+from .running import Runner
+
+INTEGERS = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
+FLOATS = ("f32", "f64")
+ALL = ("pred", *INTEGERS, *FLOATS)
+
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "abs": lax.abs, "negate": lax.neg, "sign": lax.sign, "ceil": lax.ceil, "floor": lax.floor,
+    "round-nearest-afz": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
+    "round-nearest-even": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
+    "exponential": lax.exp, "exponential-minus-one": lax.expm1, "log": lax.log, "log-plus-one": lax.log1p,
+    "logistic": lax.logistic, "sqrt": lax.sqrt, "rsqrt": lax.rsqrt, "cbrt": lax.cbrt, "sine": lax.sin,
+    "cosine": lax.cos, "tan": lax.tan, "tanh": lax.tanh, "erf": lax.erf, "is-finite": lax.is_finite,
+    "acos": lax.acos, "acosh": lax.acosh, "asin": lax.asin, "asinh": lax.asinh, "atanh": lax.atanh,
+    "cosh": lax.cosh, "sinh": lax.sinh,
+    "not": lax.bitwise_not, "popcnt": lax.population_count, "count-leading-zeros": lax.clz, "copy": lambda x: x,
+}  # fmt: skip
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lax.add, "subtract": lax.sub, "multiply": lax.mul, "divide": lax.div, "remainder": lax.rem,
+    "maximum": lax.max, "minimum": lax.min, "power": lax.pow, "atan2": lax.atan2, "and": lax.bitwise_and,
+    "or": lax.bitwise_or, "xor": lax.bitwise_xor, "shift-left": lax.shift_left,
+    "shift-right-arithmetic": lax.shift_right_arithmetic, "shift-right-logical": lax.shift_right_logical,
+}  # fmt: skip
+COMPARE = {"EQ": lax.eq, "NE": lax.ne, "LT": lax.lt, "LE": lax.le, "GT": lax.gt, "GE": lax.ge}
+SPECIAL = (
+    *(math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 0.7, 3.0, -7.25, 127.5, 128.0),
+    *(-129.0, 255.0, 256.5, 300.0, -300.0, 32767.5, 65536.0, 2147483648.0, -2147483904.0, 4294967296.0, 9.3e18),
+    *(-9.3e18, 1.9e19, 1e20, 1e-30, 1e30, 87.0, -104.0),
+)
+
+
+def values(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of special values, and some random ones."""
+    kind, random = TYPES[name], np.random.default_rng(5)
+    if kind.kind == "pred":
+        few = np.array([False, True])
+    elif kind.kind == "float":
+        few = np.concatenate([np.array(SPECIAL), random.normal(size=8)]).astype(kind.program)
+    else:
+        info = np.iinfo(kind.program)
+        few = {info.min, info.max, info.min + 1, info.max // 3, *range(0, 8), kind.bits - 1, kind.bits, kind.bits + 1}
+        few |= set() if kind.kind == "unsigned" else {-1, -2, -5, -7}
+        few = np.array(sorted(few), dtype=kind.program)
+    first, second = zip(*itertools.product(few, few), strict=True)
+    return np.array(first, dtype=kind.program), np.array(second, dtype=kind.program)
+
+
+class Cases:
+    """Expressions of two operands a and b of one type, computed by one kernel, each with what JAX makes of it."""
+
+    def __init__(self, name: str) -> None:
+        self.kind = TYPES[name]
+        self.functions = Functions()
+        self.a, self.b = values(name)
+        self.found: list[tuple[str, str, str, Callable[..., Any]]] = []  # name, type of the result, expression, wanted
+        self.refused: list[str] = []
+
+    def add(self, name: str, result: str, expression: Callable[[], str], wanted: Callable[[Any, Any], Any]) -> None:
+        try:
+            text = expression()
+        except Unsupported:
+            self.refused.append(name)
+            return
+        self.found.append((name, result, text, wanted))
+
+    def wanted(self) -> list[np.ndarray]:
+        """What JAX says, all of it in one compilation."""
+        found = jax.jit(lambda a, b: [function(a, b) for _, _, _, function in self.found])(self.a, self.b)
+        return [np.asarray(each) for each in found]
+
+    def program(self) -> Program:
+        count = self.a.size
+        here = self.kind
+        buffers = [
+            Buffer(name="a", dtype=here.program, elements=count, role=Role.INPUT),
+            Buffer(name="b", dtype=here.program, elements=count, role=Role.INPUT),
+        ]
+        lines = [f"const {here.value} a = {loaded(here, 'in_a[i]')}, b = {loaded(here, 'in_b[i]')};"]
+        parameters = [f"const {here.memory}* in_a", f"const {here.memory}* in_b"]
+        for number, (_, result, text, _) in enumerate(self.found):
+            kind = TYPES[result]
+            buffers.append(Buffer(name=f"out_{number}", dtype=kind.program, elements=count, role=Role.OUTPUT))
+            parameters.append(f"{kind.memory}* out_{number}")
+            lines.append(f"const {kind.value} r{number} = {text};")
+            lines.append(f"out_{number}[i] = {stored(kind, f'r{number}')};")
+        body = "\n".join(f"    {line}" for line in lines)
+        headers = "".join(f"#include <{each}>\n" for each in self.functions.headers)
+        text = (
+            f'{headers}{"".join(self.functions.texts)}\nextern "C" __global__ void all({", ".join(parameters)})\n'
+            f"{{\n    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i >= {count}) return;\n{body}\n}}\n"
+        )
+        launch = Launch(
+            name="all", source="all", entry="all", grid=((count + 63) // 64, 1, 1), block=(64, 1, 1),
+            arguments=tuple(Pointer(buffer=each.name) for each in buffers),
+        )  # fmt: skip
+        return Program(
+            name="all",
+            buffers=tuple(buffers),
+            sources=(Source(name="all", text=text, entries=("all",)),),
+            steps=(launch,),
+        )
+
+    def check(self, runner: Runner) -> None:
+        got = runner.run(self.program(), {"a": self.a, "b": self.b})
+        for number, ((name, result, text, _), wanted) in enumerate(zip(self.found, self.wanted(), strict=True)):
+            tolerance = {"f32": 5e-6, "f64": 1e-12}.get(result, 0.0)
+            np.testing.assert_allclose(
+                got[f"out_{number}"].astype(np.float64) if tolerance else got[f"out_{number}"],
+                wanted.astype(np.float64) if tolerance else wanted,
+                rtol=tolerance, atol=tolerance * 1e-3, err_msg=f"{name} of {self.kind.name}: {text}",
+            )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def accepts(function: Callable[..., Any], *arrays: np.ndarray) -> bool:
+    try:
+        jax.eval_shape(function, *arrays)
+    except TypeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_operations(name, runner):
+    cases = Cases(name)
+    kind, a, b = cases.kind, cases.a, cases.b
+    for opcode, function in UNARY.items():
+        if not accepts(function, a):
+            continue
+        if opcode in ("sine", "cosine", "tan"):  # for arguments beyond, libraries differ in how they reduce them
+            cases.add(
+                opcode, name, lambda o=opcode: unary(cases.functions, o, kind, "(fabs(a) < 1e5 ? a : 1)"),
+                lambda x, _, f=function: f(jnp.where(jnp.abs(x) < 1e5, x, 1)),
+            )  # fmt: skip
+            continue
+        result = "pred" if opcode == "is-finite" else name
+        cases.add(opcode, result, lambda o=opcode: unary(cases.functions, o, kind, "a"), lambda x, _, f=function: f(x))
+    for opcode, function in BINARY.items():
+        if accepts(function, a, b):
+            cases.add(opcode, name, lambda o=opcode: binary(cases.functions, o, kind, "a", "b"), function)
+    for direction, function in COMPARE.items():
+        cases.add(direction, "pred", lambda d=direction: compare(cases.functions, d, kind, "a", "b"), function)
+    for target in ALL:
+        other = TYPES[target]
+        cases.add(
+            f"to {target}", target, lambda t=other: convert(cases.functions, kind, t, "a"),
+            lambda x, _, t=other: lax.convert_element_type(x, t.program),
+        )  # fmt: skip
+        if other.bits == kind.bits and "pred" not in (name, target):
+            cases.add(
+                f"as {target}", target, lambda t=other: bitcast_convert(kind, t, "a"),
+                lambda x, _, t=other: lax.bitcast_convert_type(x, t.program),
+            )  # fmt: skip
+    if name != "pred":
+        cases.add(
+            "clamp", name, lambda: clamp(cases.functions, kind, "b", "a", literal(kind, 5)),
+            lambda x, y: lax.clamp(y, x, lax.full_like(x, 5)),
+        )  # fmt: skip
+    assert cases.refused == []
+    assert len(cases.found) >= 20
+    cases.check(runner)
+
+
+def test_integer_powers_wrap(runner):
+    cases = Cases("s32")
+    bases = (0, 1, -1, 2, 3, -7)
+    for base in bases:
+        text = binary(cases.functions, "power", cases.kind, str(base), "b")
+        cases.add(f"{base}^b", "s32", lambda t=text: t, lambda _, y: y)
+    got = runner.run(cases.program(), {"a": cases.a, "b": cases.b})
+    for number, base in enumerate(bases):
+        assert got[f"out_{number}"].tolist() == [_power(base, int(exponent)) for exponent in cases.b]
+
+
+def _power(base: int, exponent: int) -> int:
+    if exponent < 0:
+        return {1: 1, -1: -1 if exponent % 2 else 1}.get(base, 0)
+    wrapped = pow(base, exponent, 2**32)
+    return wrapped - 2**32 if wrapped >= 2**31 else wrapped
+
+
+def test_the_total_order_ranks_nan_and_the_sign_of_zero(runner):
+    cases = Cases("f32")
+
+    def rank(x):
+        bits = lax.bitcast_convert_type(x, np.int32)
+        return jnp.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)
+
+    for direction, function in COMPARE.items():
+        cases.add(
+            direction, "pred", lambda d=direction: compare(cases.functions, d, cases.kind, "a", "b", total_order=True),
+            lambda x, y, f=function: f(rank(x), rank(y)),
+        )  # fmt: skip
+    cases.check(runner)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("f32", 0.1, "0.1f"), ("f32", 100, "100.0f"), ("f32", 1e-6, "1e-06f"), ("f32", -0.0, "-0.0f"),
+        ("f32", math.inf, "INFINITY"), ("f64", -math.inf, "-(double)INFINITY"), ("f64", 0.1, "0.1"),
+        ("f32", 3.4028234663852886e38, "3.4028235e+38f"), ("s32", -(2**31), "(-2147483647 - 1)"),
+        ("s64", 5, "5LL"), ("u32", 2**32 - 1, "4294967295u"), ("u8", 255, "255u"), ("pred", 1, "true"),
+        ("f16", 0.333, "0.333f"), ("s8", -128, "-128"),
+    ],
+)  # fmt: skip
+def test_literals(name, value, text):
+    assert literal(TYPES[name], value) == text
+
+
+@pytest.mark.parametrize("name", ["f32", "f64"])
+def test_literals_are_exact(name, runner):
+    numbers = (np.random.default_rng(1).normal(size=40) * 10.0 ** np.arange(-20, 20)).astype(TYPES[name].program)
+    cases = Cases(name)
+    for number in numbers:
+        cases.add(str(number), name, lambda v=float(number): literal(cases.kind, v), lambda x, _: x)
+    got = runner.run(cases.program(), {"a": cases.a, "b": cases.b})
+    for place, number in enumerate(numbers):
+        assert (got[f"out_{place}"] == number).all(), cases.found[place]

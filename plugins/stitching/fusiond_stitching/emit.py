@@ -201,6 +201,12 @@ def tolerance(instruction: Instruction, length: int, epsilon: float) -> Compare:
     )
 
 
+def compares(module: Module) -> dict[str, Compare]:
+    """Output buffer -> how it is compared."""
+    precision = precisions(module)
+    return {f"out_{place}": tolerance(module[name], *precision[name]) for place, name in enumerate(module.outputs)}
+
+
 def _word(name: str) -> str:
     word = re.sub(r"\W+", "_", name).strip("_")
     return word if word and not word[0].isdigit() else f"k_{word}"

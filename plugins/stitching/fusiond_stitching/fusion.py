@@ -39,7 +39,7 @@ Place: TypeAlias = tuple[int, int]
 """(level, phase), counted from the end."""
 
 END: Place = (-1, 0)
-KEPT = 24
+KEPT = 48
 """Candidates of a group."""
 WASTE = 256
 """Elements that every block may compute twice without being asked."""
@@ -411,6 +411,7 @@ class _Fusing:
         total = instruction.elements * inputs
         local = self._local(instruction, chunk)
         enough = local <= max(self.policy.grain, total / (4 * self.policy.multiprocessors))
+        enough = enough or math.prod(chunk.local) <= 1  # one result a block: nothing is left to be cut
         return enough and blocks * local <= 1.5 * total + blocks * WASTE
 
     def _inputs(self, instruction: Instruction) -> int:

@@ -411,7 +411,7 @@ class _Fusing:
         total = instruction.elements * inputs
         local = self._local(instruction, chunk)
         enough = local <= max(self.policy.grain, total / (4 * self.policy.multiprocessors))
-        enough = enough or math.prod(chunk.local) <= 1  # one result a block: nothing is left to be cut
+        enough = enough or instruction.elements <= 1  # nothing is there to be cut
         return enough and blocks * local <= 1.5 * total + blocks * WASTE
 
     def _inputs(self, instruction: Instruction) -> int:

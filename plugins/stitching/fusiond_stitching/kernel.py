@@ -115,7 +115,8 @@ def _function(
 
 def _alone(body: tuple[BlockProgram, list[str], dict[str, bool]]) -> list[str]:
     program, lines, _ = body
-    return ["const int block = blockIdx.x;" if program.blocks > 1 else "const int block = 0;", *lines]
+    block = "const int block = blockIdx.x;" if program.blocks > 1 else "const int block = 0;"
+    return without_unused([block, *lines])
 
 
 def _kernel(

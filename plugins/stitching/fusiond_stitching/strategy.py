@@ -23,7 +23,7 @@ from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection, Worklo
 from fusiond.program import Fill, Program
 from fusiond.space import EMPTY, Space
 from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
-from fusiond_stitching import emit, fills, lower, perflib, planner, policy, probes, report, verify
+from fusiond_stitching import emit, export, fills, lower, perflib, planner, policy, probes, report, verify
 from fusiond_stitching import space as spaces
 from fusiond_stitching import split as splitting
 from fusiond_stitching.graph import Module
@@ -257,6 +257,9 @@ class Stitching(StrategyBase):
         except (KeyError, TypeError):
             return config
         return Config.of({**config, "shared": rules.shared_limit})
+
+    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
+        return export.files(_known(analysis).asked.module, program)
 
     def _policy(self, asked: Asked, config: Config, limits: DeviceLimits) -> Policy:
         return spaces.policy(config, limits, dots=asked.dots)

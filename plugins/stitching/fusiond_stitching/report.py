@@ -7,8 +7,9 @@ from typing import Any
 
 from fusiond_stitching import span as spans
 from fusiond_stitching.graph import Module
-from fusiond_stitching.plan import BlockProgram, Kernel, LibraryCall, Plan
+from fusiond_stitching.plan import BlockProgram, Kernel
 from fusiond_stitching.planner import Planned
+from fusiond_stitching.traffic import ideal_bytes, moved
 
 
 def report(module: Module, plans: Mapping[str, Planned], shown: str) -> dict[str, Any]:
@@ -53,61 +54,6 @@ def _group(module: Module, kernel: Kernel, program: BlockProgram) -> dict[str, A
             "sched_type": str(program.schedule.sched_type),
         },
     }
-
-
-def moved(module: Module, plan: Plan) -> int:
-    """Bytes that the counted kernels read and write in global memory, each buffer once per kernel that touches it."""
-    total = 0
-    buffered = set(module.parameters)
-    for step in plan.steps:
-        if isinstance(step, LibraryCall):
-            buffered.add(step.instruction)
-            continue
-        own = {each.instruction for program in step.programs for each in program.results}
-        stored = {each.instruction for program in step.programs for each in program.results if each.stored}
-        read = _read(module, own, buffered)
-        total += sum(module[name].size_bytes for name in stored | read)
-        buffered |= stored
-    return total
-
-
-def _read(module: Module, own: set[str], buffered: set[str]) -> set[str]:
-    """Buffers of earlier steps that a kernel's instructions read, through what is inlined."""
-    found: set[str] = set()
-    seen: set[str] = set()
-    stack = list(own)
-    while stack:
-        for operand in module[stack.pop()].operands:
-            if operand in seen or operand in own:
-                continue
-            seen.add(operand)
-            if operand in buffered:
-                found.add(operand)
-            else:
-                stack.append(operand)
-    return found
-
-
-def ideal_bytes(module: Module) -> int:
-    """Every input that other work reads once, every result that an output or a library call needs once: what no plan
-    that leaves dots to the library can go below."""
-    calls = {each.name for each in module.instructions if module.library(each)}
-    read = {
-        operand
-        for each in module.instructions
-        if each.name not in calls
-        for operand in each.operands
-        if operand in calls or module[operand].opcode == "parameter"
-    }
-    written = {name for name in module.outputs if name not in calls}
-    for name in calls:
-        for operand in module[name].operands:
-            source = module[operand]
-            while source.opcode == "reshape":
-                source = module[source.operands[0]]
-            if source.name not in calls and source.opcode != "parameter":
-                written.add(source.name)
-    return sum(module[name].size_bytes for name in (*sorted(read), *sorted(written)))
 
 
 def described(report: Mapping[str, Any]) -> str:

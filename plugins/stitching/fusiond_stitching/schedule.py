@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from fusiond_stitching.plan import Box, Chunk, Kind, Schedule, whole
 
-STEPS = (0, 2, -2, 4, 6, 8, -4)
+STEPS = (0, 1, -1, 2, -2, 4, 6, 8, -4)
 """Block counts kept of each way to cut: those nearest to the wanted one times these powers of two. A small root may
 carry large producers, so there must be some far above."""
 MOST_BLOCKS = 2**20

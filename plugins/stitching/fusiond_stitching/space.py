@@ -76,6 +76,7 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> Policy:
         recompute=beyond,
         middle=beyond,
         spill=beyond,
+        lift=beyond,
         warp=beyond and config.text("exchange") == "warp",
         packing=fusion in ("packed", "barriers"),
         barriers=fusion == "barriers",

@@ -51,7 +51,7 @@ def _steps(module: Module, reduce: Instruction, multiprocessors: int) -> list[In
     if parallel >= 2 * multiprocessors:
         return None
     axis = max(reduced, key=lambda at: (dims[at], -at))
-    wanted = max(2, 4 * multiprocessors // parallel)
+    wanted = 4 * multiprocessors  # as many as the rows are likely to be cut into, so that the first step can join them
     run = math.prod(dims[at] for at in reduced)
     fits = [each for each in divisors(dims[axis]) if each > 1 and run // each >= LEAST_RUN]
     if not fits:

@@ -4,6 +4,8 @@
     store         look-ups among 100,000 records, and an acknowledged trial
     tuner         what a trial costs beside building and running it, beside Optuna alone
     cpu_device    hist and maxpool on the cpu device, beside plain serial loops
+    pipeline      compiling and measuring at once, recorded times replayed, beside the ideal of the same work
+    worker        what a lost child process costs, beside a call to one that is there
     verdict       how often the verdict is right, on simulated noise, beside pooled samples
 
 Each prints JSON and is kept as benchmarks/results/cpu/NAME.json with date, machine and command. Read the ratios, not
@@ -21,7 +23,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("best", "store", "tuner", "cpu_device", "verdict")
+NAMES = ("best", "store", "tuner", "cpu_device", "pipeline", "worker", "verdict")
 
 
 def main(names: list[str]) -> None:

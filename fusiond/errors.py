@@ -4,7 +4,8 @@
     ├── RequestError            the request is wrong: one line says what, where and what would be right
     │   └── UnknownName         a name that is not in a catalogue (carries the nearest one)
     ├── NothingKnown            the store has no answer for this workload yet
-    ├── DeviceError             a device cannot be used at all (no driver, no compiler, sick)
+    ├── DeviceError             a device cannot be used at all (no driver, no compiler)
+    │   └── DeviceSick          it failed on what is known to be good; jobs for it wait
     ├── StoreError              the store cannot be used (newer schema, network file system, disk full)
     ├── PluginError             a plugin broke its contract
     ├── DaemonError             the daemon cannot be reached, or answered something else than expected
@@ -61,6 +62,14 @@ class NothingKnown(FusiondError):
 
 class DeviceError(FusiondError):
     """A device that cannot be used; the text names the remedy."""
+
+
+class DeviceSick(DeviceError):
+    """A device that fails on programs known to be good. What was asked of it waits."""
+
+    def __init__(self, device: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{device} is sick: {reason}; look after it, then `fusiond devices --reset {device}`")
 
 
 class StoreError(FusiondError):

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
@@ -26,6 +29,9 @@ from fusiond.program import Program, Source
 
 SEEDS = (0, 1)
 """Every candidate is checked on the data of both; timing uses those of the first."""
+
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +62,12 @@ class Measurer:
         self._work = work
         self._patience_secs = least_patience_secs
         self._arch = runner.device.arch
-        self._pool = ThreadPoolExecutor(max_workers=jobs or os.cpu_count() or 1, thread_name_prefix="build")
+        self.jobs = jobs or os.cpu_count() or 1
+        """How many compilers run at once."""
+        self._pool = ThreadPoolExecutor(max_workers=self.jobs, thread_name_prefix="build")
         self._builds: dict[Source, Future[Binary | BuildFailed]] = {}
+        self._making: list[Future[object]] = []
+        self._lock = threading.Lock()
         bundles.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
 
@@ -68,11 +78,19 @@ class Measurer:
 
     # --- building ---
 
+    def ahead(self, make: Callable[[], Made]) -> Future[Made]:
+        """Make something on any core: programs, whose making may compile, and which `build_ahead` then builds."""
+        future = self._pool.submit(make)
+        self._making = [each for each in self._making if not each.done()]
+        self._making.append(future)  # type: ignore[arg-type]
+        return future
+
     def build_ahead(self, program: Program) -> None:
-        """Begin to build every source of a program, on any core."""
-        for source in program.sources:
-            if source not in self._builds:
-                self._builds[source] = self._pool.submit(self._provider.build, source, self._arch)
+        """Begin to build every source of a program, on any core. May be called in any thread."""
+        with self._lock:
+            for source in program.sources:
+                if source not in self._builds:
+                    self._builds[source] = self._pool.submit(self._provider.build, source, self._arch)
 
     def bundle(self, program: Program) -> Path | MeasureFailed:
         """Wait for the builds of a program and write its bundle."""
@@ -95,7 +113,9 @@ class Measurer:
     def _quiet(self, *programs: Program) -> None:
         """Wait until no build competes with a measurement that happens on the cores."""
         if self._provider.shares_cores or any(each.host_sensitive for each in programs):
-            for future in self._builds.values():
+            for made in self._making:  # these first: they begin builds
+                made.exception()
+            for future in list(self._builds.values()):
                 future.exception()
 
     # --- checking ---

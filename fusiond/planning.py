@@ -147,9 +147,11 @@ class Plan:
     parts: int
     probes_missing: int
     facts: tuple[KernelFacts, ...] | None
-    """Of the reference and of every seed; None where no compiler for the target is there."""
+    """Of the reference, of every seed and of the config that was chosen; None where no compiler for the target is."""
     notes: tuple[str, ...]
     """One line each, for people: what would have told more."""
+    chosen: Config | None = None
+    """What `--set` made of the first seed."""
 
     @property
     def workload(self) -> Workload:
@@ -182,6 +184,7 @@ class Plan:
             ],
             "facts": None if self.facts is None else [each.as_json() for each in self.facts],
             "notes": list(self.notes),
+            **({} if self.chosen is None else {"set": dict(self.chosen)}),
         }
 
 
@@ -266,7 +269,7 @@ def _notes(target: Target, facts: tuple[KernelFacts, ...] | None) -> tuple[str, 
 
 
 def reference(strategy: Strategy, analysis: Analysis) -> Program:
-    """The first baseline as given: right by definition. RequestError where there is none, with the strategy's reason."""
+    """The first baseline as given: right by definition. RequestError where there is none, with the reason."""
     baselines = strategy.baselines(analysis)
     if not baselines:
         why = analysis.rejections[0].detail if analysis.rejections else "the strategy names no unfused way"
@@ -302,6 +305,21 @@ def chosen_config(found: Plan, settings: Mapping[str, str]) -> Config:
     if trouble:
         raise RequestError("; ".join(trouble), where="--set")
     return Config.of(active)
+
+
+def with_config(found: Plan, settings: Mapping[str, str], known: Known | None = None) -> Plan:
+    """The plan with what is known of the config that `--set` says: its launches' facts, or why it is refused.
+
+    RequestError when that is no point of the space.
+    """
+    config = chosen_config(found, settings)
+    program = emitted(found.prepared.strategy, found.analysis, config, known or {})
+    if isinstance(program, Rejection):
+        refused = dataclasses.replace(program, nodes=("set", *program.nodes))
+        return dataclasses.replace(found, chosen=config, rejections=(*found.rejections, refused))
+    more = None if found.facts is None else kernel_facts(found.target, {"set": program})
+    facts = None if found.facts is None or more is None else (*found.facts, *more)
+    return dataclasses.replace(found, chosen=config, facts=facts)
 
 
 def emitted(strategy: Strategy, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:

@@ -120,8 +120,8 @@ class Strategy(Protocol):
         ...
 
     def describe(self, analysis: Analysis) -> str:
-        """The analysis for people: a drawing, a time line, a table, as plain text that `plan` shows below its report.
-        Empty when the report says it all."""
+        """The analysis for people: a drawing, a time line, a table, as plain text that `plan` shows in place
+        of the report (which --json has). Empty when the report is short enough to be read itself."""
         ...
 
     def parts(self, analysis: Analysis) -> tuple[Job, ...]:
@@ -145,7 +145,7 @@ class Strategy(Protocol):
 
     def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection: ...
 
-    def resolved(self, analysis: Analysis, config: Config) -> Config:
+    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """The config with its labels replaced by what they come to (`cap=paper` -> `cap=40`), for people."""
         ...
 
@@ -182,7 +182,7 @@ class StrategyBase:
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
         return ()
 
-    def resolved(self, analysis: Analysis, config: Config) -> Config:
+    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         return config
 
     def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:

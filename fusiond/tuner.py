@@ -17,7 +17,7 @@ from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.errors import FusiondError, Interrupted, NothingKnown, StoreError
+from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown, StoreError
 from fusiond.events import Events
 from fusiond.measuring import Measurer
 from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose
@@ -26,7 +26,7 @@ from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
-from fusiond.tuning import finals
+from fusiond.tuning import finals, health
 from fusiond.tuning.baselines import fastest_unfused
 from fusiond.tuning.context import Context, Odd, Unfused
 from fusiond.tuning.search import search
@@ -57,17 +57,21 @@ class Tuner:
         *,
         runner: RunnerFactory = Supervisor,
         least_patience_secs: float = 10.0,
+        build_jobs: int | None = None,
     ) -> None:
+        """`build_jobs`: how many compilers may run at once; None: as many as there are cores."""
         self._store = store
         self._registry = registry
         self._events = events
         self._runner = runner
         self._least_patience_secs = least_patience_secs
+        self._build_jobs = build_jobs
 
     def run(self, job_id: str, stop: Callable[[], bool], device: DeviceInfo | None = None) -> JobState:
         """Tune a claimed job to its end, and write down how it ended.
 
-        Returns QUEUED when `stop` asked for it: the job is back in the queue with all that it has measured. `device`
+        Returns QUEUED when `stop` asked for it: the job is back in the queue with all that it has measured. DeviceSick
+        is raised when the device is, or turns out to be: the job is back in the queue as well. `device`
         overrules the job's own choice (the daemon has one worker for each device).
         """
         state, problem = JobState.DONE, None
@@ -85,6 +89,10 @@ class Tuner:
             state, problem = JobState.FAILED, f"{reason}; it is in the queue again, from the start"
             self._store.finish(job_id, state, problem)
             submit(self._store, self._registry, job, kind=kind)
+        except DeviceSick as sickness:
+            self._store.requeue(job_id)
+            self._events.publish(say.JobEnded(job=job_id, state=JobState.QUEUED.value, problem=str(sickness)))
+            raise
         except FusiondError as failure:
             state, problem = JobState.FAILED, str(failure)
         self._store.finish(job_id, state, problem)  # does nothing to a job that has ended
@@ -102,6 +110,9 @@ class Tuner:
             raise _Outdated(f"the driver or the toolkit of {info.name} has changed since it began")
         self._store.save_device(info)
         self._store.set_device(row.id, info.key)
+        reason = self._store.sick(info.key, info.uuid)
+        if reason:
+            raise DeviceSick(info.name, reason)
 
         def asked_to_stop() -> bool:
             return stop() or self._store.cancel_requested(row.id)
@@ -118,6 +129,7 @@ class Tuner:
                 self._store.artifacts / "bundles",
                 self._store.artifacts / "work" / row.id,
                 least_patience_secs=self._least_patience_secs,
+                jobs=self._build_jobs,
             )
             try:
                 context = self._context(row, prepared, provider, info, measurer, asked_to_stop)
@@ -173,7 +185,7 @@ class Tuner:
         self._parts(context)
         self._probes(context)
         context.phase("reference", "the outputs of the unfused program")
-        references = context.references(context.analysis, "reference")
+        references = health.references(context, "reference")
         odd = self._odd(context)
         baseline, *contenders = fastest_unfused(context, references)
         search(context, references, odd, baseline)
@@ -197,7 +209,7 @@ class Tuner:
             name=record.baseline, program=unfused, config=Config(()), time_us=record.baseline_us, ratio=1.0
         )
         context.phase("reference", "the outputs of the unfused program")
-        references = context.references(context.analysis, "reference")
+        references = health.references(context, "reference")
         entered = {record.program_key: finals.Finalist(config=record.config or Config(()), program=candidate)}
         finals.measure(context, entered, references, baseline)
         found = finals.conclude(context, entered, references, self._odd(context), baseline)

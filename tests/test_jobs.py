@@ -271,6 +271,7 @@ def test_any_text_is_a_job_or_one_line(text: str, real: Registry, tmp_path: Path
     read_and_prepare(real, f"strategy: hfuse\npair: {text}", tmp_path / "j.yaml")
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(ANY, max_examples=60)
 def test_a_mutated_job_is_a_job_or_one_line(data: st.DataObject, real: Registry, tmp_path: Path) -> None:
@@ -279,6 +280,7 @@ def test_a_mutated_job_is_a_job_or_one_line(data: st.DataObject, real: Registry,
     read_and_prepare(real, yaml.safe_dump(mutated(data, JOB)), tmp_path / "j.yaml")
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(ANY, max_examples=150)
 def test_a_mutated_kernel_file_is_a_kernel_or_one_line(data: st.DataObject, real: Registry, tmp_path: Path) -> None:
@@ -287,6 +289,7 @@ def test_a_mutated_kernel_file_is_a_kernel_or_one_line(data: st.DataObject, real
     read_and_prepare(real, "strategy: hfuse\npair: [./hist.yaml, hist]", tmp_path / "j.yaml")
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(ANY, max_examples=40)
 def test_a_mutated_source_is_a_source_or_one_line(data: st.DataObject, real: Registry, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from fusiond.bundle import read_bundle
 from fusiond.cli import main
 from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
 from fusiond.hookspecs import hookimpl
-from fusiond.model import Analysis, Config, DeviceInfo, Job, Rejection
-from fusiond.planning import Plan, choose_device, chosen_config, devices_for, emit_bundles, plan, prepare
+from fusiond.model import Analysis, CompileFacts, Config, DeviceInfo, Job, Rejection
+from fusiond.planning import Plan, choose_device, chosen_config, devices_for, emit_bundles, plan, prepare, with_config
 from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.space import Parameter, Space
@@ -143,6 +143,32 @@ def test_set_changes_the_first_seed(found: Plan, settings: dict[str, str], confi
 def test_set_refuses_what_is_no_point(found: Plan, settings: dict[str, str], problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
         chosen_config(found, settings)
+
+
+def test_a_plan_knows_the_config_that_was_set(registry: Registry) -> None:
+    def facts(source: Any) -> dict[str, CompileFacts]:
+        return {
+            entry: CompileFacts(
+                arch="sm_90", entry=entry, registers=40, shared_bytes=0, barriers=1, stack_bytes=0,
+                spill_store_bytes=0, spill_load_bytes=0,
+            )
+            for entry in source.entries
+        }  # fmt: skip
+
+    found = plan(registry, job(), arch="sm_90")
+    target = dataclasses.replace(found.target, facts=facts)
+    found = dataclasses.replace(found, target=target, facts=())
+    more = with_config(found, {"x": "2", "y": "5"})
+    assert more.facts is not None
+    assert {(each.candidate, each.facts.registers) for each in more.facts} == {("set", 40)}
+    document = more.as_json()
+    assert document["set"] == {"x": 2, "y": 5}
+    assert json.loads(json.dumps(document)) == document
+    assert "set" not in found.as_json()
+    refused = with_config(found, {"x": "0", "y": "3"})
+    assert refused.rejections[-1].nodes[0] == "set"
+    assert refused.facts == ()
+    assert with_config(dataclasses.replace(found, facts=None), {"x": "2"}).facts is None
 
 
 def test_without_a_seed_set_must_say_it_all(found: Plan) -> None:

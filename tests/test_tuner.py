@@ -12,13 +12,14 @@ from fusiond import events as say
 from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
+from fusiond.errors import DeviceSick
 from fusiond.events import Event, Events
 from fusiond.model import Config, DeviceInfo, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
 from fusiond.program import Program, Source
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.testing.fakes import InProcess
+from fusiond.testing.fakes import FakeLoaded, InProcess
 from fusiond.tuning.baselines import ranked
 from fusiond.tuning.context import Unfused
 
@@ -132,6 +133,66 @@ def test_a_deadly_candidate_kills_only_the_child(store: Store, fakes: Registry, 
     record = recorded(store, row, fakes)
     assert record.config is not None
     assert dict(record.config) == {"x": 1, "y": 0}
+
+
+def sick_after(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file that makes every program of the fake device crash while it is there."""
+    ill = tmp_path / "ill"
+    monkeypatch.setenv("FUSIOND_FAKE_SICK", str(ill))
+    return ill
+
+
+def test_a_device_that_fails_on_what_is_known_to_be_good_is_sick(
+    store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The candidate during which it fell sick is not to blame; the job waits and ends like any other."""
+    ill = sick_after(monkeypatch, tmp_path)
+    row = submit(store, fakes, 'strategy: toy\nside: 3\nfaults: {"1,1": sicken}\n')
+    with pytest.raises(DeviceSick, match="a program known to be good failed 3 times, lastly: crashed: uncorrectable"):
+        run(store, fakes, row, runner=tuner.Supervisor, least_patience_secs=2.0)
+    (info,) = fakes.providers["fake"].devices()
+    waiting = store.job(row.id)
+    assert waiting is not None
+    assert waiting.state is JobState.QUEUED
+    assert "uncorrectable ECC error" in (store.sick(info.key, info.uuid) or "")
+    known = {(each.config["x"], each.config["y"]) for each in store.trials(row.id)}
+    assert (1, 1) not in known
+    with pytest.raises(DeviceSick):  # it stays so until somebody says otherwise
+        run(store, fakes, row)
+    ill.unlink()
+    store.set_sick(info.key, info.uuid, None)
+    monkeypatch.setattr(FakeLoaded, "_misbehave", lambda self, fault, seed: None)
+    state, _ = run(store, fakes, row)
+    assert state is JobState.DONE
+    assert len(store.trials(row.id)) == 9
+
+
+def test_a_candidate_that_crashes_on_a_device_that_is_well_is_to_blame(store: Store, fakes: Registry) -> None:
+    row = submit(store, fakes, 'strategy: toy\nside: 2\nfaults: {"0,0": crash, "0,1": crash, "1,0": crash}\n')
+    state, _ = run(store, fakes, row)
+    (info,) = fakes.providers["fake"].devices()
+    assert state is JobState.DONE
+    assert store.sick(info.key, info.uuid) is None
+    assert [each.outcome for each in store.trials(row.id)].count(Outcome.CRASHED) == 3
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_unfused_program_that_fails_is_the_device_s_fault_if_it_worked_before(
+    store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: bool
+) -> None:
+    ill = sick_after(monkeypatch, tmp_path)
+    if known:
+        run(store, fakes, submit(store, fakes, "strategy: toy\nside: 2\nlabel: first\n"))
+    ill.touch()
+    row = submit(store, fakes, "strategy: toy\nside: 3\nlabel: second\n")
+    if known:
+        with pytest.raises(DeviceSick):
+            run(store, fakes, row)
+        return
+    state, _ = run(store, fakes, row)
+    assert state is JobState.FAILED
+    (info,) = fakes.providers["fake"].devices()
+    assert store.sick(info.key, info.uuid) is None
 
 
 def test_a_stopped_job_goes_on_where_it_was(store: Store, fakes: Registry) -> None:

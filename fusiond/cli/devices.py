@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from typing import Any
 
 from fusiond.cli import options, render
+from fusiond.devices.probe import probe
+from fusiond.errors import DeviceError, UnknownName
 from fusiond.model import DeviceInfo
 from fusiond.registry import Registry
 from fusiond.store.database import Store
@@ -13,10 +16,14 @@ from fusiond.store.database import Store
 
 def configure(parser: argparse.ArgumentParser) -> None:
     options.add_store(parser)
+    parser.add_argument("--reset", metavar="NAME", help="a sick device is well again: let jobs run on it")
+    parser.add_argument("--probe", metavar="NAME", help="try a sick device; well again if a copy and a fill work")
 
 
 def run(arguments: argparse.Namespace) -> int:
     registry = Registry.load()
+    if arguments.reset or arguments.probe:
+        return _recover(registry, arguments)
     found = [info for provider in registry.providers.values() for info in provider.devices()]
     database = options.database(arguments)
     sick: dict[tuple[str, str], str] = {}
@@ -46,6 +53,33 @@ def run(arguments: argparse.Namespace) -> int:
         for text in texts:
             print(f"{kind}: {text.removeprefix(f'{kind}: ')}")
     return 0
+
+
+def _recover(registry: Registry, arguments: argparse.Namespace) -> int:
+    name = arguments.reset or arguments.probe
+    option = "--reset" if arguments.reset else "--probe"
+    with closing(Store.open(options.database(arguments))) as store:
+        known = [row for row in store.devices() if name in (row.info.name, row.info.uuid) and name]
+        here = {info.name: info for provider in registry.providers.values() for info in provider.devices()}
+        if not known and name not in here:
+            names = {*here, *(row.info.name for row in store.devices())} - {""}
+            raise UnknownName("device", name, names, where=option)
+        info = known[0].info if known else here[name]
+        was = known[0].sick if known else None
+        wrong = None
+        if arguments.probe:
+            if info.name not in here:
+                raise DeviceError(f"{name} is not here")
+            wrong = probe(registry.provider(info.name, where=option), here[info.name])
+        if was and wrong is None:
+            store.set_sick(info.key, info.uuid, None)
+    if arguments.json:
+        options.say_json({"device": info.name or name, "was_sick": was, "problem": wrong})
+    elif wrong is not None:
+        print(f"{name} does not work: {wrong}")
+    else:
+        print(f"{name} is well again (it was sick: {was})" if was else f"{name} was not sick")
+    return 1 if wrong else 0
 
 
 def entry(info: DeviceInfo, sick: str | None) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _store(database: Path) -> Iterator[Check]:
             name=row.info.name or row.info.model,
             state="broken",
             detail=f"sick since {row.seen_at}: {row.sick}",
-            remedy="look at it with nvidia-smi (a reset may help), then start `fusiond serve` anew: it tries again",
+            remedy=f"look at it with nvidia-smi, then `fusiond devices --probe {row.info.name or row.info.uuid}`",
         )
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from fusiond import jobs
 from fusiond.cli import options, render
-from fusiond.errors import RequestError
-from fusiond.planning import emit_bundles, plan
+from fusiond.planning import emit_bundles, plan, with_config
 from fusiond.registry import Registry
 
 FACTS = ("program", "launch", "threads", "registers", "spilled", "shared", "barriers", "occupancy", "limited by")
@@ -20,7 +19,13 @@ FACTS = ("program", "launch", "threads", "registers", "spilled", "shared", "barr
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB.yaml")
     parser.add_argument("--arch", metavar="sm_90", help="plan for this architecture, whether it is here or not")
-    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="the config for --emit")
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="the first seed, changed: shown, and written by --emit",
+    )
     parser.add_argument("--emit", metavar="DIR", help="write two bundles: DIR/native and DIR/candidate")
     options.add_store(parser)
 
@@ -33,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         for index, each in enumerate(plans):
             folder = Path(arguments.emit)
             emit_bundles(registry, each, chosen, folder if len(plans) == 1 else folder / str(index))
-    elif chosen:
-        raise RequestError("says what --emit writes; give --emit DIR too", where="--set")
+    if chosen:
+        plans = [with_config(each, chosen) for each in plans]
     documents = [each.as_json() for each in plans]
     if arguments.json:
         options.say_json(documents[0] if len(documents) == 1 else documents)
@@ -51,14 +56,18 @@ def _print(document: Mapping[str, Any], description: str) -> None:
     sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
     print(f"{workload['name']} [{document['strategy']}]" + (f" at {sizes}" if sizes else ""))
     print(f"parts: {document['parts']}, probes missing: {document['probes_missing']}, points: {space['points']}")
-    render.table("analysis", ("what", "value"), [(name, _short(value)) for name, value in document["analysis"].items()])
-    if description:
-        print(description.rstrip() + "\n")
+    if description:  # the strategy's own words; the figures are in --json
+        print("\n" + description.rstrip() + "\n")
+    else:
+        report = [(name, _short(value)) for name, value in document["analysis"].items()]
+        render.table("analysis", ("what", "value"), report)
     parameters = [(name, ", ".join(map(str, values))) for name, values in space["parameters"].items()]
     render.table("space", ("parameter", "values"), parameters)
     for text in space["restrictions"]:
         print(f"restriction: {text}")
     render.table("seeds", ("#", "config"), [(index, _config(seed)) for index, seed in enumerate(document["seeds"])])
+    if "set" in document:
+        print(f"set: {_config(document['set'])}")
     if document["facts"]:
         render.table("what the compiler says (not measured)", FACTS, [_facts(each) for each in document["facts"]])
     if document["rejections"]:

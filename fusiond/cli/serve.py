@@ -20,6 +20,7 @@ from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, Work
 from fusiond.daemon.worker import Stop
 from fusiond.devices.cuda.nvml import Sensors
+from fusiond.devices.probe import probe
 from fusiond.events import Events
 from fusiond.model import DeviceInfo, JobState
 from fusiond.registry import Registry
@@ -70,12 +71,16 @@ def work(store: Store, registry: Registry) -> Work:
     def devices() -> tuple[DeviceInfo, ...]:
         return tuple(info for provider in registry.providers.values() for info in provider.devices())
 
+    def look(device: DeviceInfo) -> str | None:
+        return probe(registry.provider(device.name, where="device"), device)
+
     return Work(
         run_job=run_job,
         submit=submit,
         devices=devices,
         plugins=lambda: [entry(state) for state in registry.states],
         busy=busy,
+        probe=look,
     )
 
 

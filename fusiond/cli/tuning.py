@@ -15,7 +15,7 @@ from fusiond import __version__, driver
 from fusiond.cli.render import Display
 from fusiond.client import Client
 from fusiond.daemon import lock
-from fusiond.errors import FusiondError, Interrupted, NothingKnown
+from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown
 from fusiond.events import Event, Events, RecordChanged
 from fusiond.model import Job, JobState, Record
 from fusiond.planning import devices_for, prepare
@@ -96,8 +96,9 @@ def recorded_job(store: Store, workload_key: str) -> Job:
 
 
 def _let_go(store: Store, job: str, problem: BaseException) -> None:
-    """An exception ends the job, except for one that asks us to stop: then it goes back to the queue."""
-    if isinstance(problem, KeyboardInterrupt | Interrupted):
+    """An exception ends the job, except for one that asks us to stop, or a sick device: then it goes back to the
+    queue."""
+    if isinstance(problem, KeyboardInterrupt | Interrupted | DeviceSick):
         store.requeue(job)
     else:
         store.finish(job, JobState.FAILED, " ".join(str(problem).split()) or type(problem).__name__)

@@ -29,6 +29,8 @@ class Config:
     """How often a worker looks for jobs that another process queued."""
     when_busy: str = "wait"
     """`wait` while another process computes on the GPU, or `share` it with them."""
+    probe_secs: float = 300.0
+    """How often a sick device is looked at again."""
     log_level: str = "info"
 
 
@@ -53,6 +55,8 @@ def read(path: Path) -> Config:
         config = dataclasses.replace(config, poll_secs=keys["poll_secs"].number(least=0.05, most=3600))
     if "when_busy" in keys:
         config = dataclasses.replace(config, when_busy=keys["when_busy"].choice("wait", "share"))
+    if "probe_secs" in keys:
+        config = dataclasses.replace(config, probe_secs=keys["probe_secs"].number(least=1, most=86400))
     if "log_level" in keys:
         config = dataclasses.replace(config, log_level=keys["log_level"].choice(*LEVELS))
     return config

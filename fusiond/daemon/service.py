@@ -53,6 +53,8 @@ class Work:
     plugins: Callable[[], list[dict[str, Any]]]
     busy: Callable[[DeviceInfo], str | None] = lambda device: None
     """Why a device should be left alone now, or None."""
+    probe: Callable[[DeviceInfo], str | None] = lambda device: "nobody looked"
+    """What is wrong with a sick device, or None when it works again."""
 
 
 class Service:
@@ -164,8 +166,18 @@ class Service:
         def accepts(request: str) -> bool:
             return request in (name, name.partition(":")[0]) or (request == "auto" and name in best)
 
+        looked_at = time.monotonic()
+
         def hold() -> str | None:
+            nonlocal looked_at
             sick = self.store.sick(info.key, info.uuid)
+            if sick and time.monotonic() - looked_at >= self.config.probe_secs:
+                looked_at = time.monotonic()
+                wrong = self.work.probe(info)
+                if wrong is None:
+                    log.warning("%s works again", info.name)
+                    self.store.set_sick(info.key, info.uuid, None)
+                    sick = None
             if sick:
                 return f"the device is sick: {sick}"
             return self.work.busy(info) if self.config.when_busy == "wait" else None

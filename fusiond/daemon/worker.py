@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
-from fusiond.errors import FusiondError
+from fusiond.errors import DeviceSick, FusiondError
 from fusiond.events import Events, JobEnded
 from fusiond.model import DeviceInfo, JobState
 from fusiond.store.database import Store
@@ -88,6 +88,9 @@ class Worker:
         log.info("%s: job %s begins: %s", self.device.name, row.id, row.workload_name)
         try:
             state = self._run_job(row, self.device, self._events, self._stopping.is_set)
+        except DeviceSick as problem:  # the job is in the queue again, and waits
+            log.error("%s: job %s waits: %s", self.device.name, row.id, problem)
+            return False
         except (Exception, SystemExit) as problem:
             self._failed(row.id, problem)
             return False

@@ -34,6 +34,12 @@ _COLUMNS = """
 _ACTIVE = "state IN ('queued', 'running')"
 
 
+_BEGAN_ON_A_SICK_ONE = """
+    EXISTS (SELECT 1 FROM boards b WHERE b.device_key = jobs.device_key AND b.sick IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM boards b WHERE b.device_key = jobs.device_key AND b.sick IS NULL AND b.name != '')
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
     """A job as the queue sees it. Times of day are UTC in ISO 8601."""
@@ -157,6 +163,7 @@ class Jobs(Connected):
         """Take the oldest queued job of the highest priority, or the one named; None when there is none to take.
 
         `owner` is `owner.this_process()`; `kinds_of_device` says of a device's name whether the caller can run on it.
+        A job that began on a device of which only sick ones are left waits, unless it is named.
         No two callers, in any process, are given the same job.
         """
         if self._row("SELECT 1 FROM jobs WHERE state = 'queued' LIMIT 1") is None:
@@ -167,6 +174,8 @@ class Jobs(Connected):
             if job is not None:
                 query += " AND id = ?"
                 parameters = [job]
+            else:
+                query += f" AND NOT ({_BEGAN_ON_A_SICK_ONE})"
             found = None
             for row in database.query(f"{query} ORDER BY priority DESC, number", parameters):
                 if kinds_of_device is None or kinds_of_device(row["device"]):

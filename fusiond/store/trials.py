@@ -108,6 +108,11 @@ class Trials(Connected):
         )
         return _trial(row) if row else None
 
+    def worked(self, program_key: str, device_key: str) -> bool:
+        """Whether a program was ever measured on a device of this kind."""
+        query = "SELECT 1 FROM trials WHERE program_key = ? AND device_key = ? AND outcome = ? LIMIT 1"
+        return self._row(query, [program_key, device_key, Outcome.MEASURED.value]) is not None
+
     # --- rejections ---
 
     def add_rejections(self, job: str, rejections: Iterable[Rejection]) -> None:

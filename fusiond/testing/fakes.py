@@ -5,6 +5,7 @@ A source of the fake device is a text of directives, one a line:
 
     cost_us 12.5        what one launch takes
     fault wrong         wrong | crash | hang | die | refuse | nobuild | late (wrong on the second seed only) | leaks
+    fault sicken        it crashes, and so does every program after it, while the file FUSIOND_FAKE_SICK is there
 
 Its outputs depend on nothing but buffer and seed, so every program is right unless its fault says otherwise.
 """
@@ -38,7 +39,7 @@ from fusiond.model import (
     Workload,
     frozen,
 )
-from fusiond.program import Buffer, Fill, Launch, Program, Role, Source
+from fusiond.program import Buffer, Copy, Fill, FillStep, Launch, Program, Role, Source
 from fusiond.space import Parameter, Space
 from fusiond.strategy import Baseline, Facts, Inputs, Known, StrategyBase, Target
 
@@ -137,14 +138,22 @@ class FakeLoaded:
         pass
 
     def run(self, *, seed: int, checked: bool) -> None:
+        for step in self.program.steps:
+            if isinstance(step, Copy):
+                self._data[step.target[0]] = self._data[step.source[0]].copy()
+            elif isinstance(step, FillStep):
+                self._data[step.buffer].view("uint8")[:] = step.byte
+        if not self._directives:
+            return self._ail()
         for buffer in self.program.buffers:
             if buffer.role.compared:
                 self._data[buffer.name] = fill(dataclasses.replace(buffer, fill=_ANSWER), seed)
         for each in self._directives:
             self._misbehave(each.get("fault", ""), seed)
+        self._ail()
 
     def sample_us(self, repeats: int) -> float:
-        cost = sum(float(each.get("cost_us", 10.0)) for each in self._directives)
+        cost = sum(float(each.get("cost_us", 10.0)) for each in self._directives) or 1.0
         return cost * (1 + self._random.gauss(0, NOISE))
 
     def broken_guards(self) -> tuple[str, ...]:
@@ -154,9 +163,17 @@ class FakeLoaded:
     def close(self) -> None:
         pass
 
+    @staticmethod
+    def _ail() -> None:
+        sick = os.environ.get("FUSIOND_FAKE_SICK")
+        if sick and Path(sick).exists():
+            raise ExecutionError(Outcome.CRASHED, "uncorrectable ECC error")
+
     def _misbehave(self, fault: str, seed: int) -> None:
         if fault == "crash":
             raise ExecutionError(Outcome.CRASHED, "illegal address")
+        if fault == "sicken":
+            Path(os.environ["FUSIOND_FAKE_SICK"]).touch()
         if fault == "hang":
             time.sleep(3600)
         if fault == "die":

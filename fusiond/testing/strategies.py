@@ -349,7 +349,7 @@ class StrategyContract:
     def test_resolved_says_what_labels_come_to(self, cases: tuple[Case, ...]) -> None:
         for case in cases:
             for config, _ in self._programs(case):
-                assert set(self.strategy().resolved(case.analysis, config)) == set(config)
+                assert set(self.strategy().resolved(case.analysis, config, {})) == set(config)
 
     def test_an_export_is_texts_by_name(self, cases: tuple[Case, ...]) -> None:
         for case in cases:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from fusiond.measuring import References
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Trial
 from fusiond.program import Program
 from fusiond.strategy import Baseline
+from fusiond.tuning import health
 from fusiond.tuning.context import Context, Unfused, outcome_of
 
 CONTENDERS = 1
@@ -61,15 +63,20 @@ def ranked(found: Iterable[Unfused]) -> list[Unfused]:
 def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: References, given: Unfused) -> Unfused:
     """Each value of each knob, with the others at their best so far."""
     for parameter in baseline.space.parameters:
-        for value in parameter.values:
-            config = Config.of({**best.config, parameter.name: value})
-            if config == best.config or baseline.space.problems(config):
-                continue
+        every = [Config.of({**best.config, parameter.name: value}) for value in parameter.values]
+        configs = [each for each in every if each != best.config and not baseline.space.problems(each)]
+        for config in configs:  # emitted and built on the cores while the ones before are measured
+            context.measurer.ahead(functools.partial(_make, context, baseline, config))
+        for config in configs:
             context.pause_point()
             found = _point(context, baseline, config, references, given, incumbent=best.ratio)
             if found is not None and found.ratio > best.ratio:
                 best = found
     return best
+
+
+def _make(context: Context, baseline: Baseline, config: Config) -> None:
+    context.measurer.build_ahead(context.normal(baseline.emit(config)))
 
 
 def _point(
@@ -92,6 +99,7 @@ def _point(
     if trial is None:
         against = None if given is None else given.program
         result = _measure(context, program, against, references, incumbent)
+        health.after(context, result, references)
         fields: dict[str, Any] = {"outcome": Outcome.MEASURED, **outcome_of(result)}
         trial = Trial(
             sequence=len(trials),

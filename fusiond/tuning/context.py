@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fusiond import events as say
 from fusiond.devices.base import DeviceProvider
-from fusiond.errors import FusiondError, Interrupted
+from fusiond.errors import Interrupted
 from fusiond.events import Events
 from fusiond.measuring import Measurer, References
 from fusiond.model import (
@@ -88,15 +88,6 @@ class Context:
     def reference_program(self, analysis: Analysis) -> Program:
         """The first baseline as given: right by definition."""
         return self.normal(reference(self.strategy, analysis))
-
-    def references(self, analysis: Analysis, name: str) -> References:
-        """The outputs of the unfused program as given. FusiondError when it does not run: then nothing can be
-        compared."""
-        program = self.reference_program(analysis)
-        found = self.measurer.references(program, name)
-        if isinstance(found, MeasureFailed):
-            raise FusiondError(f"the unfused program does not work: {found.reason} ({found.outcome.value})")
-        return found
 
     def save_trial(self, trial: Trial, program: Program | None, against: Program | None) -> None:
         """Write a trial down; what is announced after this is on disk."""

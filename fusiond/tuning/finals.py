@@ -25,6 +25,7 @@ from fusiond.model import (
     median,
 )
 from fusiond.program import Program
+from fusiond.tuning import health
 from fusiond.tuning.context import Context, Odd, Unfused
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ def _measure_one(
     context.pause_point()
     plan = Sampling(purpose=Purpose.FINAL)
     result = context.measurer.sample(program, baseline.program, plan, references)
+    health.after(context, result, references)
     if isinstance(result, Measurement):
         context.store.add_final(context.row.id, key, process, result)
     elif result.outcome not in (Outcome.TOO_NOISY, Outcome.WORKER_DIED):
@@ -142,6 +144,7 @@ def conclude(
         if chosen is None:
             return None
         checks = check(context, entered[chosen.key], references, odd)
+        health.after(context, checks, references)
         if not isinstance(checks, MeasureFailed):
             break
         _strike(context, chosen.key, f"the last check: {checks.outcome.value}: {checks.reason}")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from fusiond import events as say
@@ -15,10 +19,21 @@ from fusiond.model import Ask, Config, MeasureFailed, Measurement, Outcome, Purp
 from fusiond.planning import inspected, refused_seeds
 from fusiond.program import Program
 from fusiond.study import Study, check_seeds
+from fusiond.tuning import health
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
 
-AHEAD = 2
-"""Candidates asked for but not measured yet: one is measured, the next builds."""
+MOST_AHEAD = 16
+"""Candidates that the sampler is asked for before the first of them is measured, at most; with few cores it is fewer.
+Each is chosen without knowing what becomes of those before it. A space that is searched whole has no such limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What came of an ask: its program, and the same at the odd sizes, where the workload has some."""
+
+    ask: Ask
+    program: Program | Rejection
+    odd: Program | Rejection | None
 
 
 def search(context: Context, references: References, odd: Odd | None, baseline: Unfused) -> None:
@@ -30,8 +45,9 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
     search_plan = context.prepared.job.search
     deadline = time.monotonic() + search_plan.timeout_secs
     best = max((each.ratio or 0.0 for each in context.store.trials(context.row.id)), default=0.0)
-    for ask, program in _asked(context, study):
-        trial = _trial(context, ask, program, references, odd, baseline, best or None)
+    for candidate in _candidates(context, study, odd):
+        ask, program = candidate.ask, candidate.program
+        trial = _trial(context, candidate, references, odd, baseline, best or None)
         with context.store.transaction():
             context.store.add_asks(context.row.id, asks)
             context.save_trial(trial, program if isinstance(program, Program) else None, baseline.program)
@@ -67,37 +83,50 @@ def _study(context: Context, asks: list[Ask]) -> Study:
     )
 
 
-def _asked(context: Context, study: Study) -> Iterator[tuple[Ask, Program | Rejection]]:
-    """What the study asks for, a step ahead, so that the next candidate builds while this one is measured."""
-    waiting: list[tuple[Ask, Program | Rejection]] = []
+def _candidates(context: Context, study: Study, odd: Odd | None) -> Iterator[Candidate]:
+    """What the study asks for, some steps ahead: the next ones are emitted (a strategy may compile to know registers)
+    and built on the cores while this one is measured."""
+    jobs = context.measurer.jobs
+    ahead = 4 * jobs + 4 if study.whole else min(2 * jobs + 2, MOST_AHEAD)
+    waiting: deque[Future[Candidate]] = deque()
     while True:
-        while len(waiting) < AHEAD and (ask := study.next()) is not None:
-            program = context.emit(context.analysis, ask.config)
-            if isinstance(program, Program):
-                context.measurer.build_ahead(program)
-            waiting.append((ask, program))
+        while len(waiting) < ahead and (ask := study.next()) is not None:
+            waiting.append(context.measurer.ahead(functools.partial(_made, context, ask, odd)))
         if not waiting:
             return
-        yield waiting.pop(0)
+        yield waiting.popleft().result()
+
+
+def _made(context: Context, ask: Ask, odd: Odd | None) -> Candidate:
+    """In a thread of its own, several at a time."""
+    program = context.emit(context.analysis, ask.config)
+    other = None
+    if isinstance(program, Program):
+        context.measurer.build_ahead(program)
+        if odd is not None and isinstance(odd.references, References):
+            other = context.emit(odd.analysis, ask.config)
+            if isinstance(other, Program):
+                context.measurer.build_ahead(other)
+    return Candidate(ask=ask, program=program, odd=other)
 
 
 def _trial(
     context: Context,
-    ask: Ask,
-    program: Program | Rejection,
+    candidate: Candidate,
     references: References,
     odd: Odd | None,
     baseline: Unfused,
     incumbent: float | None,
 ) -> Trial:
     """What becomes of one candidate."""
+    ask, program = candidate.ask, candidate.program
     plain = Trial(sequence=ask.sequence, config=ask.config, origin=ask.origin, outcome=Outcome.MEASURED)
     if isinstance(program, Rejection):
         return dataclasses.replace(plain, outcome=Outcome.REFUSED, reason=f"{program.rule}: {program.detail}")
     plain = dataclasses.replace(
         plain,
         program_key=program.key,
-        resolved=dict(context.strategy.resolved(context.analysis, ask.config)),
+        resolved=dict(context.strategy.resolved(context.analysis, ask.config, context.known)),
     )
     known = context.store.measured(program.key, baseline.program.key, context.device.key, context.device.env_key)
     if known is not None:  # an equal program was measured against the same baseline, perhaps for another config
@@ -114,27 +143,28 @@ def _trial(
     refusal = inspected(context.strategy, context.provider, program, context.device.arch)
     if refusal is not None:
         return dataclasses.replace(plain, outcome=Outcome.REFUSED, reason=f"{refusal.rule}: {refusal.detail}")
-    worst = _check(context, program, ask.config, references, odd)
+    worst = _check(context, program, candidate, references, odd)
     if isinstance(worst, MeasureFailed):
+        health.after(context, worst, references)
         return dataclasses.replace(plain, outcome=worst.outcome, reason=worst.reason)
     plan = Sampling(purpose=Purpose.SEARCH, incumbent=incumbent)
     result: Measurement | MeasureFailed = context.measurer.sample(program, baseline.program, plan, references)
+    health.after(context, result, references)
     fields: dict[str, Any] = outcome_of(result)
     return dataclasses.replace(plain, worst_error=worst, **fields)
 
 
 def _check(
-    context: Context, program: Program, config: Config, references: References, odd: Odd | None
+    context: Context, program: Program, candidate: Candidate, references: References, odd: Odd | None
 ) -> float | MeasureFailed:
     """The worst error over all seeds and sizes. A wrong result is laid at the door of whoever is wrong."""
     worst = context.measurer.check(program, references)
-    if not isinstance(worst, MeasureFailed) and odd is not None and isinstance(odd.references, References):
-        other = context.emit(odd.analysis, config)
-        if isinstance(other, Program):
-            at_odd = context.measurer.check(other, odd.references)
-            worst = at_odd if isinstance(at_odd, MeasureFailed) else max(worst, at_odd)
+    at_odd = odd.references if odd is not None else None
+    if not isinstance(worst, MeasureFailed) and isinstance(at_odd, References) and isinstance(candidate.odd, Program):
+        other = context.measurer.check(candidate.odd, at_odd)
+        worst = other if isinstance(other, MeasureFailed) else max(worst, other)
     if isinstance(worst, MeasureFailed) and worst.outcome is Outcome.WRONG_RESULT:
-        return _blame(context, config, worst, references, odd)
+        return _blame(context, candidate.ask.config, worst, references, odd)
     return worst
 
 

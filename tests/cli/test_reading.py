@@ -101,6 +101,38 @@ def test_devices(fusiond: Run, registry: Registry, database: Path) -> None:
     assert checks["fake"]["remedy"]
 
 
+def test_a_sick_device_is_reset_or_tried(fusiond: Run, registry: Registry, database: Path, tmp_path: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    info = registry.providers["fake"].devices()[0]
+
+    def sicken() -> None:
+        with Store.open(database) as store:
+            store.save_device(info)
+            store.set_sick(info.key, info.uuid, "three deaths in a row")
+
+    def sick() -> str | None:
+        found: str | None = fusiond("devices", "--json").json["devices"][0]["sick"]
+        return found
+
+    assert fusiond("devices", "--reset", "fake").out == "fake was not sick\n"
+    sicken()
+    assert fusiond("devices", "--reset", "fake").out == "fake is well again (it was sick: three deaths in a row)\n"
+    assert sick() is None
+    sicken()
+    ill = tmp_path / "ill"
+    ill.touch()
+    monkeypatch.setenv("FUSIOND_FAKE_SICK", str(ill))
+    said = fusiond("devices", "--probe", "fake")
+    assert (said.status, said.out) == (1, "fake does not work: crashed: uncorrectable ECC error\n")
+    assert sick() == "three deaths in a row"
+    ill.unlink()
+    assert fusiond("devices", "--probe", "fake", "--json").json["problem"] is None
+    assert sick() is None
+    wrong = fusiond("devices", "--reset", "fike")
+    assert (wrong.status, wrong.out) == (2, "")
+    assert "did you mean 'fake'?" in wrong.err
+
+
 def test_doctor(fusiond: Run, registry: Registry, database: Path) -> None:
     said = fusiond("doctor", "--json")
     assert (said.status, said.json["works"]) == (0, True)

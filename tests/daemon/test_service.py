@@ -14,7 +14,7 @@ import pytest
 from fusiond.client import Client
 from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, wanted
-from fusiond.errors import DaemonError, DeviceError, RequestError
+from fusiond.errors import DaemonError, DeviceError, DeviceSick, RequestError
 from fusiond.model import DeviceInfo, JobState
 from fusiond.store.database import Store
 from fusiond.testing import daemon
@@ -126,6 +126,51 @@ def test_a_sick_device_gets_no_job(store: Store, serving: Callable[..., Any], jo
         time.sleep(0.2)
         assert client.show(job).state is JobState.QUEUED
         assert service.workers[0].held == "the device is sick: three deaths"
+        store.set_sick(daemon.DEVICE.key, daemon.DEVICE.uuid, None)
+        assert finished(client, job) is JobState.DONE
+
+
+def test_a_sick_device_is_looked_at_again(store: Store) -> None:
+    store.save_device(daemon.DEVICE)
+    answers: list[str | None] = ["crashed: still broken", None]
+    made = dataclasses.replace(daemon.work(store, 0.01), probe=lambda device: answers.pop(0))
+    service = Service(store, Config(probe_secs=0.05), made)
+    (worker,) = service._make_workers([daemon.DEVICE])
+    store.set_sick(daemon.DEVICE.key, daemon.DEVICE.uuid, "three deaths")
+    assert worker._hold() == "the device is sick: three deaths"
+    assert len(answers) == 2  # not yet
+    time.sleep(0.06)
+    assert worker._hold() == "the device is sick: three deaths"
+    assert len(answers) == 1
+    time.sleep(0.06)
+    assert worker._hold() is None
+    assert store.sick(daemon.DEVICE.key, daemon.DEVICE.uuid) is None
+
+
+def test_a_job_waits_when_its_device_falls_sick(
+    store: Store, serving: Callable[..., Any], job_file: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes back into the queue; with the device well again it is gone on with."""
+    ran = daemon.MakeBelieve.run
+
+    def falls_sick(self: daemon.MakeBelieve, row: Any, device: DeviceInfo, *rest: Any) -> JobState:
+        if not fallen:
+            fallen.append(row.id)
+            store.save_device(device)
+            store.set_device(row.id, device.key)
+            store.set_sick(device.key, device.uuid, "three deaths")
+            store.requeue(row.id)
+            raise DeviceSick(device.name, "three deaths")
+        return ran(self, row, device, *rest)
+
+    fallen: list[str] = []
+    monkeypatch.setattr(daemon.MakeBelieve, "run", falls_sick)
+    with serving() as (_, client):
+        (job,) = client.submit(job_file())
+        time.sleep(0.3)
+        assert fallen == [job]
+        assert client.show(job).state is JobState.QUEUED
+        assert store.claim("another worker") is None  # its device is sick
         store.set_sick(daemon.DEVICE.key, daemon.DEVICE.uuid, None)
         assert finished(client, job) is JobState.DONE
 

@@ -25,7 +25,7 @@ import re
 from collections.abc import Iterator
 
 from fusiond.program import Dim3
-from fusiond_hfuse import groups, shadows
+from fusiond_hfuse import groups, overloads, shadows
 from fusiond_hfuse.barriers import FIRST_ID
 from fusiond_hfuse.graph import Argument, Kernel, Parameter, Plan, Side, Slot
 from fusiond_hfuse.includes import GROUPS, HOISTED, without_comments
@@ -174,6 +174,8 @@ def _namespace(side: Side, counted: bool) -> str:
         *_barriers(side, counted),
         "",
     ]
+    if kernel.parsed.overloads:
+        lines += ["// The kernel's own versions of these stand beside CUDA's.", overloads.kept(kernel.parsed.overloads)]
     if any(name in GROUPS for name in kernel.unit.system):
         lines += ["// Cooperative groups, of this side's threads.", groups.TEXT]
     if macros:

@@ -136,6 +136,8 @@ class Parsed:
     """Threads may leave before a barrier that others reach, so those must keep voting at it."""
     variables: tuple[Variable, ...] = ()
     """Those that the host sets."""
+    overloads: tuple[str, ...] = ()
+    """Functions of CUDA that the text has versions of its own of."""
 
     def replaced(self, **changes: Any) -> Parsed:
         return dataclasses.replace(self, **changes)

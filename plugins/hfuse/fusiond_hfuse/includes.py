@@ -5,6 +5,8 @@
     #line 7 "generated.y"    -->  an empty line, so that messages name the line that the user sees
 
 A copy, not an include directive, because a header with `#pragma once` would otherwise reach one of the two slots only.
+Such a header stands once; where it is first included inside an `#if`, which only the compiler can decide, it stands at
+every place, guarded by a macro.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _INCLUDE = re.compile(r"\s*(?:#|%:)\s*include\b\s*(.*?)\s*")
 _DEFINE = re.compile(r"\s*(?:#|%:)\s*(?:define|undef)\s+([A-Za-z_$][\w$]*)")
 _ONCE = re.compile(r"\s*(?:#|%:)\s*pragma\s+once\b")
 _LINE = re.compile(r"\s*(?:#|%:)\s*(?:line\b|\d)")
-_CONDITION = re.compile(r"\s*(?:#|%:)\s*(if|endif)")
+_CONDITION = re.compile(r"\s*(?:#|%:)\s*(if|el|endif)")
 _MAX_DEPTH = 20
 _MAX_LINES = 200_000
 
@@ -61,9 +63,11 @@ class _Expansion:
         self.system: dict[str, None] = {}
         self.macros: dict[str, None] = {}
         self.files: dict[str, str] = {}
-        self.once: set[str] = set()
-        self.depth = 0
-        """Of `#if` groups."""
+        self.read: list[set[str]] = [set()]
+        """Files with `#pragma once` that the compiler has read for certain when it comes here: always, and in each `#if`
+        that is open."""
+        self.guards: dict[str, str] = {}
+        """Files with `#pragma once` that it may have read: the macro that says so."""
 
     def run(self, path: str, where: str) -> Unit:
         self._file(path, where, ())
@@ -78,7 +82,7 @@ class _Expansion:
     def _file(self, path: str, where: str, above: tuple[str, ...]) -> None:
         if len(above) > _MAX_DEPTH:
             raise RequestError(f"includes are nested more than {_MAX_DEPTH} deep", where=where)
-        if path in self.once:
+        if any(path in read for read in self.read):
             return
         text = self.inputs.text(path, where=where)
         if "\0" in text:
@@ -87,14 +91,20 @@ class _Expansion:
         text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
         lines = text.removesuffix("\n").split("\n")
         code = without_comments(text).removesuffix("\n").split("\n")
-        depth = self.depth
+        depth = len(self.read)
+        guard = self._guard(path, code)
+        if guard:
+            self._keep(f"#ifndef {guard}", path, 1)
+            self._keep(f"#define {guard}", path, 1)
         for number, (line, bare) in enumerate(zip(lines, code, strict=True), 1):
             directive = _joined(code, number) if bare.lstrip().startswith(("#", "%:")) else ""
             if condition := _CONDITION.match(directive):
-                self.depth += 1 if condition.group(1) == "if" else -1
+                if condition.group(1) != "if" and len(self.read) > depth:
+                    self.read.pop()
+                if condition.group(1) != "endif":
+                    self.read.append(set())
             if _ONCE.match(directive):
-                self.once.add(path)
-                continue  # the copy stands once already, and nvcc warns about the pragma in a main file
+                continue  # nvcc warns about the pragma in a main file
             include = _INCLUDE.fullmatch(directive)
             if include is None:
                 self._keep("" if _LINE.match(directive) else line, path, number)
@@ -104,7 +114,19 @@ class _Expansion:
                 raise RequestError("an #include over several lines; put it on one", where=f"{path}:{number}")
             else:
                 self._include(line, include.group(1), path, number, above)
-        self.depth = depth
+        del self.read[depth:]
+        if guard:
+            self._keep("#endif", path, len(lines))
+
+    def _guard(self, path: str, code: list[str]) -> str:
+        """The macro that guards a file with `#pragma once`; empty for one that needs none."""
+        if not any(_ONCE.match(line) for line in code):
+            return ""
+        self.read[-1].add(path)
+        if len(self.read) > 1 and path not in self.guards:
+            self.guards[path] = f"ONCE_{len(self.guards)}_FUSIOND"
+            self.macros.setdefault(self.guards[path])
+        return self.guards.get(path, "")
 
     def _include(self, line: str, target: str, path: str, number: int, above: tuple[str, ...]) -> None:
         where = f"{path}:{number}"
@@ -130,15 +152,15 @@ class _Expansion:
             try:
                 found = self._find(name, path, where)
             except RequestError as problem:
-                if not self.depth:
+                if len(self.read) == 1:
                     raise
                 self._cannot(f'#include "{name}": {problem.problem}', path, number)
                 return
-            if found in self.once:
+            if any(found in read for read in self.read):
                 return
             if found in above or found == path:
                 guarded = self.files.get(found, "").count("#ifndef")
-                if not guarded:
+                if not guarded and found not in self.guards:
                     raise RequestError(f'#include "{name}" includes itself', where=where)
                 return  # its include guard makes the second copy empty
             self._file(found, where, (*above, path))
@@ -147,7 +169,7 @@ class _Expansion:
 
     def _cannot(self, problem: str, path: str, number: int) -> None:
         """A header that cannot be placed: an error, but inside an `#if` only if the compiler comes past it."""
-        if not self.depth:
+        if len(self.read) == 1:
             raise RequestError(problem, where=f"{path}:{number}")
         self._keep(f"#error {' '.join(problem.split())}", path, number)
 

@@ -27,7 +27,7 @@ from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Rejection
-from fusiond_hfuse import barriers, groups, recheck, shadows, uniform
+from fusiond_hfuse import barriers, flow, groups, overloads, recheck, shadows, uniform
 from fusiond_hfuse.graph import Edit, Field, Parameter, Parsed, Unit, Variable
 from fusiond_hfuse.includes import without_comments
 from fusiond_hfuse.recheck import HERE, MAIN, STUB_FILE
@@ -119,6 +119,7 @@ def _merged(found: list[Parsed], name: str) -> Parsed:
         launch_bound=min(bounds, default=None),
         counted=any(each.counted for each in found),
         drains=any(each.drains for each in found),
+        overloads=tuple(sorted({name for each in found for name in each.overloads})),
     )
 
 
@@ -219,6 +220,7 @@ class _Reader:
             counted=self.counted,
             drains=parting is not None,
             variables=tuple(self.variables[each] for each in sorted(self.wanted)),
+            overloads=overloads.declared({each.spelling for each in (body, *self.functions) if _free(each)}, self.code),
             rejections=tuple(dict.fromkeys(self.rejections)),
         )
 
@@ -297,9 +299,10 @@ class _Reader:
 
     def _parting(self, body: cindex.Cursor, meeting: frozenset[str]) -> cindex.Cursor | None:
         """Where threads may part before a barrier, in the kernel or in a function that waits."""
+        callees = flow.Callees(self.functions, self.data)
         for function in (body, *self.functions):
-            if function.is_definition() and (statement := _body_of(function)) is not None:
-                found = uniform.diverges(statement, meeting, self.seeing, function is body, self.data)
+            if function.is_definition() and flow.body_of(function) is not None:
+                found = uniform.diverges(function, meeting, callees, is_kernel=function is body)
                 if found is not None:
                     return found
         return None
@@ -524,7 +527,7 @@ class _Reader:
         for offset, name in dict.fromkeys(self._mentions(function)):
             if name in self.seeing and offset >= 0:
                 self._called(function, offset, name)
-        statement = _body_of(function)
+        statement = flow.body_of(function)
         if globals_ and function.is_definition() and statement is not None:
             self.dynamic = True
             behind = statement.extent.start.offset + 1
@@ -536,7 +539,9 @@ class _Reader:
         here = self.code[offset : offset + len(name)] == name
         if here and any(each.location.offset == offset for each in self.functions):
             return  # a declaration
-        if self._pass(offset, name) or (not here and self._named_in_macro(name)):
+        if self._pass(offset, name) or (
+            not here and (self._named_in_macro(name) or self._handed_to_macro(offset, name))
+        ):
             return
         line = self.code.count("\n", 0, offset) + 1
         what = "its address is taken" if here else "a macro names it"
@@ -544,6 +549,14 @@ class _Reader:
 
     def _named_in_macro(self, name: str) -> bool:
         return any(re.search(rf"\b{name}\s*[(<]", self.code[start:end]) for start, end in self.macros)
+
+    def _handed_to_macro(self, offset: int, name: str) -> bool:
+        """Whether it is named in the arguments of the macro that is used here: that place is looked at by itself."""
+        opening = re.compile(r"\w+\s*\(").match(self.code, offset)
+        if opening is None:
+            return False
+        arguments = self.code[opening.end() : self._behind(opening.end()) - 1]
+        return re.search(rf"\b{re.escape(name)}\b", arguments) is not None
 
     def _lambda(self, cursor: cindex.Cursor) -> None:
         """A lambda that captures by name gets the shadows that it uses; one with `=` or `&` has them anyway."""
@@ -772,12 +785,14 @@ def _host_only(function: cindex.Cursor) -> bool:
     )
 
 
+def _free(function: cindex.Cursor) -> bool:
+    """Whether a function is no method."""
+    parent = function.semantic_parent
+    return parent is None or parent.kind not in _RECORDS
+
+
 def _parameters(cursor: cindex.Cursor) -> list[cindex.Cursor]:
     return [child for child in cursor.get_children() if child.kind is CursorKind.PARM_DECL]
-
-
-def _body_of(cursor: cindex.Cursor) -> cindex.Cursor | None:
-    return next((child for child in cursor.get_children() if child.kind is CursorKind.COMPOUND_STMT), None)
 
 
 def _kernels(cursors: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, cindex.Cursor]]:

@@ -17,7 +17,7 @@ from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError
 from fusiond.model import Rejection
-from fusiond_hfuse import groups, shadows
+from fusiond_hfuse import groups, overloads, shadows
 from fusiond_hfuse.graph import Parameter, Parsed, Unit
 from fusiond_hfuse.includes import GROUPS
 from fusiond_hfuse.stub import STUB
@@ -28,6 +28,7 @@ HERE = "FUSIOND_HERE"
 STUB_FILE = "/fusiond/stub.h"
 OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant", "fusiond_whole", "fusiond_complete")
 
+_OWN = "a function of CUDA's own name with CUDA's own parameters; leave it out, or call it otherwise"
 _INCLUDES = re.compile(r"(?m)^[ \t]*(?:#|%:)[ \t]*include\b[^\n]*$")
 _NOT_CLANG = (
     "__clang__",
@@ -111,6 +112,9 @@ class Tree:
         for line, message, instantiated in self.errors():
             if instantiated:
                 self.instantiation.add(message)
+            elif line <= self.lines and re.search(r"function '\w+' cannot overload __host__ __device__", message):
+                name = message.split("'")[1]
+                return RequestError(f"{name}: {_OWN}", where=self.where.where(line))
             elif line <= self.lines and "cooperative_groups" not in message:
                 return RequestError(f"not CUDA C++ as libclang reads it: {message}", where=self.where.where(line))
         return None
@@ -119,6 +123,14 @@ class Tree:
         """What of cooperative groups is not known."""
         return [(line, message) for line, message, _ in self.errors() if "cooperative_groups" in message]
 
+    def of_cuda(self) -> frozenset[str]:
+        """CUDA's functions, as far as the stub has them."""
+        return frozenset(
+            each.spelling
+            for each in self.cursor.get_children()
+            if each.kind in shadows.FUNCTIONS and shadows.file_of(each) == STUB_FILE
+        )
+
     def parameters(
         self, body: cindex.Cursor, where: str, parameter: Callable[[cindex.Cursor, cindex.Type], Parameter]
     ) -> tuple[Parameter, ...]:
@@ -126,6 +138,8 @@ class Tree:
         written = [child for child in body.get_children() if child.kind is CursorKind.PARM_DECL]
         signature = next((each for each in self.cursor.get_children() if each.spelling == "fusiond_signature"), None)
         kind = signature.underlying_typedef_type.get_canonical() if signature is not None else None
+        if body.kind is CursorKind.FUNCTION_DECL:  # it may be called as a function of CUDA
+            kind = body.type.get_canonical()
         if kind is None or kind.kind is not cindex.TypeKind.FUNCTIONPROTO:
             after = [message for line, message, _ in self.errors() if line > self.lines]
             reason = after[0] if after else "its type cannot be told"
@@ -190,6 +204,7 @@ def rejections(
         + shadows.poison(parsed.counted)
         + "struct fusiond_barrier { __device__ void operator()() const; };\n"
         + counted
+        + overloads.kept(tuple(name for name in parsed.overloads if name in tree.of_cuda()))
         + (groups.TEXT if tree.groups else "")
     )
     again = Tree(unit, applied(unit.text, parsed), instance, defines, flags, arch, inside=(head, "}\n"))
@@ -204,6 +219,8 @@ def rejections(
         elif re.search(r"redefinition of '(threadIdx|blockIdx|blockDim|gridDim|__syncthreads\w*)'", message):
             name = message.split("'")[1]
             found.append(refusal("name", at, f"`{name}` is the name of a variable; call it otherwise"))
+        elif "conflicts with target of using declaration" in message:
+            found.append(refusal("name", at, _OWN))
         else:
             found.append(refusal("rewrite", at, f"it cannot be made part of another kernel: {message}"))
     for top in again.cursor.get_children():
@@ -230,11 +247,15 @@ def applied(text: str, parsed: Parsed) -> str:
     return b"".join([*pieces, data[position:]]).decode().replace(HERE, "fusiond_a")
 
 
+_OF_CALLS = re.compile(r"(?:use of undeclared identifier|no matching function for call to|call to) '(\w+)'")
+
+
 def tolerable(message: str) -> bool:
     """A CUDA function that the stub lacks, an overload that it gets wrong, PTX: the compiler has the last word."""
     return bool(
         re.match(r"use of undeclared identifier '?(__\w+|\w+_(sync|rn|rz|ru|rd)|cudaConfigureCall)'?", message)
-        or re.match(r"(no matching function for call to|call to) '(__\w+|atomic\w+|min|max)'", message)
+        or re.match(r"(no matching function for call to|call to) '(__\w+|atomic\w+)'", message)
+        or ((name := re.match(_OF_CALLS, message)) is not None and name.group(1) in overloads.NAMES)
         or "cudaConfigureCall" in message
         or re.search(r"in(line)? (asm|assembly)", message)
     )

@@ -274,7 +274,7 @@ class Hfuse(StrategyBase):
             return Rejection(rule="not_in_space", nodes=part.names, detail=f"{config} is not offered for {letter}")
         return emit.unfused(part, {letter: threads}, {letter: None if cap == "none" else config.integer("cap")})
 
-    def resolved(self, analysis: Analysis, config: Config) -> Config:
+    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """`cap=paper` as the number of registers that it comes to, in a pair of a composition too."""
         about = _known(analysis)
         values = dict(config)

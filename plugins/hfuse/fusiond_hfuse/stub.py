@@ -47,9 +47,23 @@ def _functions() -> str:
     one = (
         *("sqrt", "rsqrt", "exp", "exp2", "exp10", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan"),
         *("sinh", "cosh", "tanh", "fabs", "floor", "ceil", "round", "trunc", "rint", "erf", "erfc", "cbrt", "expm1"),
-        "log1p",
+        *(
+            "log1p",
+            "asinh",
+            "acosh",
+            "atanh",
+            "sinpi",
+            "cospi",
+            "rcbrt",
+            "erfinv",
+            "erfcinv",
+            "erfcx",
+            "normcdf",
+            "logb",
+        ),
+        *("normcdfinv", "lgamma", "tgamma", "nearbyint", "j0", "j1", "y0", "y1", "cyl_bessel_i0", "cyl_bessel_i1"),
     )
-    two = ["pow", "fmod", "atan2", "fmin", "fmax", "fdim", "hypot", "copysign"]
+    two = ["pow", "fmod", "atan2", "fmin", "fmax", "fdim", "hypot", "rhypot", "copysign", "remainder", "nextafter"]
     for name in one:
         lines.append(f"__host__ __device__ double {name}(double); __host__ __device__ float {name}f(float);")
         lines.append(f"__host__ __device__ float {name}(float);")
@@ -65,9 +79,9 @@ def _functions() -> str:
             lines.append(f"__host__ __device__ {kind} {name}({kind}, {kind});")
     for name in ("isnan", "isinf", "isfinite", "signbit"):
         lines.append(f"__host__ __device__ bool {name}(double); __host__ __device__ bool {name}(float);")
-    for kind in ("float", "double"):
-        suffix = "f" if kind == "float" else ""
-        lines.append(f"__host__ __device__ {kind} fma{suffix}({kind}, {kind}, {kind});")
+    lines += _more_real("double", "") + _more_real("float", "f")
+    for name, kind in (("u", "unsigned"), ("ll", "long long"), ("ull", "unsigned long long")):
+        lines += [f"__host__ __device__ {kind} {name}{which}({kind}, {kind});" for which in ("min", "max")]
     for kind in ("int", "unsigned", "long long", "unsigned long long", "float", "double"):
         lines.append(f"__device__ {kind} __ldg(const {kind}*);")
         for name in ("__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync"):
@@ -97,6 +111,24 @@ def _functions() -> str:
         "__host__ __device__ void* memset(void*, int, unsigned long);",
     ]
     return "\n".join(lines)
+
+
+def _more_real(kind: str, suffix: str) -> list[str]:
+    """Functions of reals that are neither of one nor of two of them."""
+    declared = [
+        *(f"{kind} {name}{suffix}({kind}, {kind}, {kind})" for name in ("fma", "norm3d", "rnorm3d")),
+        *(f"{kind} {name}{suffix}({kind}, {kind}, {kind}, {kind})" for name in ("norm4d", "rnorm4d")),
+        *(f"{kind} {name}{suffix}(int, const {kind}*)" for name in ("norm", "rnorm")),
+        *(f"{kind} {name}{suffix}(int, {kind})" for name in ("jn", "yn")),
+        *(f"{kind} {name}{suffix}({kind}, int)" for name in ("ldexp", "scalbn")),
+        f"{kind} scalbln{suffix}({kind}, long)", f"{kind} frexp{suffix}({kind}, int*)",
+        f"{kind} modf{suffix}({kind}, {kind}*)", f"{kind} remquo{suffix}({kind}, {kind}, int*)",
+        f"{kind} nan{suffix}(const char*)", f"int ilogb{suffix}({kind})",
+        *(f"{whole} {name}{suffix}({kind})" for whole, name in (("long", "lrint"), ("long", "lround"),
+                                                                ("long long", "llrint"), ("long long", "llround"))),
+        *(f"void {name}{suffix}({kind}, {kind}*, {kind}*)" for name in ("sincos", "sincospi")),
+    ]  # fmt: skip
+    return [f"__host__ __device__ {each};" for each in declared]
 
 
 _STD = """\

@@ -1,4 +1,1 @@
-"""The strategy `mincut`: image pipelines cut into fused blocks by a minimum cut.
-
-Not there yet: this package registers nothing.
-"""
+"""The strategy `mincut`: image pipelines cut into fused blocks by a minimum cut (docs/mincut.md)."""

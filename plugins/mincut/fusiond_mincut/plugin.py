@@ -1,1 +1,26 @@
-"""What this plugin registers: nothing yet."""
+"""The hooks of min-cut fusion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fusiond import documents
+from fusiond.hookspecs import hookimpl
+from fusiond.strategy import CatalogueEntry, Strategy
+from fusiond_mincut.strategy import Mincut
+
+PIPELINES = Path(__file__).parent / "pipelines"
+
+
+@hookimpl
+def register_strategies(register: Callable[[Strategy], None]) -> None:
+    register(Mincut())
+
+
+@hookimpl
+def register_workloads(register: Callable[[CatalogueEntry], None]) -> None:
+    for path in sorted(PIPELINES.glob("*.yaml")):
+        keys = documents.parse(path.read_text(encoding="utf-8"), str(path)).mapping()
+        summary = keys["summary"].text() if "summary" in keys else ""
+        register(CatalogueEntry(kind="pipeline", name=path.stem, path=path, summary=summary))

@@ -249,7 +249,7 @@ class Stitching(StrategyBase):
         buffers = [dataclasses.replace(each, compare=wanted.get(each.name, each.compare)) for each in made.buffers]
         return dataclasses.replace(made, buffers=tuple(buffers))
 
-    def resolved(self, analysis: Analysis, config: Config) -> Config:
+    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """`shared` in bytes."""
         about = _known(analysis)
         try:

@@ -1,4 +1,1 @@
-"""The strategy `transfer`: host-device copies laid together into fewer messages.
-
-Not there yet: this package registers nothing.
-"""
+"""The strategy `transfer`: host-device copies laid together into fewer messages."""

@@ -365,7 +365,7 @@ def test_r0_of_three(analyse, strategy):
     }  # fmt: skip
     seeds = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))
     config = seeds["together_r0"]
-    assert strategy.resolved(analysis, config)["cap"] == 40
+    assert strategy.resolved(analysis, config, {})["cap"] == 40
     assert strategy.emit(analysis, config, {}).sources[0].register_cap == 40
 
 
@@ -380,7 +380,7 @@ def test_a_cap_of_a_pair_in_a_composition_is_resolved(analyse, strategy):
     program = strategy.emit(analysis, config, {})
     assert isinstance(program, Program), program
     assert [(each.name, each.register_cap) for each in program.sources] == [("fused_ac", 32), ("b_hist", 40)]
-    assert strategy.resolved(analysis, config)["ac.cap"] == 32  # 65536 / (2 * 1024)
+    assert strategy.resolved(analysis, config, {})["ac.cap"] == 32  # 65536 / (2 * 1024)
 
 
 def test_all_pairs_of_letters_come_up(analyse):

@@ -61,6 +61,8 @@ REFUSED = {
         "    pool[0] = 1;\nend:\n    out[0] = 1;\n}\n"),
     "counting barrier that some leave": ("return_before_barrier", 4, HEAD
         + "    int i = threadIdx.x;\n    if (i > n) return;\n    out[i] = __syncthreads_count(n);\n}\n"),
+    "a function of CUDA's own": ("name", 1, "__host__ __device__ int max(int a, int b) { return a > b ? a : b; }\n" + HEAD
+        + "    out[0] = max(n, 3);\n}\n"),
     "global name": ("leak", 3, HEAD + "    out[0] = ::threadIdx.x;\n}\n"),
     "barrier in assembly": ("assembly", 3, HEAD + '    asm volatile("bar.sync 0;" ::: "memory");\n}\n'),
     "thread index in assembly": ("assembly", 4, HEAD + '    unsigned t;\n    asm("mov.u32 %0, "\n'
@@ -75,6 +77,10 @@ REFUSED = {
         + "    out[0] = S() + S();\n}\n"),
     "address of a helper": ("helper", 4, "__device__ int f() { return threadIdx.x; }\n" + HEAD
         + "    int (*p)() = f;\n    out[0] = p();\n}\n"),
+    "a helper handed to a macro by its name": ("helper", 5, "__device__ int lane() { return threadIdx.x; }\n"
+        "#define CALL(f) f()\n" + HEAD + "    out[0] = CALL(lane);\n}\n"),
+    "a helper whose name a macro puts together": ("helper", 5, "__device__ int lane() { return threadIdx.x; }\n"
+        "#define CALL(a, b) a##b()\n" + HEAD + "    out[0] = CALL(la, ne);\n}\n"),
     "shared array in a macro": ("extern_shared", 4, "#define POOL(T, name) extern __shared__ T name[];\n" + HEAD
         + "    POOL(int, pool)\n    out[0] = pool[0];\n}\n"),
     "over-aligned shared array": ("alignment", 3, HEAD + "    extern __shared__ __align__(256) int pool[];\n"
@@ -99,6 +105,15 @@ def test_a_construct_is_refused_by_rule_and_line(analyse, strategy, kernel_file,
     refused = strategy.emit(analysis, Config.of({}), {})
     assert isinstance(refused, Rejection)
     assert isinstance(strategy.baselines(analysis)[0].emit(Config.of({"threads.a": 512, "threads.b": 64})), Program)
+
+
+@pytest.mark.parametrize(
+    "text", ["__device__ int max(int a, int b) { return a; }", "__device__ float fmaxf(float, float);"]
+)
+def test_a_function_of_cudas_own_parameters_is_one_line(analyse, kernel_file, text):
+    with pytest.raises(RequestError, match=r"k\.cu:1: (max|fmaxf): a function of CUDA's own name") as caught:
+        analyse(kernel_file("k", text + "\n" + HEAD + "}\n", YAML), "hist")
+    assert "\n" not in str(caught.value)
 
 
 ACCEPTED = {
@@ -186,7 +201,7 @@ def test_the_papers_cap_needs_a_compiler(analyse, strategy):
     refused = strategy.emit(analysis, Config.of(config), {})
     assert isinstance(refused, Rejection)
     assert refused.rule == "no_compiler_facts"
-    assert strategy.resolved(analysis, Config.of(config))["cap"] == "paper"
+    assert strategy.resolved(analysis, Config.of(config), {})["cap"] == "paper"
 
 
 def test_a_kernel_that_does_not_build(analyse):
@@ -212,6 +227,8 @@ def test_a_kernel_that_does_not_build(analyse):
         ("pair: [hist, maxpool]\nsizes: {hist.n: 4000000000}", "n: 4000000000 does not fit int32"),
         ("pair: [hist, maxpool]\nsizes: {hist.bins: 4000000}", "shared: 16000000 bytes of shared memory"),
         ("pair: [hist, maxpool]\nsizes: {maxpool.height: 1, maxpool.pad: 1}", "has 0 elements"),
+        ("pair: [hist, maxpool]\nsizes: {maxpool.height: 3, maxpool.width: 3, maxpool.window: 40, maxpool.stride: 1}",
+         "has 0 elements"),
         ("pair: [hist, maxpool]\nsizes: {maxpool.batch: 4000000}", "bytes at the sizes"),
         ("pair: [hist, maxpool]\nkernels: [hist, maxpool]", "'pair' and 'kernels' say the same"),
     ],

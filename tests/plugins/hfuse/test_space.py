@@ -109,7 +109,7 @@ def test_seeds_are_points_of_the_space(analyse, strategy, h100):
     assert all(found.problems(config) == () for _, config in seeds)
     even = dict(seeds)["paper_even_split"]
     assert (even["threads.a"], even["threads.b"], even["cap"]) == (512, 512, "none")
-    assert strategy.resolved(analysis, dict(seeds)["paper_r0"])["cap"] == 32
+    assert strategy.resolved(analysis, dict(seeds)["paper_r0"], {})["cap"] == 32
 
 
 def test_the_papers_cap_is_the_sources(analyse, strategy, h100):

@@ -1,0 +1,62 @@
+"""How blocks are computed, as labels that a config can hold: `32x8*2 tile` is 32 x 8 threads with 2 pixels each, stages
+in shared memory; `recompute` computes them again at each access."""
+
+from __future__ import annotations
+
+import re
+
+from fusiond.model import Config, Value
+from fusiond.space import Parameter, Space
+from fusiond_mincut import emit
+from fusiond_mincut.blocks import Block
+from fusiond_mincut.emit import BlockParams
+from fusiond_mincut.graph import Pipeline
+
+THREADS = ("32x8", "32x4", "32x16", "64x4", "128x2", "16x16")
+PIXELS = (1, 2, 4)
+LOCAL = ("tile", "recompute")
+_LABEL = re.compile(r"(\d+)x(\d+)\*(\d+) (tile|recompute)")
+
+
+def label(params: BlockParams) -> str:
+    return f"{params.block_x}x{params.block_y}*{params.pixels} {params.local}"
+
+
+def read(text: str) -> BlockParams:
+    """The way that a label names. ValueError when it is none."""
+    found = _LABEL.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no way to compute a block, such as {label(emit.DEFAULT)!r}")
+    x, y, pixels = (int(each) for each in found.groups()[:3])
+    return BlockParams(block_x=x, block_y=y, pixels=pixels, local=found.group(4))
+
+
+DEFAULT = label(emit.DEFAULT)
+UNIFORM = tuple(
+    dict.fromkeys(
+        [DEFAULT, "32x8*1 recompute", "32x4*1 tile", "32x4*4 tile", "64x4*2 tile", "64x4*1 recompute", "128x2*1 tile"]
+    )
+)
+"""Ways that a whole pipeline is tried in, before anything is known of its blocks."""
+
+
+def space(pipeline: Pipeline, block: Block) -> Space:
+    """All ways to compute one block."""
+    parameters = [Parameter(name="threads", values=THREADS), Parameter(name="pixels", values=PIXELS)]
+    if emit.has_choice(pipeline, block):
+        parameters.append(Parameter(name="local", values=LOCAL))
+    return Space(parameters=tuple(parameters))
+
+
+def of(config: Config) -> BlockParams:
+    """The way that a point of `space` is. KeyError, TypeError or ValueError when it is none."""
+    local = config.text("local") if "local" in config else emit.DEFAULT.local
+    return read(f"{config.text('threads')}*{config.integer('pixels')} {local}")
+
+
+def config(params: BlockParams, space_: Space) -> Config:
+    """The point of `space` that is this way."""
+    shape = f"{params.block_x}x{params.block_y}"
+    values: dict[str, Value] = {"threads": shape, "pixels": params.pixels, "local": params.local}
+    names = {each.name for each in space_.parameters}
+    return Config.of({name: value for name, value in values.items() if name in names})

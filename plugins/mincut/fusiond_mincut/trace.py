@@ -1,0 +1,354 @@
+"""Pipelines as Python functions: what they do to images is written down as the graph that a YAML file would give.
+
+    @stage(mask=(3, 1), border="mirror")
+    def derive(image):
+        return (image[1, 0] - image[-1, 0]) / 2
+
+    @stage()
+    def magnitude(x, y):
+        return C.sqrt(C.float(x * x + y * y))
+
+    def edges(src):
+        across = derive(src, name="across")
+        return magnitude(across, derive(across, name="twice"))
+
+    made = traced(edges, width=640, height=480, dtype="int32")       # a Pipeline
+    Path("edges.yaml").write_text(writing.text(made))                # a file that jobs can name
+
+A function takes images (its parameters are the inputs' names) and returns one image or several: the outputs. Each
+call of a stage is a kernel, called as the stage unless it is given a name. Inside a stage, operators are C's: `/` of integers
+truncates, `image[dx, dy]` is the pixel at constant offsets, `image.r` a channel. A Python int is an int32, a float is a
+float32. `C` has the functions of `expr.FUNCTIONS`, casts, `select`, window operations over a `mask`, and `let`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusiond_mincut import expr as tree
+from fusiond_mincut import graph, masks, syntax
+from fusiond_mincut.expr import Access, Expr, TypeProblem
+from fusiond_mincut.graph import Border, Image, Kernel, Pipeline
+from fusiond_mincut.masks import Mask
+
+Number = int | float
+
+
+class Value:
+    """An expression inside a stage. It has no truth value: choose with `C.select`, join with `C.both`, `C.either`."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, expr: Expr, channels: int = 1, single: bool = False, whole: bool = False) -> None:
+        self.expr = expr
+        self._channels = channels
+        self._single = single
+        self._whole = whole
+        """An image as it was handed in, which can be indexed."""
+
+    def __getitem__(self, offset: tuple[int, int]) -> Value:
+        if not isinstance(self.expr, Access) or not self._whole or self._single:
+            raise TypeProblem("only an image can be read at an offset")
+        dx, dy = offset
+        if not all(type(each) is int for each in offset):
+            raise TypeProblem(f"an image is read at constant whole offsets, not at {offset!r}")
+        seen = self.expr
+        return Value(Access(seen.image, seen.dx + dx, seen.dy + dy, seen.channel, seen.dtype))
+
+    def _at_channel(self, channel: int) -> Value:
+        if not isinstance(self.expr, Access) or self._channels == 1:
+            raise TypeProblem("only an image of three channels has .r, .g and .b")
+        seen = self.expr
+        return Value(Access(seen.image, seen.dx, seen.dy, channel, seen.dtype), whole=self._whole)
+
+    @property
+    def r(self) -> Value:
+        return self._at_channel(0)
+
+    @property
+    def g(self) -> Value:
+        return self._at_channel(1)
+
+    @property
+    def b(self) -> Value:
+        return self._at_channel(2)
+
+    def __bool__(self) -> bool:
+        raise TypeProblem("a pixel is not known while tracing; choose with C.select(condition, one, other)")
+
+    def __add__(self, other: Value | Number) -> Value:
+        return _joined("+", self, other)
+
+    def __radd__(self, other: Number) -> Value:
+        return _joined("+", other, self)
+
+    def __sub__(self, other: Value | Number) -> Value:
+        return _joined("-", self, other)
+
+    def __rsub__(self, other: Number) -> Value:
+        return _joined("-", other, self)
+
+    def __mul__(self, other: Value | Number) -> Value:
+        return _joined("*", self, other)
+
+    def __rmul__(self, other: Number) -> Value:
+        return _joined("*", other, self)
+
+    def __truediv__(self, other: Value | Number) -> Value:
+        return _joined("/", self, other)
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return _joined("/", other, self)
+
+    def __mod__(self, other: Value | Number) -> Value:
+        return _joined("%", self, other)
+
+    def __rmod__(self, other: Number) -> Value:
+        return _joined("%", other, self)
+
+    def __lshift__(self, other: Value | Number) -> Value:
+        return _joined("<<", self, other)
+
+    def __rshift__(self, other: Value | Number) -> Value:
+        return _joined(">>", self, other)
+
+    def __and__(self, other: Value | Number) -> Value:
+        return _joined("&", self, other)
+
+    def __or__(self, other: Value | Number) -> Value:
+        return _joined("|", self, other)
+
+    def __xor__(self, other: Value | Number) -> Value:
+        return _joined("^", self, other)
+
+    def __lt__(self, other: Value | Number) -> Value:
+        return _joined("<", self, other)
+
+    def __le__(self, other: Value | Number) -> Value:
+        return _joined("<=", self, other)
+
+    def __gt__(self, other: Value | Number) -> Value:
+        return _joined(">", self, other)
+
+    def __ge__(self, other: Value | Number) -> Value:
+        return _joined(">=", self, other)
+
+    def __eq__(self, other: object) -> Value:  # type: ignore[override]
+        return _joined("==", self, other)
+
+    def __ne__(self, other: object) -> Value:  # type: ignore[override]
+        return _joined("!=", self, other)
+
+    def __neg__(self) -> Value:
+        return Value(tree.unary("-", self.expr))
+
+    def __invert__(self) -> Value:
+        return Value(tree.unary("~", self.expr))
+
+
+def _expr(value: object) -> Expr:
+    if isinstance(value, Value):
+        return value.expr
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeProblem(f"{value!r} is no pixel and no number")
+    return tree.const(value, "int32" if isinstance(value, int) else "float32")
+
+
+def _joined(op: str, left: object, right: object) -> Value:
+    return Value(tree.binary(op, _expr(left), _expr(right)))
+
+
+class _C:
+    """What bodies call by name: `C.sqrt(x)`, `C.uchar(x)`, `C.sum(m, x)`."""
+
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        if name in tree.FUNCTIONS:
+            return lambda *arguments: Value(tree.call(name, *(_expr(each) for each in arguments)))
+        if name in syntax.TYPES:
+            return lambda argument: Value(tree.cast(_expr(argument), syntax.TYPES[name]))
+        if name in masks.WINDOWED:
+            return lambda over, inner: Value(masks.windowed(name, over, _expr(inner)))
+        raise AttributeError(f"C has no {name}")
+
+    def select(self, condition: Value, then: Value | Number, other: Value | Number) -> Value:
+        return Value(tree.select(_expr(condition), _expr(then), _expr(other)))
+
+    def both(self, one: Value, other: Value) -> Value:
+        return _joined("&&", one, other)
+
+    def either(self, one: Value, other: Value) -> Value:
+        return _joined("||", one, other)
+
+    def let(self, name: str, value: Value) -> Value:
+        """A value under a name: computed once, and inside a window operation the value at its centre."""
+        if not _tracing or not syntax.NAME.fullmatch(name):
+            raise TypeProblem(f"C.let({name!r}, ...) gives a value a name inside a stage")
+        _tracing[-1].lets.append((name, value.expr))
+        return Value(tree.Local(name, value.expr.dtype))
+
+
+C = _C()
+
+
+def mask(name: str, rows: Sequence[Sequence[Number | None]]) -> Mask:
+    """Coefficients by rows, None or 0 for a hole. TypeProblem when that is no mask."""
+    return masks.checked(name, tuple(tuple(row) for row in rows))
+
+
+# --- stages ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handle:
+    """An image while a pipeline is traced."""
+
+    image: Image
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What was traced so far; the last of `_tracing` is current."""
+
+    dtype: str
+    channels: int
+    images: dict[str, Image] = field(default_factory=dict)
+    kernels: list[Kernel] = field(default_factory=list)
+    lets: list[tuple[str, Expr]] = field(default_factory=list)
+
+
+_tracing: list[_Trace] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A kernel to be: called with images, it is one."""
+
+    body: Callable[..., Any]
+    mask: tuple[int, int] | None
+    border: str | tuple[str, Number] | Mapping[str, str | tuple[str, Number]] | None
+    reduce: str | None
+    dtype: str | None
+    channels: int | None
+
+    def __call__(self, *images: Handle, name: str | None = None) -> Handle:
+        if not _tracing:
+            raise TypeProblem(f"{self.body.__name__} is a stage; call it in a function that `traced` calls")
+        current = _tracing[-1]
+        chosen = name or _fresh(self.body.__name__, current.images)
+        if chosen in current.images:
+            raise TypeProblem(f"two writers of {chosen!r}")
+        if not syntax.NAME.fullmatch(chosen) or chosen in syntax.RESERVED:
+            raise TypeProblem(f"{chosen!r} is no name of an image")
+        current.lets.clear()
+        channels = self.channels or current.channels
+        values = [_value(each.image) for each in images]
+        found = self.body(*values)
+        bodies = tuple(_bound(_expr(each), current.lets) for each in (found if isinstance(found, tuple) else (found,)))
+        kernel = Kernel(
+            name=chosen,
+            pattern="global" if self.reduce else "local" if self.mask else "point",
+            mask=self.mask or (1, 1),
+            bodies=bodies,
+            dtype=self.dtype or current.dtype,
+            channels=channels,
+            borders=self._borders(images),
+            reduction=self.reduce,
+        )
+        if channels == 1 and any(each.channel is None for each in kernel.accesses):
+            raise TypeProblem(f"{chosen} computes one channel, and reads an image of three; say .r, .g or .b")
+        current.images[chosen] = kernel.image
+        current.kernels.append(kernel)
+        return Handle(image=kernel.image)
+
+    def _borders(self, images: Sequence[Handle]) -> dict[str, Border]:
+        if self.border is None:
+            return {}
+        names = list(inspect.signature(self.body).parameters)
+        given = self.border if isinstance(self.border, Mapping) else dict.fromkeys(names, self.border)
+        found = {}
+        for parameter, handle in zip(names, images, strict=True):
+            if parameter in given:
+                found[handle.image.name] = _border(given[parameter], handle.image)
+        return found
+
+
+def _border(given: str | tuple[str, Number], image: Image) -> Border:
+    mode, value = (given, 0) if isinstance(given, str) else given
+    if mode not in graph.BORDERS:
+        raise TypeProblem(f"{mode!r} is no border; it can be {', '.join(graph.BORDERS)}")
+    return Border(mode=mode, value=tree.const(value, image.dtype).value if mode == "constant" else 0)
+
+
+def _fresh(name: str, taken: Mapping[str, Image]) -> str:
+    number = 1
+    while (chosen := name if number == 1 else f"{name}{number}") in taken:
+        number += 1
+    return chosen
+
+
+def _value(image: Image) -> Value:
+    access = Access(image.name, 0, 0, 0 if image.channels == 1 else None, image.dtype)
+    return Value(access, channels=image.channels, single=image.single, whole=True)
+
+
+def _bound(body: Expr, lets: Sequence[tuple[str, Expr]]) -> Expr:
+    for name, value in reversed(lets):
+        if any(isinstance(each, tree.Local) and each.name == name for each in tree.walk(body)):
+            body = tree.let(name, value, body)
+    syntax.limited(body)
+    return body
+
+
+def stage(
+    *,
+    mask: tuple[int, int] | None = None,
+    border: str | tuple[str, Number] | Mapping[str, str | tuple[str, Number]] | None = None,
+    reduce: str | None = None,
+    dtype: str | None = None,
+    channels: int | None = None,
+) -> Callable[[Callable[..., Any]], Stage]:
+    """A function of pixels as a kernel: local with a `mask` (width, height), global with `reduce`, else a point kernel.
+
+    `border` is a mode, ("constant", value), or one for each parameter. The function returns the value of its pixel, or
+    a tuple of one for each channel.
+    """
+
+    def decorated(body: Callable[..., Any]) -> Stage:
+        return Stage(body=body, mask=mask, border=border, reduce=reduce, dtype=dtype, channels=channels)
+
+    return decorated
+
+
+def traced(
+    function: Callable[..., Any], *, width: int, height: int, dtype: str = "int32", channels: int = 1
+) -> Pipeline:
+    """The pipeline that a function of images is. TypeProblem, in one line, when it is none."""
+    current = _Trace(dtype=dtype, channels=channels)
+    inputs = [
+        Image(name=name, dtype=dtype, channels=channels, fill=graph.FILLS[dtype])
+        for name in inspect.signature(function).parameters
+    ]
+    current.images |= {each.name: each for each in inputs}
+    _tracing.append(current)
+    try:
+        found = function(*(Handle(image=each) for each in inputs))
+    finally:
+        _tracing.pop()
+    handles = found if isinstance(found, tuple) else (found,)
+    by_name = {each.name: each for each in current.kernels}
+    order = graph.topological({each.name: each.reads for each in current.kernels})
+    pipeline = Pipeline(
+        name=function.__name__,
+        width=width,
+        height=height,
+        inputs=tuple(inputs),
+        outputs=tuple(each.image.name for each in handles),
+        kernels=tuple(by_name[name] for name in order),
+    )
+    broken = graph.problems(pipeline)
+    if broken:
+        raise TypeProblem(f"{broken[0][0]}: {broken[0][1]}")
+    return pipeline

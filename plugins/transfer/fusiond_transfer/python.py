@@ -1,0 +1,197 @@
+"""Kernel graphs from Python.
+
+graph = KernelGraph("fig2", elements=4096)
+a, b, c = graph.inputs("A", "B", "C")
+d, e = graph.device("k0", reads=(b, a), writes=("D", "E"))
+f, g = graph.host("k1", reads=(e, b), writes=("F", "G"), body={"F": "E + B", "G": "E - B"})
+graph.outputs(d, g)
+graph.build()      -> Graph, checked
+graph.yaml()       -> the same as a file for jobs (strategy: transfer, graph: ./fig2.yaml)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from fusiond.errors import RequestError
+from fusiond.program import Fill, default_compare
+from fusiond_transfer import formula, verify
+from fusiond_transfer.generator import WORDS
+from fusiond_transfer.graph import DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Vector
+
+
+class KernelGraph:
+    """Grows a graph, in the order in which its kernels shall run."""
+
+    def __init__(self, name: str, *, elements: int = 4096, dtype: str = "uint32") -> None:
+        self.name = name
+        self._elements = elements
+        self._dtype = dtype
+        self._vectors: dict[str, Vector] = {}
+        self._kernels: list[Kernel] = []
+        self._inputs: list[str] = []
+        self._outputs: list[str] = []
+        self._placed: list[str] = []
+        self._carried: list[tuple[str, str]] = []
+        self._adjacent: list[tuple[str, ...]] = []
+        self._iterations = 1
+        self._limit_bytes: int | None = None
+
+    def inputs(
+        self,
+        *names: str,
+        elements: int | None = None,
+        dtype: str | None = None,
+        fill: Fill | None = None,
+        placed: bool = False,
+    ) -> tuple[str, ...]:
+        """Vectors that are live on entry; `placed`: they lie on the device. Gives their names."""
+        for name in names:
+            self._declare(name, elements, dtype, fill)
+        self._inputs += names
+        if placed:
+            self._placed += names
+        return names
+
+    def device(self, name: str, **kernel: object) -> tuple[str, ...]:
+        """A kernel on the device; see `kernel`."""
+        return self.kernel(name, DEVICE, **kernel)  # type: ignore[arg-type]
+
+    def host(self, name: str, **kernel: object) -> tuple[str, ...]:
+        """A kernel on the host; see `kernel`."""
+        return self.kernel(name, HOST, **kernel)  # type: ignore[arg-type]
+
+    def kernel(
+        self,
+        name: str,
+        on: str,
+        *,
+        reads: Sequence[str] = (),
+        writes: Sequence[str],
+        in_place: Mapping[str, str] | None = None,
+        body: Body | Mapping[str, str] | None = None,
+        elements: int | None = None,
+        dtype: str | None = None,
+    ) -> tuple[str, ...]:
+        """A kernel; `body` is a formula for each output, or left to the default. Gives the names of its outputs."""
+        for each in writes:
+            self._declare(each, elements, dtype, None)
+        if isinstance(body, Mapping):
+            body = Formula(texts=tuple(body[each] for each in writes if each in body))
+        self._kernels.append(
+            Kernel(
+                name=name,
+                on=on,
+                reads=tuple(reads),
+                writes=tuple(writes),
+                in_place=tuple((in_place or {}).items()),
+                body=body or Mix(),
+            )
+        )
+        return tuple(writes)
+
+    def outputs(self, *names: str) -> None:
+        """Vectors that are live on exit."""
+        self._outputs += names
+
+    def loop(self, carried: Mapping[str, str], *, iterations: int = 4) -> None:
+        """The graph is a loop's body; `carried`: input -> the vector that it is in the next iteration."""
+        self._carried += carried.items()
+        self._iterations = iterations
+
+    def limit(self, device_bytes: int) -> None:
+        """No more than this may be allocated on the device at any time."""
+        self._limit_bytes = device_bytes
+
+    def adjacent(self, *names: str) -> None:
+        """These vectors must lie in memory in this order, next to each other."""
+        self._adjacent.append(names)
+
+    def build(self) -> Graph:
+        """The graph; RequestError names the first thing that is wrong with it."""
+        graph = Graph(
+            name=self.name,
+            vectors=tuple(self._vectors.values()),
+            kernels=tuple(self._kernels),
+            inputs=tuple(self._inputs),
+            outputs=tuple(self._outputs),
+            placed=tuple(self._placed),
+            loop=bool(self._carried),
+            carried=tuple(self._carried),
+            limit_bytes=self._limit_bytes,
+            adjacent=tuple(self._adjacent),
+            iterations=self._iterations,
+        )
+        for problem in verify.problems(graph):
+            raise RequestError(problem.text, where=f"graph {self.name}")
+        elements = {each.name: each.elements for each in graph.vectors}
+        for kernel in graph.kernels:
+            if isinstance(kernel.body, Formula):
+                wrong = formula.mismatch(kernel.body.texts, kernel.reads, kernel.writes, elements)
+                if wrong:
+                    raise RequestError(wrong, where=f"graph {self.name}: {kernel.name}")
+        return graph
+
+    def yaml(self) -> str:
+        """The graph as the YAML file that a job can name."""
+        return written(self.build())
+
+    def _declare(self, name: str, elements: int | None, dtype: str | None, fill: Fill | None) -> None:
+        kind = dtype or self._dtype
+        usual = Fill(kind="uniform") if kind.startswith("float") else WORDS
+        self._vectors.setdefault(
+            name,
+            Vector(
+                name=name,
+                dtype=kind,
+                elements=self._elements if elements is None else elements,
+                fill=fill or usual,
+                compare=default_compare(kind),
+            ),
+        )
+
+
+def written(graph: Graph) -> str:
+    """A graph as YAML. ValueError for a kernel with a source of its own: that is a file beside the graph's."""
+    lengths = dict.fromkeys(vector.elements for vector in graph.vectors)
+    named = {elements: f"elements_{number}" if number else "elements" for number, elements in enumerate(lengths)}
+    lines = [f"graph: {graph.name}", f"sizes: {json.dumps({name: elements for elements, name in named.items()})}"]
+    lines += [f"{key}: {json.dumps(names)}" for key, names in (("inputs", graph.inputs), ("outputs", graph.outputs))]
+    if graph.placed:
+        lines.append(f"placed: {json.dumps(graph.placed)}")
+    if graph.loop:
+        lines += ["loop: true", f"carried: {json.dumps(dict(graph.carried))}", f"iterations: {graph.iterations}"]
+    if graph.limit_bytes is not None:
+        lines.append(f"limits: {{device_bytes: {graph.limit_bytes}}}")
+    if graph.adjacent:
+        lines.append(f"adjacent: {json.dumps(graph.adjacent)}")
+    lines.append("vectors:")
+    for vector in graph.vectors:
+        keys = [f"dtype: {vector.dtype}", f"elements: {named[vector.elements]}"]
+        if vector.name in graph.inputs:
+            keys.append(f"fill: {_fill(vector.fill)}")
+        lines.append(f"  {vector.name}: {{{', '.join(keys)}}}")
+    lines.append("kernels:")
+    lines += [f"  - {_kernel(kernel)}" for kernel in graph.kernels]
+    return "\n".join(lines) + "\n"
+
+
+def _fill(fill: Fill) -> str:
+    if fill.kind in ("zeros", "iota"):
+        return fill.kind
+    if fill.kind == "constant":
+        return f"{{constant: {fill.low!r}}}"
+    return f"{{{fill.kind}: [{fill.low!r}, {fill.high!r}]}}"
+
+
+def _kernel(kernel: Kernel) -> str:
+    keys = [f"name: {kernel.name}", f"on: {kernel.on}", f"reads: {json.dumps(kernel.reads)}"]
+    keys.append(f"writes: {json.dumps(kernel.writes)}")
+    if kernel.in_place:
+        keys.append(f"in_place: {json.dumps(dict(kernel.in_place))}")
+    if isinstance(kernel.body, Formula):
+        keys.append(f"body: {json.dumps(dict(zip(kernel.writes, kernel.body.texts, strict=True)))}")
+    elif not isinstance(kernel.body, Mix):
+        raise ValueError(f"{kernel.name} has a source of its own")
+    return "{" + ", ".join(keys) + "}"

@@ -1,0 +1,132 @@
+"""The space of a graph, where to begin in it, and its unfused ways.
+
+grouping     separate | paper_greedy | paper_tight | fewest | fewest_tight | fastest
+when         late | early                       (separate: at the last slot, or the first)
+send         message | batch                    (a group: one copy of neighbours, or one batch of the driver's)
+memory       pageable | pinned                  (on the host)
+allocation   each | group | one | pooled        (where allocations are counted)
+issue        one_stream | overlapped | graph    (graph: no host kernels, nothing allocated, pinned memory)
+order        given | reordered                  (where another order of the kernels needs fewer messages)
+
+Every kind of memory and every allocation that is offered has a `separate` baseline with the same one, which is tuned in
+issue, order and moment: what a candidate gains over the fastest of them it gains by its messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusiond.model import Config, Value
+from fusiond.space import Parameter, Space
+from fusiond_transfer.emit import ALLOCATIONS
+from fusiond_transfer.schedule import GROUPINGS
+
+MEMORIES = ("pageable", "pinned")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What there is to choose for a graph."""
+
+    paper: bool
+    """The paper's heuristic is run."""
+    reordered: bool
+    counted: bool
+    """Allocations are counted."""
+    graph: bool
+    """A CUDA graph can hold it."""
+    allocations: tuple[str, ...] = ALLOCATIONS
+    unfused_allocations: tuple[str, ...] = ALLOCATIONS
+    moments: tuple[str, ...] = ("late", "early")
+
+
+def fused(offer: Offer) -> Space:
+    """All ways to transfer, the separate ones among them."""
+    groupings = GROUPINGS if offer.paper else tuple(each for each in GROUPINGS if not each.startswith("paper"))
+    parameters = [
+        Parameter(name="grouping", values=groupings),
+        Parameter(name="when", values=offer.moments, when="grouping == 'separate'"),
+        Parameter(name="send", values=("message", "batch"), when="grouping != 'separate'"),
+        Parameter(name="memory", values=MEMORIES),
+    ]
+    restrictions = []
+    if offer.counted:
+        parameters.append(Parameter(name="allocation", values=offer.allocations))
+        if "each" in offer.allocations:
+            # Neighbours in one message have to be in one allocation.
+            restrictions.append("grouping == 'separate' or send == 'batch' or allocation != 'each'")
+    parameters += _schedule(offer)
+    if offer.graph:
+        restrictions.append("issue != 'graph' or memory == 'pinned'")
+    return Space(parameters=tuple(parameters), restrictions=tuple(restrictions))
+
+
+def unfused(offer: Offer, memory: str) -> Space:
+    """The knobs of a separate baseline, whose memory and allocation are fixed."""
+    parameters = [Parameter(name="when", values=offer.moments), *_schedule(offer)]
+    restrictions = ("issue != 'graph'",) if offer.graph and memory != "pinned" else ()
+    return Space(parameters=tuple(parameters), restrictions=restrictions)
+
+
+def _schedule(offer: Offer) -> list[Parameter]:
+    issues = ("one_stream", "overlapped", "graph") if offer.graph else ("one_stream", "overlapped")
+    found = [Parameter(name="issue", values=issues)]
+    if offer.reordered:
+        found.append(Parameter(name="order", values=("given", "reordered")))
+    return found
+
+
+def baselines(offer: Offer) -> list[tuple[str, str, str]]:
+    """(name, memory, allocation) of every separate baseline; a group of one is `each`."""
+    if not offer.counted:
+        return [(f"separate_{memory}", memory, "ahead") for memory in MEMORIES]
+    allocations = list(dict.fromkeys("each" if each == "group" else each for each in offer.unfused_allocations))
+    return [
+        (f"separate_{memory}_{allocation}", memory, allocation)
+        for memory, allocation in itertools.product(MEMORIES, allocations)
+    ]
+
+
+def seeds(offer: Offer, space: Space) -> tuple[tuple[str, Config], ...]:
+    """What the paper would choose, the fewest, the fastest, and the plain way: points of the space only, each once."""
+    wanted: list[tuple[str, dict[str, Value]]] = []
+    first = offer.allocations[0] if offer.counted else None
+    group = (
+        "group" if "group" in offer.allocations else next((each for each in offer.allocations if each != "each"), first)
+    )
+    for grouping, memory, issue in (
+        ("fewest", "pageable", "one_stream"),
+        ("fewest_tight", "pageable", "one_stream"),
+        ("paper_greedy", "pageable", "one_stream"),
+        ("paper_tight", "pageable", "one_stream"),
+        ("fewest", "pinned", "one_stream"),
+        ("fewest", "pinned", "overlapped"),
+        ("fastest", "pinned", "overlapped"),
+        ("fastest", "pageable", "overlapped"),
+        ("fewest", "pinned", "graph"),
+    ):
+        values: dict[str, Value] = {"grouping": grouping, "memory": memory, "issue": issue, "send": "message"}
+        if offer.counted:
+            values["allocation"] = group
+        wanted.append((f"{grouping}_{memory}_{issue}", values))
+    if offer.reordered:
+        wanted.append(("reordered", {**wanted[0][1], "order": "reordered"}))
+    wanted.append(("batch", {**wanted[0][1], "memory": "pinned", "send": "batch"}))
+    plain: dict[str, Value] = {"grouping": "separate", "when": "late", "memory": "pageable", "issue": "one_stream"}
+    if offer.counted:
+        plain["allocation"] = first
+    wanted.append(("separate", plain))
+    return _valid(
+        [(name, {"order": "given", **values} if offer.reordered else values) for name, values in wanted], space
+    )
+
+
+def _valid(wanted: Sequence[tuple[str, dict[str, Value]]], space: Space) -> tuple[tuple[str, Config], ...]:
+    found: dict[Config, str] = {}
+    for name, values in wanted:
+        config = Config.of(values)
+        if not space.problems(config):
+            found.setdefault(config, name)
+    return tuple((name, config) for config, name in found.items())

@@ -1,0 +1,324 @@
+"""Transfer fusion as a strategy (Kessler, Global optimization of operand transfer fusion in heterogeneous computing).
+
+job --parse--> Graph --analyse--> intervals, the fewest messages and their proof --space--> grouping, memory, issue ...
+    --emit--> one Program: copies of neighbours, kernels on both sides
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fusiond.errors import RequestError
+from fusiond.keys import content_key, text_key
+from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
+from fusiond.program import Memory, Program
+from fusiond.space import Space
+from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
+from fusiond_transfer import codegen, cost, describe, emit, order, read, simulate, space
+from fusiond_transfer.emit import Way
+from fusiond_transfer.graph import Graph
+from fusiond_transfer.schedule import Schedule
+from fusiond_transfer.script import script
+from fusiond_transfer.ways import Ways, claims, described_costs, reordered, startups_by_memory
+
+MOST_SIMULATED = 400
+"""Steps of a Program that is carried out in the simulator, in every order, before it is handed out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A Workload's payload."""
+
+    graph: Graph
+    counted: bool
+    """Allocations are part of what is measured."""
+    odd: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysed:
+    """An Analysis' payload."""
+
+    asked: Asked
+    ways: Ways
+    other: Ways | None
+    """In another order of the kernels, where that needs fewer messages."""
+    offer: space.Offer
+    costs: dict[str, cost.Costs] = field(default_factory=dict)
+
+
+class Transfer(StrategyBase):
+    """Fewer and better messages between host and device."""
+
+    name = "transfer"
+    version = 1
+    job_keys: tuple[str, ...] = ("graph", "allocations", "limits")
+
+    # --- Job -> Workload ---
+
+    def parse(self, job: Job, inputs: Inputs) -> Workload:
+        name = job.request.get("graph")
+        where = job.where("graph")
+        if not isinstance(name, str):
+            raise RequestError("a graph is wanted: a catalogue name or the path of its YAML file", where=where)
+        path = inputs.resolve("graph", name, where=where)
+        places = {each: job.where(f"sizes.{each}") for each in job.sizes}
+        found = read.read(inputs, path, sizes=job.sizes, where=where, size_where=places)
+        graph = found.graph
+        counted = _counted(job)
+        limit = _limit(job)
+        if limit is not None:
+            if graph.loop:
+                raise RequestError("a limit is for graphs without a loop", where=job.where("limits"))
+            graph = dataclasses.replace(graph, limit_bytes=limit)
+        if counted and graph.loop:
+            raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
+        counted = counted or graph.limit_bytes is not None
+        _refuse_limit(job, graph)
+        hashes = {path: text_key(inputs.text(path, where=where))}
+        hashes |= {each: text_key(text) for each, text in found.sources.items()}
+        return Workload(
+            strategy=self.name,
+            strategy_version=self.version,
+            name=graph.name,
+            members=(graph.name,),
+            sizes=frozen(found.sizes),
+            content=[found.content, counted, graph.limit_bytes],
+            payload=Asked(graph=graph, counted=counted, odd=found.odd),
+            source_hashes=frozen(hashes),
+        )
+
+    def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
+        odd = _asked(workload).odd
+        return odd or None
+
+    # --- Workload -> Analysis ---
+
+    def analyse(self, workload: Workload, target: Target) -> Analysis:
+        asked = _asked(workload)
+        ways = Ways(asked.graph)
+        other = reordered(ways)
+        offer = _offer(asked, ways, other)
+        known = Analysed(asked=asked, ways=ways, other=other, offer=offer)
+        return Analysis(workload=workload, report=frozen(_report(known)), payload=known)
+
+    def describe(self, analysis: Analysis) -> str:
+        return describe.text(_known(analysis).ways)
+
+    def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
+        return cost.probes(_known(analysis).asked.graph)
+
+    def space(self, analysis: Analysis, known: Known) -> Space:
+        return space.fused(_known(analysis).offer)
+
+    def seeds(self, analysis: Analysis, space_: Space, known: Known) -> tuple[tuple[str, Config], ...]:
+        return space.seeds(_known(analysis).offer, space_)
+
+    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
+        about = _known(analysis)
+        found = []
+        for name, memory, allocation in space.baselines(about.offer):
+
+            def program(config: Config, memory: str = memory, allocation: str = allocation) -> Program:
+                schedule = _ways(about, config).separate(early=config["when"] == "early")
+                way = Way(memory=memory, issue=config.text("issue"), allocation=allocation)
+                return emit.program(script(schedule), way, name=f"{about.asked.graph.name}, separate")
+
+            counted = "" if allocation == "ahead" else f", allocated {allocation}, counted"
+            found.append(
+                Baseline(
+                    name=name,
+                    detail=f"every vector in a message of its own, {memory} memory{counted}",
+                    space=space.unfused(about.offer, memory),
+                    emit=program,
+                )
+            )
+        return tuple(found)
+
+    # --- Config -> Program ---
+
+    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+        about = _known(analysis)
+        graph = about.asked.graph
+        problems = space.fused(about.offer).problems(config)
+        if problems:
+            return Rejection(rule="not_in_space", nodes=(graph.name,), detail="; ".join(problems))
+        schedule = self._schedule(about, config, known)
+        way = Way(
+            memory=config.text("memory"),
+            issue=config.text("issue"),
+            send=str(config.get("send", "message")),
+            allocation=str(config.get("allocation", "ahead")),
+        )
+        plan = script(schedule)
+        program = emit.program(plan, way, name=f"{graph.name}, {config['grouping']}")
+        if len(program.steps) <= MOST_SIMULATED:
+            broken = simulate.faults(plan, program)
+            if broken:
+                return Rejection(rule="invariant", nodes=(graph.name,), detail=broken[0])
+        if graph.limit_bytes is not None:
+            peak = simulate.run(plan, program).peak_bytes
+            if peak > graph.limit_bytes:
+                detail = f"{peak} bytes on the device at once; there may be {graph.limit_bytes}"
+                return Rejection(rule="device_limit", nodes=(graph.name,), detail=detail)
+        return program
+
+    def _schedule(self, about: Analysed, config: Config, known: Known) -> Schedule:
+        ways = _ways(about, config)
+        grouping = config.text("grouping")
+        if grouping == "separate":
+            return ways.separate(early=config["when"] == "early")
+        if grouping != "fastest":
+            return ways.grouping(grouping)
+        answers = {key: value for key, value in known.items() if isinstance(value, int | float)}
+        name = content_key(answers)
+        if name not in about.costs:
+            about.costs[name] = cost.costs(about.asked.graph, known)
+        return ways.fast(
+            about.costs[name],
+            name,
+            memory=Memory(config.text("memory")),
+            overlapped=config["issue"] != "one_stream",
+        )
+
+    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
+        about = _known(analysis)
+        plan = script(self._schedule(about, config, {}))
+        return codegen.files(plan, program)
+
+
+# --- what the methods share -----------------------------------------------------------------------------
+
+
+def _counted(job: Job) -> bool:
+    wanted = job.request.get("allocations", "ahead")
+    if wanted not in ("ahead", "counted"):
+        raise RequestError(f"is {wanted!r}; it can be ahead, counted", where=job.where("allocations"))
+    return bool(wanted == "counted")
+
+
+def _limit(job: Job) -> int | None:
+    limits = job.request.get("limits")
+    if limits is None:
+        return None
+    wanted = "wanted is {device_bytes: N}, a whole number from 1 on"
+    if not isinstance(limits, Mapping) or set(limits) != {"device_bytes"}:
+        raise RequestError(wanted, where=job.where("limits"))
+    value = limits["device_bytes"]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise RequestError(wanted, where=job.where("limits.device_bytes"))
+    return value
+
+
+def _refuse_limit(job: Job, graph: Graph) -> None:
+    """Where not even separate messages fit, nothing can be measured."""
+    if graph.limit_bytes is None:
+        return
+    ways = Ways(graph)
+    plan = script(ways.separate(early=False))
+    peak = simulate.run(plan, emit.program(plan, Way(allocation="each"), name=graph.name)).peak_bytes
+    if peak > graph.limit_bytes:
+        where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
+        raise RequestError(
+            f"{graph.limit_bytes} bytes on the device are too few: with every vector by itself, {peak} are needed at "
+            "once (nothing is evicted and uploaded again)",
+            where=where,
+        )
+
+
+def _offer(asked: Asked, ways: Ways, other: Ways | None) -> space.Offer:
+    graph = asked.graph
+    offer = space.Offer(
+        paper=ways.has_paper,
+        reordered=other is not None,
+        counted=asked.counted,
+        graph=not asked.counted and all(kernel.device for kernel in graph.kernels),
+    )
+    if graph.limit_bytes is None:
+        return offer
+
+    def fits(allocation: str, early: bool) -> bool:
+        plan = script(ways.separate(early=early))
+        program = emit.program(plan, Way(allocation=allocation), name=graph.name)
+        return bool(simulate.run(plan, program).peak_bytes <= (graph.limit_bytes or 0))
+
+    allocations = tuple(each for each in emit.ALLOCATIONS if fits(each, False))
+    moments = tuple(
+        name for name, early in (("late", False), ("early", True)) if all(fits(each, early) for each in allocations)
+    )
+    return dataclasses.replace(offer, allocations=allocations, unfused_allocations=allocations, moments=moments)
+
+
+def _report(about: Analysed) -> dict[str, object]:
+    """The JSON of `plan --json`."""
+    ways = about.ways
+    least = ways.least()
+    found = least.schedule
+    tightest = ways.grouping("fewest_tight")
+    paper = None
+    if ways.has_paper:
+        paper = {name: ways.grouping(f"paper_{name}").saved for name in ("greedy", "tight")}
+    graph = about.asked.graph
+    report: dict[str, object] = {
+        "transfers": len(ways.crossings),
+        "startups": found.startups,
+        "lower_bound": least.lower_bound,
+        "saved": found.saved,
+        "optimal": least.proven,
+        "order": list(found.order),
+        "schedule": _listed(found),
+        "paper": paper,
+        "proof": {
+            name: [{"vector": each.vector, "slots": [each.earliest, each.latest]} for each in witnesses]
+            for name, witnesses in (("uploads", ways.bound.uploads), ("downloads", ways.bound.downloads))
+        },
+        "points": {"uploads": list(ways.bound.up_points), "downloads": list(ways.bound.down_points)},
+        "tight": {
+            "byte_slots": ways.byte_slots(tightest),
+            "fewest_byte_slots": ways.byte_slots(found),
+            "optimal": ways.tight_proven,
+            "schedule": _listed(tightest),
+        },
+        "costs": described_costs(cost.costs(graph, {})),
+        "assumed_startup_us": startups_by_memory(cost.costs(graph, {})),
+        "claims": list(claims(ways)),
+    }
+    if graph.limit_bytes is not None and ways.limited:
+        report["limit"] = {"device_bytes": graph.limit_bytes, "peak_bytes": ways.fitting().peak_bytes}
+    if about.other is not None:
+        other = about.other.least()
+        report["reordered"] = {
+            "startups": other.schedule.startups,
+            "lower_bound": order.bound(graph),
+            "kernels": [kernel.name for kernel in about.other.graph.kernels],
+            "optimal": other.schedule.startups == order.bound(graph),
+        }
+    return report
+
+
+def _listed(schedule: Schedule) -> list[dict[str, object]]:
+    return [
+        {
+            "slot": each.slot,
+            "direction": "up" if each.up else "down",
+            "vectors": list(each.vectors),
+            **({"filler": list(each.filler)} if each.filler else {}),
+        }
+        for each in schedule.messages
+    ]
+
+
+def _ways(about: Analysed, config: Config) -> Ways:
+    return about.other if config.get("order") == "reordered" and about.other is not None else about.ways
+
+
+def _asked(workload: Workload) -> Asked:
+    assert isinstance(workload.payload, Asked)
+    return workload.payload
+
+
+def _known(analysis: Analysis) -> Analysed:
+    assert isinstance(analysis.payload, Analysed)
+    return analysis.payload

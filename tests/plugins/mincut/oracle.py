@@ -1,0 +1,160 @@
+"""What a pipeline gives, by NumPy: whole images, kernel by kernel, borders by an index map.
+
+Nothing of the plugin's own code runs here but the tree itself: every operation is NumPy's. The index maps are checked
+against SciPy and np.pad in test_oracle.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond_mincut.expr import Access, Binary, Call, Cast, Const, Expr, Let, Local, Select, Unary
+from fusiond_mincut.graph import Border, Kernel, Pipeline
+
+Array = NDArray[np.generic]
+Images = Mapping[str, Array]
+"""Shape (height, width, channels); of what a global kernel makes (1, 1, channels)."""
+
+
+def run(pipeline: Pipeline, inputs: Images) -> dict[str, Array]:
+    """All images by name: what is put in and what every kernel makes. `inputs` have shape (height, width, channels)."""
+    images = dict(inputs)
+    with np.errstate(all="ignore"):
+        for kernel in pipeline.kernels:
+            images[kernel.name] = evaluate(kernel, images, pipeline.width, pipeline.height)
+    return images
+
+
+def evaluate(kernel: Kernel, images: Images, width: int, height: int) -> Array:
+    channels = []
+    for channel in range(kernel.channels):
+        value = _value(kernel.body(channel), kernel, images, {}, (height, width))
+        value = np.broadcast_to(_converted(value, kernel.dtype), (height, width))
+        channels.append(value)
+    image = np.stack(channels, axis=-1)
+    if kernel.reduction is None:
+        return image
+    if kernel.reduction == "sum":
+        exact = image.astype(np.float64 if kernel.dtype == "float32" else np.int64).sum(axis=(0, 1), keepdims=True)
+        return _converted(exact, kernel.dtype) if kernel.dtype == "float32" else exact.astype(kernel.dtype)
+    return (np.fmin if kernel.reduction == "min" else np.fmax).reduce(
+        image.reshape(-1, kernel.channels), axis=0
+    ).reshape(1, 1, -1)  # fmt: skip
+
+
+def indices(offset: int, size: int, mode: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """For each position of a row the pixel that `position + offset` stands for, and whether it is one (constant)."""
+    at = np.arange(size) + offset
+    inside = (at >= 0) & (at < size)
+    if mode == "clamp":
+        at = np.clip(at, 0, size - 1)
+    elif mode == "repeat":
+        at = at % size
+    elif mode == "reflect":
+        at = at % (2 * size)
+        at = np.where(at < size, at, 2 * size - 1 - at)
+    elif mode == "mirror":
+        period = max(2 * size - 2, 1)
+        at = at % period
+        at = np.where(at < size, at, period - at)
+    else:
+        at = np.clip(at, 0, size - 1)
+        return at, inside
+    return at, np.ones(size, bool)
+
+
+def pixels(image: Array, access: Access, border: Border, shape: tuple[int, int]) -> Array:
+    """The image as it is seen from every pixel at the access' offset: shape (height, width), the image's dtype."""
+    assert access.channel is not None
+    plane = image[:, :, access.channel]
+    if plane.shape == (1, 1) and shape != (1, 1) and access.dx == access.dy == 0:
+        return np.broadcast_to(plane, shape)
+    columns, column_inside = indices(access.dx, shape[1], border.mode)
+    rows, row_inside = indices(access.dy, shape[0], border.mode)
+    seen = plane[rows][:, columns]
+    outside = ~(row_inside[:, None] & column_inside[None, :])
+    return np.where(outside, np.asarray(border.value, plane.dtype), seen)
+
+
+def _value(expr: Expr, kernel: Kernel, images: Images, names: Mapping[str, Array], shape: tuple[int, int]) -> Array:
+    def of(each: Expr) -> Array:
+        return _value(each, kernel, images, names, shape)
+
+    match expr:
+        case Const(value, dtype):
+            return np.asarray(value, dtype)
+        case Access(image=image):
+            return pixels(images[image], expr, kernel.border(image), shape)
+        case Local(name):
+            return names[name]
+        case Let(name, value, body):
+            return _value(body, kernel, images, {**names, name: of(value)}, shape)
+        case Cast(operand, dtype):
+            return _converted(of(operand), dtype)
+        case Select(condition, then, other):
+            return np.where(of(condition) != 0, of(then), of(other))
+        case Unary(op, operand):
+            value = of(operand)
+            return (value == 0).astype(np.int32) if op == "!" else -value if op == "-" else ~value
+        case Binary(op, left, right):
+            return _operation(op, of(left), of(right))
+        case Call(function, arguments):
+            return _function(function, [of(each) for each in arguments])
+    raise AssertionError(expr)
+
+
+def _operation(op: str, left: Array, right: Array) -> Array:
+    simple = {
+        "+": np.add, "-": np.subtract, "*": np.multiply, "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor,
+    }  # fmt: skip
+    compared = {
+        "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal,
+        "!=": np.not_equal, "&&": np.logical_and, "||": np.logical_or,
+    }  # fmt: skip
+    assert left.dtype == right.dtype, (op, left.dtype, right.dtype)
+    if op in simple:
+        return np.asarray(simple[op](left, right))
+    if op in compared:
+        return np.asarray(compared[op](left, right)).astype(np.int32)
+    if op == "<<":
+        return np.left_shift(left, right & 31)
+    if op == ">>":
+        return np.right_shift(left, right & 31)
+    if left.dtype != np.int32:
+        return np.asarray(left / right)
+    wide, by = left.astype(np.int64), right.astype(np.int64)
+    safe = np.where(by == 0, 1, by)
+    quotient = np.where(by == 0, 0, np.sign(wide) * np.sign(safe) * (np.abs(wide) // np.abs(safe)))
+    if op == "/":
+        return quotient.astype(np.int32)
+    return np.where(by == 0, 0, np.fmod(wide, safe)).astype(np.int32)
+
+
+def _function(function: str, arguments: list[Array]) -> Array:
+    found = {
+        "min": np.fmin, "max": np.fmax, "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc,
+        "rint": np.rint, "sqrt": np.sqrt, "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2,
+        "log10": np.log10, "sin": np.sin, "cos": np.cos, "tan": np.tan, "atan": np.arctan, "atan2": np.arctan2,
+        "tanh": np.tanh, "pow": np.power,
+    }  # fmt: skip
+    if function == "clamp":
+        value, low, high = arguments
+        return np.asarray(np.fmin(np.fmax(value, low), high))
+    if function == "rsqrt":
+        return np.asarray(arguments[0].dtype.type(1) / np.sqrt(arguments[0]))
+    return np.asarray(found[function](*arguments))
+
+
+def _converted(value: Array, dtype: str) -> Array:
+    """As C converts, with what C leaves open as expr.py says."""
+    if value.dtype == np.dtype(dtype):
+        return value
+    if dtype in ("float32", "float64"):
+        return value.astype(dtype)
+    if np.issubdtype(value.dtype, np.floating):
+        whole = np.where(np.isnan(value), 0, np.clip(np.trunc(value.astype(np.float64)), -(2.0**31), 2.0**31 - 1))
+        value = whole.astype(np.int64).astype(np.int32)
+    return value.astype(dtype)

@@ -1,0 +1,101 @@
+"""Data races in the generated kernels, found with ThreadSanitizer: two accesses that no barrier orders."""
+
+from __future__ import annotations
+
+import subprocess
+
+import numpy as np
+import pytest
+
+from fusiond.devices.cpu import commands, native
+from fusiond.devices.cpu.lower import lower
+from fusiond.devices.cpu.race import find_races
+from fusiond.fills import initial
+from fusiond.program import Launch, Pointer
+from fusiond_mincut import blocks, paths
+from fusiond_mincut.emit import BlockParams
+
+from .running import application, edited, emitted, pipeline, whole
+
+pytestmark = pytest.mark.slow
+
+PARAMS = BlockParams(block_x=8, block_y=4, pixels=2)
+SMALL = (19, 21)
+BARRIER = "__syncthreads();"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    out = tmp_path_factory.mktemp("host") / "host"
+    subprocess.run(commands.host(out), check=True, capture_output=True)
+    return out
+
+
+@pytest.fixture
+def races(host, tmp_path):
+    """The races of all launches, each with its inputs as they are filled."""
+
+    def find(program):
+        found = []
+        for number, step in enumerate(program.steps):
+            assert isinstance(step, Launch)
+            cpp, out = tmp_path / f"{number}.cpp", tmp_path / f"{number}.so"
+            cpp.write_text(commands.translation_unit(lower(program.source(step.source).text), {"entry": step.entry}))
+            subprocess.run(commands.kernel(cpp, out, sanitize=True, flags=["-O1"]), check=True, capture_output=True)
+            launch = native.Launch(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes)
+            arguments = [
+                initial(program.buffer(each.buffer), 1).copy() if isinstance(each, Pointer) else np.int32(each.value)
+                for each in step.arguments
+            ]
+            found += find_races(host, out, "entry", launch, arguments)
+        return found
+
+    return find
+
+
+LADDER = """
+pipeline: ladder
+image: {width: 19, height: 21, dtype: int32}
+inputs: [src]
+outputs: [d, c]
+kernels:
+  a: {pattern: local, mask: [3, 3], border: clamp, reads: [src], body: "src[1, 1] - src[-1, 0]"}
+  b: {pattern: local, mask: [3, 3], border: repeat, reads: [a], body: "a[1, 1] + a[-1, -1]"}
+  c: {pattern: local, mask: [3, 3], border: mirror, reads: [b, a], body: "b[0, 1] + b[1, 0] + a[0, -1]"}
+  d: {pattern: local, mask: [5, 1], border: clamp, reads: [c, b], body: "c[2, 0] - c[-2, 0] + b"}
+"""
+
+
+def test_rounds_of_tiles_have_no_race(races):
+    given = pipeline(LADDER, *SMALL)
+    assert races(emitted(given, whole(given), PARAMS)) == []
+
+
+def test_a_missing_barrier_is_a_race(races, monkeypatch):
+    given = pipeline(LADDER, *SMALL)
+    right = emitted(given, whole(given), PARAMS)
+    parts = right.sources[0].text.split(BARRIER)
+    assert len(parts) == 1 + 2 * 3  # three rounds, two ways
+    for number in range(4, 7):  # of the border's way, which all of these blocks take
+        text = BARRIER.join(parts[:number]) + BARRIER.join(parts[number:])
+        assert races(edited(right, lambda _, text=text: text)), number
+    monkeypatch.setattr(paths, "_barrier", lambda: [])
+    assert races(emitted(given, whole(given), PARAMS))
+
+
+@pytest.mark.parametrize("name", ["harris", "unsharp"])
+def test_applications_have_no_race(races, name):
+    given = application(name, *SMALL)
+    assert races(emitted(given, whole(given), PARAMS)) == []
+
+
+def test_a_reduction_has_no_race(races):
+    given = pipeline(
+        "pipeline: r\nimage: {width: 19, height: 21, dtype: int32, channels: 3}\ninputs: [src]\noutputs: [all]\n"
+        'kernels:\n  all: {pattern: global, reduce: sum, reads: [src], body: "src"}\n',
+        *SMALL,
+    )
+    right = emitted(given, blocks.unfused(given), BlockParams(block_x=5, block_y=2))
+    assert races(right) == []
+    wrong = edited(right, lambda text: text.replace("    __syncthreads();\n    return all;", "    return all;"))
+    assert races(wrong)

@@ -1,0 +1,194 @@
+"""What is refused, what is counted, and how the text is laid out; nothing is compiled here, but for nvcc's part."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fusiond.build.nvcc import NvccFacts
+from fusiond.model import BuildFailed, Rejection
+from fusiond.program import Program, Role, problems
+from fusiond_mincut import blocks, borders, emit, tiles
+from fusiond_mincut.emit import BlockParams
+from fusiond_mincut.tiles import Halo
+
+from .running import APPLICATIONS, application, batched, emitted, pipeline, whole
+
+
+@pytest.fixture(scope="module")
+def harris():
+    return application("harris", 2048, 2048)
+
+
+def refused(given, params, **limits):
+    found = emit.program(given, whole(given), {str(whole(given).blocks[0]): params}, **limits)
+    assert isinstance(found, Rejection)
+    assert found.nodes == whole(given).blocks[0].kernels
+    return found.rule, found.detail
+
+
+def test_refusals(harris):
+    rule, detail = refused(harris, BlockParams(block_x=64, block_y=32))
+    assert (rule, "64 x 32" in detail) == ("block_shape", True)
+    assert refused(harris, BlockParams(block_x=0))[0] == "block_shape"
+    assert refused(dataclasses.replace(harris, height=70000), BlockParams(block_x=32, block_y=1))[0] == "block_shape"
+    assert refused(dataclasses.replace(harris, width=2**16, height=2**15), BlockParams())[0] == "image_size"
+    needs = emit.shared_bytes(harris, whole(harris).blocks[0], BlockParams())
+    rule, detail = refused(harris, BlockParams(), shared_limit_bytes=needs - 1)
+    assert (rule, detail) == ("shared_memory", f"needs {needs} bytes of shared memory; a block may have {needs - 1}")
+    assert isinstance(emit.program(harris, whole(harris), shared_limit_bytes=needs), Program)
+    night = application("night", 64, 64)
+    rule, detail = refused(night, BlockParams(local="recompute"))
+    assert rule == "recompute"
+    assert "10000" in detail
+
+
+def test_a_border_that_recomputes_without_end_is_refused():
+    """Each stage of a chain multiplies what a pixel at the border takes; in tiles that stay near, nothing does."""
+
+    def of(mode, last):
+        lines = []
+        for number, before in enumerate(["src", "k0", "k1", "k2", "k3", "k4"]):
+            body = " + ".join(f"{before}[{x}, {y}]" for x in (-1, 0, 1) for y in (-1, 0, 1))
+            border = last if number == 5 else mode
+            lines.append(
+                f"  k{number}: {{pattern: local, mask: [3, 3], border: {border}, reads: [{before}], body: '{body}'}}"
+            )
+        head = ["pipeline: deep", "image: {width: 64, height: 64, dtype: int32}", "inputs: [src]", "outputs: [k5]"]
+        return pipeline("\n".join([*head, "kernels:", *lines]))
+
+    for mode in (*borders.MAPPED, "{constant: 1}"):
+        assert isinstance(emit.program(of(mode, mode), whole(of(mode, mode))), Program)
+        assert refused(of(mode, mode), BlockParams(local="recompute"))[0] == "recompute"
+    rule, detail = refused(of("clamp", "repeat"), BlockParams())
+    assert (rule, detail) == ("recompute", "a pixel at the border takes 7381 stages; at most 1000")
+
+
+def test_wrong_requests_are_errors(harris):
+    with pytest.raises(ValueError, match="local is 'both', not tile or recompute"):
+        emit.program(harris, whole(harris), {str(whole(harris).blocks[0]): BlockParams(local="both")})
+    reduced = pipeline(
+        "pipeline: r\nimage: {width: 4, height: 4, dtype: int32}\ninputs: [src]\noutputs: [all]\nkernels:\n"
+        '  half: {pattern: point, reads: [src], body: "src / 2"}\n'
+        '  all: {pattern: global, reduce: max, reads: [half], body: "half"}\n'
+    )
+    with pytest.raises(ValueError, match="a global kernel is a block of its own"):
+        emit.program(reduced, whole(reduced))
+
+
+def test_programs_are_sound(harris):
+    for name in APPLICATIONS:
+        given = application(name, 61, 43)
+        for part in (blocks.unfused(given), whole(given)):
+            program = emitted(given, part)
+            assert problems(program) == ()
+            stored = {each.name for each in program.buffers if each.role is Role.OUTPUT}
+            assert stored == set(given.outputs)
+            assert len(program.steps) == len(part.blocks)
+    assert [each.role for each in emitted(harris, whole(harris)).buffers] == [Role.INPUT, Role.OUTPUT]
+
+
+def test_halos_add_up_along_every_path(harris):
+    block = whole(harris).blocks[0]
+    assert tiles.halos(harris, block)["src"] == Halo(left=2, right=2, up=2, down=2)
+    assert tiles.halos(harris, block)["sx"] == Halo(left=1, right=1, up=1, down=1)
+    laid = tiles.layout(harris, block, 32, 8, tiled=True)
+    assert [[[tile.name for tile in loop.tiles] for loop in loops] for loops in laid.rounds] == [[["sx", "sxy", "sy"]]]
+    assert laid.shared_bytes == 3 * 34 * 10 * 4
+    assert laid.reach == Halo(left=2, right=2, up=2, down=2)
+
+
+def test_a_local_stage_that_several_loops_need_has_a_tile():
+    given = pipeline(
+        "pipeline: p\nimage: {width: 64, height: 64, dtype: uint8}\ninputs: [src]\noutputs: [join]\n"
+        "masks: {box: [[1, 1, 1], [1, 1, 1], [1, 1, 1]]}\nkernels:\n"
+        '  a: {pattern: local, mask: [3, 3], border: clamp, reads: [src], body: "sum(box, src) / 9"}\n'
+        '  b: {pattern: point, reads: [a], body: "a * a"}\n'
+        '  join: {pattern: local, mask: [3, 3], border: clamp, reads: [a, b], body: "sum(box, b) / 9 + a"}\n'
+    )
+    laid = tiles.layout(given, whole(given).blocks[0], 32, 8, tiled=True)
+    assert [[[tile.name for tile in loop.tiles] for loop in loops] for loops in laid.rounds] == [[["a", "b"]]]
+
+
+def test_whether_there_is_a_choice(harris):
+    assert emit.has_choice(harris, whole(harris).blocks[0])
+    assert not any(emit.has_choice(harris, each) for each in blocks.unfused(harris).blocks)
+    assert not emit.has_choice(harris, blocks.block(harris, ["gx", "gy", "gxy", "hc"]))
+
+
+def test_no_choice_gives_one_text(harris):
+    block = blocks.block(harris, ["gx", "gy", "gxy", "hc"])
+    one, two = (emit.block_kernel(harris, block, BlockParams(local=local)) for local in ("tile", "recompute"))
+    assert one == two
+
+
+@pytest.mark.parametrize("local", ["tile", "recompute"])
+def test_the_interior_pays_nothing_for_borders(harris, local):
+    kernel = emit.block_kernel(harris, whole(harris).blocks[0], BlockParams(local=local))
+    interior = re.search(r"void interior\(.*?\n}\n", kernel.text, re.DOTALL)[0]
+    border = re.search(r"void border\(.*?\n}\n", kernel.text, re.DOTALL)[0]
+    for mark in ("_index", "_at(", "_near(", "if (", "?"):
+        assert mark not in interior
+    assert "clamp_index" in border
+
+
+def test_the_text_is_the_same_for_every_size(harris):
+    small = dataclasses.replace(harris, width=5, height=3)
+    for part in ("unfused", "whole"):
+        cut = blocks.unfused if part == "unfused" else whole
+        texts = [[each.text for each in emitted(given, cut(given)).sources] for given in (harris, small)]
+        assert texts[0] == texts[1]
+
+
+_KEYS = """
+from fusiond import documents
+from fusiond_mincut import blocks, emit, reading
+for name in ("harris", "night", "sobel"):
+    path = f"{reading.__file__.rpartition('/')[0]}/pipelines/{name}.yaml"
+    given = reading.read(documents.parse(open(path).read(), path))
+    for part in (blocks.unfused(given), blocks.partition(given, [[each.name for each in given.kernels]])):
+        print(emit.program(given, part).key)
+"""
+
+
+def test_every_process_writes_the_same():
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", _KEYS], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(found) == 1
+    assert len(found.pop().split()) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+def test_nvcc_takes_the_catalogue_and_spills_nothing(arch):
+    programs = []
+    for name in APPLICATIONS:
+        given = application(name, 2048, 2048)
+        parts = [(blocks.unfused(given), BlockParams()), (whole(given), BlockParams())]
+        if name != "night":
+            parts.append((whole(given), BlockParams(local="recompute", pixels=2)))
+        programs += [emitted(given, part, params) for part, params in parts]
+    given = pipeline(
+        "pipeline: r\nimage: {width: 64, height: 64, dtype: float32, channels: 3}\ninputs: [src]\noutputs: [out]\n"
+        'kernels:\n  all: {pattern: global, reduce: max, reads: [src], body: "src"}\n'
+        '  out: {pattern: local, mask: [3, 3], border: repeat, reads: [src, all], body: "src[1, 1] / all"}\n'
+    )
+    programs.append(emitted(given, blocks.unfused(given)))
+    (source,) = {each.sources for each in batched(programs)}.pop()
+    facts = NvccFacts(arch)(dataclasses.replace(source, flags=emit.FLAGS))
+    assert not isinstance(facts, BuildFailed), facts
+    assert len(facts) == len(source.entries) > 35
+    for entry, found in facts.items():
+        assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0), entry
+        assert found.registers <= 80, (entry, found.registers)

@@ -1,0 +1,338 @@
+"""The strategy: jobs, workloads, parts, the space that measured blocks make, and the contract of all strategies."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond import jobs
+from fusiond.errors import RequestError
+from fusiond.jobs import JobInputs
+from fusiond.model import Analysis, Config, Job, Record, Rejection, Verdict, Workload
+from fusiond.program import Launch, Program, Role
+from fusiond.registry import Registry
+from fusiond.strategy import Target
+from fusiond.testing.strategies import GPU, PROCESSOR, StrategyContract
+from fusiond_mincut import plugin, probes, shapes
+from fusiond_mincut.strategy import Mincut
+
+ROOT = Path(__file__).parents[3]
+CPU = Target(arch="cpu", limits=PROCESSOR, facts=lambda source: None)
+SM_90 = Target(arch="sm_90", limits=GPU, facts=lambda source: None)
+STRATEGY = Mincut()
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    registry = Registry()
+    registry.add(plugin, "mincut")
+    return registry
+
+
+def job(text: str, path: Path | str = "job.yaml") -> Job:
+    (found,) = jobs.read(path, f"strategy: mincut\n{text}")
+    return found
+
+
+def parsed(registry: Registry, text: str, path: Path | str = "job.yaml") -> Workload:
+    given = job(text, path)
+    jobs.check_keys(given, STRATEGY.job_keys)
+    return STRATEGY.parse(given, JobInputs(registry, given))
+
+
+def analysed(registry: Registry, text: str, target: Target = CPU) -> Analysis:
+    return STRATEGY.analyse(parsed(registry, text), target)
+
+
+class TestMincut(StrategyContract):
+    random_points = 3
+
+    def strategy(self) -> Mincut:
+        return Mincut()
+
+    def registry(self) -> Registry:
+        registry = Registry()
+        registry.add(plugin, "mincut")
+        return registry
+
+    def jobs(self) -> tuple[Job, ...]:
+        return (
+            job("pipeline: sobel\n"),
+            job("pipeline: harris\nblock: [sx, gx]\nsizes: {width: 1, height: 1}\n"),
+            job("pipeline: unsharp\nblocks: 0\nmodel: published_code\n"),
+        )
+
+    @pytest.mark.slow  # nvcc, where it is there
+    def test_a_plan_can_be_shown(self) -> None:
+        super().test_a_plan_can_be_shown()
+
+
+# --- jobs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("blocks: 3\n", "the name of a pipeline, or the path of its YAML file, is wanted"),
+        ("pipeline: 7\n", "job.yaml:2: pipeline: the name of a pipeline"),
+        ("pipeline: haris\n", "unknown pipeline 'haris'; did you mean 'harris'?"),
+        ("pipeline: ./none.yaml\n", "there is no file"),
+        ("pipeline: harris\nmodel: guess\n", "job.yaml:3: model: is 'guess'; it can be paper, published_code"),
+        ("pipeline: harris\nblocks: -1\n", "job.yaml:3: blocks: is '-1'; how many blocks"),
+        ("pipeline: harris\nblock: sx\n", "the names of the kernels of one block are wanted"),
+        ("pipeline: harris\nblock: [sx, gz]\n", "unknown kernel 'gz'; did you mean 'g"),
+        ("pipeline: harris\nblock: [sx, sx]\n", "a kernel stands twice"),
+        ("pipeline: harris\nblock: [dx, sx, gx, hc, gxy]\n", "this is no block that can be fused: gxy waits for sxy"),
+        ("pipeline: harris\nsizes: {depth: 3}\n", "unknown size 'depth'"),
+        ("pipeline: harris\nsizes: {width: 100000}\n", "a whole number from 1 to 65536 is wanted"),
+    ],
+)
+def test_a_job_that_is_wrong_is_one_line(registry: Registry, text: str, said: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(said)) as found:
+        parsed(registry, text)
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_a_pipeline_of_ones_own(registry: Registry, tmp_path: Path) -> None:
+    text = (plugin.PIPELINES / "unsharp.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace("pipeline: unsharp", "pipeline: mine"))
+    found = parsed(registry, "pipeline: ./mine.yaml\n", tmp_path / "job.yaml")
+    assert found.name == "mine"
+    (tmp_path / "mine.yaml").write_text(text.replace("2 * src - gauss", "3 * * src"))
+    with pytest.raises(RequestError, match=r"mine\.yaml:\d+: kernels\.sharp\.body: column 5: an operand is wanted"):
+        parsed(registry, "pipeline: ./mine.yaml\n", tmp_path / "job.yaml")
+
+
+def test_keys(registry: Registry) -> None:
+    large, small = parsed(registry, "pipeline: harris\n"), parsed(registry, "pipeline: harris\nsizes: {width: 64}\n")
+    assert large.key != small.key
+    assert large.family_key == small.family_key
+    assert dict(small.sizes) == {"width": 64, "height": 2048}
+    # What is only planned differently is the same workload.
+    assert parsed(registry, "pipeline: harris\nmodel: published_code\nblocks: 3\n").key == large.key
+    block = parsed(registry, "pipeline: harris\nblock: [gx, sx]\n")
+    assert block.name == "harris:sx+gx"
+    assert block.members == ("sx", "gx")
+    assert block.key not in (large.key, parsed(registry, "pipeline: harris\nblock: [sy, gy]\n").key)
+
+
+def test_a_change_elsewhere_leaves_the_record_of_a_block(registry: Registry, tmp_path: Path) -> None:
+    text = (plugin.PIPELINES / "harris.yaml").read_text()
+    keys = []
+    for number, changed in enumerate((text, text.replace('"dy * dy"', '"dy * dy + 1"'))):
+        (tmp_path / f"{number}.yaml").write_text(changed)
+        keys.append(
+            [
+                parsed(registry, f"pipeline: ./{number}.yaml\nblock: [{names}]\n", tmp_path / "job.yaml").key
+                for names in ("sx, gx", "sy, gy")
+            ]
+        )
+    assert keys[0][0] == keys[1][0]
+    assert keys[0][1] != keys[1][1]
+
+
+# --- the analysis ---------------------------------------------------------------------------------------
+
+
+def test_the_report_says_edges_cuts_and_blocks(registry: Registry) -> None:
+    report = analysed(registry, "pipeline: harris\n").report
+    assert {"from": "sx", "to": "gx", "scenario": "point_to_local", "weight": 328.0} in report["edges"]
+    assert report["blocks"] == [["dx"], ["dy"], ["sx", "gx"], ["sxy", "gxy"], ["sy", "gy"], ["hc"]]
+    assert report["cuts"][0]["weight"] == 2
+    assert report["cuts"][0]["sides"][1] == ["sy", "gy"]
+    assert report["benefit"] == 912
+    assert report["optimum"]["gap"] == 0
+    assert analysed(registry, "pipeline: sobel\n").report["optimum"]["gap"] == 652
+
+
+def test_the_picture_names_every_kernel_and_weight(registry: Registry) -> None:
+    analysis = analysed(registry, "pipeline: harris\n")
+    picture = analysis.report["dot"]
+    assert picture.count("{") == picture.count("}")
+    assert picture.count("subgraph cluster_") == 3
+    assert '"sx" -> "gx" [label="328"];' in picture
+    assert '"dx" -> "sx" [label="1", style=dashed];' in picture
+    assert '"hc" [shape=ellipse, peripheries=2];' in picture
+    lines = STRATEGY.describe(analysis).splitlines()
+    assert "  sx -> gx         328  point-to-local" in lines
+    assert "  1. {dx, dy, sx, gx, sxy, gxy, hc} | {sy, gy}  along 2  (shared_memory)" in lines
+    assert lines[-6:] == ["  dx", "  dy", "  sx+gx", "  sxy+gxy", "  sy+gy", "  hc"]
+
+
+def test_every_refusal_is_explained(registry: Registry) -> None:
+    found = analysed(registry, "pipeline: harris\n").rejections
+    illegal = {each.nodes for each in found if len(each.nodes) == 2}
+    assert len(illegal) == 7
+    assert all(each.detail and each.rule for each in found)
+
+
+# --- parts and what becomes of them ---------------------------------------------------------------------
+
+
+def answered(workload: Workload, time_us: float, config: Config | None, baseline_us: float) -> Record:
+    return Record(
+        strategy="mincut", workload_name=workload.name, workload_key=workload.key, sizes=workload.sizes,
+        device_name="cpu", device_key="d", env_key="e", verdict=Verdict.FUSE, config=config, program_key=None,
+        time_us=time_us,
+        baseline="sequential", baseline_us=baseline_us, speedup=None, ci95=None, verified=True, evidence="emulated",
+        trials=1, found_at="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def knowledge(registry: Registry, analysis: Analysis, costs: Mapping[str, float]) -> dict[str, Any]:
+    """Records of all parts: microseconds by block, in one way for all."""
+    known: dict[str, Any] = {}
+    for part in STRATEGY.parts(analysis):
+        workload = STRATEGY.parse(part, JobInputs(registry, part))
+        config = {"threads": "64x4", "pixels": 2}
+        inner = STRATEGY.space(STRATEGY.analyse(workload, CPU), {})
+        if any(each.name == "local" for each in inner.parameters):
+            config["local"] = "recompute"
+        name = "+".join(workload.members)
+        known[workload.key] = answered(workload, costs.get(name, 1000.0), Config.of(config), 5000.0)
+    return known
+
+
+def test_parts_are_single_kernels_and_blocks(registry: Registry) -> None:
+    analysis = analysed(registry, "pipeline: harris\nblocks: 5\nsizes: {width: 64, height: 32}\n")
+    names = [list(part.request["block"]) for part in STRATEGY.parts(analysis)]
+    assert [each for each in names if len(each) == 1] == [
+        ["dx"], ["dy"], ["sx"], ["gx"], ["sxy"], ["gxy"], ["sy"], ["gy"], ["hc"],
+    ]  # fmt: skip
+    several = [each for each in names if len(each) > 1]
+    assert len(several) == 5
+    assert [each for each in (["sx", "gx"], ["sxy", "gxy"], ["sy", "gy"]) if each in several] == [
+        ["sx", "gx"], ["sxy", "gxy"], ["sy", "gy"],
+    ]  # fmt: skip
+    assert all(part.sizes == {"width": 64, "height": 32} for part in STRATEGY.parts(analysis))
+    assert STRATEGY.parts(analysed(registry, "pipeline: harris\nblocks: 0\n")) == ()
+    assert STRATEGY.parts(analysed(registry, "pipeline: harris\nblock: [sx, gx]\n")) == ()
+
+
+def test_the_best_sums_of_measured_blocks_are_offered_first(registry: Registry) -> None:
+    analysis = analysed(registry, "pipeline: sobel\n")
+    costs = {"x_row": 10.0, "y_row": 10.0, "x_column": 10.0, "y_column": 10.0, "magnitude": 10.0,
+             "x_row+x_column": 12.0, "x_column+y_column+magnitude": 15.0, "y_row+y_column": 21.0}  # fmt: skip
+    known = knowledge(registry, analysis, costs)
+    space = STRATEGY.space(analysis, known)
+    names = {each.name: each.values for each in space.parameters}
+    values = names["partition"]
+    assert values[2] == "x_row|y_row|x_column+y_column+magnitude"  # 35; Algorithm 1's comes to 43
+    assert values[3] == "x_row+x_column|y_row|y_column|magnitude"  # 42
+    assert "measured" in names["shapes"]
+    seeds = dict(STRATEGY.seeds(analysis, space, known))
+    assert list(seeds)[:3] == ["algorithm1", "unfused", "composed_as_measured"]
+    chosen = seeds["composed_as_measured"]
+    assert chosen["partition"] == values[2]
+    assert chosen["at.x_row"] == "64x4*2 tile"
+    assert "at.x_row+x_column" not in chosen
+    program = STRATEGY.emit(analysis, chosen, {})  # the config holds all that it needs
+    assert isinstance(program, Program)
+    launches = [step for step in program.steps if isinstance(step, Launch)]
+    assert [each.block for each in launches] == [(64, 4, 1)] * 3
+    for config in seeds.values():
+        assert space.problems(config) == ()
+
+
+def test_without_every_single_kernel_nothing_is_composed(registry: Registry) -> None:
+    analysis = analysed(registry, "pipeline: sobel\n")
+    known = knowledge(registry, analysis, {})
+    lacking = dict(list(known.items())[1:])
+    space = STRATEGY.space(analysis, lacking)
+    names = [name for name, _ in STRATEGY.seeds(analysis, space, lacking)]
+    assert not any(name.startswith("composed") for name in names)
+
+
+def test_a_kernel_that_is_fastest_as_given_is_launched_so(registry: Registry) -> None:
+    analysis = analysed(registry, "pipeline: unsharp\nblocks: 1\n")
+    known = {
+        key: dataclasses.replace(record, baseline_us=1.0) if "+" not in record.workload_name else record
+        for key, record in knowledge(registry, analysis, {}).items()
+    }
+    seeds = dict(STRATEGY.seeds(analysis, STRATEGY.space(analysis, known), known))
+    assert seeds["unfused_as_measured"]["at.sharp"] == shapes.DEFAULT
+
+
+# --- probes ---------------------------------------------------------------------------------------------
+
+
+def test_probes_calibrate_the_model(registry: Registry) -> None:
+    analysis = analysed(registry, "pipeline: harris\n", SM_90)
+    keys = {each.key.split("-")[1]: each.key for each in STRATEGY.probes(analysis)}
+    assert set(keys) == {"copy", "shared", "alu", "sfu", "launch"}
+    count = probes.pixels(GPU)
+    spent = {"copy": 10.0, "shared": 100.0, "alu": 40.0, "sfu": 80.0, "launch": 2.0}
+    known = {keys[name]: value for name, value in spent.items()}
+    model = probes.calibrated(GPU, known, 1_000_000)
+    assert model is not None
+    assert model.t_g == pytest.approx(8000 / (2 * count))
+    assert model.c_alu == pytest.approx(30_000 / (count * 256))
+    assert model.gamma == pytest.approx(2000 / 1_000_000)
+    assert model.shared_gain < model.register_gain == model.t_g
+    assert probes.calibrated(GPU, dict(list(known.items())[1:]), 1_000_000) is None
+    assert STRATEGY.space(analysis, known).hash == STRATEGY.space(analysis, known).hash
+    assert STRATEGY.probes(analysed(registry, "pipeline: harris\nblock: [sx, gx]\n")) == ()
+
+
+# --- emitting -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"partition": "dx|dy", "shapes": shapes.DEFAULT},
+        {"partition": "dx|dy|sx+gx|sxy+gxy|sy+gy|hc", "shapes": "huge"},
+        {"shapes": shapes.DEFAULT},
+        {"partition": "dx+dy+hc|sx+gx|sxy+gxy|sy+gy", "shapes": shapes.DEFAULT},
+    ],
+)
+def test_what_is_no_config_is_a_rejection(registry: Registry, values: dict[str, str]) -> None:
+    found = STRATEGY.emit(analysed(registry, "pipeline: harris\n"), Config.of(values), {})
+    assert isinstance(found, Rejection)
+    assert found.rule == "not_in_space"
+
+
+def test_intermediate_images_of_a_block_are_not_stored(registry: Registry) -> None:
+    analysis = analysed(registry, "pipeline: harris\nsizes: {width: 64, height: 48}\n")
+    config = Config.of({"partition": "dx|dy|sx+gx|sxy+gxy|sy+gy|hc", "shapes": shapes.DEFAULT})
+    program = STRATEGY.emit(analysis, config, {})
+    assert isinstance(program, Program)
+    stored = {each.name for each in program.buffers if each.role is Role.SCRATCH}
+    assert stored == {"dx", "dy", "gx", "gxy", "gy"}
+    assert len(program.steps) == 6
+    unfused = STRATEGY.unfused(analysis, config)
+    assert unfused is not None
+    assert len(unfused.steps) == 9
+
+
+def test_streams_order_readers_after_writers(registry: Registry) -> None:
+    analysis = analysed(registry, "pipeline: harris\nsizes: {width: 64, height: 48}\n")
+    by_name = {each.name: each for each in STRATEGY.baselines(analysis)}
+    assert list(by_name) == ["sequential", "streams", "graph"]
+    program = by_name["streams"].emit(next(by_name["streams"].space.points()))
+    assert by_name["graph"].emit(next(by_name["graph"].space.points())).issue == "graph"
+    steps = [step for step in program.steps if isinstance(step, Launch)]
+    assert len({step.stream for step in steps}) > 1
+    before: dict[str, set[str]] = {}
+    for index, step in enumerate(steps):
+        earlier = [each.name for each in steps[:index] if each.stream == step.stream] + list(step.after)
+        before[step.name] = {name for each in earlier for name in (each, *before[each])}
+    for producer, consumer in (("dx", "sx"), ("dx", "sxy"), ("dy", "sxy"), ("sx", "gx"), ("gx", "hc"), ("gxy", "hc")):
+        assert f"{producer}_kernel" in before[f"{consumer}_kernel"]
+    assert "dy_kernel" not in before["gx_kernel"]  # independent
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "jobs").glob("mincut-*.yaml")), ids=lambda each: each.stem)
+def test_every_job_that_comes_with_fusiond(registry: Registry, path: Path) -> None:
+    for found in jobs.read(path):
+        jobs.check_keys(found, STRATEGY.job_keys)
+        analysis = STRATEGY.analyse(STRATEGY.parse(found, JobInputs(registry, found)), SM_90)
+        space = STRATEGY.space(analysis, {})
+        (_, first), *_ = STRATEGY.seeds(analysis, space, {})
+        assert space.problems(first) == ()
+        assert isinstance(STRATEGY.emit(analysis, first, {}), Program)

@@ -1,0 +1,197 @@
+"""Python functions traced into graphs, and graphs written as files."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusiond import documents
+from fusiond_mincut import partition, plugin, reading, writing
+from fusiond_mincut.benefit import PAPER
+from fusiond_mincut.expr import TypeProblem
+from fusiond_mincut.graph import Pipeline
+from fusiond_mincut.trace import C, mask, stage, traced
+
+from . import oracle
+from .generated import pipeline as generated
+
+GAUSS = mask("gauss", [[1, 2, 1], [2, 4, 2], [1, 2, 1]])
+ACROSS = mask("across", [[-1, 0, 1]] * 3)
+DOWN = mask("down", [[-1, -1, -1], [None, None, None], [1, 1, 1]])
+
+
+@stage(mask=(3, 3), border="clamp")
+def across(image: Any) -> Any:
+    return C.sum(ACROSS, image) / 6
+
+
+@stage(mask=(3, 3), border="clamp")
+def down(image: Any) -> Any:
+    return C.sum(DOWN, image) / 6
+
+
+@stage()
+def product(one: Any, other: Any) -> Any:
+    return one * other
+
+
+@stage(mask=(3, 3), border="clamp")
+def smooth(image: Any) -> Any:
+    return C.sum(GAUSS, image) / 16
+
+
+@stage()
+def response(gx: Any, gy: Any, gxy: Any) -> Any:
+    determinant = C.let("determinant", gx * gy - gxy * gxy)
+    trace = C.let("trace", gx + gy)
+    return determinant - 0.04 * trace * trace > 500000.0
+
+
+def harris(src: Any) -> Any:
+    dx, dy = across(src, name="dx"), down(src, name="dy")
+    sx, sy, sxy = product(dx, dx, name="sx"), product(dy, dy, name="sy"), product(dx, dy, name="sxy")
+    return response(smooth(sx, name="gx"), smooth(sy, name="gy"), smooth(sxy, name="gxy"), name="hc")
+
+
+def read(text: str) -> Pipeline:
+    return reading.read(documents.parse(text, "written.yaml"))
+
+
+def test_a_traced_function_is_the_pipeline_of_the_file() -> None:
+    made = traced(harris, width=2048, height=2048)
+    path = plugin.PIPELINES / "harris.yaml"
+    assert made == reading.read(documents.parse(path.read_text(), str(path)))
+    assert str(partition.planned(made, PAPER).partition) == "dx|dy|sx+gx|sxy+gxy|sy+gy|hc"
+
+
+@pytest.mark.parametrize("path", sorted(plugin.PIPELINES.glob("*.yaml")), ids=lambda each: each.stem)
+def test_what_is_written_is_read_again(path: Any) -> None:
+    made = reading.read(documents.parse(path.read_text(), str(path)))
+    assert read(writing.text(made)) == made
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_pipelines_are_written_and_read_again(seed: int) -> None:
+    made = generated(seed, 15)
+    assert read(writing.text(made)) == made
+
+
+@stage(mask=(3, 1), border={"image": "mirror", "other": ("constant", 2.5)}, dtype="float32", channels=1)
+def mixed(image: Any, other: Any) -> Any:
+    chosen = C.select(C.both(image[1, 0] > 3, C.either(other[-1, 0] <= 0.5, image != 7)), -image % 5, other / 2)
+    return chosen + C.clamp(C.float(image << 1 | 1), 0.0, 9.0) + 3 / (1.5 + other) - (~image & 6 ^ 2) * (image >> 1)
+
+
+@stage(reduce="max", dtype="int32", channels=1)
+def greatest(image: Any) -> Any:
+    return image.r + image.b
+
+
+@stage(channels=3)
+def shown(image: Any, level: Any) -> Any:
+    return image.b, image.g + level, C.uchar(image.r * 2)
+
+
+def colours(picture: Any, second: Any) -> Any:
+    gray = mixed(first(picture), scaled(second))
+    return gray, shown(picture, greatest(picture))
+
+
+@stage(channels=1, dtype="int32")
+def first(image: Any) -> Any:
+    return image.r + image.g
+
+
+@stage(channels=1, dtype="float32")
+def scaled(image: Any) -> Any:
+    return 0.25 * image.g
+
+
+def test_everything_that_a_stage_can_say() -> None:
+    made = traced(colours, width=9, height=7, dtype="uint8", channels=3)
+    assert [(each.name, each.pattern, each.channels, each.dtype) for each in made.kernels] == [
+        ("first", "point", 1, "int32"),
+        ("greatest", "global", 1, "int32"),
+        ("scaled", "point", 1, "float32"),
+        ("mixed", "local", 1, "float32"),
+        ("shown", "point", 3, "uint8"),
+    ]
+    again = read(writing.text(made))
+    assert (again.width, again.inputs, again.outputs) == (made.width, made.inputs, made.outputs)
+    draw = np.random.default_rng(3)
+    images = {name: draw.integers(0, 256, (7, 9, 3)).astype(np.uint8) for name in ("picture", "second")}
+    one, two = oracle.run(made, images), oracle.run(again, images)
+    for name in made.outputs:
+        assert np.array_equal(one[name], two[name])
+    picture = images["picture"].astype(np.int32)
+    level = (picture[:, :, 0] + picture[:, :, 2]).max()
+    assert np.array_equal(one["shown"][:, :, 1], (picture[:, :, 1] + level).astype(np.uint8))
+    assert np.array_equal(one["shown"][:, :, 0], picture[:, :, 2])
+
+
+@stage()
+def branching(image: Any) -> Any:
+    return image if image > 3 else 0
+
+
+@stage()
+def sideways(image: Any) -> Any:
+    return image[1, 0]
+
+
+@stage()
+def indexed_sum(image: Any) -> Any:
+    return (image + 1)[0, 1]
+
+
+@stage()
+def texty(image: Any) -> Any:
+    return image + "1"
+
+
+@stage(channels=1)
+def unsaid(image: Any) -> Any:
+    return image + 1
+
+
+def test_a_gray_stage_says_which_channel_it_reads() -> None:
+    with pytest.raises(TypeProblem, match="unsaid computes one channel, and reads an image of three"):
+        traced(lambda src: unsaid(src), width=8, height=8, channels=3)
+
+
+@stage(border="edge")
+def bordered(image: Any) -> Any:
+    return image
+
+
+@stage()
+def halved(image: Any) -> Any:
+    return image[0.5, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda src: branching(src), "a pixel is not known while tracing"),
+        (lambda src: sideways(src), "sideways: src[1, 0] lies outside its own pixel"),
+        (lambda src: indexed_sum(src), "only an image can be read at an offset"),
+        (lambda src: texty(src), "'1' is no pixel and no number"),
+        (lambda src: bordered(src), "'edge' is no border"),
+        (lambda src: halved(src), "constant whole offsets"),
+        (lambda src: (product(src, src, name="x"), product(src, src, name="x")), "two writers of 'x'"),
+        (lambda src: product(src, src, name="min"), "'min' is no name of an image"),
+        (lambda src: src, "is no kernel, so it cannot be an output"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_line(function: Any, said: str) -> None:
+    with pytest.raises(TypeProblem, match=re.escape(said)) as found:
+        traced(function, width=8, height=8)
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_a_stage_by_itself_is_no_pipeline() -> None:
+    with pytest.raises(TypeProblem, match="call it in a function that `traced` calls"):
+        product(None, None)  # type: ignore[arg-type]

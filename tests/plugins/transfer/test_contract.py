@@ -1,0 +1,156 @@
+"""The contract of all strategies, over graphs of every kind; and who may be compared with whom."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fusiond import jobs
+from fusiond.model import Analysis, Config, Job, Rejection
+from fusiond.program import Alloc, Buffer, Copy, CopyBatch, Free, Memory, Program
+from fusiond.registry import Registry
+from fusiond.testing.strategies import StrategyContract
+from fusiond_transfer import plugin, space
+from fusiond_transfer.strategy import Transfer
+
+TEXTS = (
+    "graph: fig2\nsizes: {elements: 257}",
+    "graph: matmul\nsizes: {n: 5}",
+    "graph: cg\nsizes: {side: 4}",
+    "graph: horner",
+    "graph: fig2\nallocations: counted",
+    "graph: fig2\nlimits: {device_bytes: 100000}",
+)
+
+
+class TestTransfer(StrategyContract):
+    def strategy(self) -> Transfer:
+        return Transfer()
+
+    def registry(self) -> Registry:
+        registry = Registry()
+        registry.add(plugin, "transfer")
+        return registry
+
+    def jobs(self) -> tuple[Job, ...]:
+        return tuple(job for text in TEXTS for job in jobs.read("job.yaml", f"strategy: transfer\n{text}\n"))
+
+
+def test_the_catalogue_and_the_strategy_are_registered(registry: Registry) -> None:
+    assert registry.strategy("transfer").name == "transfer"
+    names = {"fig2", "chain", "out_tree", "in_tree", "horner", "cholesky", "cholesky_host_syrk", "matmul", "cg"}
+    assert names <= set(registry.names("graph"))
+    assert all(each.summary for each in registry.names("graph").values())
+
+
+# --- a fair comparison ----------------------------------------------------------------------------------
+
+
+def kinds(program: Program) -> tuple[frozenset[Memory], str]:
+    """What may not differ between a candidate and one of its baselines: the host's memory, and how allocations count."""
+    crossing = {
+        name
+        for step in program.steps
+        if step.counted
+        for name in (
+            (*step.source, *step.target) if isinstance(step, Copy)
+            else [name for pair in step.copies for name in pair] if isinstance(step, CopyBatch) else ()
+        )
+    }  # fmt: skip
+    host = frozenset(each.memory for each in program.buffers if each.name in crossing and each.memory is not Memory.DEVICE)
+    allocations = [step for step in program.steps if isinstance(step, Alloc | Free)]
+    if not allocations:
+        return host, "ahead"
+    pooled = any(isinstance(step, Alloc) and step.pooled for step in allocations)
+    return host, "pooled" if pooled else "counted"
+
+
+def moved_bytes(program: Program) -> int:
+    """Bytes of the vectors that cross in counted steps."""
+    buffers = {each.name: each for each in program.buffers}
+    total = 0
+    for step in program.steps:
+        if isinstance(step, Copy) and step.counted:
+            total += sum(_size(buffers[name]) for name in step.source)
+        elif isinstance(step, CopyBatch) and step.counted:
+            total += sum(_size(buffers[name]) for name, _ in step.copies)
+    return total
+
+
+def _size(buffer: Buffer) -> int:
+    return buffer.size_bytes
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "graph: random24\nallocations: counted", "graph: chain"])
+def test_every_candidate_has_a_separate_baseline_of_its_kind(text: str, analyse: Callable[..., Analysis]) -> None:
+    """Pinned against pageable, or allocations counted on one side only, would be worth more than any fusion."""
+    name, *lines = text.splitlines()
+    strategy = Transfer()
+    analysis = analyse(name.removeprefix("graph: "), *lines)
+    unfused = [
+        each.emit(config) for each in strategy.baselines(analysis) for config in each.space.points()
+    ]  # fmt: skip
+    offered = {kinds(program) for program in unfused}
+    bytes_of = {moved_bytes(program) for program in unfused}
+    assert len(bytes_of) == 1
+    steps = {program.key for program in unfused}
+    for config in strategy.space(analysis, {}).points():
+        program = strategy.emit(analysis, config, {})
+        if isinstance(program, Rejection):
+            assert program.rule == "device_limit"
+            continue
+        assert kinds(program) in offered, config
+        assert moved_bytes(program) in bytes_of, config
+        if config["grouping"] == "separate" and config.get("allocation") != "group":
+            assert program.key in steps, f"{config} is no baseline, so being separate could win"
+
+
+def test_every_allocation_that_is_offered_has_its_baseline() -> None:
+    for paper, reordered, graph in itertools.product((True, False), repeat=3):
+        offer = space.Offer(paper=paper, reordered=reordered, counted=True, graph=graph)
+        fused = {each.name: each.values for each in space.fused(offer).parameters}
+        found = {(memory, allocation) for _, memory, allocation in space.baselines(offer)}
+        wanted = {
+            (memory, "each" if allocation == "group" else allocation)
+            for memory in fused["memory"] for allocation in fused["allocation"]
+        }  # fmt: skip
+        assert found == wanted
+
+
+def test_a_group_has_neighbours_or_a_batch(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
+    analysis = analyse("fig2", "allocations: counted")
+    wrong = Config.of(
+        {"grouping": "fewest", "send": "message", "memory": "pageable", "allocation": "each", "issue": "one_stream"}
+    )
+    refused = strategy.emit(analysis, wrong, {})
+    assert isinstance(refused, Rejection)
+    assert refused.rule == "not_in_space"
+
+
+def test_a_graph_of_cuda_needs_pinned_memory(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
+    analysis = analyse("horner")
+    points = list(strategy.space(analysis, {}).points())
+    graphs = [each for each in points if each["issue"] == "graph"]
+    assert graphs
+    assert {each["memory"] for each in graphs} == {"pinned"}
+    assert not any(each["issue"] == "graph" for each in strategy.space(analyse("fig2"), {}).points())
+
+
+def test_the_key_knows_the_source_beside_the_graph(
+    registry: Registry, strategy: Transfer, tmp_path: Path
+) -> None:
+    graph = (
+        "graph: own\nsizes: {n: 8}\nelements: n\ninputs: [a]\noutputs: [b]\n"
+        "kernels: [{name: k, on: host, reads: [a], writes: [b], source: own.cpp, entry: own, values: [n]}]\n"
+    )
+    (tmp_path / "own.yaml").write_text(graph)
+    (job,) = jobs.read(tmp_path / "job.yaml", "strategy: transfer\ngraph: ./own.yaml\n")
+    keys = set()
+    for factor in (2, 3):
+        text = f'extern "C" void own(const unsigned* a, unsigned* b, int n) {{ for (int i = 0; i < n; ++i) b[i] = {factor} * a[i]; }}'
+        (tmp_path / "own.cpp").write_text(text)
+        keys.add(strategy.parse(job, jobs.JobInputs(registry, job)).key)
+    assert len(keys) == 2

@@ -80,7 +80,8 @@ class Batch:
     def given(self) -> Arrays:
         found = {}
         for place, array in enumerate(self.inputs):
-            found[f"in_{place}"] = array if array.size else np.zeros(1, array.dtype)
+            bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+            found[f"in_{place}"] = bits if bits.size else np.zeros(1, bits.dtype)
         return found
 
     def differences(self, program: Program, got: Arrays) -> list[str]:

@@ -12,8 +12,12 @@ from fusiond_stitching.planner import Planned
 from fusiond_stitching.traffic import ideal_bytes, moved
 
 
-def report(module: Module, plans: Mapping[str, Planned], shown: str) -> dict[str, Any]:
-    """The analysis: `plans` by name (`unfused`, `xla_rules`, `stitched`, ...); the groups are those of `shown`."""
+def report(
+    module: Module, plans: Mapping[str, Planned], shown: str, frames: Mapping[str, Planned] | None = None
+) -> dict[str, Any]:
+    """The analysis: `plans` by name (`unfused`, `xla_rules`, `stitched`, ...); the groups are those of `shown`.
+    `frames` are the plans of the bodies of while and conditional."""
+    frames = frames or {}
     planned = plans[shown]
     span = spans.analyse(module)
     return {
@@ -26,8 +30,13 @@ def report(module: Module, plans: Mapping[str, Planned], shown: str) -> dict[str
         "apart": [{"root": root, "reason": reason} for root, reason in sorted(planned.plan.notes.items())],
         "library": [{"name": name, "reason": reason} for name, reason in module.foreign.items()],
         "frames": [
-            {"name": each.name, "instructions": len(each.instructions), "library_calls": len(each.foreign)}
-            for each in module.frames
+            {
+                "name": each.name,
+                "instructions": len(each.instructions),
+                "library_calls": sum(1 for one in each.instructions if each.library(one)),
+                "kernels": kernels(frames[each.name]) if each.name in frames else None,
+            }
+            for each in module.all_frames
         ],
         "problems": [problem for each in plans.values() for problem in each.problems],
     }
@@ -74,6 +83,10 @@ def described(report: Mapping[str, Any]) -> str:
             for each in groups
         ]
     lines += _noted("not with their readers", report["apart"], "root")
+    lines += [
+        f"frame {each['name']}: {each['instructions']} instructions, {each['kernels']} kernels in each round"
+        for each in report["frames"]
+    ]
     lines += _noted("left to a library", report["library"], "name")
     return "\n".join(lines)
 

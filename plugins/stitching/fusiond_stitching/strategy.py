@@ -138,7 +138,9 @@ class Stitching(StrategyBase):
             plans[name] = planner.plan(about.module(seeds[name]), rules, limits)
         stitched = min(("packed", "paper"), key=lambda name: report.kernels(plans[name]) or len(module.instructions))
         plans["stitched"] = plans[stitched]
-        found = report.report(about.module(seeds[stitched]), plans, "stitched")
+        rules = self._policy(asked, seeds[stitched], limits)
+        frames = {each.name: planner.plan(each, rules, limits) for each in module.all_frames}
+        found = report.report(about.module(seeds[stitched]), plans, "stitched", frames)
         rejections = self._rejections(asked, plans)
         payload = dataclasses.replace(
             about,

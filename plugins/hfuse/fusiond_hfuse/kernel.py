@@ -565,7 +565,8 @@ def _check_member(member: Member, place: Field, spelling: str) -> None:
         null = isinstance(member.value, Expression) and member.value.text == "0"
         if member.target is None and not null:
             raise RequestError(
-                f"{member.path} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0", where=member.where
+                f"{member.path} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0",
+                where=member.where,
             )
         if place.pointee is not None and member.target is not None and member.dtype != place.pointee:
             raise RequestError(

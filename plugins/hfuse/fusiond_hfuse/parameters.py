@@ -62,6 +62,7 @@ class Parameters:
             holds_pointers=rows and any("pointer" in each.kind for each in self._fields(target, "", 0)),
             fields=tuple(self._fields(kind, "", 0)) if record else (),
             bytes=kind.get_size() if record else 0,
+            alignment=kind.get_align() if record else 0,
         )
 
     def _fields(self, kind: cindex.Type, path: str, offset: int) -> Iterator[Field]:
@@ -82,7 +83,9 @@ class Parameters:
             virtual = any(child.is_virtual_method() for child in pattern.get_children())
             several = len(bases) > 1 or any(len(_bases(each)) > 1 for each in _ancestors(pattern))
             if several or virtual or declaration.kind is CursorKind.UNION_DECL:
-                what = "a struct with several bases" if several else "one with virtual methods" if virtual else "a union"
+                what = (
+                    "a struct with several bases" if several else "one with virtual methods" if virtual else "a union"
+                )
                 yield Field(path=path or bare, dtype=None, offset=offset, kind=what)
                 return
             names = [name for each in _ancestors(pattern) for name in _fields_of(each)]

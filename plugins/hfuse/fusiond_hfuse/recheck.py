@@ -91,7 +91,8 @@ class Tree:
         arguments = [
             "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++",
             f"-std={standard}", "-ferror-limit=0", "-w", "-include", STUB_FILE, *(f"-U{name}" for name in _NOT_CLANG),
-            *(["-fno-access-control"] if opened else []), *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
+            *(["-fno-access-control"] if opened else []),
+            *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
         ]  # fmt: skip
         try:
             return cindex.Index.create().parse(
@@ -170,7 +171,9 @@ class Tree:
             for at, name in enumerate(names)
         )
         stub = STUB + (groups.STUB if self.groups else "")
-        parsed = self._parse(self.where, _INCLUDES.sub("", text) + added + "\n", stub, defines, flags, arch, opened=True)
+        parsed = self._parse(
+            self.where, _INCLUDES.sub("", text) + added + "\n", stub, defines, flags, arch, opened=True
+        )
         kinds: dict[str, cindex.Type] = {}
         places: dict[str, int] = {}
         for top in parsed.cursor.get_children():

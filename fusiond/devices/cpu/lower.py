@@ -7,7 +7,7 @@ Nearly everything is left to the header; only what no header can express is edit
     static __shared__ int n;                   __shared__ int n;
     __noinline__                               FUSIOND_NOINLINE
     #include <cuda_runtime.h>                  (dropped: the header stands in for it)
-    #include <cooperative_groups.h>            #include "cooperative_groups.h"
+    #include <cooperative_groups.h>            #include "cooperative_groups.h"      (cuda_fp16.h too)
     asm volatile("bar.sync 1, 64;" ...);       FUSIOND_BAR_SYNC(1, 64);   (also with operands: "bar.sync %0, %1;")
 
 What cannot be mapped is a `LoweringError`; within `#if` groups, which only g++ can decide, it becomes an error that is
@@ -66,7 +66,8 @@ _BARRIER = re.compile(
     r"\s*(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?\s+(\d+|[%@]\d+)\s*(?:,\s*(\d+|[%@]\d+)\s*)?;?\s*"
 )
 
-_COOPERATIVE_GROUPS = "cooperative_groups.h"
+_OURS = ("cooperative_groups.h", "cuda_fp16.h")
+"""Headers that stand beside the emulation's own."""
 _STANDS_IN = re.compile(
     r"cuda|cuda_runtime|cuda_runtime_api|device_launch_parameters|device_functions|device_atomic_functions"
     r"|math_constants|math_functions|vector_types|vector_functions|sm_\d+_\w+"
@@ -126,8 +127,8 @@ class _Lowering:
         if not include:
             return token.text
         file = include[1]
-        if file == _COOPERATIVE_GROUPS:
-            return f'#include "{_COOPERATIVE_GROUPS}"'
+        if file in _OURS:
+            return f'#include "{file}"'
         if file.endswith(".h") and _STANDS_IN.fullmatch(file.removesuffix(".h")):
             return f"// {file}: fusiond_cuda.h stands in for it"
         if _BEYOND.fullmatch(file):

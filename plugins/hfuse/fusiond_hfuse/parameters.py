@@ -44,8 +44,8 @@ class Parameters:
         target = kind.get_pointee() if pointer else kind
         bare = re.sub(r"^(const |volatile )+", "", target.spelling).removeprefix("struct ")
         vector = bare if pointer and bare in VECTOR_OF else None
-        record = not pointer and kind.kind is cindex.TypeKind.RECORD
-        rows = pointer and vector is None and target.kind is cindex.TypeKind.RECORD
+        record = not pointer and kind.kind is cindex.TypeKind.RECORD and bare not in DTYPES
+        rows = pointer and vector is None and target.kind is cindex.TypeKind.RECORD and bare not in DTYPES
         return Parameter(
             name=cursor.spelling,
             pointer=pointer,
@@ -76,7 +76,7 @@ class Parameters:
                 return
             for index in range(kind.element_count):
                 yield from self._fields(kind.element_type, f"{path}[{index}]", offset + index * size)
-        elif kind.kind is cindex.TypeKind.RECORD:
+        elif kind.kind is cindex.TypeKind.RECORD and bare not in DTYPES:
             declaration = kind.get_declaration()
             pattern = _pattern(declaration)
             bases = _bases(pattern)
@@ -112,7 +112,7 @@ class Parameters:
     def _pointer_field(self, target: cindex.Type, path: str, offset: int) -> Field:
         bare = re.sub(r"^(const |volatile )+", "", target.get_canonical().spelling)
         dtype = DTYPES.get(VECTOR_OF.get(bare, bare)) or ("int32" if _enumeration(target.get_canonical()) else None)
-        rows = target.get_canonical().kind is cindex.TypeKind.RECORD and bare not in VECTOR_OF
+        rows = target.get_canonical().kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
         held = rows and _has_pointer(target)
         if dtype is None and (not rows or held) and bare != "void":
             return Field(path=path, dtype=None, offset=offset, kind=f"a pointer to {bare}")

@@ -66,7 +66,6 @@ class TestMincut(StrategyContract):
 
     def jobs(self) -> tuple[Job, ...]:
         return (
-            job("pipeline: sobel\n"),
             job("pipeline: harris\nblock: [sx, gx]\nsizes: {width: 1, height: 1}\n"),
             job("pipeline: unsharp\nblocks: 0\nmodel: published_code\n"),
             job("pipeline: ./mixed.yaml\nblocks: 2\n", FILES / "job.yaml"),

@@ -94,7 +94,7 @@ def library_kernel(module: Module, call: LibraryCall) -> Kernel:
         schedule=Schedule(0, _LIBRARY_THREADS, ScheduleKind.FLAT),
     )
     return Kernel(
-        name=f"library_{_word(instruction.name)}",
+        name=f"library_{instruction.name}",
         phases=(Phase(programs=(program,)),),
         threads=_LIBRARY_THREADS,
         grid=blocks,
@@ -201,9 +201,19 @@ def tolerance(instruction: Instruction, length: int, epsilon: float) -> Compare:
     )
 
 
+def compares(module: Module) -> dict[str, Compare]:
+    """Output buffer -> how it is compared."""
+    precision = precisions(module)
+    return {f"out_{place}": tolerance(module[name], *precision[name]) for place, name in enumerate(module.outputs)}
+
+
+_PLAIN = re.compile(r"k\d+|library_\w+")
+
+
 def _word(name: str) -> str:
+    """A kernel's name: never a word of C's, such as `exp` or `y0`."""
     word = re.sub(r"\W+", "_", name).strip("_")
-    return word if word and not word[0].isdigit() else f"k_{word}"
+    return word if _PLAIN.fullmatch(word) else f"k_{word}"
 
 
 def _unique(name: str, names: set[str]) -> str:

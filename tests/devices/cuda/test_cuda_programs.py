@@ -468,6 +468,15 @@ def test_a_structure_is_passed_as_its_bytes(gpu: Any) -> None:
     assert np.array_equal(loaded.read("x"), 2 * IOTA)
 
 
+def test_an_address_stands_in_a_structure(gpu: Any) -> None:
+    through = Bytes(hex="00" * 8, pointers=((0, "x"),))
+    given = (through, Scalar(dtype="int32", value=N))
+    loaded = filled(gpu, program((launch("a", arguments=given),)))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 2 * IOTA)
+    assert loaded.sample_us(2) > 0
+
+
 def test_a_host_call_with_wrong_arguments_is_refused(gpu: Any) -> None:
     of = _round_trip()
     short = dataclasses.replace(of.steps[3], arguments=(Pointer(buffer="h"),))

@@ -234,7 +234,7 @@ def _kept(result: Result) -> str:
 
 def index_type(module: Module, programs: Iterable[BlockProgram]) -> str:
     """`int` where every tensor's elements can be counted with it."""
-    most = max((each.elements for each in module.instructions), default=0)
+    most = module.largest
     for program in programs:
         most = max([most, *(stage.chunk.size * program.blocks for stage in program.stages)])
     return "int" if most < 2**31 - 1024 else "long long"

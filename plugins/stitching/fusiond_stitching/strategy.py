@@ -156,11 +156,12 @@ class Stitching(StrategyBase):
         found = [Rejection(rule="library", nodes=(name,), detail=reason) for name, reason in module.foreign.items()]
         found += [
             Rejection(rule="shared_memory", nodes=(module.name,), detail=problem)
-            for name in ("unfused", "xla_rules")
+            for name in ("unfused", "xla_rules", "paper")
             for problem in plans[name].problems
         ]
         if not found:
-            program = emit.program(module, plans["unfused"].plan, fills=asked.fills)
+            # Every instruction's code stands in it somewhere, and it is much shorter than the unfused one.
+            program = emit.program(module, plans["paper"].plan, fills=asked.fills)
             found += [program] if isinstance(program, Rejection) else []
         return tuple(found)
 

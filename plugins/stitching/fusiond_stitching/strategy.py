@@ -245,12 +245,15 @@ class Stitching(StrategyBase):
         if broken:
             return Rejection(rule="invariant", nodes=(module.name,), detail="; ".join(broken[:5]))
         made = emit.program(module, planned.plan, fills=about.asked.fills, name=name)
-        if isinstance(made, Rejection) or module is about.asked.module:
+        if isinstance(made, Rejection):
             return made
-        # The tolerance follows the length of the sums as they were asked for, not as they are split.
-        wanted = emit.compares(about.asked.module)
-        buffers = [dataclasses.replace(each, compare=wanted.get(each.name, each.compare)) for each in made.buffers]
-        return dataclasses.replace(made, buffers=tuple(buffers))
+        if module is not about.asked.module:
+            # The tolerance follows the length of the sums as they were asked for, not as they are split.
+            wanted = emit.compares(about.asked.module)
+            buffers = [dataclasses.replace(each, compare=wanted.get(each.name, each.compare)) for each in made.buffers]
+            made = dataclasses.replace(made, buffers=tuple(buffers))
+        # A GPU's span holds what lies between two counted steps; the cpu device adds up the counted ones.
+        return emit.timed_apart(made) if about.limits.registers_per_sm else made
 
     def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """`shared` in bytes."""

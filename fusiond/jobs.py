@@ -30,7 +30,7 @@ from fusiond.registry import Registry
 
 SCHEMA = 1
 CORE_KEYS = ("schema", "strategy", "sizes", "device", "search", "sweep")
-SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain")
+SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain", "sanitize")
 MAX_SWEEP = 100
 MAX_TEXT_BYTES = 5_000_000
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]{1,3})?")
@@ -110,6 +110,8 @@ def _search(node: Node | None) -> Search:
         search = dataclasses.replace(search, seed=keys["seed"].integer(least=0))
     if "least_gain" in keys:
         search = dataclasses.replace(search, least_gain=keys["least_gain"].number(least=1.0, most=100.0))
+    if "sanitize" in keys:
+        search = dataclasses.replace(search, sanitize=keys["sanitize"].boolean())
     return search
 
 

@@ -30,6 +30,16 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="S", help="the search's seed, instead of what the job says")
 
 
+def add_busy(parser: argparse.ArgumentParser) -> None:
+    """`--when-busy`: as the daemon's `when_busy`."""
+    parser.add_argument(
+        "--when-busy",
+        choices=("wait", "share", "exclusive"),
+        default="wait",
+        help="while another process computes on the GPU: wait for its end (the default), measure beside it, or stop",
+    )
+
+
 def add_workload(parser: argparse.ArgumentParser) -> None:
     """`--pair A,B | --workload NAME`, `--device`, `--size`."""
     which = parser.add_mutually_exclusive_group(required=True)

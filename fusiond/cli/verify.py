@@ -18,6 +18,7 @@ from fusiond.store.database import Store
 def configure(parser: argparse.ArgumentParser) -> None:
     options.add_store(parser)
     options.add_workload(parser)
+    options.add_busy(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         job = tuning.recorded_job(store, before["workload"]["key"])
         here = dataclasses.replace(job, device=before["device"]["name"])
         row = tuner.submit(store, registry, here, kind="verify", priority=1)
-        after = tuning.tune(store, registry, row, shown, again="fusiond verify")
+        after = tuning.tune(store, registry, row, shown, again="fusiond verify", when_busy=arguments.when_busy)
     if arguments.json:
         options.say_json(after)
         return 0

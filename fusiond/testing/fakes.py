@@ -93,6 +93,14 @@ class FakeProvider:
     def ptx(self, source: Source, arch: str) -> str | None:
         return source.text
 
+    def sanitize(self, bundle: Path, device: str) -> tuple[str, ...]:
+        """A source says what is found in it: `sanitizer WORD`."""
+        texts = [path.read_text() for path in sorted((bundle / "sources").iterdir())]
+        found = [_directives(text)["sanitizer"] for text in texts if "sanitizer" in _directives(text)]
+        if "absent" in found:
+            raise LookupError("no sanitizer is installed")
+        return tuple(found)
+
     def facts(self, arch: str) -> Facts:
         return lambda source: None
 
@@ -278,7 +286,8 @@ class ToyStrategy(StrategyBase):
         return {"n": 61}
 
     def _program(self, analysis: Analysis, cost_us: float, fault: str) -> Program:
-        text = f"cost_us {cost_us}\n" + (f"fault {fault}\n" if fault else "")
+        word = "sanitizer" if fault in ("racy", "absent") else "fault"
+        text = f"cost_us {cost_us}\n" + (f"{word} {fault}\n" if fault else "")
         elements = analysis.workload.sizes["n"]
         return Program(
             name="toy",

@@ -70,7 +70,7 @@ def composition(group: Group, groups: tuple[str, ...], program: Program) -> Mapp
 def _own_types(group: Group) -> bool:
     """Whether the fused kernel takes what only its own source can name."""
     return any(
-        parameter.bytes or parameter.enumeration for slot in group.slots for parameter in slot.kernel.parsed.parameters
+        parameter.bytes or parameter.records or parameter.enumeration for slot in group.slots for parameter in slot.kernel.parsed.parameters
     )
 
 

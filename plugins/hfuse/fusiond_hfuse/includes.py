@@ -64,8 +64,8 @@ class _Expansion:
         self.macros: dict[str, None] = {}
         self.files: dict[str, str] = {}
         self.read: list[set[str]] = [set()]
-        """Files with `#pragma once` that the compiler has read for certain when it comes here: always, and in each `#if`
-        that is open."""
+        """Files with `#pragma once` that the compiler has read for certain when it comes here: whatever the `#if`s say,
+        and in each that is open."""
         self.guards: dict[str, str] = {}
         """Files with `#pragma once` that it may have read: the macro that says so."""
 

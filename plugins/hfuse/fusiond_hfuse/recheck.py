@@ -77,13 +77,21 @@ class Tree:
 
     @staticmethod
     def _parse(
-        unit: Unit, text: str, stub: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...], arch: str
+        unit: Unit,
+        text: str,
+        stub: str,
+        defines: tuple[tuple[str, str], ...],
+        flags: tuple[str, ...],
+        arch: str,
+        *,
+        opened: bool = False,
     ) -> cindex.TranslationUnit:
+        """`opened`: members that are private may be named."""
         standard = next((flag.partition("=")[2] for flag in flags if "std=" in flag), "c++17")
         arguments = [
             "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++",
             f"-std={standard}", "-ferror-limit=0", "-w", "-include", STUB_FILE, *(f"-U{name}" for name in _NOT_CLANG),
-            *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
+            *(["-fno-access-control"] if opened else []), *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
         ]  # fmt: skip
         try:
             return cindex.Index.create().parse(
@@ -148,6 +156,37 @@ class Tree:
         if len(kinds) != len(written):
             raise RequestError(f"{self.instance} takes a list of parameters of any length", where=where)
         return tuple(parameter(cursor, each) for cursor, each in zip(written, kinds, strict=True))
+
+    def located(self, record: str, names: list[str]) -> list[tuple[cindex.Type, int] | None]:
+        """The types of a struct's members, those of its bases too, and their places in bytes; None for what is not
+        told."""
+        if not names:
+            return []
+        text, defines, flags, arch = self._read
+        record = record.replace("(anonymous namespace)::", "")
+        added = "".join(
+            f"\nusing fusiond_kind_{at} = decltype({record}::{name});"
+            f"\nenum : long {{ fusiond_place_{at} = __builtin_offsetof({record}, {name}) }};"
+            for at, name in enumerate(names)
+        )
+        stub = STUB + (groups.STUB if self.groups else "")
+        parsed = self._parse(self.where, _INCLUDES.sub("", text) + added + "\n", stub, defines, flags, arch, opened=True)
+        kinds: dict[str, cindex.Type] = {}
+        places: dict[str, int] = {}
+        for top in parsed.cursor.get_children():
+            if top.kind is CursorKind.TYPE_ALIAS_DECL and top.spelling.startswith("fusiond_kind_"):
+                kinds[top.spelling.removeprefix("fusiond_kind_")] = top.underlying_typedef_type.get_canonical()
+            elif top.kind is CursorKind.ENUM_DECL:
+                for each in top.get_children():
+                    if each.spelling.startswith("fusiond_place_"):
+                        places[each.spelling.removeprefix("fusiond_place_")] = int(each.enum_value)
+        broken = any(
+            each.severity >= cindex.Diagnostic.Error and "fusiond" in each.spelling for each in parsed.diagnostics
+        )
+        return [
+            None if broken or str(at) not in kinds or str(at) not in places else (kinds[str(at)], places[str(at)])
+            for at in range(len(names))
+        ]
 
     def constant(self, expression: str, scope: tuple[str, ...], head: str) -> int | None:
         """The value of an integral expression in the place of the kernel; None when it cannot be told.

@@ -157,6 +157,8 @@ class _Steps:
         self._uses: dict[str, _Uses] = {}
         self._stream: dict[str, int] = {}
         self._number: dict[str, int] = {}
+        self._ended: dict[str, dict[int, int]] = {}
+        self._last: dict[int, str] = {}
 
     def all(self) -> tuple[Step, ...]:
         ops = self._script.ops
@@ -248,7 +250,7 @@ class _Steps:
         return lane if self._overlapped else 0
 
     def _touch(self, step: str, reads: Iterable[str], writes: Iterable[str], lane: int) -> tuple[str, ...]:
-        """The steps of other streams that this one has to wait for: of each stream the last is enough."""
+        """The steps of other streams that this one has to wait for, without those that others wait for already."""
         waits: list[str] = []
         written = dict.fromkeys(writes)
         for name in dict.fromkeys(reads):
@@ -260,15 +262,19 @@ class _Steps:
             uses = self._uses.setdefault(name, _Uses())
             waits += [*([uses.writer] if uses.writer else []), *uses.readers]
             self._uses[name] = _Uses(writer=step)
-        self._stream[step] = self._lane(lane)
-        self._number[step] = len(self._number)
-        if not self._overlapped:
-            return ()
-        latest: dict[int, str] = {}
-        for each in sorted(set(waits), key=self._number.__getitem__):
-            if each != step and self._stream[each] != self._stream[step]:
-                latest[self._stream[each]] = each
-        return tuple(latest[stream] for stream in sorted(latest))
+        stream, number = self._lane(lane), len(self._number)
+        self._stream[step], self._number[step] = stream, number
+        # What has ended for certain when this step begins: stream -> the last such step's number.
+        ended = dict(self._ended.get(self._last.get(stream, ""), {}))
+        after = []
+        for each in sorted(set(waits) - {step}, key=self._number.__getitem__, reverse=True):
+            if ended.get(self._stream[each], -1) < self._number[each]:
+                after.append(each)
+                for other, last in self._ended[each].items():
+                    ended[other] = max(ended.get(other, -1), last)
+        ended[stream] = number
+        self._ended[step], self._last[stream] = ended, step
+        return tuple(sorted(after, key=self._number.__getitem__))
 
     def _add(self, step: Step) -> None:
         self._steps.append(step)

@@ -160,9 +160,9 @@ def _names(node: Node) -> list[str]:
 def emitted(node: Node, ctype: str, places: Mapping[str, str]) -> str:
     """The C++ text of an expression; `places`: vector -> the text of its element."""
     if isinstance(node, Number):
-        return f"{ctype}({node.text})"
+        return f"({ctype})({node.text})"
     if isinstance(node, Name):
-        return f"{ctype}({places[node.name]})"
+        return f"({ctype}){places[node.name]}"
     operands = [emitted(each, ctype, places) for each in node.operands]
     match node.operator:
         case "negate":
@@ -171,9 +171,9 @@ def emitted(node: Node, ctype: str, places: Mapping[str, str]) -> str:
             a, b = operands
             return f"({a} {'<' if node.operator == 'min' else '>'} {b} ? {a} : {b})"
         case "abs":
-            return f"({operands[0]} < {ctype}(0) ? -{operands[0]} : {operands[0]})"
+            return f"({operands[0]} < ({ctype})0 ? -{operands[0]} : {operands[0]})"
         case "sqrt":
-            return f"{ctype}(sqrt(double({operands[0]})))"
+            return f"({ctype})sqrt((double){operands[0]})"
         case operator:
             return f"({operands[0]} {operator} {operands[1]})"
 

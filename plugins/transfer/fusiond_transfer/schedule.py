@@ -152,8 +152,8 @@ def scheduled(
     worth: Callable[[bool, int], bool] = lambda up, gap_bytes: True,
 ) -> Schedule:
     """The schedule of crossings at given slots: layout (or the given `order` of cells), then messages. `groups` say who
-    crosses together, where that is not everybody who can. `worth` says whether so many bytes between two runs are cheaper to copy than another message
-    is to begin."""
+    crosses together, where that is not everybody who can. `worth` says whether so many bytes between two runs are
+    cheaper to copy than another message is to begin."""
     cell = graph.cell
     # At one slot uploads come before the kernel and downloads behind it: 2k is before kernel k, 2k + 1 behind it.
     timed = sorted(

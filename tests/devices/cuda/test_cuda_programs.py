@@ -468,6 +468,15 @@ def test_a_structure_is_passed_as_its_bytes(gpu: Any) -> None:
     assert np.array_equal(loaded.read("x"), 2 * IOTA)
 
 
+def test_an_address_stands_in_a_structure(gpu: Any) -> None:
+    through = Bytes(hex="00" * 8, pointers=((0, "x"),))
+    given = (through, Scalar(dtype="int32", value=N))
+    loaded = filled(gpu, program((launch("a", arguments=given),)))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 2 * IOTA)
+    assert loaded.sample_us(2) > 0
+
+
 def test_a_host_call_with_wrong_arguments_is_refused(gpu: Any) -> None:
     of = _round_trip()
     short = dataclasses.replace(of.steps[3], arguments=(Pointer(buffer="h"),))
@@ -490,6 +499,14 @@ def test_a_binary_of_somebody_else_is_refused(gpu: Any, tmp_path: Path) -> None:
 
 
 # --- the executor ---------------------------------------------------------------------------------------
+
+
+def test_the_canary_is_always_the_same(gpu: Any) -> None:
+    state = gpu.executor.state()
+    assert state.canary_us == pytest.approx(10.0)  # two of the fake driver's events
+    launches = [line for line in gpu.log() if line.startswith("launch")]
+    assert len(launches) == 3
+    assert all(re.match(r"launch fusiond_canary 132x1x1 256x1x1 0 on", line) for line in launches)
 
 
 def test_flushing_writes_twice_the_second_level_cache(gpu: Any) -> None:

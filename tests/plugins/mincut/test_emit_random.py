@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusiond.model import Rejection
-from fusiond_mincut import blocks, borders, emit
+from fusiond_mincut import blocks, borders, emit, tiles
 from fusiond_mincut.emit import BlockParams
 from fusiond_mincut.graph import Pipeline
 
@@ -123,7 +123,6 @@ def every_way(runner: Runner, pipelines: Sequence[Pipeline], params: Sequence[Bl
     return len(ways)
 
 
-CHOICES = [BlockParams(block_x=4, block_y=3, pixels=1), BlockParams(block_x=4, block_y=3, local="recompute")]
 _quiet = settings(
     deadline=None,
     derandomize=True,
@@ -134,7 +133,7 @@ _quiet = settings(
 @settings(_quiet, max_examples=3)
 @given(st.lists(pipelines(3), min_size=2, max_size=2))
 def test_some_random_pipelines(runner, found):
-    every_way(runner, found, CHOICES[:1])
+    every_way(runner, found, [BlockParams(block_x=4, block_y=3)])
 
 
 @pytest.mark.slow
@@ -142,7 +141,7 @@ def test_some_random_pipelines(runner, found):
 @given(st.lists(pipelines(), min_size=2, max_size=2), st.sampled_from([(4, 3, 1), (2, 2, 3), (8, 1, 2)]))
 def test_random_pipelines_fused_in_every_way(runner, found, shape):
     x, y, rows = shape
-    choices = [BlockParams(block_x=x, block_y=y, pixels=rows, local=local) for local in ("tile", "recompute")]
+    choices = [BlockParams(block_x=x, block_y=y, pixels=rows, local=local) for local in tiles.LOCAL]
     every_way(runner, found, choices)
 
 

@@ -112,4 +112,3 @@ def device(shared_cache: Path, scheduler_library: Path) -> Device:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FUSIOND_CACHE", str(shared_cache))
         return Device(shared_cache)
-

@@ -38,6 +38,10 @@ class TestTransfer(StrategyContract):
     def jobs(self) -> tuple[Job, ...]:
         return tuple(job for text in TEXTS for job in jobs.read("job.yaml", f"strategy: transfer\n{text}\n"))
 
+    @pytest.mark.slow  # nvcc reports on every kernel
+    def test_a_plan_can_be_shown(self) -> None:
+        super().test_a_plan_can_be_shown()
+
 
 def test_the_catalogue_and_the_strategy_are_registered(registry: Registry) -> None:
     assert registry.strategy("transfer").name == "transfer"
@@ -50,7 +54,7 @@ def test_the_catalogue_and_the_strategy_are_registered(registry: Registry) -> No
 
 
 def kinds(program: Program) -> tuple[frozenset[Memory], str]:
-    """What may not differ between a candidate and one of its baselines: the host's memory, and how allocations count."""
+    """What may not differ between a candidate and its baseline: the host's memory, and how allocations count."""
     crossing = {
         name
         for step in program.steps
@@ -60,7 +64,9 @@ def kinds(program: Program) -> tuple[frozenset[Memory], str]:
             else [name for pair in step.copies for name in pair] if isinstance(step, CopyBatch) else ()
         )
     }  # fmt: skip
-    host = frozenset(each.memory for each in program.buffers if each.name in crossing and each.memory is not Memory.DEVICE)
+    host = frozenset(
+        each.memory for each in program.buffers if each.name in crossing and each.memory is not Memory.DEVICE
+    )
     allocations = [step for step in program.steps if isinstance(step, Alloc | Free)]
     if not allocations:
         return host, "ahead"
@@ -84,7 +90,10 @@ def _size(buffer: Buffer) -> int:
     return buffer.size_bytes
 
 
-@pytest.mark.parametrize("text", [*TEXTS, "graph: random24\nallocations: counted", "graph: chain"])
+LARGE = pytest.param("graph: random24\nallocations: counted", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("text", [*TEXTS, LARGE, "graph: chain"])
 def test_every_candidate_has_a_separate_baseline_of_its_kind(text: str, analyse: Callable[..., Analysis]) -> None:
     """Pinned against pageable, or allocations counted on one side only, would be worth more than any fusion."""
     name, *lines = text.splitlines()
@@ -139,9 +148,7 @@ def test_a_graph_of_cuda_needs_pinned_memory(analyse: Callable[..., Analysis], s
     assert not any(each["issue"] == "graph" for each in strategy.space(analyse("fig2"), {}).points())
 
 
-def test_the_key_knows_the_source_beside_the_graph(
-    registry: Registry, strategy: Transfer, tmp_path: Path
-) -> None:
+def test_the_key_knows_the_source_beside_the_graph(registry: Registry, strategy: Transfer, tmp_path: Path) -> None:
     graph = (
         "graph: own\nsizes: {n: 8}\nelements: n\ninputs: [a]\noutputs: [b]\n"
         "kernels: [{name: k, on: host, reads: [a], writes: [b], source: own.cpp, entry: own, values: [n]}]\n"
@@ -150,7 +157,8 @@ def test_the_key_knows_the_source_beside_the_graph(
     (job,) = jobs.read(tmp_path / "job.yaml", "strategy: transfer\ngraph: ./own.yaml\n")
     keys = set()
     for factor in (2, 3):
-        text = f'extern "C" void own(const unsigned* a, unsigned* b, int n) {{ for (int i = 0; i < n; ++i) b[i] = {factor} * a[i]; }}'
+        loop = f"for (int i = 0; i < n; ++i) b[i] = {factor} * a[i];"
+        text = f'extern "C" void own(const unsigned* a, unsigned* b, int n) {{ {loop} }}'
         (tmp_path / "own.cpp").write_text(text)
         keys.add(strategy.parse(job, jobs.JobInputs(registry, job)).key)
     assert len(keys) == 2

@@ -20,8 +20,8 @@ GROUPINGS = ("paper_greedy", "paper_tight", "fewest", "fewest_tight")
 def small(seed: int) -> Graph:
     """A random graph of up to seven kernels."""
     shape = Shape(
-        kernels=2 + seed % 6, inputs=1 + seed % 4, indegree=(1, 3), outdegree=(1, 2), device_percent=(30, 50, 70)[seed % 3],
-        seed=seed,
+        kernels=2 + seed % 6, inputs=1 + seed % 4, indegree=(1, 3), outdegree=(1, 2), seed=seed,
+        device_percent=(30, 50, 70)[seed % 3],
     )  # fmt: skip
     return random_graph(shape, elements=64)
 
@@ -83,7 +83,13 @@ def test_witnesses_have_no_slot_in_common() -> None:
 
 @pytest.mark.parametrize(
     ("name", "saved", "greedy", "tight"),
-    [("fig2", 7, 7, 7), ("chain", 0, 0, 0), ("out_tree", 15, 15, 15), ("in_tree", 15, 15, 8), ("in_tree31", 31, 31, 16)],
+    [
+        ("fig2", 7, 7, 7),
+        ("chain", 0, 0, 0),
+        ("out_tree", 15, 15, 15),
+        ("in_tree", 15, 15, 8),
+        ("in_tree31", 31, 31, 16),
+    ],
 )
 def test_the_numbers_that_the_papers_text_determines(
     name: str, saved: int, greedy: int, tight: int, graph: Callable[..., Graph]
@@ -145,7 +151,8 @@ def circles(draw: st.DrawFn) -> tuple[int, tuple[Crossing, ...]]:
     period = draw(st.integers(1, 9))
     arcs = draw(st.lists(st.tuples(st.integers(0, period - 1), st.integers(0, period)), min_size=1, max_size=9))
     return period, tuple(
-        Crossing(f"v{number}", True, begin, begin + length, begin + length, 4) for number, (begin, length) in enumerate(arcs)
+        Crossing(f"v{number}", True, begin, begin + length, begin + length, 4)
+        for number, (begin, length) in enumerate(arcs)
     )
 
 

@@ -1,0 +1,170 @@
+"""Tables 5 and 6 on a device: separate messages, fused, fastest; pageable and pinned; batches and a CUDA graph.
+
+Every way is sampled in pairs with the separate one of the same memory (and, in table 6, with allocations counted in
+both), after its outputs were compared with the separate one's. Kernels are of linear work, as in the paper's table 5:
+the default body in place of the catalogue's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.transfer import paper
+from benchmarks.transfer.planning import catalogued
+from fusiond.devices.base import DeviceProvider
+from fusiond.devices.lock import device_lock
+from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.timing import Sampling
+from fusiond.measuring import Measurer, References
+from fusiond.model import DeviceInfo, MeasureFailed, Purpose
+from fusiond.program import Memory, Program
+from fusiond_transfer import cost, emit
+from fusiond_transfer.emit import Way
+from fusiond_transfer.graph import Graph, Mix
+from fusiond_transfer.schedule import Schedule
+from fusiond_transfer.script import script
+from fusiond_transfer.ways import Ways
+
+GRAPHS = tuple(paper.TABLE_5)
+COUNTED = tuple(paper.TABLE_6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    provider: DeviceProvider
+    device: DeviceInfo
+    lengths: Sequence[int] = paper.LENGTHS
+    pairs: int = 15
+    say: Callable[[str], None] = field(default=lambda line: None, repr=False)
+
+
+def linear(name: str, elements: int) -> Graph:
+    """A graph of the catalogue with kernels of linear work on vectors of one length."""
+    graph = catalogued(name)
+    vectors = tuple(
+        dataclasses.replace(each, dtype="float32", elements=elements if each.elements > 1 else 1, fill=_uniform(each))
+        for each in graph.vectors
+    )
+    kernels = tuple(dataclasses.replace(kernel, body=Mix()) for kernel in graph.kernels)
+    return dataclasses.replace(graph, vectors=vectors, kernels=kernels)
+
+
+def _uniform(vector: Any) -> Any:
+    return dataclasses.replace(vector.fill, kind="uniform", low=0.0, high=1.0)
+
+
+def ways(graph: Graph, costs: cost.Costs, memory: str, *, counted: bool) -> list[tuple[str, Schedule, Way]]:
+    """(name, schedule, way) of everything that is measured; the separate one is first."""
+    found = Ways(graph)
+    kind = Memory(memory)
+    allocation = "each" if counted else "ahead"
+    fused = "group" if counted else "ahead"
+    pooled = [("fused, pooled", found.grouping("fewest"), Way(memory=memory, allocation="pooled"))] if counted else []
+    wanted = [
+        ("separate", found.separate(early=False), Way(memory=memory, allocation=allocation)),
+        (
+            "separate, overlapped",
+            found.separate(early=True),
+            Way(memory=memory, allocation=allocation, issue="overlapped"),
+        ),
+        ("fused", found.grouping("fewest"), Way(memory=memory, allocation=fused)),
+        ("fused, one allocation", found.grouping("fewest"), Way(memory=memory, allocation="one")),
+        *pooled,
+        ("fused, overlapped", found.grouping("fewest"), Way(memory=memory, allocation=fused, issue="overlapped")),
+        (
+            "fastest",
+            found.fast(costs, "probes", memory=kind, overlapped=True),
+            Way(memory=memory, allocation=fused, issue="overlapped"),
+        ),
+        ("batch", found.grouping("fewest"), Way(memory=memory, allocation=allocation, send="batch")),
+    ]
+    if not counted:
+        wanted = [each for each in wanted if each[2].allocation == "ahead"]
+        if memory == "pinned" and all(kernel.device for kernel in graph.kernels):
+            wanted.append(("graph", found.grouping("fewest"), Way(memory=memory, issue="graph")))
+    return wanted
+
+
+def table(bench: Bench, names: Sequence[str], *, counted: bool) -> list[dict[str, Any]]:
+    """A row for each graph, length and kind of memory."""
+    found: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="fusiond-transfer-") as folder,
+        device_lock(bench.device, stop=lambda: False, waiting=lambda: bench.say("another fusiond uses the device")),
+    ):
+        runner = Supervisor(bench.provider, bench.device)
+        measurer = Measurer(bench.provider, runner, Path(folder) / "bundles", Path(folder) / "work")
+        try:
+            known: dict[str, float] = {}
+            for name in names:
+                for elements in bench.lengths:
+                    graph = linear(name, elements)
+                    if counted and graph.loop:
+                        graph = linear("cg_step", elements)  # in a loop everything is allocated before it
+                    _probe(bench, measurer, graph, known)
+                    for memory in ("pageable", "pinned"):
+                        row = _row(bench, measurer, graph, known, memory, counted=counted)
+                        found.append({"graph": name, "elements": elements, "memory": memory, **row})
+                        bench.say(f"{name} at {elements}, {memory}: {_short(row)}")
+        finally:
+            measurer.close()
+            runner.close()
+    return found
+
+
+def _short(row: dict[str, Any]) -> str:
+    return ", ".join(f"{each['way']} {each.get('ratio') or each.get('problem')}" for each in row["ways"][1:])
+
+
+def _probe(bench: Bench, measurer: Measurer, graph: Graph, known: dict[str, float]) -> None:
+    for probe in cost.probes(graph):
+        if probe.key in known:
+            continue
+        program = bench.provider.normalise(probe.program)
+        references = measurer.references(program, f"probe-{program.key}")
+        if isinstance(references, MeasureFailed):
+            continue
+        measured = measurer.sample(program, None, Sampling(purpose=Purpose.PROBE), references)
+        if not isinstance(measured, MeasureFailed):
+            known[probe.key] = measured.time_us
+
+
+def _row(
+    bench: Bench, measurer: Measurer, graph: Graph, known: dict[str, float], memory: str, *, counted: bool
+) -> dict[str, Any]:
+    costs = cost.costs(graph, known)
+    rows: list[dict[str, Any]] = []
+    reference: Program | None = None
+    references: References | None = None
+    for name, schedule, way in ways(graph, costs, memory, counted=counted):
+        program = bench.provider.normalise(emit.program(script(schedule), way, name=f"{graph.name}, {name}"))
+        row: dict[str, Any] = {"way": name, "messages": schedule.startups}
+        rows.append(row)
+        if reference is None:
+            found = measurer.references(program, f"{graph.name}-{program.key}")
+            if isinstance(found, MeasureFailed):
+                row["problem"] = found.reason
+                break
+            reference, references = program, found
+        assert references is not None
+        row |= _measured(bench, measurer, program, reference, references)
+    return {"transfers": len(Ways(graph).crossings), "costs": costs.missing == 0, "ways": rows}
+
+
+def _measured(
+    bench: Bench, measurer: Measurer, program: Program, reference: Program, references: References
+) -> dict[str, Any]:
+    worst = measurer.check(program, references)
+    if isinstance(worst, MeasureFailed):
+        return {"problem": f"{worst.outcome.value}: {worst.reason}"}
+    plan = Sampling(purpose=Purpose.BASELINE, pairs=bench.pairs)
+    measured = measurer.sample(program, None if program is reference else reference, plan, references)
+    if isinstance(measured, MeasureFailed):
+        return {"problem": f"{measured.outcome.value}: {measured.reason}"}
+    ratio = None if measured.ratio is None else round(measured.ratio, 4)
+    return {"time_us": round(measured.time_us, 2), "ratio": ratio, "clock": measured.clock}

@@ -1,0 +1,67 @@
+"""What `plan` prints of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusiond.model import Analysis
+from fusiond_transfer import describe, schedule
+from fusiond_transfer.generator import Shape, random_graph
+from fusiond_transfer.graph import Graph
+from fusiond_transfer.strategy import Transfer
+
+FIGURE_2 = """\
+time line: uploads before a kernel | downloads behind it; a name: may cross, [name]: does
+  0 k0 (device) [A] [B] [C]  .  | [D] [E]  .   .   .   .   .
+  1 k1 (host)    .   .   C   .  |  D   .   .   .   .   .   .
+  2 k2 (device)  .   .   C  [F] |  D   .   I   .   .   .   .
+  3 k3 (device)  .   .   .   .  |  D   .   I   J   K   .   .
+  4 k4 (device)  .   .   .   .  |  D   .  [I] [J] [K] [L] [M]
+
+messages: 4 for 11 vectors that cross, 7 saved
+  before k0: upload A B C: 49152 bytes
+  after k0: download D E: 32768 bytes
+  before k2: upload F: 16384 bytes
+  after k4: download I J K L M: 81920 bytes
+
+layout, alike in both memories: 180224 bytes
+  A at 0, B at 16384, C at 32768, D at 49152, E at 65536, F at 81920, I at 98304, J at 114688, K at 131072
+  L at 147456, M at 163840
+
+4 messages: proven to be the fewest in this order of the kernels
+uploads that no slot has in common: A [0..0], F [2..2]
+downloads that no slot has in common: E [0..0], L [4..4]
+"""
+
+
+def test_figure_2_is_drawn_as_in_the_paper(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
+    assert strategy.describe(analyse("fig2")) == FIGURE_2
+
+
+def test_a_loop_shows_the_next_turn(graph: Callable[..., Graph]) -> None:
+    """The paper's table of the same graph, as a loop: a slot behind the last kernel is in the next iteration."""
+    text = describe.timeline(schedule.build(graph("cg"), "fewest"))
+    assert "[q]" in text
+    assert "[p_next]" in text
+
+
+def test_what_is_too_large_is_said_and_not_drawn() -> None:
+    graph = random_graph(Shape(kernels=300, inputs=9, indegree=(1, 2), outdegree=(1, 2), seed=1))
+    found = schedule.build(graph, "fewest")
+    assert describe.timeline(found).startswith(f"time line: {len(found.crossings)} vectors over")
+    assert all(len(line) <= 160 for line in describe.timeline(found).splitlines())
+
+
+def test_the_report_has_the_agreed_keys(analyse: Callable[..., Analysis]) -> None:
+    report = analyse("fig2").report
+    assert {key: report[key] for key in ("transfers", "startups", "lower_bound", "saved", "paper")} == {
+        "transfers": 11, "startups": 4, "lower_bound": 4, "saved": 7, "paper": {"greedy": 7, "tight": 7},
+    }  # fmt: skip
+    assert report["order"] == list("ABCDEFIJKLM")
+    assert report["schedule"] == [
+        {"slot": 0, "direction": "up", "vectors": ["A", "B", "C"]},
+        {"slot": 0, "direction": "down", "vectors": ["D", "E"]},
+        {"slot": 2, "direction": "up", "vectors": ["F"]},
+        {"slot": 4, "direction": "down", "vectors": ["I", "J", "K", "L", "M"]},
+    ]
+    assert report["proof"]["uploads"] == [{"vector": "A", "slots": [0, 0]}, {"vector": "F", "slots": [2, 2]}]

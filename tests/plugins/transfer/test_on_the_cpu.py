@@ -1,0 +1,300 @@
+"""Plans on the cpu device: against NumPy and SciPy, with copies late and early, and broken on purpose."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse
+import scipy.sparse.linalg
+from numpy.typing import NDArray
+
+from fusiond.devices.base import ExecutionError
+from fusiond.fills import initial
+from fusiond.model import Analysis, Config
+from fusiond.program import Copy, Program, Role
+from fusiond_transfer import generator
+from fusiond_transfer.emit import Way, program
+from fusiond_transfer.generator import Shape
+from fusiond_transfer.graph import Graph
+from fusiond_transfer.python import KernelGraph
+from fusiond_transfer.script import script
+from fusiond_transfer.strategy import Transfer
+from fusiond_transfer.ways import Ways
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def given(made: Program, seed: int) -> Arrays:
+    return {each.name: initial(each, seed) for each in made.buffers if each.role is Role.INPUT}
+
+
+def ways_of(graph: Graph) -> list[tuple[str, Program]]:
+    """A few Programs of a graph: the unfused, the fewest on one stream and overlapped, in batches, with allocations."""
+    ways = Ways(graph)
+    wanted = [
+        ("separate", Way()), ("separate", Way(issue="overlapped", memory="pinned")), ("fewest", Way()),
+        ("fewest_tight", Way(issue="overlapped", memory="pinned")), ("fewest", Way(issue="overlapped", send="batch")),
+    ]  # fmt: skip
+    if not graph.loop:
+        wanted += [("fewest_tight", Way(allocation="group", issue="overlapped")), ("separate", Way(allocation="each"))]
+        wanted += [("fewest", Way(allocation="pooled", issue="overlapped")), ("fewest", Way(allocation="one"))]
+    return [(f"{name} {way}", program(script(ways.grouping(name)), way, name="x")) for name, way in wanted]
+
+
+def check(graph: Graph, device: Any, oracle: Callable[[Arrays], Mapping[str, NDArray[Any]]], rtol: float = 0.0) -> None:
+    """Every way, with late, early and random copies, on two sets of data."""
+    for name, made in ways_of(graph):
+        for seed in (0, 1, 2, 5):
+            wanted = oracle(given(made, seed // 3))
+            found = device.run(made, seed=seed, kind=seed % 2)
+            assert set(found) == set(wanted)
+            for output, values in wanted.items():
+                np.testing.assert_allclose(
+                    found[output], values.reshape(-1), rtol=rtol, atol=rtol, err_msg=f"{name} {output}"
+                )
+
+
+# --- graphs that compute something known ----------------------------------------------------------------
+
+
+def test_horner_is_the_polynomial(graph: Callable[..., Graph], device: Any) -> None:
+    def oracle(data: Arrays) -> Arrays:
+        found = data["a10"].copy()
+        for degree in range(9, -1, -1):
+            found = found * data["x"] + data[f"a{degree}"]  # uint32 wraps round
+        return {"p0": found}
+
+    check(graph("horner", "sizes: {elements: 300}"), device, oracle)
+
+
+def test_the_matrix_product_in_blocks(graph: Callable[..., Graph], device: Any) -> None:
+    n = 13
+
+    def oracle(data: Arrays) -> Arrays:
+        a, b = (
+            np.block([[data[f"{letter}{i}{j}"].reshape(n, n) for j in (0, 1)] for i in (0, 1)]).astype(np.uint32)
+            for letter in "AB"
+        )
+        c = a @ b
+        return {f"C{i}{j}": c[i * n : (i + 1) * n, j * n : (j + 1) * n] for i in (0, 1) for j in (0, 1)}
+
+    check(graph("matmul", f"sizes: {{n: {n}}}"), device, oracle)
+
+
+@pytest.mark.parametrize("name", ["cholesky", pytest.param("cholesky_host_syrk", marks=pytest.mark.slow)])
+def test_cholesky_in_blocks(name: str, graph: Callable[..., Graph], device: Any) -> None:
+    n = 7
+
+    def oracle(data: Arrays) -> Arrays:
+        a = np.zeros((4 * n, 4 * n))
+        for i in range(4):
+            for j in range(i + 1):
+                a[i * n : (i + 1) * n, j * n : (j + 1) * n] = data[f"A{i}{j}"].reshape(n, n)
+        lower = np.tril(a)
+        found = scipy.linalg.cholesky(lower + np.tril(a, -1).T + 8 * n * np.eye(4 * n), lower=True)
+        return {
+            f"L{i}{j}": found[i * n : (i + 1) * n, j * n : (j + 1) * n] for i in range(4) for j in range(i + 1)
+        }  # fmt: skip
+
+    check(graph(name, f"sizes: {{n: {n}}}"), device, oracle, rtol=1e-10)
+
+
+def laplacian(side: int) -> Any:
+    line = scipy.sparse.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(side, side))
+    eye = scipy.sparse.identity(side)
+    return scipy.sparse.csr_matrix(scipy.sparse.kron(line, eye) + scipy.sparse.kron(eye, line))
+
+
+def cg_steps(data: Arrays, side: int, steps: int) -> Arrays:
+    """Conjugate gradient from any state, in the textbook's words."""
+    a = laplacian(side)
+    x, r, p, rr = data["x"], data["r"], data["p"], data["rr"][0]
+    for _ in range(steps):
+        q = a @ p
+        alpha = rr / (p @ q)
+        x, r = x + alpha * p, r - alpha * q
+        rr, old = r @ r, rr
+        p = r + rr / old * p
+    return {"x_next": x, "r_next": r, "p_next": p, "rr_next": np.array([rr])}
+
+
+@pytest.mark.parametrize(("name", "steps"), [("cg", 4), ("cg_step", 1)])
+def test_conjugate_gradient(name: str, steps: int, graph: Callable[..., Graph], device: Any) -> None:
+    side = 6
+    check(graph(name, f"sizes: {{side: {side}}}"), device, lambda data: cg_steps(data, side, steps), rtol=1e-9)
+
+
+def test_conjugate_gradient_solves_the_system(graph: Callable[..., Graph], device: Any) -> None:
+    """As many iterations as it takes: SciPy's solution."""
+    side = 5
+    loop = dataclasses.replace(graph("cg", f"sizes: {{side: {side}}}"), iterations=25)
+    made = program(script(Ways(loop).grouping("fewest")), Way(issue="overlapped"), name="x")
+    f = np.random.default_rng(0).standard_normal(side * side)
+    state = {"x": np.zeros(side * side), "r": f, "p": f, "rr": np.array([f @ f])}
+    found = device.run(made, inputs=state)
+    np.testing.assert_allclose(found["x_next"], scipy.sparse.linalg.spsolve(laplacian(side).tocsc(), f), rtol=1e-8)
+
+
+# --- the default body -----------------------------------------------------------------------------------
+
+
+def mixed(seed: int, output: int, operands: list[NDArray[Any]], length: int) -> NDArray[Any]:
+    """The default body in NumPy: a hash of everything that is read."""
+    h = step(np.full(length, seed, np.uint32), np.uint32(output + 1))
+    at = np.arange(length)
+    for operand in operands:
+        words = word(operand)
+        if len(words) <= length:
+            h = step(h, words[at % len(words)])
+            continue
+        for begin in range(0, len(words), length):
+            part = words[begin : begin + length]
+            h[: len(part)] = step(h[: len(part)], part)
+    return h
+
+
+def step(h: NDArray[Any], value: Any) -> NDArray[Any]:
+    h = (h ^ value) * np.uint32(0x9E3779B1)
+    return np.asarray(h ^ (h >> np.uint32(15)), np.uint32)
+
+
+def word(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype.itemsize == 4:
+        return values.view(np.uint32)
+    bits = values.view(np.uint64)
+    return (bits & np.uint64(0xFFFFFFFF)).astype(np.uint32) ^ (bits >> np.uint64(32)).astype(np.uint32) * np.uint32(
+        0x85EBCA6B
+    )
+
+
+def made_of(h: NDArray[Any], dtype: str) -> NDArray[Any]:
+    match dtype:
+        case "float32":
+            return ((h >> np.uint32(8)) / np.float32(2**24)).astype(np.float32)
+        case "float64":
+            return h / np.float64(2**32)
+        case "int64" | "uint64":
+            return (h.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(dtype)
+    return h.view(dtype)
+
+
+def plain_run(graph: Graph, data: Arrays) -> Arrays:
+    """A graph of default bodies, in NumPy, in one memory."""
+    from fusiond.keys import text_key
+
+    values = dict(data)
+    for kernel in graph.kernels:
+        seed = int(text_key(kernel.name)[:8], 16)
+        read = [values[name] for name in kernel.reads]
+        for position, name in enumerate(kernel.writes):
+            vector = graph.vector(name)
+            values[name] = made_of(mixed(seed, position, read, vector.elements), vector.dtype)
+    return {name: values[name] for name in graph.outputs}
+
+
+def test_figure_2_computes_its_hashes(graph: Callable[..., Graph], device: Any) -> None:
+    found = graph("fig2", "sizes: {elements: 301}")
+    check(found, device, lambda data: plain_run(found, data))
+
+
+def test_vectors_of_every_type_and_of_different_lengths(device: Any) -> None:
+    types = ("int32", "uint32", "int64", "uint64", "float32", "float64")
+    graph = KernelGraph("types")
+    for number, dtype in enumerate(types):
+        graph.inputs(f"a{number}", elements=17 * number + 5, dtype=dtype)
+    inputs = tuple(f"a{number}" for number in range(len(types)))
+    graph.device("d0", reads=inputs, writes=("b0", "b1"), elements=40, dtype="float64")
+    graph.host("h0", reads=(*inputs, "b0"), writes=("c0",), elements=9, dtype="int64")
+    graph.device("d1", reads=("c0", "b1"), writes=("e0",), elements=70, dtype="float32")
+    graph.host("h1", reads=("e0",), writes=("f0",), elements=3, dtype="uint64")
+    graph.host("h2", reads=("e0", "f0"), writes=("g0",), elements=3, dtype="int32")
+    graph.outputs("e0", "f0", "g0")
+    found = graph.build()
+    check(found, device, lambda data: plain_run(found, data))
+
+
+@pytest.mark.slow
+def test_random_graphs_compute_what_numpy_does(device: Any) -> None:
+    for seed in range(12):
+        shape = Shape(kernels=8, inputs=4, indegree=(1, 2), outdegree=(1, 2), seed=seed)
+        found = generator.random_graph(shape, elements=33)
+        check(found, device, lambda data, found=found: plain_run(found, data))  # type: ignore[misc]
+
+
+# --- the whole space, and mutants -----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["fig2\nallocations: counted", "cg", "horner", "matmul", "random24"])
+def test_every_point_of_a_space_gives_the_outputs_of_its_baseline(
+    text: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any
+) -> None:
+    name, *lines = text.splitlines()
+    sizes = {"cg": "{side: 4}", "matmul": "{n: 6}"}.get(name, "{elements: 65}")
+    analysis = analyse(name, f"sizes: {sizes}", *lines)
+    baseline = strategy.baselines(analysis)[0]
+    plain = device.run(baseline.emit(next(baseline.space.points())), seed=0)
+    done: set[str] = set()
+    for number, config in enumerate(strategy.space(analysis, {}).points()):
+        made = strategy.emit(analysis, config, {})
+        assert isinstance(made, Program), config
+        if made.key in done:
+            continue
+        done.add(made.key)
+        found = device.run(made, seed=number % 3, kind=number % 2)  # late, early, random copies, all on data 0
+        for output, values in plain.items():
+            np.testing.assert_array_equal(found[output], values, err_msg=f"{config} {output}")
+
+
+def test_mutants_are_killed_on_the_device(graph: Callable[..., Graph], device: Any) -> None:
+    """A message that is missing, a wait that is missing, neighbours swapped: wrong outputs, whatever the data."""
+    plan = script(Ways(graph("fig2", "sizes: {elements: 301}")).grouping("fewest"))
+    made = program(plan, Way(issue="overlapped"), name="x")
+    right = [device.run(made, seed=seed, kind=seed % 2) for seed in range(3)]
+    mutants = []
+    for at, step_ in enumerate(made.steps):
+        if isinstance(step_, Copy):
+            rest = (
+                dataclasses.replace(step_, source=step_.source[1:], target=step_.target[1:])
+                if step_.source[1:]
+                else None
+            )
+            if rest is not None:
+                mutants.append((f"{step_.name}: the first vector is left out", at, rest))
+        if step_.after:
+            mutants.append((f"{step_.name}: waits for nothing", at, dataclasses.replace(step_, after=())))
+    assert len(mutants) >= 8
+    for name, at, changed in mutants:
+        mutant = dataclasses.replace(made, steps=(*made.steps[:at], changed, *made.steps[at + 1 :]))
+        found = [device.run(mutant, seed=seed, kind=seed % 2) for seed in range(3)]
+        same = all(
+            np.array_equal(a[output], b[output]) for a, b in zip(right, found, strict=True) for output in a
+        )  # fmt: skip
+        assert not same, f"alive: {name}"
+
+
+def test_what_is_freed_too_early_is_a_crash_on_the_device(graph: Callable[..., Graph], device: Any) -> None:
+    plan = script(Ways(graph("fig2", "sizes: {elements: 301}")).grouping("fewest_tight"))
+    made = program(plan, Way(allocation="group"), name="x")
+    free = next(index for index, step in enumerate(made.steps) if step.name.startswith("free_"))
+    steps = list(made.steps)
+    steps.insert(free - 1, steps.pop(free))
+    with pytest.raises(ExecutionError, match="not allocated"):
+        device.run(dataclasses.replace(made, steps=tuple(steps)))
+
+
+def test_odd_sizes_and_single_elements(analyse: Callable[..., Analysis], strategy: Transfer, device: Any) -> None:
+    for elements in (1, 2, 255, 257):
+        analysis = analyse("fig2", f"sizes: {{elements: {elements}}}")
+        config = Config.of({"grouping": "fewest", "send": "message", "memory": "pageable", "issue": "overlapped"})
+        made = strategy.emit(analysis, config, {})
+        assert isinstance(made, Program)
+        graph = analysis.payload.asked.graph
+        found = device.run(made, seed=2)
+        for name, values in plain_run(graph, given(made, 0)).items():
+            np.testing.assert_array_equal(found[name], values)

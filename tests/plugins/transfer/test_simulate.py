@@ -1,0 +1,248 @@
+"""Every plan gives what the graph gives, in the simulator; what is broken on purpose does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusiond.program import Alloc, Copy, CopyBatch, Free, HostCall, Launch, Program, Step, problems
+from fusiond_transfer import simulate
+from fusiond_transfer.emit import Way, program
+from fusiond_transfer.generator import Shape, random_graph
+from fusiond_transfer.graph import Graph
+from fusiond_transfer.script import Script, script
+from fusiond_transfer.ways import Ways
+
+WAYS = tuple(
+    Way(issue=issue, send=send, allocation=allocation)
+    for issue, send, allocation in itertools.product(
+        ("one_stream", "overlapped"), ("message", "batch"), ("ahead", "each", "group", "one", "pooled")
+    )
+)
+GROUPINGS = ("separate", "paper_greedy", "paper_tight", "fewest", "fewest_tight")
+
+
+def emitted(graph: Graph, grouping: str, way: Way) -> tuple[Script, Program] | None:
+    if way.allocation == "each" and way.send == "message" and grouping != "separate":
+        return None
+    plan = script(Ways(graph).grouping(grouping))
+    return plan, program(plan, way, name="x")
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    kernels=st.integers(1, 9),
+    grouping=st.sampled_from(GROUPINGS),
+    way=st.sampled_from(WAYS),
+)
+@settings(max_examples=120)
+def test_every_plan_gives_what_the_graph_gives(seed: int, kernels: int, grouping: str, way: Way) -> None:
+    shape = Shape(kernels=kernels, inputs=1 + seed % 5, indegree=(1, 3), outdegree=(1, 3), seed=seed)
+    found = emitted(random_graph(shape, elements=16 + seed % 3), grouping, way)
+    if found is not None:
+        plan, made = found
+        assert problems(made) == ()
+        assert simulate.faults(plan, made, seeds=(seed, seed + 1)) == ()
+
+
+@pytest.mark.parametrize("name", ["fig2", "cholesky", "matmul", "cg", "cg_step", "random24"])
+def test_the_catalogue_in_every_way(name: str, graph: Callable[..., Graph]) -> None:
+    ways = Ways(graph(name))
+    for grouping, way in itertools.product(("separate", "fewest", "fewest_tight"), WAYS):
+        if way.allocation == "each" and way.send == "message" and grouping != "separate":
+            continue
+        if ways.graph.loop and way.allocation != "ahead":
+            continue
+        plan = script(ways.grouping(grouping))
+        made = program(plan, way, name="x")
+        assert problems(made) == (), (grouping, way)
+        assert simulate.faults(plan, made) == (), (grouping, way)
+
+
+def test_a_plan_that_does_nothing_is_seen(graph: Callable[..., Graph]) -> None:
+    """The simulator starts with poison: without copies, everything is reported."""
+    plan = script(Ways(graph("fig2")).grouping("fewest"))
+    made = program(plan, Way(), name="x")
+    bare = dataclasses.replace(made, steps=tuple(step for step in made.steps if not isinstance(step, Copy)))
+    found = simulate.faults(plan, bare)
+    assert any("k0 reads B@device before anything was written there" in line for line in found)
+    assert any("D is not what the graph computes" in line for line in found)
+
+
+# --- mutants --------------------------------------------------------------------------------------------
+
+Mutant = tuple[str, Program]
+
+
+def moved(made: Program, at: int, to: int) -> Program:
+    steps = list(made.steps)
+    steps.insert(to, steps.pop(at))
+    return dataclasses.replace(made, steps=tuple(steps))
+
+
+def replaced(made: Program, at: int, step: Step) -> Program:
+    return dataclasses.replace(made, steps=(*made.steps[:at], step, *made.steps[at + 1 :]))
+
+
+def without(made: Program, at: int) -> Program:
+    gone = made.steps[at].name
+    steps = [
+        dataclasses.replace(step, after=tuple(name for name in step.after if name != gone))
+        for step in (*made.steps[:at], *made.steps[at + 1 :])
+    ]
+    return dataclasses.replace(made, steps=tuple(steps))
+
+
+def slot_mutants(made: Program) -> Iterator[Mutant]:
+    """An upload one kernel too early or too late, a download before its kernel or behind its reader."""
+    calls = [index for index, step in enumerate(made.steps) if isinstance(step, Launch | HostCall)]
+    for at, step in enumerate(made.steps):
+        if not isinstance(step, Copy | CopyBatch) or not step.counted:
+            continue
+        before = [index for index in calls if index < at]
+        behind = [index for index in calls if index > at]
+        if before:
+            yield f"{step.name} one kernel earlier", moved(made, at, before[-1])
+        if behind:
+            yield f"{step.name} one kernel later", moved(made, at, behind[0])
+
+
+def test_slots_off_by_one_are_killed_unless_they_are_in_the_interval(graph: Callable[..., Graph]) -> None:
+    """Fig. 2 with its greedy slots: all intervals that end at a point, so one step beyond breaks."""
+    plan = script(Ways(graph("fig2")).grouping("fewest"))
+    made = program(plan, Way(), name="x")
+    # D and I..M may wait (D is no one's input on the host), A, B, C may not come later, E not leave earlier.
+    killed = {name for name, mutant in slot_mutants(made) if simulate.faults(plan, mutant)}
+    everything = {name for name, _ in slot_mutants(made)}
+    assert everything - killed == set(), f"alive: {everything - killed}"
+    assert len(everything) >= 6
+
+
+def test_a_download_before_its_kernel_is_killed(graph: Callable[..., Graph]) -> None:
+    for name in ("fig2", "matmul", "cholesky", "random24"):
+        plan = script(Ways(graph(name)).grouping("fewest"))
+        made = program(plan, Way(), name="x")
+        for at, step in enumerate(made.steps):
+            if isinstance(step, Copy) and step.source[0].endswith("@device"):
+                sources = set(step.source)
+                writers = [
+                    index for index, each in enumerate(made.steps)
+                    if isinstance(each, Launch) and {a.buffer for a in each.arguments if hasattr(a, "buffer")} & sources
+                    and index < at
+                ]  # fmt: skip
+                assert simulate.faults(plan, moved(made, at, writers[-1])), (name, step.name)
+
+
+def test_vectors_swapped_in_the_layout_are_killed(graph: Callable[..., Graph]) -> None:
+    for send in ("message", "batch"):
+        plan = script(Ways(graph("fig2")).grouping("fewest"))
+        made = program(plan, Way(send=send), name="x")
+        swapped = 0
+        for at, step in enumerate(made.steps):
+            if isinstance(step, Copy) and len(step.target) > 1:
+                target = (step.target[1], step.target[0], *step.target[2:])
+                mutant = replaced(made, at, dataclasses.replace(step, target=target))
+                assert problems(mutant) or simulate.faults(plan, mutant), step.name
+                swapped += 1
+            if isinstance(step, CopyBatch):
+                (a, b), (c, d), *rest = step.copies
+                mutant = replaced(made, at, dataclasses.replace(step, copies=((a, d), (c, b), *rest)))
+                assert problems(mutant) == ()
+                assert simulate.faults(plan, mutant), step.name
+                swapped += 1
+        assert swapped == 3
+
+
+def test_offsets_swapped_on_one_side_are_killed(graph: Callable[..., Graph]) -> None:
+    plan = script(Ways(graph("fig2")).grouping("fewest"))
+    made = program(plan, Way(), name="x")
+    a, b = made.buffer("A@device"), made.buffer("B@device")
+    swapped = {a.name: b.offset_bytes, b.name: a.offset_bytes}
+    buffers = tuple(
+        dataclasses.replace(each, offset_bytes=swapped.get(each.name, each.offset_bytes))
+        for each in made.buffers
+    )  # fmt: skip
+    assert problems(dataclasses.replace(made, buffers=buffers))
+
+
+def test_every_missing_copy_is_killed(graph: Callable[..., Graph]) -> None:
+    for name in ("fig2", "cg", "cholesky"):
+        plan = script(Ways(graph(name)).grouping("fewest"))
+        made = program(plan, Way(issue="overlapped"), name="x")
+        for at, step in enumerate(made.steps):
+            if isinstance(step, Copy) and step.counted:
+                last = name == "cg" and step.name.endswith("_i3")
+                assert simulate.faults(plan, without(made, at)) or last, (name, step.name)
+
+
+def test_every_missing_wait_that_matters_is_killed(graph: Callable[..., Graph]) -> None:
+    """Overlapped: without one `after`, some legal order reads too early, or overwrites what is still read."""
+    killed = alive = 0
+    for name in ("fig2", "cholesky", "matmul"):
+        plan = script(Ways(graph(name)).grouping("fewest"))
+        made = program(plan, Way(issue="overlapped"), name="x")
+        for at, step in enumerate(made.steps):
+            for gone in step.after:
+                mutant = replaced(
+                    made, at, dataclasses.replace(step, after=tuple(each for each in step.after if each != gone))
+                )
+                if simulate.faults(plan, mutant, seeds=range(8)):
+                    killed += 1
+                else:
+                    alive += 1
+    assert alive == 0
+    assert killed >= 20
+
+
+def test_what_is_freed_at_the_wrong_slot_is_killed(graph: Callable[..., Graph]) -> None:
+    for allocation in ("each", "group", "pooled"):
+        plan = script(Ways(graph("fig2")).grouping("separate" if allocation == "each" else "fewest_tight"))
+        made = program(plan, Way(allocation=allocation), name="x")
+        for at, step in enumerate(made.steps):
+            touching = [
+                index for index, each in enumerate(made.steps)
+                if not isinstance(each, Alloc | Free) and _touches(each, _members(made, step))
+            ] if isinstance(step, Alloc | Free) else []  # fmt: skip
+            if isinstance(step, Free):
+                assert simulate.faults(plan, moved(made, at, touching[-1])), f"{step.name} one step too early"
+            if isinstance(step, Alloc):
+                assert simulate.faults(plan, moved(made, at, touching[0])), f"{step.name} one step too late"
+
+
+def _members(made: Program, step: Alloc | Free) -> set[str]:
+    return {each.name for each in made.buffers if step.arena in (each.arena, each.name)}
+
+
+def _touches(step: Step, names: set[str]) -> bool:
+    if isinstance(step, Copy):
+        return bool({*step.source, *step.target} & names)
+    if isinstance(step, Launch | HostCall):
+        return bool({each.buffer for each in step.arguments if hasattr(each, "buffer")} & names)
+    return False
+
+
+def test_the_peak_is_what_the_allocations_come_to(graph: Callable[..., Graph]) -> None:
+    """By hand, for fig. 2 with vectors of 16 KiB: which are alive at each kernel."""
+    size = 4096 * 4
+    plan = script(Ways(graph("fig2")).grouping("separate"))
+    each = simulate.run(plan, program(plan, Way(allocation="each"), name="x"))
+    # k0: A B D E; k2: C F H I and E, which k4 reads; k3: F H J K E; k4: H E L M.
+    assert each.peak_bytes == 5 * size
+    one = simulate.run(plan, program(plan, Way(allocation="one"), name="x"))
+    assert one.peak_bytes == 12 * size  # all but G, which never leaves the host
+
+
+def test_a_reader_of_freed_memory_is_named(graph: Callable[..., Graph]) -> None:
+    plan = script(Ways(graph("fig2")).grouping("separate"))
+    made = program(plan, Way(allocation="each"), name="x")
+    at = next(index for index, step in enumerate(made.steps) if step.name == "alloc_H@device")
+    lines = simulate.run(plan, without(made, at)).problems
+    assert lines == ()  # without a step that allocates it, it was there all the time
+    free = next(index for index, step in enumerate(made.steps) if step.name == "free_H@device")
+    early = moved(made, free, at + 1)
+    assert any("touches H@device, which is not allocated then" in line for line in simulate.run(plan, early).problems)

@@ -1,0 +1,243 @@
+"""Graph files: what they may say, and one line for everything that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fusiond.errors import RequestError
+from fusiond.model import Workload
+from fusiond.program import Fill
+from fusiond_transfer.generator import Shape, random_graph
+from fusiond_transfer.graph import Formula, Graph, Kernel, Vector
+from fusiond_transfer.python import KernelGraph, written
+
+GOOD = """graph: good
+sizes: {n: 8}
+elements: n
+inputs: [a, b]
+outputs: [d]
+kernels:
+  - {name: k0, on: device, reads: [a, b], writes: [c]}
+  - {name: k1, on: host, reads: [c], writes: [d]}
+"""
+MISTAKES = [
+    # what is replaced, with what, the line of the file, what fusiond says
+    ("writes: [d]}", "writes: [c]}", 8, "c has two writers: k0 and k1"),
+    ("writes: [c]}", "writes: [c, c]}", 7, "c has two writers: k0, twice"),
+    ("writes: [c]}", "writes: [a]}", 7, "a is an input, and k0 writes it; give the result another name"),
+    ("reads: [c]", "reads: [z]", 8, "k1 reads z, which is no vector of this graph"),
+    ("reads: [a, b]", "reads: [a, d]", 7, "the kernels wait for each other: k0 -> k1 -> k0"),
+    ("inputs: [a, b]", "inputs: [a]", 7, "k0 reads b, which is no vector of this graph"),
+    ("elements: n", "elements: n - 8", 3, "a has 0 elements; at least one is wanted"),
+    ("elements: n", "elements: m", 3, "'m' has no value"),
+    ("outputs: [d]", "outputs: [x]", 5, "there is no vector 'x'"),
+    ("outputs: [d]", "outputs: [a]", 5, "a is written by no kernel"),
+    ("outputs: [d]", "outputs: []", 5, "there is no output"),
+    ("outputs: [d]", "outputs: [d, d]", 5, "d stands twice"),
+    ("name: k1", "name: k0", 8, "two kernels are called 'k0'"),
+    ("name: k1", "name: 'k 1'", 8, "'k 1' is no name"),
+    ("on: host", "on: gpu", 8, "is 'gpu'; it can be host, device"),
+    ("on: host, ", "", 8, "the key 'on' is missing"),
+    ("writes: [d]", "write: [d]", 8, "unknown key 'write'; did you mean 'writes'?"),
+    ("graph: good", "graph: good\ninput: [a]", 2, "unknown key 'input'; did you mean 'inputs'?"),
+    ("graph: good", "graph: good/bad", 1, "wanted is a name"),
+    ("outputs: [d]", "outputs: [d]\nplaced: [c]", 6, "c is no input"),
+    ("outputs: [d]", "outputs: [d]\ncarried: {a: d}", 6, "is for loops; say loop: true"),
+    ("outputs: [d]", "outputs: [d]\nloop: true", 6, "nothing is carried from one iteration to the next"),
+    ("outputs: [d]", "outputs: [d]\nloop: yes please", 6, "true or false is wanted"),
+    ("outputs: [d]", "outputs: [d]\nloop: true\ncarried: {a: x}", 7, "no kernel writes 'x'"),
+    ("outputs: [d]", "outputs: [d]\nloop: true\ncarried: {c: d}", 7, "c is no input"),
+    ("outputs: [d]", "outputs: [d]\nloop: true\ncarried: {a: d}\niterations: 0", 8, "it must be from 1 to 1000"),
+    ("outputs: [d]", "outputs: [d]\nadjacent: [[a]]", 6, "a run is two or more different vectors"),
+    ("outputs: [d]", "outputs: [d]\nadjacent: [[a, b], [b, c]]", 6, "a vector is in two runs"),
+    ("outputs: [d]", "outputs: [d]\nlimits: {device_bytes: 0}", 6, "at least one byte is wanted"),
+    ("outputs: [d]", "outputs: [d]\nvectors: {z: {elements: 3}}", 6, "unknown vector 'z'"),
+    ("outputs: [d]", "outputs: [d]\nvectors: {c: {dtype: float16}}", 6, "is 'float16'; it can be int32"),
+    ("outputs: [d]", "outputs: [d]\nvectors: {c: {elements: 0}}", 6, "c has 0 elements"),
+    ("outputs: [d]", "outputs: [d]\nvectors: {c: {fill: {uniform: [2, 1]}}}", 6, "the first number is the larger one"),
+    ("outputs: [d]", "outputs: [d]\ndtype: bool", 6, "is 'bool'; it can be"),
+    ("reads: [c], writes: [d]", "reads: [c], writes: [d], in_place: {d: a}", 8, "k1 must write d and read a"),
+    ("writes: [d]", "writes: [d], body: c +", 8, "'c +': ends too early"),
+    ("writes: [d]", "writes: [d], body: c + a", 8, "mentions a, which the kernel does not read"),
+    ("writes: [d]", "writes: [d], body: {e: c}", 8, "k1 does not write 'e'"),
+    ("writes: [d]", "writes: [d], body: sum(c)", 8, "into an output of one element"),
+    ("writes: [d]", "writes: [d], body: exp(c)", 8, "unknown function 'exp'"),
+    ("writes: [d]", "writes: [d], grid: [3]", 8, "is for kernels with a 'source'"),
+    ("writes: [d]", "writes: [d], source: none.cpp, entry: f", 8, "there is no file"),
+    ("kernels:", "generate: {kernels: 3, inputs: 1, indegree: [1, 2], outdegree: [1, 1]}\nkernels:", 4,
+     "stands beside 'generate'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "line", "says"), MISTAKES)
+def test_a_mistake_is_one_line_with_its_place(
+    old: str, new: str, line: int, says: str, parse: Callable[..., Workload]
+) -> None:
+    assert GOOD.count(old) == 1, old
+    with pytest.raises(RequestError) as caught:
+        parse(GOOD.replace(old, new))
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    assert says in message
+    assert f"graph.yaml:{line}: " in message, message
+
+
+def test_a_read_before_its_write_says_which_to_list_first(parse: Callable[..., Workload]) -> None:
+    lines = GOOD.splitlines()
+    swapped = "\n".join([*lines[:6], lines[7], lines[6], ""])
+    with pytest.raises(RequestError, match="k1 reads c before k0 writes it; list k0 first"):
+        parse(swapped)
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (("sizes: {m: 3}",), "unknown size 'm'"),
+        (("sizes: {n: 0}",), "must be from 1"),
+        (("allocations: sometimes",), "is 'sometimes'; it can be ahead, counted"),
+        (("allocation: counted",), "unknown key 'allocation'; did you mean 'allocations'?"),
+    ],
+)
+def test_a_mistake_in_the_job_is_one_line(lines: tuple[str, ...], says: str, parse: Callable[..., Workload]) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse(GOOD, *lines)
+    assert says in str(caught.value)
+    assert "job.yaml:3" in str(caught.value)
+
+
+def test_an_unknown_graph_has_a_nearest_name(parse: Callable[..., Workload]) -> None:
+    with pytest.raises(RequestError, match="unknown graph 'fig3'; did you mean 'fig2'"):
+        parse("fig3")
+
+
+def test_in_place_needs_a_vector_that_nobody_reads_later(parse: Callable[..., Workload]) -> None:
+    text = """graph: g
+sizes: {n: 8}
+elements: n
+inputs: [a]
+outputs: [c]
+kernels:
+  - {name: k0, on: device, reads: [a], writes: [b], in_place: {b: a}}
+  - {name: k1, on: device, reads: [a, b], writes: [c]}
+"""
+    with pytest.raises(RequestError, match=r"graph.yaml:7: .*: k1 reads a after k0 has stored b there"):
+        parse(text)
+    twice = text.replace("reads: [a, b], writes: [c]", "reads: [b], writes: [c], in_place: {c: b}")
+    graph: Graph = parse(twice).payload.graph
+    assert dict(graph.cell) == {"a": "a.store", "b": "a.store", "c": "a.store"}
+
+
+def test_sizes_types_and_fills(parse: Callable[..., Workload]) -> None:
+    text = GOOD.replace(
+        "outputs: [d]",
+        "outputs: [d]\ndtype: float32\nfill: {uniform: [-1, 1]}\nvectors: {b: {elements: 2 * n, dtype: int64}}",
+    )
+    graph: Graph = parse(text, "sizes: {n: 20}").payload.graph
+    a, b, d = (graph.vector(name) for name in "abd")
+    assert (a.dtype, a.elements, a.fill) == ("float32", 20, Fill(kind="uniform", low=-1, high=1))
+    assert (b.dtype, b.elements, b.fill.kind) == ("int64", 40, "integers")
+    assert d.compare.kind == "close"
+
+
+def test_a_generated_graph_is_that_of_the_generator(parse: Callable[..., Workload]) -> None:
+    text = (
+        "graph: drawn\nsizes: {elements: 16}\n"
+        "generate: {kernels: 9, inputs: 3, indegree: [1, 3], outdegree: [1, 2], device_percent: 40, seed: 7}\n"
+    )
+    shape = Shape(kernels=9, inputs=3, indegree=(1, 3), outdegree=(1, 2), device_percent=40, seed=7)
+    found: Graph = parse(text).payload.graph
+    assert found.kernels == random_graph(shape, elements=16).kernels
+    assert parse(text).key == parse(text).key
+    assert parse(text.replace("seed: 7", "seed: 8")).key != parse(text).key
+
+
+# --- from Python ----------------------------------------------------------------------------------------
+
+
+def python_graph() -> KernelGraph:
+    graph = KernelGraph("fig2", elements=4096)
+    a, b, c = graph.inputs("A", "B", "C")
+    d, e = graph.device("k0", reads=(b, a), writes=("D", "E"))
+    f, g = graph.host("k1", reads=(e, b), writes=("F", "G"))
+    h, i = graph.device("k2", reads=(c, f), writes=("H", "I"))
+    j, k = graph.device("k3", reads=(f, h), writes=("J", "K"))
+    ell, m = graph.device("k4", reads=(h, e), writes=("L", "M"))
+    graph.outputs(d, g, i, j, k, ell, m)
+    return graph
+
+
+def test_a_graph_from_python_is_that_of_the_file(parse: Callable[..., Workload], graph: Callable[..., Graph]) -> None:
+    assert set(python_graph().build().kernels) == set(graph("fig2").kernels)
+    assert set(python_graph().build().vectors) == set(graph("fig2").vectors)
+    again: Graph = parse(python_graph().yaml()).payload.graph
+    assert again.kernels == python_graph().build().kernels
+    assert again.vectors == python_graph().build().vectors
+
+
+def test_everything_that_python_can_say_survives_the_file(parse: Callable[..., Workload]) -> None:
+    graph = KernelGraph("all", elements=8, dtype="float64")
+    graph.inputs("a", "b", fill=Fill(kind="constant", low=2.0))
+    graph.inputs("c", placed=True, elements=8)
+    graph.inputs("s", elements=1, dtype="float64", fill=Fill(kind="iota"))
+    graph.device("k0", reads=("a", "s", "c"), writes=("x",), in_place={"x": "a"}, body={"x": "a * s + c"})
+    graph.host("k1", reads=("x", "b"), writes=("y",), body={"y": "min(x, b)"})
+    graph.outputs("y")
+    graph.adjacent("x", "b")
+    graph.limit(10_000)
+    built = graph.build()
+    again: Graph = parse(graph.yaml()).payload.graph
+    assert again == built
+    loop = KernelGraph("loop", elements=8)
+    loop.inputs("a")
+    loop.device("k", reads=("a",), writes=("b",))
+    loop.outputs("b")
+    loop.loop({"a": "b"}, iterations=7)
+    assert parse(loop.yaml()).payload.graph == loop.build()
+
+
+def test_a_mistake_in_python_is_one_line() -> None:
+    graph = python_graph()
+    graph.device("k5", reads=("Z",), writes=("N",))
+    with pytest.raises(RequestError, match="graph fig2: k5 reads Z, which is no vector of this graph"):
+        graph.build()
+    other = python_graph()
+    other.device("k5", reads=("A",), writes=("N",), body={"N": "B + 1"})
+    with pytest.raises(RequestError, match="mentions B, which the kernel does not read"):
+        other.build()
+
+
+def test_the_packages_own_graphs_are_the_generators(graph: Callable[..., Graph]) -> None:
+    from fusiond_transfer import generator
+
+    for name, made in (
+        ("chain", generator.chain(20)), ("out_tree", generator.out_tree(15)), ("in_tree", generator.in_tree(15)),
+        ("in_tree31", generator.in_tree(31)),
+    ):  # fmt: skip
+        assert graph(name).kernels == made.kernels
+
+
+def test_horners_rule_has_the_papers_size(graph: Callable[..., Graph]) -> None:
+    found = graph("horner")
+    assert (len(found.kernels), len(found.inputs)) == (20, 12)
+    assert all(isinstance(kernel.body, Formula) for kernel in found.kernels)
+    assert (len(graph("cholesky").kernels), len(graph("matmul").kernels)) == (20, 12)
+    assert len(graph("cg").kernels) == 7
+
+
+def test_a_source_of_its_own_cannot_be_written() -> None:
+    from fusiond_transfer.graph import Text
+
+    graph = Graph(
+        name="g", vectors=(Vector(name="a"), Vector(name="b")),
+        kernels=(Kernel(name="k", on="host", reads=("a",), writes=("b",), body=Text(text="x", entry="f")),),
+        inputs=("a",), outputs=("b",),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="k has a source of its own"):
+        written(graph)
+
+
+def test_paths_are_not_part_of_the_key(parse: Callable[..., Workload], tmp_path: Path) -> None:
+    assert str(tmp_path) not in repr(parse(GOOD).content)

@@ -60,6 +60,13 @@ def timed_apart(program: Program) -> Program:
     return dataclasses.replace(program, steps=(*timed, *spoilt, *whole))
 
 
+def timed_whole(program: Program) -> Program:
+    """The same work with everything in the span, library calls too (the paper's end-to-end time, section 6.4)."""
+    return dataclasses.replace(
+        program, steps=tuple(dataclasses.replace(each, counted=True) for each in in_order(program))
+    )
+
+
 def in_order(program: Program) -> tuple[Launch, ...]:
     """The launches that compute the module once, whether or not they are timed apart."""
     return tuple(step for step in program.steps if isinstance(step, Launch) and not step.name.startswith(TIMED))
@@ -72,7 +79,7 @@ def is_library(launch: Launch) -> bool:
 
 def kernel_source(module: Module, kernel: Kernel, name: str, *, available: frozenset[str] = frozenset()) -> str:
     """One kernel's own source, called `name`. `available`: what earlier steps have computed. Raises Unsupported."""
-    unit = Unit()
+    unit = _unit(module)
     text = kernel_text(module, kernel, unit, available | set(module.parameters))
     return _source(unit, [text.text.replace(ENTRY, name)])
 
@@ -89,7 +96,7 @@ class _Issue:
 
 
 def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -> Program:
-    unit = Unit()
+    unit = _unit(module)
     available = set(module.parameters)
     texts: dict[str, tuple[str, str]] = {}  # normalised text -> (entry, text)
     issues: list[_Issue] = []
@@ -132,6 +139,10 @@ def library_kernel(module: Module, call: LibraryCall) -> Kernel:
         threads=_LIBRARY_THREADS,
         grid=blocks,
     )
+
+
+def _unit(module: Module) -> Unit:
+    return Unit(max((each.elements for each in module.instructions), default=0))
 
 
 def _source(unit: Unit, texts: list[str]) -> str:

@@ -66,6 +66,13 @@ def test_what_was_timed_does_not_hide_a_wrong_order(runner):
     assert batch.differences(moved, runner.run(moved, batch.given()))
 
 
+def test_the_whole_is_timed_with_its_library_calls():
+    _, program = stitched()
+    whole = emit.timed_whole(emit.timed_apart(program))
+    assert all(step.counted for step in whole.steps)
+    assert [step.name for step in whole.steps] == [step.name for step in program.steps]
+
+
 def test_without_library_calls_nothing_changes():
     batch = Batch.alone("layer_norm")
     program = batch.program(planner.plan(batch.module, POLICIES["paper"], LIMITS).plan)

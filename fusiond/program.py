@@ -10,7 +10,8 @@ Meaning of a plan
   with `reset="each_run"` and role `inout` are restored before every sample, outside the timed span.
 - Steps of one stream run in the order in which they are listed; `after` names steps (of any stream, listed earlier)
   that must have ended before this one begins. Nothing else orders two streams.
-- The timed span goes from the first to the end of the last `counted` step.
+- The timed span goes from the first to the end of the last `counted` step. What is not counted between them is left
+  out where all steps are on one stream.
 
 Only the standard library is imported here: a bundle must run where nothing can be installed.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond_hfuse.graph import Unit
+from fusiond_hfuse.graph import Parsed, Unit
 from fusiond_hfuse.parse import parse_unit
 
 HEAD = (
@@ -62,11 +62,15 @@ APART = {
 }  # fmt: skip
 
 
-def rules(text: str) -> list[str]:
+def read(text: str) -> Parsed:
     lines = text.count("\n")
     groups = ("cooperative_groups.h",) if "<cooperative_groups.h>" in text else ()
     unit = Unit(text=text, origins=tuple(("k.cu", n + 1) for n in range(lines)), system=groups, macros=(), files={})
-    parsed = parse_unit(unit, "k", name="k", instance=None, defines=(), where="k.yaml:1")
+    return parse_unit(unit, "k", name="k", instance=None, defines=(), where="k.yaml:1")
+
+
+def rules(text: str) -> list[str]:
+    parsed = read(text)
     assert not parsed.drains or parsed.rejections
     return [each.rule for each in parsed.rejections]
 
@@ -79,3 +83,21 @@ def test_all_threads_go_together(name):
 @pytest.mark.parametrize("name", APART)
 def test_some_threads_may_part(name):
     assert rules(APART[name]) == ["return_before_barrier"]
+
+
+@pytest.mark.parametrize(
+    ("text", "leaves", "meets"),
+    [
+        (HEAD + "    if (i < n) return;\n" + SHARED + END, True, "__shfl_xor_sync"),
+        ("#define LEAVE return\n" + HEAD + "    if (i < n) LEAVE;\n    __syncwarp();\n}\n", True, "__syncwarp"),
+        (HEAD + "    if (i < n) goto end;\n    out[0] = 1;\nend:;\n}\n", True, ""),
+        (HEAD + "    auto f = [=] { return n; };\n    out[0] = f(); // return;\n}\n", False, ""),
+        ("__device__ int f(int i) { if (i) return 1; return 2; }\n" + HEAD + "    out[0] = f(i);\n}\n", False, ""),
+        ("#include <cooperative_groups.h>\nusing namespace cooperative_groups;\n" + HEAD + "    if (i < n) return;\n"
+         "    auto t = tiled_partition<32>(this_thread_block());\n    out[0] = t.any(i);\n}\n", True, "tiled_partition"),
+    ],
+)  # fmt: skip
+def test_who_leaves_early_and_where_warps_meet(text, leaves, meets):
+    """A thread that has left must not go on to other work while its warp waits for it."""
+    parsed = read(text)
+    assert (parsed.leaves, parsed.meets) == (leaves, meets)

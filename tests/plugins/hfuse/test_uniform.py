@@ -53,6 +53,11 @@ APART = {
     "user min": "__device__ int min(int* p) { return *p; }\n" + HEAD + "    if (min(out)) return;\n" + SHARED + END,
     "ctor": "struct L { int v; __device__ L(int k) { v = k + __shfl_sync(~0u, k, 0) ; } };\n" + HEAD + "    L l(3); if (l.v == 2) return;\n" + SHARED + END,
     "method changes": "struct L { int v; __device__ void set(int k) { v = k; } };\n" + HEAD + "    L l{3}; l.set(i); if (l.v == 2) return;\n" + SHARED + END,
+    "carried in the head of a loop": HEAD
+    + SHARED
+    + "    const int* plain = in;\n    for (int r = 0, c = 0; r < 3; ++r) { for (int j = 0; j < plain[r] % 7; ++j) { ++c; "
+    "if (c == 5) break; __syncthreads(); } }\n"
+    + END,
     "carried counter": HEAD + SHARED + "    int c = 0; for (int r = 0; r < 3; ++r) { for (int j = 0; j < out[r] % 7; ++j) { ++c; if (c == 5) break; __syncthreads(); } }\n" + END,
     "vote": HEAD + SHARED + "    if (__any_sync(~0u, i == 3)) __syncthreads();\n" + END,
     "rank": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + HEAD + SHARED + "    auto b = cg::this_thread_block(); if (b.thread_rank() < 32) b.sync();\n" + END,

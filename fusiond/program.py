@@ -10,7 +10,8 @@ Meaning of a plan
   with `reset="each_run"` and role `inout` are restored before every sample, outside the timed span.
 - Steps of one stream run in the order in which they are listed; `after` names steps (of any stream, listed earlier)
   that must have ended before this one begins. Nothing else orders two streams.
-- The timed span goes from the first to the end of the last `counted` step.
+- The timed span goes from the first to the end of the last `counted` step. What is not counted between them is left
+  out where all steps are on one stream.
 
 Only the standard library is imported here: a bundle must run where nothing can be installed.
 """
@@ -420,7 +421,8 @@ def _step_problems(step: Step, buffers: Mapping[str, Buffer], sources: Mapping[s
         found += [f"step {step.name!r} names the unknown buffer {each.buffer!r}"
                   for each in step.arguments if isinstance(each, Pointer) and each.buffer not in buffers]  # fmt: skip
         found += [f"step {step.name!r}: {problem}"
-                  for each in step.arguments if isinstance(each, Bytes) for problem in _struct_problems(each, buffers)]  # fmt: skip
+                  for each in step.arguments if isinstance(each, Bytes)
+                  for problem in _struct_problems(each, buffers)]  # fmt: skip
         found += [f"step {step.name!r}: {each.value!r} is no {each.dtype}"
                   for each in step.arguments if isinstance(each, Scalar) and not _fits(each)]  # fmt: skip
     if isinstance(step, Launch):

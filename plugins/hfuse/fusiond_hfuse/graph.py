@@ -115,6 +115,8 @@ class Parameter:
     """Of a struct that is passed by value."""
     bytes: int = 0
     """Of such a struct."""
+    alignment: int = 0
+    """Of such a struct, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

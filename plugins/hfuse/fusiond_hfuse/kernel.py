@@ -358,9 +358,8 @@ def _member(inputs: Inputs, path: str, argument: str, node: Node, at: str) -> Me
     """A number in a struct: its value, or a mapping that gives its type too; or a buffer that it points to."""
     if isinstance(node.value, dict) and "elements" in node.value:
         keys = node.mapping(known=("dtype", "elements", "role", "fill", "compare"), required=("dtype",))
-        dtype = keys["dtype"].choice(*DTYPES)
-        target = _buffer(inputs, path, node, keys, f"{argument}.{at}", dtype)
-        return Member(path=at, dtype=dtype, target=target, where=node.where)
+        target = _buffer(inputs, path, node, keys, f"{argument}.{at}", keys["dtype"].choice(*DTYPES))
+        return Member(path=at, dtype=target.dtype, target=target, where=node.where)
     if isinstance(node.value, dict):
         keys = node.mapping(known=("dtype", "value"), required=("value",))
         dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else None
@@ -565,7 +564,8 @@ def _check_member(member: Member, place: Field, spelling: str) -> None:
         null = isinstance(member.value, Expression) and member.value.text == "0"
         if member.target is None and not null:
             raise RequestError(
-                f"{member.path} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0", where=member.where
+                f"{member.path} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0",
+                where=member.where,
             )
         if place.pointee is not None and member.target is not None and member.dtype != place.pointee:
             raise RequestError(

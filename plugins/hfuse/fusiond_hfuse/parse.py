@@ -286,14 +286,13 @@ class _Reader:
         )
 
     def _held(self, function: cindex.Cursor) -> bool:
-        """Whether a function turns a struct that has nothing else into the dynamic shared array, as CUDA's samples do it."""
+        """Whether a function turns an empty struct into the dynamic shared array, as CUDA's samples have it."""
         record = function.semantic_parent
         if function.kind is not CursorKind.CONVERSION_FUNCTION or not self._sees(function):
             return False
         barred = (CursorKind.FIELD_DECL, CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CXX_BASE_SPECIFIER)
-        return (
-            not any(shadows.use(each, STUB_FILE) for each in shadows.below(function))
-            and not any(each.kind in barred for each in record.get_children())
+        return not any(shadows.use(each, STUB_FILE) for each in shadows.below(function)) and not any(
+            each.kind in barred for each in record.get_children()
         )
 
     def _hold(self, record: cindex.Cursor) -> None:
@@ -573,7 +572,7 @@ class _Reader:
         return any(re.search(rf"\b{name}\s*[(<]", self.code[start:end]) for start, end in self.macros)
 
     def _made(self, offset: int, name: str) -> bool:
-        """Hand the shadows to a struct that holds the arena: `Pool<T> pool;` or `Pool<T>{}`; whether one is made here."""
+        """Hand the shadows to a struct that holds the arena, `Pool<T> p;` or `Pool<T>{}`; whether one is made here."""
         made = re.compile(rf"{name}\s*(?:<[^;(){{}}]*>)?\s*(?:\w+(?=\s*;)|\{{(?=\s*\}}))").match(self.code, offset)
         if made is None:
             return False

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond.program import DTYPES, Buffer, Launch, Pointer, Program, Role
+from fusiond_stitching.emit import in_order, is_library
 from fusiond_stitching.graph import Module
 
 ALIGNMENT = 256
@@ -41,10 +42,6 @@ def files(module: Module, program: Program) -> Mapping[str, str]:
         "launch.py": _python(module, program, arguments),
         "README.txt": _readme(module, program, arguments),
     }
-
-
-def _launches(program: Program) -> list[Launch]:
-    return [step for step in program.steps if isinstance(step, Launch)]
 
 
 def _buffers(launch: Launch) -> list[str]:
@@ -133,7 +130,7 @@ def _header(module: Module, program: Program, arguments: _Arguments) -> str:
     for name, offset in arguments.scratch.items():
         lines.append(f"    {types[name]}* {name} = ({types[name]}*)((unsigned char*)scratch + {offset});")
     lines.append("    cudaError_t problem = cudaSuccess;")
-    for launch in _launches(program):
+    for launch in in_order(program):
         passed = ", ".join(f"(void*)&{each}" for each in _buffers(launch))
         flag = "true" if launch.cooperative else "false"
         lines += [
@@ -209,7 +206,7 @@ def _python(module: Module, program: Program, arguments: _Arguments) -> str:
     steps = [
         f"    ({each.entry!r}, {each.grid[0]}, {each.block[0]}, {each.shared_bytes}, {each.cooperative},"
         f" {_buffers(each)!r}),"
-        for each in _launches(program)
+        for each in in_order(program)
     ]
     return "\n".join(
         [
@@ -246,8 +243,8 @@ def _python(module: Module, program: Program, arguments: _Arguments) -> str:
 
 
 def _kernels(program: Program) -> str:
-    launches = _launches(program)
-    own = [each for each in launches if each.counted]
+    launches = in_order(program)
+    own = [each for each in launches if not is_library(each)]
     library = len(launches) - len(own)
     text = f"{len(own)} kernel{'s' if len(own) != 1 else ''}"
     return text + (f" and {library} for dots" if library else "")
@@ -260,14 +257,14 @@ def _readme(module: Module, program: Program, arguments: _Arguments) -> str:
     if arguments.scratch_bytes:
         lines.append(f"  scratch  {arguments.scratch_bytes} bytes, aligned to {ALIGNMENT}")
     lines += ["", "Launches, one after the other on one stream:"]
-    for each in _launches(program):
+    for each in in_order(program):
         kind = " (cooperative)" if each.cooperative else ""
-        note = "" if each.counted else "   a plain kernel in place of a library's dot"
+        note = "" if not is_library(each) else "   a plain kernel in place of a library's dot"
         lines.append(f"  {each.name}: {each.grid[0]} x {each.block[0]}, {each.shared_bytes} bytes{kind}{note}")
     lines += [
         "",
         "Python:  launch.py, with module.cubin (nvcc -arch=... -cubin module.cu)",
         "C++:     module.h, with module.cu compiled beside your own sources; stitched::launch(...)",
-        "A dot may be replaced by a library's: same operands, same result, row-major.",
+        "A dot may be replaced by a library's: same operands, same result, row-major. No two buffers may overlap.",
     ]
     return "\n".join([*lines, ""])

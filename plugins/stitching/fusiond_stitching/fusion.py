@@ -126,7 +126,7 @@ def members_of(module: Module, policy: Policy) -> Callable[[Instruction], bool]:
 
     def is_member(instruction: Instruction) -> bool:
         if instruction.opcode in SOURCES:
-            return instruction.opcode == "constant" and instruction.name in read_by_library
+            return False
         if library(module, instruction, policy):
             return False
         if instruction.opcode in MOVEMENT and (policy.rules != "none" or instruction.opcode in _FREE):

@@ -35,7 +35,7 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
     Unsupported for what there is no code for."""
     known = set(available)
     several = sum(1 for _ in kernel.programs) > 1
-    whole = index_type(module, kernel.programs)
+    whole = index_type(unit.most_elements, kernel.programs)
     functions: list[str] = []
     pointers: dict[str, bool] = {}
     written: list[tuple[Phase, list[tuple[BlockProgram, list[str], dict[str, bool]]]]] = []
@@ -170,7 +170,7 @@ def buffer_instruction(module: Module, buffer: str) -> str:
     """The instruction whose value a buffer holds: the inverse of `Module.buffer_of`."""
     kind, number = re.fullmatch(r"(in_|out_|t)(\d+)", buffer).groups()  # type: ignore[union-attr]
     if kind == "in_":
-        return next(name for name in module.parameters if module[name].attributes["number"] == int(number))
+        return module.parameters[int(number)]
     return module.outputs[int(number)] if kind == "out_" else module.instructions[int(number)].name
 
 

@@ -22,6 +22,8 @@ from fusiond_stitching.stages import block_program
 
 ROUNDS = 64
 """How often fusion runs again because shared memory did not suffice."""
+PATIENCE = 8
+"""Of these, how many pass before twice as many members are set apart at once."""
 LIFTS = 6
 LIFT_GAIN = 0.98
 LIFTED_INSTRUCTIONS = 3000
@@ -108,13 +110,13 @@ def _planned(
 ) -> Planned:
     apart: frozenset[str] = frozenset()
     missing: dict[perflib.Key, None] = {}
-    for _ in range(ROUNDS):
+    for attempt in range(ROUNDS):
         fusion = fusing.fuse(module, policy, apart, lifted)
         owner = {name: place for place, group in enumerate(fusion.groups) for name in group.members}
         stored = stored_members(module, fusion, owner)
         buffered = _Buffered(module, owner, fusion)
         programs: dict[str, BlockProgram] = {}
-        blamed: str | None = None
+        blamed: list[str] = []
         problem = ""
         for place, group in enumerate(fusion.groups):
             elsewhere = _Elsewhere(buffered, place)
@@ -128,15 +130,14 @@ def _planned(
                 programs[group.root] = found
                 continue
             problem = f"{group.root}: {found}"
-            blamed = _heaviest(module, group, ordered[-1], apart)
-            break
+            blamed += _heaviest(module, group, ordered[-1], apart, 1 << attempt // PATIENCE)
         if not problem:
             steps = _steps(module, policy, fusion, programs, limits)
             made = Plan(steps=steps, notes=fusion.reasons)
             return Planned(plan=made, fusion=fusion, programs=frozen(programs), missing=tuple(missing))
-        if blamed is None:
+        if not blamed:
             return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
-        apart |= {blamed}
+        apart |= frozenset(blamed)
     return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
 
 
@@ -212,14 +213,17 @@ def _ordered(
     return [*(chosen[at] for at in measured), *guess[perflib.TRIED :]]
 
 
-def _heaviest(module: Module, group: Group, candidate: Candidate, apart: frozenset[str]) -> str | None:
-    """The member (not the root) whose chunk is largest among those that must be stored."""
-    sizes = [
-        (candidate.chunks[name].size * (1 + (module[name].opcode in ("reduce", "dot", "scatter"))), name)
+def _heaviest(module: Module, group: Group, candidate: Candidate, apart: frozenset[str], count: int) -> list[str]:
+    """The members (not the root) whose chunks are largest; of equals those that cut the group into even pieces."""
+    sizes = {
+        name: candidate.chunks[name].size * (1 + (module[name].opcode in ("reduce", "dot", "scatter")))
         for name in group.members
         if name != group.root and name not in apart
-    ]
-    return max(sizes, default=(0, None))[1]
+    }
+    most = max(sizes.values(), default=0)
+    equals = [name for name, size in sizes.items() if size == most]
+    count = min(count, len(equals))
+    return [equals[(2 * at + 1) * len(equals) // (2 * count)] for at in range(count)]
 
 
 # --- launches -------------------------------------------------------------------------------------------

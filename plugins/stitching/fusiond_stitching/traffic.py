@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from fusiond_stitching.graph import Module
-from fusiond_stitching.plan import LibraryCall, Plan
+from fusiond_stitching.plan import LibraryCall, Plan, base_of
 
 
 def moved(module: Module, plan: Plan) -> int:
@@ -47,18 +47,16 @@ def ideal_bytes(module: Module) -> int:
     that leaves dots to the library can go below."""
     calls = {each.name for each in module.instructions if module.library(each)}
     read = {
-        operand
+        base_of(module, operand).name
         for each in module.instructions
-        if each.name not in calls
+        if each.name not in calls and (each.opcode != "reshape" or each.name in module.is_output)
         for operand in each.operands
-        if operand in calls or module[operand].opcode == "parameter"
     }
+    read = {name for name in read if name in calls or module[name].opcode == "parameter"}
     written = {name for name in module.outputs if name not in calls}
     for name in calls:
         for operand in module[name].operands:
-            source = module[operand]
-            while source.opcode == "reshape":
-                source = module[source.operands[0]]
+            source = base_of(module, operand)
             if source.name not in calls and source.opcode != "parameter":
                 written.add(source.name)
     return sum(module[name].size_bytes for name in (*sorted(read), *sorted(written)))

@@ -91,8 +91,9 @@ class Transfer(StrategyBase):
         )
 
     def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
-        odd = _asked(workload).odd
-        return odd or None
+        asked = _asked(workload)
+        # Awkward sizes might not fit under a limit, which would be no fault of the winner's.
+        return asked.odd or None if asked.graph.limit_bytes is None else None
 
     # --- Workload -> Analysis ---
 
@@ -183,10 +184,16 @@ class Transfer(StrategyBase):
             overlapped=config["issue"] != "one_stream",
         )
 
-    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
+    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
+        """With the grouping as the number of messages that it comes to: `fewest (4 messages)`."""
         about = _known(analysis)
-        plan = script(self._schedule(about, config, {}))
-        return codegen.files(plan, program)
+        if space.fused(about.offer).problems(config):
+            return config
+        count = self._schedule(about, config, known).startups
+        return Config.of({**config, "grouping": f"{config['grouping']} ({count} messages)"})
+
+    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
+        return codegen.files(_known(analysis).asked.graph.name, program)
 
 
 # --- what the methods share -----------------------------------------------------------------------------

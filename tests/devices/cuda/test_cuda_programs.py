@@ -217,13 +217,40 @@ def test_repeats_are_back_to_back_and_not_too_many_behind_one_gate(gpu: Any) -> 
 def test_what_is_not_counted_stands_outside_the_events(gpu: Any) -> None:
     of = program((launch("before", counted=False), launch("a"), launch("between", counted=False), launch("b")))
     loaded = filled(gpu, of)
-    loaded.sample_us(2)
+    span = loaded.sample_us(2)
     words = [line.split()[1] if line.startswith("launch") else line.split()[0] for line in gpu.log()]
     assert words.index("double_it") < words.index("fusiond_gate")
-    one = ["fusiond_gate", "gate", "event", "double_it", "double_it", "double_it", "event"]
+    one = ["fusiond_gate", "gate", "event", "double_it", "event", "double_it", "event", "double_it", "event"]
     first = words.index("fusiond_gate")
     assert words[first : first + len(one)] == one
     assert words.count("fusiond_gate") == 2
+    # Four events, 10 us from one to the next, and the step in the middle is taken out.
+    assert span == pytest.approx(20, rel=1e-3)
+
+
+def test_what_is_not_counted_between_two_streams_stays_in_the_span(gpu: Any) -> None:
+    steps = (launch("a"), launch("between", on="y", stream=1, counted=False), launch("b"))
+    loaded = filled(gpu, program(steps, buffer("x"), buffer("y")))
+    loaded.sample_us(1)
+    words = [line.split()[1] if line.startswith("launch") else line.split()[0] for line in gpu.log()]
+    first = words.index("fusiond_gate")
+    assert words[first:].count("double_it") == 3
+    launches = [index for index, word in enumerate(words) if word == "double_it"][-3:]
+    assert launches == list(range(launches[0], launches[0] + 3))
+
+
+def test_a_graph_with_something_uncounted_inside_is_two_graphs(gpu: Any) -> None:
+    steps = (launch("a"), launch("b"), launch("between", counted=False), launch("c"))
+    loaded = filled(gpu, program(steps, issue="graph"))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 16 * IOTA)
+    gpu.log()
+    span = loaded.sample_us(1)
+    words = [line.split()[1] if line.startswith("launch") else line.split()[0] for line in gpu.log()]
+    first = words.index("event")
+    assert words[first : first + 6] == ["event", "graph", "event", "double_it", "event", "graph"]
+    assert span == pytest.approx(20, rel=1e-3)
+    loaded.close()
 
 
 def test_a_gate_that_opened_by_itself_makes_the_sample_be_taken_again(gpu: Any, monkeypatch: Any) -> None:

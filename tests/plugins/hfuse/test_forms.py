@@ -454,10 +454,14 @@ def test_a_wrong_struct_or_variable_is_one_line(analyse, records, old, new, prob
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("struct S { int* p; };", "p of 'S' is a pointer"),
+        ("struct S { int* p; };", "unknown member 'a'; known: p"),
+        ("struct S { int** p; };", "p of 'S' is a pointer to int *"),
+        ("struct T { T* next; }; struct S { T* p; };", "p of 'S' is a pointer to T"),
         ("struct S { int a : 3; };", "a of 'S' is a bit field"),
         ("union S { int a; float b; };", "is a union"),
-        ("struct B { int a; }; struct S : B { int b; };", "is a struct with a base"),
+        ("struct B { int a; }; struct S : B { int b; };", "s says nothing of b of 'S'"),
+        ("struct B { int a; }; struct C { int c; }; struct S : B, C {};", "is a struct with several bases"),
+        ("struct S { int a; virtual int f(); };", "is one with virtual methods"),
         ("struct S { int a[5000]; };", "a of 'S' is an array of 5000"),
     ],
 )

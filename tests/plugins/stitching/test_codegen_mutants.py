@@ -92,7 +92,7 @@ BARRIER = r"__syncthreads\(\);"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "policy"), [("layer_norm", "paper"), ("layer_norm", "blocks")])
+@pytest.mark.parametrize(("name", "policy"), [("layer_norm", "blocks")])
 def test_every_missing_barrier(runner, name, policy):
     batch = Batch.alone(name)
     plan = planner.plan(batch.module, POLICIES[policy], LIMITS).plan
@@ -125,7 +125,7 @@ def test_a_missing_grid_barrier(runner):
         assert killed(runner, batch, mutant)
 
 
-@pytest.mark.parametrize("shift", [1, -1])
+@pytest.mark.parametrize("shift", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_a_shifted_range_of_packed_blocks(runner, shift):
     batch, plan = planned("lstm_step", "blocks")
     program = batch.program(plan)
@@ -137,6 +137,7 @@ def test_a_shifted_range_of_packed_blocks(runner, shift):
     assert killed(runner, batch, mutant)
 
 
+@pytest.mark.slow
 def test_a_tail_without_its_condition(runner):
     batch = Batch.of("reductions")
     plan = planner.plan(batch.module, POLICIES["paper"], LIMITS).plan
@@ -174,7 +175,7 @@ ENTRY main {
 """
 
 
-@pytest.mark.parametrize("policy", ["paper", "grid"])
+@pytest.mark.parametrize("policy", ["grid", pytest.param("paper", marks=pytest.mark.slow)])
 def test_a_reduction_without_its_init(runner, policy):
     here = lower.read(START, "start.hlo")
     x = np.random.default_rng(0).uniform(-1, 1, (6, 40)).astype(np.float32)
@@ -228,7 +229,14 @@ def last_read(module: Module, program: BlockProgram, name: str) -> int:
     return last
 
 
-@pytest.mark.parametrize(("name", "policy"), [("nmt_fig3", "paper"), ("lr_step", "grid"), ("speech_fwd", "grid")])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        ("nmt_fig3", "paper"),
+        pytest.param("lr_step", "grid", marks=pytest.mark.slow),
+        pytest.param("speech_fwd", "grid", marks=pytest.mark.slow),
+    ],
+)
 def test_a_shared_buffer_freed_too_early(runner, name, policy):
     """The buffer of a later stage is laid over one that is still read behind it."""
     batch, plan = planned(name, policy)
@@ -248,7 +256,7 @@ def test_a_shared_buffer_freed_too_early(runner, name, policy):
     assert tried
 
 
-@pytest.mark.parametrize("name", ["nmt_fig3", "speech_fwd"])
+@pytest.mark.parametrize("name", ["nmt_fig3", pytest.param("speech_fwd", marks=pytest.mark.slow)])
 def test_a_wrong_sword(runner, name):
     """One stage computes half of its chunk, another part of the tensor than its readers believe."""
     batch, plan = planned(name, "paper")

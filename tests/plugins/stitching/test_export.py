@@ -122,8 +122,9 @@ int main()
 
 @pytest.mark.slow
 @pytest.mark.needs_nvcc
-def test_cpp_builds_it(exported, tmp_path):
-    _, _, files = exported
+def test_cpp_builds_it(tmp_path):
+    batch = module("w2v_step")
+    files = export.files(batch.module, batch.program(planner.plan(batch.module, POLICIES["grid"], LIMITS).plan))
     python = launcher(files["launch.py"])
     for name, text in files.items():
         (tmp_path / name).write_text(text)

@@ -19,20 +19,33 @@ from .test_catalogue_results import module as catalogue
 GROUPS = sorted({each.group for each in cases().values()})
 
 
+slow = pytest.mark.slow
+
+
+@slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_one_kernel_per_instruction(group, runner):
     batch = Batch.of(group)
     batch.check(runner, handmade.unfused(batch.module))
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@slow
+@pytest.mark.parametrize("group", ["indexing", "movement", "reductions"])
 def test_everything_inlined_into_the_outputs(group, runner):
     batch = Batch.of(group)
     batch.check(runner, handmade.inlined(batch.module))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("group", GROUPS)
+STITCHED = [
+    ("reductions", "grid"),
+    ("indexing", "tiny"),
+    *(pytest.param(group, policy, marks=slow) for group, policy in zip(GROUPS, ["tiny", "grid"] * 4, strict=False)),
+    *(pytest.param(group, "paper", marks=slow) for group in ("movement", "reductions", "wide")),
+    *(pytest.param(group, "blocks", marks=slow) for group in ("half", "indexing", "dots")),
+]
+
+
+@pytest.mark.parametrize(("group", "policy"), STITCHED)
 def test_stitched(group, policy, runner):
     batch = Batch.of(group)
     planned = planner.plan(batch.module, POLICIES[policy], LIMITS)

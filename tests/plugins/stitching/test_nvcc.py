@@ -27,7 +27,7 @@ def compiled(text, folder, arch="sm_75"):
 
 @pytest.mark.parametrize(
     ("group", "policy"),
-    [("reductions", "blocks"), ("indexing", "grid"), ("wide", "paper"), ("half", "grid"), ("movement", "tiny")],
+    [("reductions", "blocks"), ("indexing", "grid"), ("half", "tiny")],
 )
 def test_stitched_modules(group, policy, tmp_path):
     batch = Batch.of(group)

@@ -163,7 +163,10 @@ def claims(ways: Ways) -> tuple[str, ...]:
     if graph.adjacent:
         found.append("vectors are wanted side by side: a point in time need not be a message")
     if graph.limit_bytes is not None:
-        found.append(f"at most {graph.limit_bytes} bytes on the device: groups share an allocation, and must fit")
+        found.append(
+            f"at most {graph.limit_bytes} bytes on the device: groups share an allocation, "
+            "and nothing is evicted to be uploaded again"
+        )
     if least.proven:
         found.append(f"{least.schedule.startups} messages: proven to be the fewest in this order of the kernels")
     else:

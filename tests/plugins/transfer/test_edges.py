@@ -36,7 +36,10 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+SLOW = ("an output that nobody wants", "nothing is read", "a host loop", "a vector read twice")
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in GRAPHS])
 def test_every_point_of_its_space_is_right(
     name: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any
 ) -> None:

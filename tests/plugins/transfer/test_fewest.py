@@ -165,7 +165,7 @@ def circles(draw: st.DrawFn) -> tuple[int, tuple[Crossing, ...]]:
 
 
 @given(circles())
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_a_circle_is_stabbed_by_the_fewest_points(drawn: tuple[int, tuple[Crossing, ...]]) -> None:
     period, arcs = drawn
     found = fewest.stab_circle(arcs, period)

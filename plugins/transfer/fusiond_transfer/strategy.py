@@ -274,9 +274,7 @@ def _report(about: Analysed) -> dict[str, object]:
     least = ways.least()
     found = least.schedule
     tightest = ways.grouping("fewest_tight")
-    paper = None
-    if ways.has_paper:
-        paper = {name: ways.grouping(f"paper_{name}").saved for name in ("greedy", "tight")}
+    paper = {name: ways.grouping(f"paper_{name}").saved if ways.has_paper else None for name in ("greedy", "tight")}
     graph = about.asked.graph
     report: dict[str, object] = {
         "transfers": len(ways.crossings),

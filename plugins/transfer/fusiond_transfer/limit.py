@@ -5,8 +5,9 @@ group can make it stay longer, and the fewest messages need not fit. A group cro
 or as early (downloads): that is when it stays shortest. What has to be decided is only who crosses with whom.
 
 Up to EXHAUSTIVE crossings all divisions into groups are tried, those with fewer groups first. Above that, vectors join
-the group before them as long as everything fits (in graphs that are not too large for that); the least number of points without a limit is the bound beside it.
-Nothing is evicted to be uploaded again: a graph whose separate messages do not fit is refused.
+the group before them as long as everything fits (in graphs that are not too large for that); the least number of points
+without a limit is the bound beside it. Nothing is evicted to be uploaded again: a graph whose separate messages do not
+fit is refused.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install demo test fast lint format bench clean
+.PHONY: help install demo test fast lint format bench bundle-gpu clean
 
 help:
 	@echo "make demo     tune a pair of kernels with the daemon, from nothing to the answer"
@@ -15,6 +15,7 @@ help:
 	@echo "make lint     ruff, mypy, import-linter"
 	@echo "make format   ruff's formatter"
 	@echo "make bench    benchmarks/ (figures beside the alternative, as ratios)"
+	@echo "make bundle-gpu WHEELS=DIR   gpu-box/: all that a GPU machine without a registry runs with one command"
 
 install: $(STAMP)
 
@@ -47,6 +48,10 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Then carry gpu-box/ to the machine with the GPU, and there: python run_all.py
+bundle-gpu: $(STAMP)
+	$(BIN)/python -m tools.gpu_box.build $(or $(OUT),gpu-box) --arch $(or $(ARCH),sm_90) $(if $(WHEELS),--wheels $(WHEELS))
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -69,6 +69,12 @@ class Node:
             raise self.fail(f"is {text[:80]!r}; it can be {', '.join(choices)}")
         return text
 
+    def boolean(self) -> bool:
+        """`true` or `false`."""
+        if not isinstance(self.value, bool):
+            raise self.fail(f"is {self.value!r}; write true or false")
+        return self.value
+
     def integer(self, *, least: int = -_INTEGER_LIMIT, most: int = _INTEGER_LIMIT - 1) -> int:
         if isinstance(self.value, bool) or not isinstance(self.value, int):
             raise self.fail(f"is {_kind(self.value)}; a whole number is wanted")

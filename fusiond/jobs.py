@@ -30,7 +30,7 @@ from fusiond.registry import Registry
 
 SCHEMA = 1
 CORE_KEYS = ("schema", "strategy", "sizes", "device", "search", "sweep")
-SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain")
+SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain", "sanitize")
 MAX_SWEEP = 100
 MAX_TEXT_BYTES = 5_000_000
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]{1,3})?")
@@ -110,6 +110,8 @@ def _search(node: Node | None) -> Search:
         search = dataclasses.replace(search, seed=keys["seed"].integer(least=0))
     if "least_gain" in keys:
         search = dataclasses.replace(search, least_gain=keys["least_gain"].number(least=1.0, most=100.0))
+    if "sanitize" in keys:
+        search = dataclasses.replace(search, sanitize=keys["sanitize"].boolean())
     return search
 
 
@@ -133,6 +135,9 @@ def _swept(job: Job, node: Node | None) -> tuple[Job, ...]:
     """One job for each combination of the swept sizes."""
     if node is None:
         return (job,)
+    both = sorted(set(node.mapping()) & set(job.sizes))
+    if both:
+        raise node.fail(f"sweeps {both[0]}, which `sizes` sets to {job.sizes[both[0]]}; name it in one of them")
     axes = [[(name, value.integer(least=1)) for value in values.sequence()] for name, values in node.mapping().items()]
     combinations = list(itertools.islice(itertools.product(*axes), MAX_SWEEP + 1))
     if not axes or not combinations:

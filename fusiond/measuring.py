@@ -7,6 +7,7 @@ fails on the way comes back as `MeasureFailed`, never as an exception.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
@@ -21,12 +22,16 @@ from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import Binary, DeviceProvider
 from fusiond.devices.supervisor import Runner
-from fusiond.devices.timing import Sampling
+from fusiond.devices.timing import Sampling, Session
 from fusiond.errors import DeviceError, StoreError
 from fusiond.keys import content_key
 from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome
+from fusiond.neighbours import Neighbours, Policy
 from fusiond.program import Program, Source
 
+log = logging.getLogger(__name__)
+
+_STEADY = {"power_cap", "sync_boost"}
 SEEDS = (0, 1)
 """Every candidate is checked on the data of both; timing uses those of the first."""
 
@@ -55,12 +60,15 @@ class Measurer:
         *,
         jobs: int | None = None,
         least_patience_secs: float = 10.0,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self._provider = provider
         self._runner = runner
         self._bundles = bundles
         self._work = work
         self._patience_secs = least_patience_secs
+        self._neighbours = neighbours or Neighbours()
+        self._session = Session()
         self._arch = runner.device.arch
         self.jobs = jobs or os.cpu_count() or 1
         """How many compilers run at once."""
@@ -154,15 +162,35 @@ class Measurer:
     def sample(
         self, program: Program, against: Program | None, plan: Sampling, references: References
     ) -> Measurement | MeasureFailed:
-        """Sample a program in pairs with another, or alone. A batch in which the device throttled is thrown away,
-        once."""
-        reply = self._sample(program, against, plan, references)
-        if isinstance(reply, Measurement) and reply.after.throttle:
+        """Sample a program in pairs with another, or alone. A batch in which the device throttled, or was slower than
+        in the rest of this session, or (unless it is shared) had other users, is thrown away; the second such batch is
+        a failure."""
+        reason = ""
+        for _ in range(2):
             reply = self._sample(program, against, plan, references)
-            if isinstance(reply, Measurement) and reply.after.throttle:
-                reason = f"the device throttled twice ({reply.after.throttle})"
-                return MeasureFailed(outcome=Outcome.TOO_NOISY, reason=reason)
-        return reply
+            if not isinstance(reply, Measurement):
+                return reply
+            reason = self._spoilt(reply)
+            if not reason:
+                return reply
+            log.warning("%s: a batch is thrown away: %s", self._runner.device.name, reason)
+            if self._neighbours.policy is not Policy.SHARE and max(reply.before.others, reply.after.others):
+                self._runner.fresh()  # what is left of us on the device is in their way, and would be taken for theirs
+                self._neighbours.wait()
+        return MeasureFailed(outcome=Outcome.TOO_NOISY, reason=f"two batches were thrown away: {reason}")
+
+    def _spoilt(self, measured: Measurement) -> str:
+        """Why a batch says nothing; empty when it is good."""
+        off = self._session.off(measured.after)
+        # At its power limit a board may run for hours, at a clock that is steady.
+        if set(filter(None, measured.after.throttle.split(","))) - _STEADY:
+            return f"the device throttled ({measured.after.throttle})"
+        if off:
+            return f"the device is slower than it was ({off})"
+        others = max(measured.before.others, measured.after.others)
+        if others and self._neighbours.policy is not Policy.SHARE:
+            return f"{others} other processes used the device"
+        return ""
 
     def _sample(
         self, program: Program, against: Program | None, plan: Sampling, references: References

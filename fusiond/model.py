@@ -35,6 +35,8 @@ class Search:
     seed: int = 0
     least_gain: float = 1.02
     """A fused candidate must beat the fastest baseline by this factor to be called `fuse`."""
+    sanitize: bool = False
+    """The winner is run under the device's own checker as well (compute-sanitizer), where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +316,8 @@ class DeviceState:
     """Reasons, comma separated; empty when none is active."""
     others: int = 0
     """Other processes with work on the device."""
+    canary_us: float | None = None
+    """What a kernel that is always the same took: slower than it was in this session means that the device is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,8 @@ class Plan:
     parts: int
     probes_missing: int
     facts: tuple[KernelFacts, ...] | None
-    """Of the reference, of every seed and of the config that was chosen; None where no compiler for the target is."""
+    """Of the reference, of every seed and of the config that was chosen; None where no compiler for the target is
+    there."""
     notes: tuple[str, ...]
     """One line each, for people: what would have told more."""
     chosen: Config | None = None

@@ -10,7 +10,8 @@ Meaning of a plan
   with `reset="each_run"` and role `inout` are restored before every sample, outside the timed span.
 - Steps of one stream run in the order in which they are listed; `after` names steps (of any stream, listed earlier)
   that must have ended before this one begins. Nothing else orders two streams.
-- The timed span goes from the first to the end of the last `counted` step.
+- The timed span goes from the first to the end of the last `counted` step. What is not counted between them is left
+  out where all steps are on one stream.
 
 Only the standard library is imported here: a bundle must run where nothing can be installed.
 """
@@ -174,9 +175,18 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bytes:
-    """A struct passed by value: its bytes as hexadecimal digits."""
+    """A struct passed by value: its bytes as hexadecimal digits, and the places (in bytes from its start) where the
+    addresses of buffers stand in it."""
 
     hex: str
+    pointers: tuple[tuple[int, str], ...] = ()
+
+    def filled(self, address: Callable[[str], int]) -> bytes:
+        """The bytes with the addresses in them; `address` tells where a buffer is."""
+        data = bytearray.fromhex(self.hex)
+        for offset, buffer in self.pointers:
+            data[offset : offset + 8] = address(buffer).to_bytes(8, "little")
+        return bytes(data)
 
 
 Argument: TypeAlias = Pointer | Scalar | Bytes
@@ -352,6 +362,12 @@ def problems(program: Program) -> tuple[str, ...]:
                   for name in step.after if name not in earlier]  # fmt: skip
         found += _step_problems(step, buffers, sources)
         earlier.add(step.name)
+    allocated = {step.arena for step in program.steps if isinstance(step, Alloc)}
+    for step in program.steps:
+        if isinstance(step, Launch | HostCall):
+            found += [f"step {step.name!r} has {name!r} inside a struct, and the plan allocates that"
+                      for each in step.arguments if isinstance(each, Bytes) for _, name in each.pointers
+                      if name in buffers and (buffers[name].arena or name) in allocated]  # fmt: skip
     if not any(step.counted for step in program.steps):
         found.append("no step is counted, so there is nothing to time")
     return tuple(found)
@@ -404,6 +420,9 @@ def _step_problems(step: Step, buffers: Mapping[str, Buffer], sources: Mapping[s
             found.append(f"step {step.name!r} names the unknown entry {step.entry!r} of {step.source!r}")
         found += [f"step {step.name!r} names the unknown buffer {each.buffer!r}"
                   for each in step.arguments if isinstance(each, Pointer) and each.buffer not in buffers]  # fmt: skip
+        found += [f"step {step.name!r}: {problem}"
+                  for each in step.arguments if isinstance(each, Bytes)
+                  for problem in _struct_problems(each, buffers)]  # fmt: skip
         found += [f"step {step.name!r}: {each.value!r} is no {each.dtype}"
                   for each in step.arguments if isinstance(each, Scalar) and not _fits(each)]  # fmt: skip
     if isinstance(step, Launch):
@@ -437,6 +456,21 @@ def _step_problems(step: Step, buffers: Mapping[str, Buffer], sources: Mapping[s
         known = {each.arena or each.name for each in buffers.values() if each.symbol is None}
         if step.arena not in known:
             found.append(f"step {step.name!r} names the unknown arena {step.arena!r}")
+    return found
+
+
+def _struct_problems(struct: Bytes, buffers: Mapping[str, Buffer]) -> list[str]:
+    size = len(struct.hex) // 2
+    found = [
+        f"an address at byte {offset} of a struct of {size}"
+        for offset, _ in struct.pointers
+        if offset % 8 or not 0 <= offset <= size - 8
+    ]
+    for _, name in struct.pointers:
+        if name not in buffers:
+            found.append(f"a struct points to the unknown buffer {name!r}")
+        elif buffers[name].symbol is not None:
+            found.append(f"a struct points to {name!r}, which is a variable")
     return found
 
 
@@ -565,7 +599,10 @@ def _step(entry: Mapping[str, Any]) -> Step:
 
 def _argument(entry: Mapping[str, Any]) -> Argument:
     kind: Callable[..., Argument] = _ARGUMENTS[entry["is"]]
-    return kind(**{name: value for name, value in entry.items() if name != "is"})
+    values = {name: value for name, value in entry.items() if name != "is"}
+    if "pointers" in values:
+        values["pointers"] = tuple((offset, buffer) for offset, buffer in values["pointers"])
+    return kind(**values)
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:

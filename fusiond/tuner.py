@@ -21,6 +21,7 @@ from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown, 
 from fusiond.events import Events
 from fusiond.measuring import Measurer
 from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose
+from fusiond.neighbours import Neighbours, Policy
 from fusiond.planning import Prepared, choose_device, prepare, target_of
 from fusiond.registry import Registry
 from fusiond.store.database import Store
@@ -58,14 +59,18 @@ class Tuner:
         runner: RunnerFactory = Supervisor,
         least_patience_secs: float = 10.0,
         build_jobs: int | None = None,
+        policy: Policy = Policy.SHARE,
+        busy: Callable[[DeviceInfo], str | None] = lambda device: None,
     ) -> None:
-        """`build_jobs`: how many compilers may run at once; None: as many as there are cores."""
+        """`build_jobs`: how many compilers may run at once; None: as many as there are cores. `busy` says who else
+        computes on a device, `policy` what is done about it."""
         self._store = store
         self._registry = registry
         self._events = events
         self._runner = runner
         self._least_patience_secs = least_patience_secs
         self._build_jobs = build_jobs
+        self._policy, self._busy = policy, busy
 
     def run(self, job_id: str, stop: Callable[[], bool], device: DeviceInfo | None = None) -> JobState:
         """Tune a claimed job to its end, and write down how it ended.
@@ -121,7 +126,14 @@ class Tuner:
             detail = f"another fusiond uses {info.name}"
             self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=detail))
 
+        neighbours = Neighbours(
+            policy=self._policy,
+            busy=lambda: self._busy(info),
+            stop=asked_to_stop,
+            waiting=lambda who: self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=who)),
+        )
         with device_lock(info, stop=asked_to_stop, waiting=waiting):
+            neighbours.wait()
             runner = self._runner(provider, info)
             measurer = Measurer(
                 provider,
@@ -130,6 +142,7 @@ class Tuner:
                 self._store.artifacts / "work" / row.id,
                 least_patience_secs=self._least_patience_secs,
                 jobs=self._build_jobs,
+                neighbours=neighbours,
             )
             try:
                 context = self._context(row, prepared, provider, info, measurer, asked_to_stop)

@@ -6,15 +6,17 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fusiond.devices import protocol
 from fusiond.devices.base import Binary
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceError, StoreError
+from fusiond.errors import DeviceError, Interrupted, StoreError
 from fusiond.measuring import SEEDS, Measurer, References
 from fusiond.model import BuildFailed, DeviceInfo, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.neighbours import Neighbours, Policy
 from fusiond.program import Alloc, Buffer, Launch, Program, Role, Source
 from fusiond.testing.fakes import FakeProvider, InProcess
 
@@ -140,7 +142,104 @@ def test_a_throttled_batch_is_thrown_away_once(
     assert isinstance(found, Measurement) is measured
     assert runner.asked == asked
     if isinstance(found, MeasureFailed):
-        assert (found.outcome, found.reason) == (Outcome.TOO_NOISY, "the device throttled twice (hot)")
+        assert (found.outcome, found.reason) == (
+            Outcome.TOO_NOISY,
+            "two batches were thrown away: the device throttled (hot)",
+        )
+
+
+class Told(InProcess):
+    """Measures in states that are written down beforehand; after the last one it is alone and quick."""
+
+    def __init__(self, provider: FakeProvider, device: DeviceInfo, *states: DeviceState) -> None:
+        super().__init__(provider, device)
+        self.states = list(states)
+        self.freshened = 0
+
+    def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+        reply = super().call(request, timeout_secs)
+        if isinstance(reply, Measurement):
+            return dataclasses.replace(reply, after=self.states.pop(0) if self.states else DeviceState())
+        return reply
+
+    def fresh(self) -> None:
+        self.freshened += 1
+
+
+def _sampled(tmp_path: Path, runner: Told, times: int, **options: Any) -> list[Measurement | MeasureFailed]:
+    measurer = Measurer(FakeProvider(), runner, tmp_path / "b", tmp_path / "w", **options)
+    references = measurer.references(program(), "r")
+    assert isinstance(references, References)
+    found = [measurer.sample(program(), None, PLAN, references) for _ in range(times)]
+    measurer.close()
+    return found
+
+
+DEVICE = FakeProvider().devices()[0]
+
+
+@pytest.mark.parametrize("sensor", ["clock_mhz", "canary_us"])
+def test_a_batch_that_is_slower_than_the_session_is_thrown_away(tmp_path: Path, sensor: str) -> None:
+    """After five batches at the usual speed one that is 6 % off is taken again; 4 % are within what is usual."""
+
+    def at(speed: float) -> DeviceState:
+        return DeviceState(clock_mhz=1000 * speed) if sensor == "clock_mhz" else DeviceState(canary_us=10 / speed)
+
+    usual = [at(1.0)] * 5
+    runner = Told(FakeProvider(), DEVICE, *usual, at(0.96), at(0.94), at(1.0), at(0.94), at(0.94))
+    found = _sampled(tmp_path, runner, 8)
+    assert [type(each) for each in found[:7]] == [Measurement] * 7
+    last = found[7]
+    assert isinstance(last, MeasureFailed)
+    assert last.outcome is Outcome.TOO_NOISY
+    assert "slower than it was" in last.reason
+    assert runner.states == []
+
+
+def test_a_device_that_stays_slower_is_the_new_normal(tmp_path: Path) -> None:
+    slow = DeviceState(clock_mhz=800)
+    runner = Told(FakeProvider(), DEVICE, *[DeviceState(clock_mhz=1000)] * 5, *[slow] * 40)
+    found = _sampled(tmp_path, runner, 12)
+    assert isinstance(found[-1], Measurement)
+    assert sum(isinstance(each, MeasureFailed) for each in found) == 3
+
+
+def test_a_board_at_its_power_limit_measures(tmp_path: Path) -> None:
+    runner = Told(
+        FakeProvider(), DEVICE, DeviceState(throttle="power_cap"), DeviceState(throttle="power_cap,sw_thermal")
+    )
+    found = _sampled(tmp_path, runner, 2)
+    assert [type(each) for each in found] == [Measurement] * 2
+    assert runner.states == []
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_a_batch_beside_others(tmp_path: Path, policy: Policy) -> None:
+    """Shared: marked. Wait: thrown away, and taken again when they are gone. Exclusive: the job is put back."""
+    beside, told = DeviceState(others=1), []
+    there = ["1 other process uses fake"] * 3
+
+    def busy() -> str | None:
+        return there.pop() if there else None
+
+    runner = Told(FakeProvider(), DEVICE, beside)
+    neighbours = Neighbours(policy=policy, busy=busy, waiting=told.append, poll_secs=0.001)
+    if policy is Policy.EXCLUSIVE:
+        with pytest.raises(Interrupted, match="put back, since 1 other process uses fake"):
+            _sampled(tmp_path, runner, 1, neighbours=neighbours)
+        return
+    (found,) = _sampled(tmp_path, runner, 1, neighbours=neighbours)
+    assert isinstance(found, Measurement)
+    assert found.after.others == (1 if policy is Policy.SHARE else 0)
+    assert told == ([] if policy is Policy.SHARE else ["1 other process uses fake"])
+    assert len(there) == (3 if policy is Policy.SHARE else 0)
+    assert runner.freshened == (0 if policy is Policy.SHARE else 1)  # nothing of ours is on the device meanwhile
+
+
+def test_waiting_for_others_ends_when_the_job_is_to_end() -> None:
+    neighbours = Neighbours(policy=Policy.WAIT, busy=lambda: "they are there", stop=lambda: True, poll_secs=0.001)
+    with pytest.raises(Interrupted, match="stopped while waiting: they are there"):
+        neighbours.wait()
 
 
 @pytest.mark.parametrize("quiet", ["shares_cores", "host_sensitive", ""])

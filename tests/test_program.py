@@ -60,7 +60,7 @@ STEPS: tuple[Any, ...] = (
     Launch(
         name="run", source="dev", entry="g<float, 5>", grid=(2, 1, 1), block=(32, 2, 1), shared_bytes=16,
         arguments=(Pointer(buffer="u"), Scalar(dtype="int32", value=-3), Scalar(dtype="float32", value=0.5),
-                   Bytes(hex="00ff")),
+                   Bytes(hex="00ff"), Bytes(hex="00" * 24, pointers=((0, "x"), (16, "out")))),
         stream=2, after=("up", "clear"),
     ),
     HostCall(name="call", source="host", entry="h", arguments=(Pointer(buffer="acc"),), after=("run",)),
@@ -101,7 +101,8 @@ LEAVES: list[Callable[[], Program]] = [
         (0, "text", "other"), (0, "register_cap", None), (0, "flags", ()), (0, "defines", ()), (1, "text", "")]),
     *(lambda i=i, f=f, v=v: changed("steps", i, **{f: v}) for i, f, v in [  # type: ignore[misc]
         (0, "counted", True), (1, "stream", 0), (1, "after", ()), (2, "byte", 0), (3, "grid", (1, 1, 1)),
-        (3, "shared_bytes", 0), (3, "arguments", ()), (4, "arguments", (Bytes(hex="00"),))]),
+        (3, "shared_bytes", 0), (3, "arguments", ()), (4, "arguments", (Bytes(hex="00"),)),
+        (3, "arguments", (Bytes(hex="00" * 8, pointers=((0, "y"),)),))]),
     lambda: dataclasses.replace(PROGRAM, issue="graph"),
 ]  # fmt: skip
 
@@ -149,6 +150,11 @@ def test_every_part_of_the_content_changes_the_key() -> None:
         (changed("steps", 3, shared_bytes=-1), "-1 bytes of shared memory"),
         (changed("steps", 3, arguments=(Pointer(buffer="nil"),)), "unknown buffer 'nil'"),
         (changed("steps", 3, arguments=(Scalar(dtype="int32", value=2**31),)), "is no int32"),
+        (changed("steps", 3, arguments=(Bytes(hex="00" * 16, pointers=((0, "no"),)),)), "to the unknown buffer 'no'"),
+        (changed("steps", 3, arguments=(Bytes(hex="00" * 16, pointers=((4, "x"),)),)), "an address at byte 4"),
+        (changed("steps", 3, arguments=(Bytes(hex="00" * 16, pointers=((16, "x"),)),)), "at byte 16 of a struct of 16"),
+        (changed("steps", 3, arguments=(Bytes(hex="00" * 8, pointers=((0, "lut"),)),)), "'lut', which is a variable"),
+        (changed("steps", 3, arguments=(Bytes(hex="00" * 8, pointers=((0, "u"),)),)), "'u' inside a struct"),
         (changed("steps", 3, arguments=(Scalar(dtype="uint8", value=-1),)), "is no uint8"),
         (changed("steps", 3, arguments=(Scalar(dtype="int32", value=0.5),)), "is no int32"),
         (changed("steps", 3, arguments=(Scalar(dtype="quad", value=1),)), "is no quad"),

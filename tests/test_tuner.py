@@ -135,6 +135,32 @@ def test_a_deadly_candidate_kills_only_the_child(store: Store, fakes: Registry, 
     assert dict(record.config) == {"x": 1, "y": 0}
 
 
+@pytest.mark.parametrize(
+    ("fault", "config", "says"),
+    [
+        ("", {"x": 3, "y": 5}, "the device's own checker finds nothing"),
+        ("absent", {"x": 3, "y": 5}, "not looked at by the device's own checker: no sanitizer is installed"),
+        ("racy", None, "the device's own checker finds nothing"),
+    ],
+)
+def test_the_winner_is_sanitized_if_the_job_asks(
+    store: Store, fakes: Registry, fault: str, config: dict[str, int] | None, says: str
+) -> None:
+    """A winner in which something is found is struck out, and the next one takes its place."""
+    text = f'strategy: toy\nfaults: {{"3,5": "{fault}"}}\nsearch: {{sanitize: true}}\n'
+    row = submit(store, fakes, text)
+    run(store, fakes, row)
+    record = recorded(store, row, fakes)
+    assert record.checks[-1] == says
+    assert record.config is not None
+    if config is not None:
+        assert dict(record.config) == config
+    else:
+        assert dict(record.config) in ({"x": 3, "y": 4}, {"x": 3, "y": 6})
+        struck = [each.detail for each in store.rejections(row.id) if each.rule == "struck_out"]
+        assert struck == ["the last check: crashed: the device's own checker: racy"]
+
+
 def sick_after(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The file that makes every program of the fake device crash while it is there."""
     ill = tmp_path / "ill"

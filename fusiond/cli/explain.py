@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
-from fusiond.cli import options, render
+from fusiond.cli import bundling, options, render
 from fusiond.cli.answer import microseconds
 from fusiond.client import Client
+from fusiond.errors import RequestError
 from fusiond.model import Measurement, Outcome, Record, Rejection, Trial
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -18,6 +20,8 @@ BASELINE = "baseline:"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
+    parser.add_argument("--bundle", metavar="DIR", help="write a trial as bundles: DIR/candidate and DIR/baseline")
+    parser.add_argument("--trial", type=int, metavar="N", help="with --bundle: its number; default: the best one")
     options.add_store(parser)
 
 
@@ -29,6 +33,15 @@ def run(arguments: argparse.Namespace) -> int:
         trials = store.trials(row.id, None)
         finals = {key: list(each.values()) for key, each in store.finals(row.id).items()}
         record = _record(store, row)
+        if arguments.bundle:
+            written = bundling.write(store, row, trials, arguments.trial, Path(arguments.bundle).expanduser())
+            if arguments.json:
+                options.say_json({"written": [str(path) for path in written]})
+            else:
+                print("\n".join(map(str, written)))
+            return 0
+    if arguments.trial is not None:
+        raise RequestError("is for --bundle; name a folder", where="--trial")
     if arguments.json:
         options.say_json(_document(row, rejections, trials, finals, record))
     else:

@@ -16,6 +16,7 @@ from fusiond.store.database import Store
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB.yaml")
     options.add_search(parser)
+    options.add_busy(parser)
     options.add_store(parser)
 
 
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         for row in rows:
             with display(plain=arguments.json) as shown:
                 again = f"fusiond run {shlex.quote(arguments.job)}"
-                documents.append(tuning.tune(store, registry, row, shown, again=again))
+                documents.append(tuning.tune(store, registry, row, shown, again=again, when_busy=arguments.when_busy))
             if not arguments.json:
                 print("\n".join(answer.lines(documents[-1])))
     if arguments.json:

@@ -19,10 +19,11 @@ from fusiond.daemon.app import Submission
 from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, Work
 from fusiond.daemon.worker import Stop
-from fusiond.devices.cuda.nvml import Sensors
+from fusiond.devices.cuda.nvml import busy
 from fusiond.devices.probe import probe
 from fusiond.events import Events
 from fusiond.model import DeviceInfo, JobState
+from fusiond.neighbours import Policy
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -45,13 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
         if state.problem:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
     with closing(Store.open(settings.db or options.database(arguments))) as store:
-        service = Service(store, settings, work(store, registry))
+        service = Service(store, settings, work(store, registry, Policy(settings.when_busy)))
         service.events.subscribe(registry.notify)
         service.handle_signals()
         return service.run()
 
 
-def work(store: Store, registry: Registry) -> Work:
+def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work:
     """What the daemon does, with the real tuner."""
 
     def submit(submission: Submission) -> tuple[JobRow, ...]:
@@ -66,7 +67,7 @@ def work(store: Store, registry: Registry) -> Work:
         return tuple(tuner.submit(store, registry, job, priority=submission.priority) for job in ready)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
-        return Tuner(store, registry, events).run(row.id, stop, device)
+        return Tuner(store, registry, events, policy=policy, busy=busy).run(row.id, stop, device)
 
     def devices() -> tuple[DeviceInfo, ...]:
         return tuple(info for provider in registry.providers.values() for info in provider.devices())
@@ -82,14 +83,6 @@ def work(store: Store, registry: Registry) -> Work:
         busy=busy,
         probe=look,
     )
-
-
-def busy(device: DeviceInfo) -> str | None:
-    """Why a GPU should be left alone: another process computes on it."""
-    if device.evidence != "measured" or not device.uuid:
-        return None
-    others = Sensors(device.uuid).state().others
-    return f"{others} other processes use {device.name}" if others else None
 
 
 def _settings(arguments: argparse.Namespace) -> Config:

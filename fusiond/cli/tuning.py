@@ -15,9 +15,11 @@ from fusiond import __version__, driver
 from fusiond.cli.render import Display
 from fusiond.client import Client
 from fusiond.daemon import lock
+from fusiond.devices.cuda.nvml import busy
 from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown
 from fusiond.events import Event, Events, RecordChanged
 from fusiond.model import Job, JobState, Record
+from fusiond.neighbours import Policy
 from fusiond.planning import devices_for, prepare
 from fusiond.progress import of_event
 from fusiond.registry import Registry
@@ -45,7 +47,9 @@ class JobFailed(FusiondError):
     """A job that ended without an answer; the text is its problem."""
 
 
-def tune(store: Store, registry: Registry, row: JobRow, display: Display, *, again: str) -> dict[str, Any]:
+def tune(
+    store: Store, registry: Registry, row: JobRow, display: Display, *, again: str, when_busy: str = "wait"
+) -> dict[str, Any]:
     """Run one job here, or follow it where the daemon runs it already; the document of its answer.
 
     `again` is the command that goes on after an interruption. Raises JobFailed, and Interrupted after Ctrl-C.
@@ -61,7 +65,9 @@ def tune(store: Store, registry: Registry, row: JobRow, display: Display, *, aga
         claimed = store.claim(this_process(), job=row.id)
         if claimed is not None:
             try:
-                state = Tuner(store, registry, Events(note, registry.notify)).run(row.id, stop.is_set)
+                events = Events(note, registry.notify)
+                made = Tuner(store, registry, events, policy=Policy(when_busy), busy=busy)
+                state = made.run(row.id, stop.is_set)
             except BaseException as problem:
                 _let_go(store, row.id, problem)
                 raise

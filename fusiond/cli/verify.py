@@ -18,12 +18,13 @@ from fusiond.store.database import Store
 def configure(parser: argparse.ArgumentParser) -> None:
     options.add_store(parser)
     options.add_workload(parser)
+    options.add_busy(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     name = options.workload_name(arguments)
     database = options.database(arguments)
-    before = find(database, name, device=arguments.device, sizes=options.sizes(arguments))
+    before = find(database, name, device=options.device(arguments), sizes=options.sizes(arguments))
     if before["config"] is None:
         raise NothingKnown(f"no fused {name} was ever right and measured; there is no winner to verify")
     registry = Registry.load()
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         job = tuning.recorded_job(store, before["workload"]["key"])
         here = dataclasses.replace(job, device=before["device"]["name"])
         row = tuner.submit(store, registry, here, kind="verify", priority=1)
-        after = tuning.tune(store, registry, row, shown, again="fusiond verify")
+        after = tuning.tune(store, registry, row, shown, again="fusiond verify", when_busy=arguments.when_busy)
     if arguments.json:
         options.say_json(after)
         return 0

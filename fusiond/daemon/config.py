@@ -10,6 +10,7 @@ from pathlib import Path
 from fusiond import documents
 from fusiond.documents import Node
 from fusiond.errors import RequestError
+from fusiond.neighbours import Policy
 
 LEVELS = ("debug", "info", "warning", "error")
 _DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?)")
@@ -28,7 +29,7 @@ class Config:
     poll_secs: float = 1.0
     """How often a worker looks for jobs that another process queued."""
     when_busy: str = "wait"
-    """`wait` while another process computes on the GPU, or `share` it with them."""
+    """While another process computes on the GPU: `wait`, `share` it, or leave it to them (`exclusive`)."""
     probe_secs: float = 300.0
     """How often a sick device is looked at again."""
     log_level: str = "info"
@@ -54,7 +55,7 @@ def read(path: Path) -> Config:
     if "poll_secs" in keys:
         config = dataclasses.replace(config, poll_secs=keys["poll_secs"].number(least=0.05, most=3600))
     if "when_busy" in keys:
-        config = dataclasses.replace(config, when_busy=keys["when_busy"].choice("wait", "share"))
+        config = dataclasses.replace(config, when_busy=keys["when_busy"].choice(*Policy))
     if "probe_secs" in keys:
         config = dataclasses.replace(config, probe_secs=keys["probe_secs"].number(least=1, most=86400))
     if "log_level" in keys:

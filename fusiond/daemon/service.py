@@ -180,7 +180,7 @@ class Service:
                     sick = None
             if sick:
                 return f"the device is sick: {sick}"
-            return self.work.busy(info) if self.config.when_busy == "wait" else None
+            return self.work.busy(info) if self.config.when_busy != "share" else None
 
         return Worker(
             device=info,

@@ -131,6 +131,11 @@ class DeviceProvider(Protocol):
         """The PTX of a source that builds, for a last look at it; None where there is no such thing."""
         ...
 
+    def sanitize(self, bundle: Path, device: str) -> tuple[str, ...]:
+        """What the device's own checker finds in one run of a bundle, a line each; in processes of its own, and slow.
+        LookupError with the reason where there is no such checker."""
+        ...
+
     def facts(self, arch: str) -> Facts:
         """Compile facts for one architecture; a function that answers None where no compiler is there."""
         ...

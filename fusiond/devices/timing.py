@@ -7,8 +7,10 @@ it is 3 % behind, saves over a third of the launches and loses next to nothing (
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +20,8 @@ from fusiond.model import DeviceState, Measurement, Outcome, Purpose, median
 SHORT_US = 20.0
 """Spans below this hold several runs: one event pair is not finer than about a microsecond."""
 _DROP_RULES = ((2, 1.10), (5, 1.03))
+DRIFT = 0.05
+"""How much slower a device may become before what was measured on it is thrown away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +57,10 @@ def sample_pair(executor: Executor, candidate: Loaded, baseline: Loaded | None, 
 
 
 def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> Measurement:
-    before = executor.state()
     paired = len(programs) == 2
     clock = _common_clock(programs)
     repeats = _repeats(programs, plan)
+    before = executor.state()  # the warm-ups have brought the clock up
     samples: list[list[float]] = [[] for _ in programs]
     deadline = time.monotonic() + plan.budget_secs
     dropped = False
@@ -135,19 +139,57 @@ def _behind(candidate: Sequence[float], baseline: Sequence[float], incumbent: fl
 
 
 def _refuse_noise(candidate: Sequence[float], baseline: Sequence[float], limit: float) -> None:
+    reason = too_noisy(candidate, baseline, limit)
+    if reason:
+        raise ExecutionError(Outcome.TOO_NOISY, reason)
+
+
+def too_noisy(candidate: Sequence[float], baseline: Sequence[float], limit: float) -> str:
+    """Why pairs that scatter beyond a robust standard deviation of their log ratios say nothing; empty when they do."""
     logs = [math.log(b / a) for a, b in zip(candidate, baseline, strict=True)]
     middle = median(tuple(logs))
     scatter = 1.4826 * median(tuple(abs(each - middle) for each in logs))
-    if scatter > limit:
-        raise ExecutionError(
-            Outcome.TOO_NOISY, f"the pairs scatter by {100 * scatter:.0f} % (at most {100 * limit:.0f} %)"
-        )
+    return f"the pairs scatter by {100 * scatter:.0f} % (at most {100 * limit:.0f} %)" if scatter > limit else ""
 
 
 def _with_drift(before: DeviceState, after: DeviceState) -> DeviceState:
-    """A clock that fell by over 5 % between two readings counts as throttled, whatever the driver says."""
-    if before.clock_mhz and after.clock_mhz and after.clock_mhz < 0.95 * before.clock_mhz and not after.throttle:
-        return DeviceState(
-            clock_mhz=after.clock_mhz, temperature_c=after.temperature_c, throttle="clock_fell", others=after.others
-        )
+    """A clock that fell by over 5 % between two readings, or a canary that became so much slower, counts as throttled,
+    whatever the driver says."""
+    if after.throttle:
+        return after
+    if before.clock_mhz and after.clock_mhz and after.clock_mhz < (1 - DRIFT) * before.clock_mhz:
+        return dataclasses.replace(after, throttle="clock_fell")
+    if before.canary_us and after.canary_us and after.canary_us * (1 - DRIFT) > before.canary_us:
+        return dataclasses.replace(after, throttle="canary_slowed")
     return after
+
+
+class Session:
+    """The session's own clock and canary: what they were at, in the median of the batches so far.
+
+    A batch that was slower by over 5 % is off. It counts for the median all the same: a device that stays slower (a
+    warmer room, another power limit) is this session's normal soon.
+    """
+
+    def __init__(self, kept: int = 31, least: int = 5) -> None:
+        self._clocks: deque[float] = deque(maxlen=kept)
+        self._canaries: deque[float] = deque(maxlen=kept)
+        self._least = least
+
+    def off(self, state: DeviceState) -> str:
+        """Why a batch that ended in this state is not like the others; empty when it is."""
+        reason = ""
+        if state.clock_mhz is not None:
+            usual = self._usual(self._clocks)
+            if usual is not None and state.clock_mhz < (1 - DRIFT) * usual:
+                reason = f"clock {state.clock_mhz:.0f} MHz, usually {usual:.0f}"
+            self._clocks.append(state.clock_mhz)
+        if state.canary_us is not None:
+            usual = self._usual(self._canaries)
+            if usual is not None and state.canary_us * (1 - DRIFT) > usual:
+                reason = reason or f"canary {state.canary_us:.1f} us, usually {usual:.1f}"
+            self._canaries.append(state.canary_us)
+        return reason
+
+    def _usual(self, values: deque[float]) -> float | None:
+        return median(tuple(values)) if len(values) >= self._least else None

@@ -108,6 +108,12 @@ class Trials(Connected):
         )
         return _trial(row) if row else None
 
+    def against(self, job: str, role: str, sequence: int) -> str | None:
+        """The program_key of what a trial was paired with; None when it was measured alone."""
+        query = "SELECT against FROM trials WHERE job_id = ? AND role = ? AND sequence = ?"
+        row = self._row(query, [job, role, sequence])
+        return row["against"] if row else None
+
     def worked(self, program_key: str, device_key: str) -> bool:
         """Whether a program was ever measured on a device of this kind."""
         query = "SELECT 1 FROM trials WHERE program_key = ? AND device_key = ? AND outcome = ? LIMIT 1"

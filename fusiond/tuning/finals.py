@@ -145,6 +145,9 @@ def conclude(
             return None
         checks = check(context, entered[chosen.key], references, odd)
         health.after(context, checks, references)
+        if not isinstance(checks, MeasureFailed) and context.prepared.job.search.sanitize:
+            sanitized = _sanitized(context, entered[chosen.key])
+            checks = sanitized if isinstance(sanitized, MeasureFailed) else (*checks, sanitized)
         if not isinstance(checks, MeasureFailed):
             break
         _strike(context, chosen.key, f"the last check: {checks.outcome.value}: {checks.reason}")
@@ -205,6 +208,23 @@ def check(
                 return worst
             lines.append(_line(_sizes(odd), worst))
     return tuple(lines)
+
+
+def _sanitized(context: Context, finalist: Finalist) -> str | MeasureFailed:
+    """One line on what the device's own checker said; a failure when it found something."""
+    context.phase("sanitize", "the winner, under the device's own checker")
+    context.measurer.fresh()
+    folder = context.measurer.bundle(finalist.program)
+    if isinstance(folder, MeasureFailed):
+        return folder
+    try:
+        found = context.provider.sanitize(folder, context.device.name)
+    except LookupError as reason:
+        return f"not looked at by the device's own checker: {reason}"
+    if found:
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        return MeasureFailed(outcome=Outcome.CRASHED, reason=f"the device's own checker: {found[0]}{more}")
+    return "the device's own checker finds nothing"
 
 
 def _sizes(odd: Odd) -> str:

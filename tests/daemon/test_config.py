@@ -51,7 +51,7 @@ def test_one_device_needs_no_list(tmp_path: Path) -> None:
         ("poll_secs: 0\n", "must be from"),
         ("devices: [gpu]\n", "is 'gpu'; write all, cpu, cuda or cuda:0"),
         ("devices: []\n", "names no device"),
-        ("when_busy: never\n", "it can be wait, share"),
+        ("when_busy: never\n", "it can be share, wait, exclusive"),
         ("log_level: loud\n", "it can be debug"),
         ("db: 3\n", "a text is wanted"),
         ("- a\n", "a mapping is wanted"),

@@ -177,7 +177,7 @@ def test_a_job_waits_when_its_device_falls_sick(
 
 def test_a_busy_device_waits_or_is_shared(store: Store) -> None:
     busy = dataclasses.replace(daemon.work(store, 0.01), busy=lambda device: f"{device.name} is used by pid 7")
-    for when_busy, held in (("wait", "cpu is used by pid 7"), ("share", None)):
+    for when_busy, held in (("wait", "cpu is used by pid 7"), ("exclusive", "cpu is used by pid 7"), ("share", None)):
         service = Service(store, Config(when_busy=when_busy), busy)
         (worker,) = service._make_workers([daemon.DEVICE])
         assert worker._hold() == held

@@ -232,7 +232,7 @@ class CpuProgram:
                 raise ExecutionError(Outcome.LAUNCH_REFUSED, f"{argument.buffer} is a variable and no argument")
             return self._of[argument.buffer].views[argument.buffer]
         if isinstance(argument, Bytes):
-            return bytes.fromhex(argument.hex)
+            return argument.filled(lambda name: self._address(name, step))
         return scalar(argument.dtype, argument.value)
 
     def _bytes(self, buffer: str, step: Step) -> np.ndarray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import fusiond
@@ -72,6 +74,15 @@ class CpuProvider:
 
     def ptx(self, source: Source, arch: str) -> str | None:
         return None
+
+    def sanitize(self, bundle: Path, device: str) -> tuple[str, ...]:
+        """Races, in the build with ThreadSanitizer."""
+        command = [sys.executable, "-m", "fusiond.devices.cpu.race", str(bundle)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode == 2 or "no race checks" in done.stderr:
+            raise LookupError(done.stderr.strip() or "no race checks")
+        *races, _ = done.stdout.splitlines() or [""]
+        return tuple(races) if done.returncode == 0 or races else (done.stderr.strip(),)
 
     def facts(self, arch: str) -> Facts:
         return _no_facts

@@ -181,6 +181,10 @@ def find_in(program: plans.Program, *, seed: int = 0, timeout_s: float = 600.0) 
 
 
 def _in_step(host: Path, kernel: Path, loaded: CpuProgram, step: plans.Launch, timeout_s: float) -> list[str]:
+    if any(isinstance(each, plans.Bytes) and each.pointers for each in step.arguments):
+        raise ExecutionError(
+            Outcome.LAUNCH_REFUSED, f"{step.name}: addresses inside a struct cannot be handed to another process"
+        )
     launch, arguments = loaded.prepared(step)
     entry = gxx.exported(loaded.program.source(step.source), step.entry)
     symbols = loaded.symbols(step.source)

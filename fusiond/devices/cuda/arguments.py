@@ -17,7 +17,7 @@ def value_bytes(argument: Argument, address: Callable[[str], int]) -> bytes:
     if isinstance(argument, Pointer):
         return address(argument.buffer).to_bytes(8, "little")
     if isinstance(argument, Bytes):
-        return bytes.fromhex(argument.hex)
+        return argument.filled(address)
     try:
         return scalar(argument.dtype, argument.value).tobytes()
     except (OverflowError, TypeError, ValueError) as problem:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fusiond.devices.base import Loaded
+from fusiond.devices.cuda.canary import Canary
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.gate import Gate
@@ -32,13 +34,16 @@ class CudaExecutor:
             raise DeviceError(f"cuda:{index}: {driver.name(index)} is older than compute capability 7.5")
         self._cuda, self._driver = cuda, driver
         self._limits = info.limits
-        self._sensors = sensors or Sensors(info.uuid)
+        self._sensors = sensors or Sensors(info.uuid, own_context=True)
         self._gate: Gate | None = None
+        self._canary: Canary | None = None
         self._flush: Any = None
         self._context: Any = cuda.Device(index).make_context()
         try:
             with named("loading the gate"):
                 self._gate = Gate(cuda)
+            with named("loading the canary"):
+                self._canary = Canary(cuda, info.limits.multiprocessors)
         except BaseException:
             self.close()
             raise
@@ -69,7 +74,10 @@ class CudaExecutor:
         return CudaProgram(self._cuda, self._driver, self._limits, self._gate, program, binaries)
 
     def state(self) -> DeviceState:
-        return self._sensors.state()
+        assert self._canary is not None
+        with named("running the canary"):
+            canary_us = self._canary.time_us()
+        return dataclasses.replace(self._sensors.state(), canary_us=canary_us)
 
     def flush_cache(self) -> None:
         with named("flushing the cache"):
@@ -83,7 +91,7 @@ class CudaExecutor:
         context, self._context = self._context, None
         if context is None:
             return
-        self._flush = self._gate = None
+        self._flush = self._gate = self._canary = None
         context.pop()
         with contextlib.suppress(self._cuda.Error):
             context.detach()

@@ -1,5 +1,9 @@
 """One Program on a GPU: checked runs, and samples of its counted span.
 
+Steps that are not counted stand outside the span: before its first counted step, behind the last, and, where all steps
+are on one stream, between them too (a pair of events round each run of such steps; what they took is subtracted). With
+several streams what is not counted may overlap with what is, and stays in.
+
 Two clocks. `device`: all is enqueued behind a gate, and two events take the time; nothing of the host is in it.
 `wall`: where the host has work inside the span (calls, allocations, copies that block), the steps are issued by a
 loop in C and the wall clock takes the time, with the device idle at both ends.
@@ -8,9 +12,10 @@ loop in C and the wall clock takes the time, with the device idle at both ends.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +31,7 @@ from fusiond.devices.cuda.memory import ProgramMemory
 from fusiond.devices.cuda.modules import DriverFunction, DriverModule
 from fusiond.devices.host import HostLibrary
 from fusiond.model import DeviceLimits, Outcome
-from fusiond.program import Alloc, CopyBatch, HostCall, Launch, Program, SourceKind, problems
+from fusiond.program import Alloc, CopyBatch, HostCall, Launch, Program, SourceKind, Step, problems
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +41,13 @@ _ATTEMPTS = 3
 
 Kernels: TypeAlias = dict[tuple[str, str], tuple[Any, EntryName]]
 """(source, entry) -> a function of PyCUDA or a `DriverFunction`, and its parameters."""
+
+
+def _pieces(body: Sequence[Step], *, apart: bool) -> tuple[tuple[Step, ...], ...]:
+    """Runs of steps that are all counted or all not, in order; one piece where they cannot be told `apart`."""
+    if not apart:
+        return (tuple(body),)
+    return tuple(tuple(steps) for _, steps in itertools.groupby(body, key=lambda step: step.counted))
 
 
 class CudaProgram:
@@ -53,7 +65,8 @@ class CudaProgram:
         self.program = program
         self._cuda, self._driver, self._limits, self._gate = cuda, driver, limits, gate
         self._binaries = binaries
-        self._graph: Graph | None = None
+        self._graphs: dict[int, Graph] = {}
+        """Number of a piece -> its graph; empty where nothing is captured."""
         self._loop: loop.TimedLoop | None = None
         self._loop_modules: list[int] = []
         self._loop_sought = False
@@ -79,7 +92,10 @@ class CudaProgram:
             self._before = program.steps[: counted[0]]
             self._body = program.steps[counted[0] : counted[-1] + 1]
             self._after = program.steps[counted[-1] + 1 :]
-            parts = (self._before, self._body, self._after) if program.issue == "graph" else (program.steps,)
+            self._pieces = _pieces(self._body, apart=len({step.stream for step in program.steps}) == 1)
+            parts: tuple[tuple[Step, ...], ...] = (program.steps,)
+            if program.issue == "graph":
+                parts = (self._before, *self._pieces, self._after)
             self._issuer = Issuer(
                 cuda, driver, program, self._memory, self._streams, self._functions, self._hosts, parts
             )
@@ -144,8 +160,8 @@ class CudaProgram:
     def close(self) -> None:
         """Frees everything; driver errors are not raised (after a crash nothing can be freed, and the child goes)."""
         with contextlib.suppress(ExecutionError), named("closing"):
-            if self._graph is not None:
-                self._driver.destroy_graph(self._graph)
+            for graph in self._graphs.values():
+                self._driver.destroy_graph(graph)
             if self._loop is not None:
                 self._loop.close()
             for module in self._loop_modules:
@@ -154,7 +170,8 @@ class CudaProgram:
                 if isinstance(each, DriverModule):
                     each.unload()
             self._memory.free()
-        self._graph, self._loop = None, None
+        self._graphs.clear()
+        self._loop = None
         self._loop_modules.clear()
         self._modules.clear()
 
@@ -176,24 +193,26 @@ class CudaProgram:
             self._issuer.issue(self._before)
             self._wait()
             begin, end = self._cuda.Event(), self._cuda.Event()
+            uncounted: list[tuple[Any, Any]] = []
             self._gate.close(lead)
             try:
                 begin.record(lead)
                 for _ in range(runs):
                     self._streams.fork()
-                    self._enqueue_body(checked=False)
+                    self._enqueue_body(checked=False, uncounted=uncounted)
                     self._streams.join()
                 end.record(lead)
             finally:
                 self._gate.open()
             end.synchronize()
             span = float(end.time_since(begin)) * 1000
+            span -= sum(float(last.time_since(first)) * 1000 for first, last in uncounted)
             self._issuer.issue(self._after)
             self._wait()
         return span
 
     def _wall_us(self) -> float:
-        if self._graph is None and not self._loop_sought:
+        if not self._graphs and not self._loop_sought:
             self._loop_sought = True
             self._loop = self._timed_loop()
         with named("timing"):
@@ -214,14 +233,23 @@ class CudaProgram:
             self._issuer.release()
         return span
 
-    def _enqueue_body(self, *, checked: bool) -> None:
-        if self._graph is None:
-            self._issuer.issue(self._body, checked=checked)
-        else:
-            with named("launching the graph"):
-                self._streams.join()
-                self._driver.launch_graph(self._graph, self._streams.lead.handle)
-                self._streams.fork()
+    def _enqueue_body(self, *, checked: bool, uncounted: list[tuple[Any, Any]] | None = None) -> None:
+        """The steps from the first counted one to the last. `uncounted` takes the events round what is not counted."""
+        lead = self._streams.lead
+        for number, piece in enumerate(self._pieces):
+            if uncounted is not None and not piece[0].counted:
+                first, last = self._cuda.Event(), self._cuda.Event()
+                first.record(lead)
+                self._issuer.issue(piece, checked=checked)
+                last.record(lead)
+                uncounted.append((first, last))
+            elif number in self._graphs:
+                with named("launching the graph"):
+                    self._streams.join()
+                    self._driver.launch_graph(self._graphs[number], lead.handle)
+                    self._streams.fork()
+            else:
+                self._issuer.issue(piece, checked=checked)
 
     def _wait(self) -> None:
         with named("running"):
@@ -323,23 +351,26 @@ class CudaProgram:
         return found
 
     def _capture(self, held_up: bool) -> None:
-        """The counted part as a CUDA graph."""
+        """The counted part as a CUDA graph; as several where something between them is not counted."""
         if held_up:
             raise ExecutionError(
                 Outcome.LAUNCH_REFUSED, "a CUDA graph holds no host calls, allocations or copies of pageable memory"
             )
         lead = self._streams.lead
-        with named("capturing the graph"):
-            self._driver.begin_capture(lead.handle)
-            try:
-                self._streams.fork()
-                self._issuer.issue(self._body)
-                self._streams.join()
-            except BaseException:
-                with contextlib.suppress(DriverError):
-                    self._driver.end_capture(lead.handle)
-                raise
-            self._graph = self._driver.end_capture(lead.handle)
+        for number, piece in enumerate(self._pieces):
+            if not any(step.counted for step in piece):
+                continue
+            with named("capturing the graph"):
+                self._driver.begin_capture(lead.handle)
+                try:
+                    self._streams.fork()
+                    self._issuer.issue(piece)
+                    self._streams.join()
+                except BaseException:
+                    with contextlib.suppress(DriverError):
+                        self._driver.end_capture(lead.handle)
+                    raise
+                self._graphs[number] = self._driver.end_capture(lead.handle)
 
     def _timed_loop(self) -> loop.TimedLoop | None:
         """The loop in C; None where Python has to do."""

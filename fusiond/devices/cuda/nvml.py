@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import Any
 
-from fusiond.model import DeviceState
+from fusiond.model import DeviceInfo, DeviceState
 
 try:
     import pynvml
@@ -31,7 +32,9 @@ _REASONS = {
 class Sensors:
     """The sensors of one device, by UUID (`GPU-...` or `MIG-...`)."""
 
-    def __init__(self, uuid: str) -> None:
+    def __init__(self, uuid: str, *, own_context: bool = False) -> None:
+        """`own_context`: this process computes on the device, too."""
+        self._own_context = own_context
         self._handle: Any = None
         if pynvml is None:
             return
@@ -75,11 +78,15 @@ class Sensors:
         return ",".join(word for bit, word in _REASONS.items() if int(bits) & bit)
 
     def _others(self) -> int:
-        """Processes with a compute context, without this one and its parent (inside a container NVML may see
-        none)."""
+        """Processes with a compute context, without this one, its parent and their children.
+
+        In a container NVML may see none, or know them by numbers of the host's: then one of the unknown ones is us.
+        """
         ours = {os.getpid(), os.getppid()}
-        found = self._ask("nvmlDeviceGetComputeRunningProcesses") or []
-        return sum(each.pid not in ours for each in found)
+        pids = [int(each.pid) for each in self._ask("nvmlDeviceGetComputeRunningProcesses") or []]
+        others = [pid for pid in pids if pid not in ours and _parent(pid) not in ours]
+        hidden = self._own_context and os.getpid() not in pids and any(_parent(pid) is None for pid in others)
+        return len(others) - hidden
 
     def _ask(self, function: str, constant: str | None = None) -> Any:
         call = getattr(pynvml, function, None)
@@ -90,3 +97,20 @@ class Sensors:
             return call(*arguments)
         except pynvml.NVMLError:  # not supported on this board, or not allowed to this user
             return None
+
+
+def busy(device: DeviceInfo) -> str | None:
+    """Why a GPU should be left alone: another process computes on it."""
+    if device.evidence != "measured" or not device.uuid:
+        return None
+    others = Sensors(device.uuid).state().others
+    return f"{others} other process{'es use' if others > 1 else ' uses'} {device.name}" if others else None
+
+
+def _parent(pid: int) -> int | None:
+    """The parent's process id; None for a process that cannot be seen from here."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return int(text.rpartition(")")[2].split()[1])

@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fusiond
@@ -22,6 +23,7 @@ from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.loop import with_trampolines
 from fusiond.devices.cuda.nvml import Sensors
+from fusiond.devices.cuda.sanitize import sanitize
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
 from fusiond.program import Program, Source, SourceKind, Step, replace_sources
@@ -100,6 +102,9 @@ class CudaProvider:
             return None
         text = nvcc.ptx(source, arch)
         return None if isinstance(text, BuildFailed) else text
+
+    def sanitize(self, bundle: Path, device: str) -> tuple[str, ...]:
+        return sanitize(bundle, device)
 
     def facts(self, arch: str) -> Facts:
         return nvcc.NvccFacts(arch)

@@ -212,7 +212,12 @@ def _arguments(slot: Slot, shape: Shape) -> tuple[Passed, ...]:
         if argument.buffer is not None:
             return Pointer(buffer=f"{slot.letter}.{argument.name}")
         if argument.bytes:
-            return Bytes(hex=shape.records[argument.name])
+            pointers = tuple(
+                (each.offset, f"{slot.letter}.{each.target.name}")
+                for each in argument.members
+                if each.target is not None
+            )
+            return Bytes(hex=shape.records[argument.name], pointers=pointers)
         return Scalar(dtype=argument.dtype, value=shape.scalars[argument.name])
 
     return tuple(passed(argument) for argument in slot.kernel.arguments)

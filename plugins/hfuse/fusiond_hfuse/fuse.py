@@ -250,7 +250,7 @@ def _side(side: Side, counted: bool) -> Iterator[str]:
         *(_passed(parameter, f"{letter}_{argument.name}") for argument, parameter in _signature(side.slot)),
     ]
     for argument, parameter in _signature(side.slot):
-        if parameter.bytes:
+        if parameter.bytes or parameter.records:
             yield f"using fusiond_type_{argument.name} = {_spelled(parameter)};"
     yield "__device__ __forceinline__ void fusiond_side("
     yield "    " + ",\n    ".join(parameters) + ")"
@@ -300,7 +300,7 @@ def _spelled(parameter: Parameter) -> str:
 def _declaration(argument: Argument, parameter: Parameter, letter: str) -> str:
     name = f"{letter}_{argument.name}"
     kind = parameter.target
-    if parameter.bytes:
+    if parameter.bytes or parameter.records:
         kind = f"fusiond_{letter}::fusiond_type_{argument.name}"
     elif parameter.enumeration:
         kind = "int"

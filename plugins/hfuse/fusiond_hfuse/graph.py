@@ -58,7 +58,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A number inside a struct that is passed by value."""
+    """A number, or a pointer to numbers, inside a struct that is passed by value."""
 
     path: str
     """`shape.rows[1]`"""
@@ -68,6 +68,10 @@ class Field:
     """In bytes from the struct's start."""
     kind: str
     """For messages."""
+    pointer: bool = False
+    """It points to numbers, or to structs of them."""
+    pointee: str | None = None
+    """The Program's name of those numbers; None where any will do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +107,16 @@ class Parameter:
     """Its type mentions a template parameter."""
     void: bool = False
     enumeration: bool = False
+    records: int = 0
+    """Bytes of the struct that it points to."""
+    holds_pointers: bool = False
+    """Such a struct has pointers in it."""
     fields: tuple[Field, ...] = ()
     """Of a struct that is passed by value."""
     bytes: int = 0
     """Of such a struct."""
+    alignment: int = 0
+    """Of such a struct, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +155,14 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What a number inside a struct holds."""
+    """What a number inside a struct holds, or what a pointer inside it points to."""
 
     path: str
     dtype: str | None
     """None where the YAML leaves it to the source."""
-    value: Expression | float
+    value: Expression | float = 0.0
+    target: Argument | None = None
+    """The buffer of a pointer."""
     where: str = field(default="", compare=False)
     offset: int = 0
     """In bytes; known when the source is."""
@@ -232,6 +244,11 @@ class Kernel:
     """Of everything that decides what the kernel does, without sizes and without paths."""
     lines: Mapping[str, str]
     """Key of the YAML file -> `file:line: key`."""
+
+    @property
+    def buffers(self) -> tuple[Argument, ...]:
+        """The arguments that are buffers, those that structs point to, and the variables, in the order of the file."""
+        return buffers_among((*self.arguments, *self.variables))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -336,6 +353,16 @@ class Shape:
     @property
     def blocks(self) -> int:
         return volume(self.grid)
+
+
+def buffers_among(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+    """The buffers that arguments are, or point to."""
+    found = []
+    for each in arguments:
+        if each.buffer is not None:
+            found.append(each)
+        found += [member.target for member in each.members if member.target is not None]
+    return tuple(found)
 
 
 def volume(shape: Dim3) -> int:

@@ -32,11 +32,10 @@ IMPLICIT = frozenset({
 """Headers that nvcc includes by itself; they are left out of a fused source."""
 
 HOISTED = frozenset({
-    "assert.h", "cassert", "cfloat", "cinttypes", "climits", "cmath", "cstddef", "cstdint", "cstdio", "cstdlib",
-    "cstring", "float.h", "inttypes.h", "limits.h", "math.h", "math_constants.h", "stdbool.h", "stddef.h", "stdint.h",
-    "stdio.h", "stdlib.h", "string.h",
-    "algorithm", "array", "functional", "initializer_list", "limits", "new", "numeric", "tuple", "type_traits",
-    "utility",
+    "cuda_fp16.h", "assert.h", "cassert", "cfloat", "cinttypes", "climits", "cmath", "cstddef", "cstdint", "cstdio",
+    "cstdlib", "cstring", "float.h", "inttypes.h", "limits.h", "math.h", "math_constants.h", "stdbool.h", "stddef.h",
+    "stdint.h", "stdio.h", "stdlib.h", "string.h", "algorithm", "array", "functional", "initializer_list", "limits",
+    "new", "numeric", "tuple", "type_traits", "utility",
 })  # fmt: skip
 """Headers that hold declarations and templates only; they stand once, above all namespaces."""
 
@@ -64,8 +63,8 @@ class _Expansion:
         self.macros: dict[str, None] = {}
         self.files: dict[str, str] = {}
         self.read: list[set[str]] = [set()]
-        """Files with `#pragma once` that the compiler has read for certain when it comes here: always, and in each `#if`
-        that is open."""
+        """Files with `#pragma once` that the compiler has read for certain when it comes here: whatever the `#if`s say,
+        and in each that is open."""
         self.guards: dict[str, str] = {}
         """Files with `#pragma once` that it may have read: the macro that says so."""
 

@@ -31,7 +31,21 @@ from fusiond.program import (
 )
 from fusiond.strategy import Inputs
 from fusiond_hfuse import includes
-from fusiond_hfuse.graph import WARP, Argument, Block, Kernel, Member, Parameter, Parsed, Shape, Slot, Variable, volume
+from fusiond_hfuse.graph import (
+    WARP,
+    Argument,
+    Block,
+    Field,
+    Kernel,
+    Member,
+    Parameter,
+    Parsed,
+    Shape,
+    Slot,
+    Variable,
+    buffers_among,
+    volume,
+)
 from fusiond_hfuse.parse import parse_unit
 
 KEYS = (
@@ -77,8 +91,9 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
     folders = tuple(each.text() for each in _list(keys.get("include")))
     arguments = tuple(_argument(inputs, path, each) for each in keys["arguments"].sequence())
     variables = tuple(_variable(inputs, path, each) for each in _list(keys.get("constants")))
-    names = [argument.name for argument in (*arguments, *variables)]
-    for argument in (*arguments, *variables):
+    everything = (*arguments, *buffers_among(tuple(each for each in arguments if each.members)), *variables)
+    names = [argument.name for argument in everything]
+    for argument in everything:
         if names.count(argument.name) > 1:
             raise RequestError(f"two arguments are called {argument.name!r}", where=argument.where)
     grid = _grid(keys["grid"])
@@ -171,12 +186,18 @@ def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[Argument,
             each.elements.text if each.elements else None,
             _value_text(each.value),
             _pattern(each.buffer),
-            *([member.path, member.dtype, _value_text(member.value)] for member in each.members),
+            *(_described_member(member) for member in each.members),
             *(text for text in (each.hex, each.symbol) if text),
         ]
         for each in arguments
     ]
     return content_key([described, patterns, text])
+
+
+def _described_member(member: Member) -> list[object]:
+    if member.target is None or member.target.elements is None:
+        return [member.path, member.dtype, _value_text(member.value)]
+    return [member.path, member.dtype, member.target.elements.text, _pattern(member.target.buffer)]
 
 
 def _value_text(value: Expression | float | None) -> str | float | None:
@@ -320,7 +341,7 @@ def _argument(inputs: Inputs, path: str, node: Node) -> Argument:
             if not re.fullmatch(r"([0-9a-f]{2})+", digits):
                 raise keys["bytes"].fail("is no row of hexadecimal digits, two for a byte")
             return Argument(name=name, dtype="uint8", hex=digits, where=node.where)
-        members = tuple(_member(path, each) for path, each in keys["struct"].mapping().items())
+        members = tuple(_member(inputs, path, name, each, at) for at, each in keys["struct"].mapping().items())
         return Argument(name=name, dtype="uint8", members=members, where=node.where)
     if "dtype" not in keys:
         raise node.fail("the key 'dtype' is missing")
@@ -333,13 +354,17 @@ def _argument(inputs: Inputs, path: str, node: Node) -> Argument:
     return _buffer(inputs, path, node, keys, name, dtype)
 
 
-def _member(path: str, node: Node) -> Member:
-    """A number in a struct: its value, or a mapping that gives its type too."""
+def _member(inputs: Inputs, path: str, argument: str, node: Node, at: str) -> Member:
+    """A number in a struct: its value, or a mapping that gives its type too; or a buffer that it points to."""
+    if isinstance(node.value, dict) and "elements" in node.value:
+        keys = node.mapping(known=("dtype", "elements", "role", "fill", "compare"), required=("dtype",))
+        target = _buffer(inputs, path, node, keys, f"{argument}.{at}", keys["dtype"].choice(*DTYPES))
+        return Member(path=at, dtype=target.dtype, target=target, where=node.where)
     if isinstance(node.value, dict):
         keys = node.mapping(known=("dtype", "value"), required=("value",))
         dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else None
-        return Member(path=path, dtype=dtype, value=_number(keys["value"]), where=node.where)
-    return Member(path=path, dtype=None, value=_number(node), where=node.where)
+        return Member(path=at, dtype=dtype, value=_number(keys["value"]), where=node.where)
+    return Member(path=at, dtype=None, value=_number(node), where=node.where)
 
 
 def _number(node: Node) -> Expression | float:
@@ -474,7 +499,12 @@ def _checked(arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...],
                 f"{parameter.dtype}",
                 where=argument.where,
             )
-        if parameter.dtype is None and not parameter.void:
+        if parameter.holds_pointers:
+            raise RequestError(
+                f"{argument.name}: what {parameter.spelling!r} points to has pointers in it, which no buffer can hold",
+                where=argument.where,
+            )
+        if parameter.dtype is None and not parameter.void and parameter.records <= 0:
             raise RequestError(
                 f"{argument.name}: the kernel's parameter {parameter.spelling!r} is neither a number, a struct of "
                 f"numbers, nor a pointer to numbers, and this version passes nothing else",
@@ -496,9 +526,15 @@ def _record(argument: Argument, parameter: Parameter) -> Argument:
                 f"{argument.name} has {len(argument.hex) // 2} bytes, but {parameter.spelling!r} has {parameter.bytes}",
                 where=argument.where,
             )
+        if any(each.pointer for each in parameter.fields):
+            raise RequestError(
+                f"{argument.name}: {parameter.spelling!r} has pointers in it, whose addresses nobody knows before; say "
+                f"what they point to with `struct:`",
+                where=argument.where,
+            )
         return dataclasses.replace(argument, bytes=parameter.bytes)
     for each in parameter.fields:
-        if each.dtype is None:
+        if each.dtype is None and not each.pointer:
             raise RequestError(
                 f"{argument.name}: {each.path} of {parameter.spelling!r} is {each.kind}, which cannot be passed inside "
                 f"a struct; pass it as an argument of its own",
@@ -509,24 +545,43 @@ def _record(argument: Argument, parameter: Parameter) -> Argument:
     for path, member in said.items():
         if path not in places:
             raise UnknownName("member", path, places, where=member.where)
-        if member.dtype not in (None, places[path].dtype):
-            raise RequestError(
-                f"{path} is {member.dtype}, but {parameter.spelling!r} has {places[path].dtype} there",
-                where=member.where,
-            )
-        if isinstance(member.value, float) and not (places[path].dtype or "").startswith("float"):
-            raise RequestError(
-                f"{path} is {member.value:g}; a whole number is wanted for {places[path].dtype}", where=member.where
-            )
+        _check_member(member, places[path], parameter.spelling)
     missing = [path for path in places if path not in said]
     if missing:
         raise RequestError(
             f"{argument.name} says nothing of {', '.join(missing[:5])} of {parameter.spelling!r}", where=argument.where
         )
     members = tuple(
-        dataclasses.replace(said[path], dtype=place.dtype, offset=place.offset) for path, place in places.items()
+        dataclasses.replace(said[path], dtype=place.dtype or said[path].dtype or "uint64", offset=place.offset)
+        for path, place in places.items()
     )
     return dataclasses.replace(argument, members=members, bytes=parameter.bytes)
+
+
+def _check_member(member: Member, place: Field, spelling: str) -> None:
+    """What the YAML says of one place of a struct against what is there."""
+    if place.pointer:
+        null = isinstance(member.value, Expression) and member.value.text == "0"
+        if member.target is None and not null:
+            raise RequestError(
+                f"{member.path} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0",
+                where=member.where,
+            )
+        if place.pointee is not None and member.target is not None and member.dtype != place.pointee:
+            raise RequestError(
+                f"{member.path} is {member.dtype}, but {spelling!r} points to {place.pointee} there", where=member.where
+            )
+        return
+    if member.target is not None:
+        raise RequestError(f"{member.path} of {spelling!r} is {place.dtype}, and no pointer", where=member.where)
+    if member.dtype not in (None, place.dtype):
+        raise RequestError(
+            f"{member.path} is {member.dtype}, but {spelling!r} has {place.dtype} there", where=member.where
+        )
+    if isinstance(member.value, float) and not (place.dtype or "").startswith("float"):
+        raise RequestError(
+            f"{member.path} is {member.value:g}; a whole number is wanted for {place.dtype}", where=member.where
+        )
 
 
 def _check_variables(variables: tuple[Argument, ...], known: tuple[Variable, ...], sizes: Mapping[str, int]) -> None:
@@ -617,6 +672,8 @@ def _packed(argument: Argument, names: Mapping[str, expressions.Scalar]) -> str:
     data = bytearray(argument.bytes)
     for member in argument.members:
         assert member.dtype is not None  # _record has seen to it
+        if member.target is not None:
+            continue  # an address, which is not known yet
         struct.pack_into(f"<{PACKED[member.dtype]}", data, member.offset, _scalar(member.value, member.dtype, names))
     return data.hex()
 
@@ -624,7 +681,7 @@ def _packed(argument: Argument, names: Mapping[str, expressions.Scalar]) -> str:
 def buffers_of(slot: Slot) -> tuple[Buffer, ...]:
     """The slot's buffers, named `a.counts`. RequestError for a size that is no size."""
     found = []
-    for argument in (*slot.kernel.arguments, *slot.kernel.variables):
+    for argument in slot.kernel.buffers:
         if argument.buffer is None or argument.elements is None:
             continue
         try:

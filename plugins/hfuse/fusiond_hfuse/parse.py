@@ -7,6 +7,7 @@ places to edit
     __global__ void __launch_bounds__(256) k(T* p, int n)  -->  __device__ __forceinline__ void k(SHADOWS, T* p, int n)
     extern __shared__ float tile[];                        -->  float* const tile = (float*)fusiond_shared;
     [n](int i) { return threadIdx.x + n; }                 -->  [threadIdx, n](int i) { return threadIdx.x + n; }
+    T* p = Pool<T>();  (a struct that converts to it)      -->  T* p = Pool<T>(PASSED);
     extern "C" { ... }                                     -->  ...
 
 and reasons to refuse. SHADOWS are parameters called `threadIdx`, `blockIdx`, `blockDim`, `gridDim` and
@@ -28,8 +29,9 @@ from clang.cindex import CursorKind
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Rejection
 from fusiond_hfuse import barriers, flow, groups, overloads, recheck, shadows, uniform
-from fusiond_hfuse.graph import Edit, Field, Parameter, Parsed, Unit, Variable
+from fusiond_hfuse.graph import Edit, Parsed, Unit, Variable
 from fusiond_hfuse.includes import without_comments
+from fusiond_hfuse.parameters import DTYPES, Parameters
 from fusiond_hfuse.recheck import HERE, MAIN, STUB_FILE
 from fusiond_hfuse.shadows import PASSED, SHADOWS, SHARED
 from fusiond_hfuse.stub import VECTOR_OF
@@ -42,12 +44,6 @@ LEAST_ALIGNMENT, MOST_ALIGNMENT = 16, 128
 _SCOPES = (CursorKind.NAMESPACE, CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL)
 _RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
             CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
-_DTYPES = {
-    "bool": "bool", "char": "int8", "signed char": "int8", "unsigned char": "uint8", "short": "int16",
-    "unsigned short": "uint16", "int": "int32", "unsigned int": "uint32", "long": "int64", "unsigned long": "uint64",
-    "long long": "int64", "unsigned long long": "uint64", "float": "float32", "double": "float64", "__half": "float16",
-}  # fmt: skip
-_MOST_FIELDS = 4096
 
 
 def parse_unit(
@@ -145,6 +141,7 @@ class _Reader:
         self.macros: list[tuple[int, int]] = []
         self.removed: list[tuple[int, int]] = []
         self.seeing: frozenset[str] = frozenset()
+        self.holders: frozenset[str] = frozenset()
         self.counted = False
         self.scope: tuple[str, ...] = ()
         self.head = ""
@@ -159,7 +156,7 @@ class _Reader:
         ]
         kernels = list(_kernels(top, ""))
         body, declarations = self._entry(kernels, entry, instance is not None, where)
-        parameters = self.tree.parameters(body, where, parameter)
+        parameters = self.tree.parameters(body, where, Parameters(self.tree).of)
         for line, message in self.tree.unknown_groups():
             self.rejections.append(self.refusal("block_barrier", line, f"of cooperative groups: {message}"))
         self.scope = tuple(entry.split("::")[:-1])
@@ -172,9 +169,10 @@ class _Reader:
         for cursor in top:
             self._outside(cursor, skipped, "")
         self._inner_methods(body)
+        self.holders = frozenset(each.semantic_parent.spelling for each in self.functions if self._held(each))
         calls = {each.hash: self._calls(each) for each in (*self.functions, body)}
         names = {each.hash: each.spelling for each in (*self.functions, body)}
-        own = {each.spelling for each in self.functions if self._sees(each)}
+        own = {each.spelling for each in self.functions if self._sees(each)} | self.holders
         self.seeing = shadows.closure(calls, names, own) - {body.spelling} if own else frozenset()
         waits = {each.spelling for each in (*self.functions, body) if self._waits(each)}
         meeting = shadows.closure(calls, names, waits) | {*barriers.BARRIERS, *self._group_waits()}
@@ -287,6 +285,23 @@ class _Reader:
             for each in shadows.below(function)
         )
 
+    def _held(self, function: cindex.Cursor) -> bool:
+        """Whether a function turns an empty struct into the dynamic shared array, as CUDA's samples have it."""
+        record = function.semantic_parent
+        if function.kind is not CursorKind.CONVERSION_FUNCTION or not self._sees(function):
+            return False
+        barred = (CursorKind.FIELD_DECL, CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CXX_BASE_SPECIFIER)
+        return not any(shadows.use(each, STUB_FILE) for each in shadows.below(function)) and not any(
+            each.kind in barred for each in record.get_children()
+        )
+
+    def _hold(self, record: cindex.Cursor) -> None:
+        """Such a struct gets the arena's place when it is made."""
+        opening = self.code.index("{", record.location.offset) + 1
+        name = record.spelling.partition("<")[0]
+        constructor = f"__device__ __forceinline__ {name}({SHADOWS}) : {SHARED}({SHARED}) {{}}"
+        self._edit(opening, opening, f" void* {SHARED}; {constructor}")
+
     def _waits(self, function: cindex.Cursor) -> bool:
         waits = {*barriers.BARRIERS, *self._group_waits()}
         return any(
@@ -322,7 +337,7 @@ class _Reader:
 
     def _mentions(self, function: cindex.Cursor) -> Iterator[tuple[int, str]]:
         """(offset, name) of every place in a function where one of the user's functions may be called."""
-        own = {each.spelling for each in self.functions}
+        own = {each.spelling for each in self.functions} | self.holders
         elsewhere = set()
         for cursor in shadows.below(function):
             offset = cursor.location.offset
@@ -398,7 +413,9 @@ class _Reader:
         parent = function.semantic_parent
         method = parent is not None and parent.kind in _RECORDS
         special = function.kind in (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)
-        if special or name.startswith("operator") or (method and name.partition("<")[0] == parent.spelling):
+        if self._held(function):
+            self._hold(parent)
+        elif special or name.startswith("operator") or (method and name.partition("<")[0] == parent.spelling):
             rule = "method" if method else "helper"
             self._refuse(rule, function, f"`{name}` sees the block, and can take no more parameters; use a function")
         elif method and function.is_virtual_method():
@@ -539,6 +556,10 @@ class _Reader:
         here = self.code[offset : offset + len(name)] == name
         if here and any(each.location.offset == offset for each in self.functions):
             return  # a declaration
+        if name.startswith("operator ") and self.holders:
+            return  # a conversion, which has what it needs in its struct
+        if name in self.holders and self._made(offset, name):
+            return
         if self._pass(offset, name) or (
             not here and (self._named_in_macro(name) or self._handed_to_macro(offset, name))
         ):
@@ -549,6 +570,14 @@ class _Reader:
 
     def _named_in_macro(self, name: str) -> bool:
         return any(re.search(rf"\b{name}\s*[(<]", self.code[start:end]) for start, end in self.macros)
+
+    def _made(self, offset: int, name: str) -> bool:
+        """Hand the shadows to a struct that holds the arena, `Pool<T> p;` or `Pool<T>{}`; whether one is made here."""
+        made = re.compile(rf"{name}\s*(?:<[^;(){{}}]*>)?\s*(?:\w+(?=\s*;)|\{{(?=\s*\}}))").match(self.code, offset)
+        if made is None:
+            return False
+        self._edit(made.end(), made.end(), PASSED if made.group().endswith("{") else f"({PASSED})")
+        return True
 
     def _handed_to_macro(self, offset: int, name: str) -> bool:
         """Whether it is named in the arguments of the macro that is used here: that place is looked at by itself."""
@@ -607,12 +636,13 @@ class _Reader:
         self._edit(start, end, self._arena_pointer(element, cursor.spelling) + "\n" * lines)
 
     def _aligned(self, cursor: cindex.Cursor, declaration: str) -> None:
-        alignment = re.search(r"(?:__align__|alignas|aligned)\s*\(+\s*([^()]*)", declaration)
         own = max(0, cursor.type.element_type.get_align())
-        if alignment and not alignment.group(1).strip().isdigit():
-            own = max(own, self._constant(alignment.group(1)) or (MOST_ALIGNMENT + 1))
-        elif alignment:
-            own = max(own, int(alignment.group(1)))
+        for each in re.finditer(r"\b(?:__align__|alignas|aligned)\s*(?=\()", declaration):
+            inner = declaration[each.end() : _closed(declaration, each.end())].strip()
+            while inner.startswith("(") and _closed(inner, 0) == len(inner):
+                inner = inner[1:-1].strip()
+            asked = self._constant(inner)
+            own = max(own, self._constant(f"alignof({inner})") or MOST_ALIGNMENT + 1 if asked is None else asked)
         if own > MOST_ALIGNMENT:
             detail = f"`{cursor.spelling}` asks for more than {MOST_ALIGNMENT} bytes of alignment"
             self._refuse("alignment", cursor, detail)
@@ -692,7 +722,7 @@ class _Reader:
             self.variables[name] = Variable(
                 name=name,
                 bytes=cursor.type.get_size(),
-                dtype=_DTYPES.get(VECTOR_OF.get(bare, bare)),
+                dtype=DTYPES.get(VECTOR_OF.get(bare, bare)),
                 constant=constant,
             )
             if name in self.wanted or cursor.storage_class is cindex.StorageClass.EXTERN:
@@ -785,6 +815,16 @@ def _host_only(function: cindex.Cursor) -> bool:
     )
 
 
+def _closed(text: str, opening: int) -> int:
+    """The place behind the parenthesis that closes the one at `opening`."""
+    depth = 0
+    for at in range(opening, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        if depth == 0:
+            return at + 1
+    return len(text)
+
+
 def _free(function: cindex.Cursor) -> bool:
     """Whether a function is no method."""
     parent = function.semantic_parent
@@ -805,74 +845,3 @@ def _kernels(cursors: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, ci
             cursor, CursorKind.CUDAGLOBAL_ATTR
         ):
             yield scope + cursor.spelling, cursor
-
-
-def parameter(cursor: cindex.Cursor, kind: cindex.Type) -> Parameter:
-    """A kernel's parameter, with its type in the instance."""
-    written = cursor.type
-    kind = kind.get_canonical()
-    restrict = kind.is_restrict_qualified() or written.get_canonical().is_restrict_qualified()
-    pointer = kind.kind is cindex.TypeKind.POINTER
-    target = kind.get_pointee() if pointer else kind
-    bare = re.sub(r"^(const |volatile )+", "", target.spelling).removeprefix("struct ")
-    vector = bare if pointer and bare in VECTOR_OF else None
-    record = not pointer and kind.kind is cindex.TypeKind.RECORD
-    return Parameter(
-        name=cursor.spelling,
-        pointer=pointer,
-        dtype=_DTYPES.get(VECTOR_OF[bare] if vector else bare) or ("int32" if _enumeration(kind) else None),
-        spelling=written.spelling,
-        target=bare,
-        constant=pointer and target.is_const_qualified(),
-        volatile=pointer and target.is_volatile_qualified(),
-        restrict=restrict,
-        dependent=_dependent(cursor),
-        void=pointer and bare == "void",
-        enumeration=_enumeration(kind),
-        fields=tuple(_fields(kind, "", 0)) if record else (),
-        bytes=kind.get_size() if record else 0,
-    )
-
-
-def _enumeration(kind: cindex.Type) -> bool:
-    return kind.kind is cindex.TypeKind.ENUM and kind.get_size() == 4
-
-
-def _fields(kind: cindex.Type, path: str, offset: int) -> Iterator[Field]:
-    """The numbers inside a struct, with their places; what is none of them has no dtype."""
-    kind = kind.get_canonical()
-    bare = re.sub(r"^(const |volatile )+", "", kind.spelling)
-    if kind.kind is cindex.TypeKind.CONSTANTARRAY:
-        size = kind.element_type.get_size()
-        if kind.element_count > _MOST_FIELDS:
-            yield Field(path=path, dtype=None, offset=offset, kind=f"an array of {kind.element_count}")
-            return
-        for index in range(kind.element_count):
-            yield from _fields(kind.element_type, f"{path}[{index}]", offset + index * size)
-    elif kind.kind is cindex.TypeKind.RECORD:
-        declaration = kind.get_declaration()
-        bases = any(child.kind is CursorKind.CXX_BASE_SPECIFIER for child in declaration.get_children())
-        if bases or declaration.kind is CursorKind.UNION_DECL:
-            what = "a struct with a base" if bases else "a union"
-            yield Field(path=path or bare, dtype=None, offset=offset, kind=what)
-            return
-        for field in kind.get_fields():
-            if field.is_bitfield():
-                yield Field(path=field.spelling, dtype=None, offset=offset, kind="a bit field")
-                continue
-            inner = f"{path}.{field.spelling}" if path else field.spelling
-            yield from _fields(field.type, inner, offset + field.get_field_offsetof() // 8)
-    else:
-        pointer = kind.kind is cindex.TypeKind.POINTER
-        dtype = None if pointer else _DTYPES.get(bare) or ("int32" if _enumeration(kind) else None)
-        yield Field(path=path, dtype=dtype, offset=offset, kind="a pointer" if pointer else bare)
-
-
-def _dependent(cursor: cindex.Cursor) -> bool:
-    """Whether a parameter's type mentions a template parameter."""
-    return any(
-        child.kind is CursorKind.TYPE_REF
-        and child.referenced is not None
-        and child.referenced.kind is CursorKind.TEMPLATE_TYPE_PARAMETER
-        for child in shadows.below(cursor)
-    )

@@ -20,7 +20,7 @@ from fusiond.model import Rejection
 from fusiond_hfuse import groups, overloads, shadows
 from fusiond_hfuse.graph import Parameter, Parsed, Unit
 from fusiond_hfuse.includes import GROUPS
-from fusiond_hfuse.stub import STUB
+from fusiond_hfuse.stub import HALF, STUB
 
 MAIN = "/fusiond/kernel.cu"
 HERE = "FUSIOND_HERE"
@@ -57,6 +57,7 @@ class Tree:
         self.where = unit
         self.instance = instance
         self.groups = any(name in GROUPS for name in unit.system)
+        self.stub = STUB + (HALF if "cuda_fp16.h" in unit.system else "")
         self._read = (text, defines, flags, arch)
         self.before = inside[0].count("\n")
         self.lines = text.count("\n") + (not text.endswith("\n"))
@@ -69,7 +70,7 @@ class Tree:
             f"__device__ void fusiond_instantiate() {{ auto fusiond_f = &{instance}; (void)fusiond_f; }}\n"
         )
         blanked = _INCLUDES.sub(lambda match: " " * len(match.group().encode()), text)
-        stub = STUB + (groups.STUB if self.groups and not inside[0] else "")
+        stub = self.stub + (groups.STUB if self.groups and not inside[0] else "")
         self.unit = self._parse(unit, inside[0] + blanked + suffix + inside[1], stub, defines, flags, arch)
         self.cursor = self.unit.cursor
         self.instantiation: set[str] = set()
@@ -77,12 +78,21 @@ class Tree:
 
     @staticmethod
     def _parse(
-        unit: Unit, text: str, stub: str, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...], arch: str
+        unit: Unit,
+        text: str,
+        stub: str,
+        defines: tuple[tuple[str, str], ...],
+        flags: tuple[str, ...],
+        arch: str,
+        *,
+        opened: bool = False,
     ) -> cindex.TranslationUnit:
+        """`opened`: members that are private may be named."""
         standard = next((flag.partition("=")[2] for flag in flags if "std=" in flag), "c++17")
         arguments = [
             "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++",
             f"-std={standard}", "-ferror-limit=0", "-w", "-include", STUB_FILE, *(f"-U{name}" for name in _NOT_CLANG),
+            *(["-fno-access-control"] if opened else []),
             *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
         ]  # fmt: skip
         try:
@@ -149,6 +159,39 @@ class Tree:
             raise RequestError(f"{self.instance} takes a list of parameters of any length", where=where)
         return tuple(parameter(cursor, each) for cursor, each in zip(written, kinds, strict=True))
 
+    def located(self, record: str, names: list[str]) -> list[tuple[cindex.Type, int] | None]:
+        """The types of a struct's members, those of its bases too, and their places in bytes; None for what is not
+        told."""
+        if not names:
+            return []
+        text, defines, flags, arch = self._read
+        record = record.replace("(anonymous namespace)::", "")
+        added = "".join(
+            f"\nusing fusiond_kind_{at} = decltype({record}::{name});"
+            f"\nenum : long {{ fusiond_place_{at} = __builtin_offsetof({record}, {name}) }};"
+            for at, name in enumerate(names)
+        )
+        stub = self.stub + (groups.STUB if self.groups else "")
+        parsed = self._parse(
+            self.where, _INCLUDES.sub("", text) + added + "\n", stub, defines, flags, arch, opened=True
+        )
+        kinds: dict[str, cindex.Type] = {}
+        places: dict[str, int] = {}
+        for top in parsed.cursor.get_children():
+            if top.kind is CursorKind.TYPE_ALIAS_DECL and top.spelling.startswith("fusiond_kind_"):
+                kinds[top.spelling.removeprefix("fusiond_kind_")] = top.underlying_typedef_type.get_canonical()
+            elif top.kind is CursorKind.ENUM_DECL:
+                for each in top.get_children():
+                    if each.spelling.startswith("fusiond_place_"):
+                        places[each.spelling.removeprefix("fusiond_place_")] = int(each.enum_value)
+        broken = any(
+            each.severity >= cindex.Diagnostic.Error and "fusiond" in each.spelling for each in parsed.diagnostics
+        )
+        return [
+            None if broken or str(at) not in kinds or str(at) not in places else (kinds[str(at)], places[str(at)])
+            for at in range(len(names))
+        ]
+
     def constant(self, expression: str, scope: tuple[str, ...], head: str) -> int | None:
         """The value of an integral expression in the place of the kernel; None when it cannot be told.
 
@@ -166,7 +209,7 @@ class Tree:
         path = "::".join([*scope, f"fusiond_holder{arguments}", "value"])
         blanked = _INCLUDES.sub("", text)
         added = f"\n{opened}{holder}{' }' * len(scope)}\nenum : long {{ fusiond_constant = ::{path} }};\n"
-        stub = STUB + (groups.STUB if self.groups else "")
+        stub = self.stub + (groups.STUB if self.groups else "")
         tree = self._parse(self.where, blanked + added, stub, defines, flags, arch)
         last = [each for each in tree.cursor.get_children() if each.kind is CursorKind.ENUM_DECL][-1:]
         for each in last:

@@ -77,7 +77,7 @@ class Hfuse(StrategyBase):
         hashes |= {
             argument.buffer.fill.file: argument.buffer.fill.digest
             for each in kernels
-            for argument in each.arguments
+            for argument in each.buffers
             if argument.buffer is not None and argument.buffer.fill.file and argument.buffer.fill.digest
         }
         asked = Asked(group=group, job=job, names=frozen(dict(zip(group.letters, named, strict=True))))

@@ -14,20 +14,21 @@ from dataclasses import dataclass
 
 from fusiond.model import Rejection
 from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare
-from fusiond_mincut import bodies, borders, reductions
 from fusiond_mincut import expr as tree
+from fusiond_mincut import reductions, source
 from fusiond_mincut.blocks import Block, Partition
-from fusiond_mincut.bodies import TYPES
 from fusiond_mincut.graph import Kernel, Pipeline
-from fusiond_mincut.paths import Paths, Shape, evaluations, tile_holds
-from fusiond_mincut.tiles import Layout, layout
+from fusiond_mincut.paths import Shape, evaluations, tile_holds
+from fusiond_mincut.tiles import LOCAL, Layout, layout, tiles_behind
 
 MOST_THREADS = 1024
 MOST_SHARED_BYTES = 227 * 1024
 MOST_GRID_Y = 65535
+MOST_KERNELS = 100
+"""Of one block: all their values may live at once."""
 MOST_RECOMPUTED = 10_000
-"""Nodes of the bodies' trees that a thread evaluates for one pixel when it recomputes: more would be slower than any
-launch that it saves, and takes compilers minutes."""
+"""Nodes of the bodies' trees that a thread evaluates more for one pixel when it recomputes: that would be slower than
+any launch that it saves, and takes compilers minutes."""
 MOST_BORDER_EVALUATIONS = 1000
 """Stages that one access at the border recomputes, where stages at different pixels share nothing."""
 FLAGS = ("-fmad=false",)
@@ -37,8 +38,8 @@ FLAGS = ("-fmad=false",)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockParams:
     """How a block is computed: a block of `block_x` x `block_y` threads with `pixels` each, one below the other;
-    `local` says whether stages that others read round their pixel live in shared memory (`tile`) or are computed again
-    at each access (`recompute`)."""
+    `local` says whether stages that others read round their pixel live in shared memory (`tile`), or are computed again
+    at each access (`recompute`), or the local ones live there and the point ones are computed again (`mixed`)."""
 
     block_x: int = 32
     block_y: int = 8
@@ -82,9 +83,19 @@ class CudaKernel:
         )
 
 
+def choices(pipeline: Pipeline, block: Block) -> tuple[str, ...]:
+    """The ways of tiles.LOCAL that differ in which stages of the block have tiles; `tile` alone when none ever has."""
+    if _is_global(pipeline, block):
+        return ("tile",)
+    found: dict[frozenset[str], str] = {}
+    for local in LOCAL:
+        found.setdefault(frozenset(layout(pipeline, block, 32, 8, local).tiles), local)
+    return tuple(found.values())
+
+
 def has_choice(pipeline: Pipeline, block: Block) -> bool:
-    """Whether `local` makes a difference: some stage of the block is read round its pixel, or by several loops."""
-    return not _is_global(pipeline, block) and bool(layout(pipeline, block, 32, 8, tiled=True).rounds)
+    """Whether `local` makes a difference."""
+    return len(choices(pipeline, block)) > 1
 
 
 def shared_bytes(pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT) -> int:
@@ -99,19 +110,18 @@ def block_kernel(
 ) -> CudaKernel | Rejection:
     """The kernel of a convex block of point and local kernels, or of one global kernel.
 
-    Rejected: shapes that no launch can have (`block_shape`), more shared memory than a block of threads may have
-    (`shared_memory`), more recomputation than is worth writing down (`recompute`).
+    A Rejection is what `refused` says. ValueError for a global kernel among others, and for an unknown `local`.
     """
-    refused = _refused(pipeline, block, params, shared_limit_bytes)
-    if refused is not None:
-        return refused
+    found = refused(pipeline, block, params, shared_limit_bytes=shared_limit_bytes)
+    if found is not None:
+        return found
     shape = _shape(params)
     if _is_global(pipeline, block):
         return _reduction(pipeline, pipeline.kernel(block.kernels[0]), shape)
     planned = _layout(pipeline, block, params)
     return CudaKernel(
         name=_name(block, "-"),
-        text=_text(pipeline, block, planned, shape),
+        text=source.text(pipeline, block, planned, shape, _entry(block)),
         rectangle=(shape.width, shape.height),
         launches=(
             CudaLaunch(
@@ -188,7 +198,16 @@ def program(
 # --- rules ----------------------------------------------------------------------------------------------
 
 
-def _refused(pipeline: Pipeline, block: Block, params: BlockParams, shared_limit_bytes: int) -> Rejection | None:
+def refused(
+    pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT, *, shared_limit_bytes: int = MOST_SHARED_BYTES
+) -> Rejection | None:
+    """Why a block cannot be computed in this way, without writing its text; None when it can.
+
+    Rules: shapes that no launch can have (`block_shape`), images too large for 32-bit indices (`image_size`), too many
+    kernels (`block_size`), more shared memory than a block of threads may have (`shared_memory`), more recomputation
+    than is worth writing down (`recompute`; never of a block of one kernel).
+    """
+
     def no(rule: str, detail: str) -> Rejection:
         return Rejection(rule=rule, nodes=block.kernels, detail=detail)
 
@@ -200,6 +219,8 @@ def _refused(pipeline: Pipeline, block: Block, params: BlockParams, shared_limit
     if any(pipeline.images[name].elements(pipeline.width, pipeline.height) >= 2**31
            for name in (*block.inputs, *block.outputs)):  # fmt: skip
         return no("image_size", "an image of 2^31 elements and more; indices are 32 bits wide")
+    if len(block.kernels) > MOST_KERNELS:
+        return no("block_size", f"{len(block.kernels)} kernels in a block; at most {MOST_KERNELS}")
     needed = shared_bytes(pipeline, block, params)
     if needed > shared_limit_bytes:
         return no("shared_memory", f"needs {needed} bytes of shared memory; a block may have {shared_limit_bytes}")
@@ -212,11 +233,10 @@ def _too_much(
     pipeline: Pipeline, block: Block, params: BlockParams, no: Callable[[str, str], Rejection]
 ) -> Rejection | None:
     planned = _layout(pipeline, block, params)
-    if not planned.rounds:
-        nodes = recomputed(pipeline, block)
-        if nodes > MOST_RECOMPUTED:
-            return no("recompute", f"a pixel takes {nodes} operations and operands when every stage is recomputed; "
-                      f"at most {MOST_RECOMPUTED}")  # fmt: skip
+    nodes = recomputed(pipeline, block, planned)
+    if nodes > MOST_RECOMPUTED:
+        return no("recompute", f"a pixel takes {nodes} more operations and operands when stages are computed again; "
+                  f"at most {MOST_RECOMPUTED}")  # fmt: skip
     costs = evaluations(pipeline, block)
     most = max((costs[name] for name in _anywhere(pipeline, block, planned, _shape(params))), default=0)
     if most > MOST_BORDER_EVALUATIONS:
@@ -224,20 +244,21 @@ def _too_much(
     return None
 
 
-def recomputed(pipeline: Pipeline, block: Block) -> int:
-    """Operations and operands that one pixel of the interior takes when every stage is recomputed at each place where
-    it is read (once at each place). It stops counting beyond MOST_RECOMPUTED."""
-    places: dict[str, set[tuple[int, int]]] = {name: {(0, 0)} for name in block.outputs}
+def recomputed(pipeline: Pipeline, block: Block, planned: Layout) -> int:
+    """Operations and operands that one pixel of the interior takes beyond one evaluation of each stage, when those
+    without a tile are computed at each place where they are read (once at each place). It stops counting beyond
+    MOST_RECOMPUTED."""
+    places = {name: {(0, 0)} for name in (*block.outputs, *planned.tiles)}
     nodes = 0
     for name in reversed(block.kernels):
         kernel = pipeline.kernel(name)
         here = places.get(name, set())
         size = sum(1 for body in kernel.bodies for _ in tree.walk(body)) * kernel.channels // len(kernel.bodies)
-        nodes += len(here) * size
+        nodes += max(len(here) - 1, 0) * size
         if nodes > MOST_RECOMPUTED:
             break
         for each in kernel.accesses:
-            if each.image in block.kernels:
+            if each.image in block.kernels and each.image not in planned.tiles:
                 places.setdefault(each.image, set()).update((x + each.dx, y + each.dy) for x, y in here)
     return nodes
 
@@ -248,12 +269,15 @@ def _anywhere(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -
     for name in block.kernels:
         kernel = pipeline.kernel(name)
         for image in kernel.reads:
-            if image in block.kernels and kernel.windowed(image):
-                tile, mode = planned.tiles.get(image), kernel.border(image).mode
-                if tile is None or not (
-                    (tile.periodic and mode == "repeat") or tile_holds(tile, kernel.window(image), mode, shape)
-                ):
-                    found.add(image)
+            if image not in block.kernels or not kernel.windowed(image):
+                continue
+            window, mode = kernel.window(image), kernel.border(image).mode
+            read = {image} if image in planned.tiles else tiles_behind(pipeline, block, planned, image)
+            found |= {image} if not read else {
+                each for each in read
+                if not (planned.tiles[each].periodic and mode == "repeat")
+                and not tile_holds(planned.tiles[each], window, mode, shape)
+            }  # fmt: skip
     return found
 
 
@@ -269,13 +293,11 @@ def _shape(params: BlockParams) -> Shape:
 
 
 def _layout(pipeline: Pipeline, block: Block, params: BlockParams) -> Layout:
-    if params.local not in ("tile", "recompute"):
-        raise ValueError(f"local is {params.local!r}, not tile or recompute")
     shape = _shape(params)
-    return layout(pipeline, block, shape.width, shape.height, tiled=params.local == "tile")
+    return layout(pipeline, block, shape.width, shape.height, params.local)
 
 
-# --- text -----------------------------------------------------------------------------------------------
+# --- one block ------------------------------------------------------------------------------------------
 
 
 def _name(block: Block, between: str) -> str:
@@ -288,77 +310,6 @@ def _name(block: Block, between: str) -> str:
 
 def _entry(block: Block) -> str:
     return f"{_name(block, '_')}_kernel"
-
-
-def _text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -> str:
-    paths = Paths(pipeline=pipeline, block=block, layout=planned, shape=shape)
-    reach = planned.reach
-    ways = [paths.path("interior", border=False), paths.path("border", border=True)]
-    if not reach:  # nothing is read beside the own pixel
-        ways = [paths.path("pixels", border=True)]
-    parts = [_header(pipeline, block, planned), bodies.UCHAR, bodies.INT]
-    parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
-    for name in block.kernels:
-        kernel = pipeline.kernel(name)
-        parts.append(f"// {_described(kernel)}\n" + "".join(each.text for each in bodies.stages(kernel)))
-    parts += [_tiles(planned)] if planned.rounds else []
-    parts += [*paths.at.values(), *paths.near.values(), *ways]
-    parts.append(_kernel(paths, _entry(block), planned, shape))
-    return "\n".join(parts)
-
-
-def _header(pipeline: Pipeline, block: Block, planned: Layout) -> str:
-    lines = [
-        f"// {' + '.join(block.kernels)}: {'kernels fused from' if len(block.kernels) > 1 else 'a kernel of'}"
-        f" the pipeline {pipeline.name}. Written by fusiond.",
-        f"// Reads {', '.join(block.inputs)}; stores {', '.join(block.outputs)}.",
-    ]
-    if planned.rounds:
-        held = ", ".join(planned.tiles)
-        lines.append(f"// In shared memory, {planned.shared_bytes} bytes: {held}.")
-    return "\n".join(lines) + "\n"
-
-
-def _described(kernel: Kernel) -> str:
-    window = f" {kernel.mask[0]} x {kernel.mask[1]}" if kernel.pattern == "local" else ""
-    reads = [name + (f" ({kernel.border(name).mode})" if kernel.windowed(name) else "") for name in kernel.reads]
-    return f"{kernel.name}: {kernel.pattern}{window}, reads {', '.join(reads)}"
-
-
-def _tiles(planned: Layout) -> str:
-    lines = ["struct Tiles {"]
-    for tile in sorted(planned.tiles.values(), key=lambda each: each.offset_bytes):
-        last = f"[{tile.image.channels}]" if tile.image.channels > 1 else ""
-        lines.append(f"    {TYPES[tile.image.dtype]} {tile.name}_tile[{tile.height}][{tile.width}]{last};")
-    lines += ["};", f'static_assert(sizeof(Tiles) == {planned.shared_bytes}, "the launch gives so many bytes");', ""]
-    return "\n".join(lines)
-
-
-def _kernel(paths: Paths, entry: str, planned: Layout, shape: Shape) -> str:
-    arguments = paths.arguments(outputs=True) + ", x0, y0" + (", tiles" if planned.rounds else "")
-    lines = [
-        f'extern "C" __global__ void __launch_bounds__({shape.threads}) {entry}({paths.parameters(outputs=True)})',
-        "{",
-    ]
-    if planned.rounds:
-        lines += [
-            "    extern __shared__ __align__(16) unsigned char shared_memory[];",
-            "    Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);",
-        ]
-    lines.append(f"    const int x0 = blockIdx.x * {shape.width}, y0 = blockIdx.y * {shape.height};")
-    reach = planned.reach
-    if reach:
-        lines += [
-            "    // All threads go one way. What the stages read round the block adds up.",
-            f"    if (x0 >= {reach.left} && x0 + {shape.width + reach.right} <= width"
-            f" && y0 >= {reach.up} && y0 + {shape.height + reach.down} <= height)",
-            f"        interior({arguments});",
-            "    else",
-            f"        border({arguments});",
-        ]
-    else:
-        lines.append(f"    pixels({arguments});")
-    return "\n".join([*lines, "}", ""])
 
 
 def _reduction(pipeline: Pipeline, kernel: Kernel, shape: Shape) -> CudaKernel:

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from fusiond_mincut.graph import Pipeline
 
 MOST_SETS = 200_000
+MOST_STEPS = 10_000_000
+"""Blocks that are tried, over all sets."""
 
 
 def cheapest(
@@ -30,7 +32,8 @@ def cheapest(
     """The `count` cheapest partitions into blocks that have a cost: (cost, blocks), the cheapest first.
 
     `costs`: kernels of a block in topological order -> cost; one for every kernel by itself is needed (KeyError). Fewer
-    come back where there are fewer; None when there are more than `limit` sets to look at. Equal costs are ordered by
+    come back where there are fewer; None when there are more than `limit` sets to look at, or more than MOST_STEPS ways
+    to go on from them. Equal costs are ordered by
     the blocks' kernels in topological order, so that the answer is the same for the same costs.
     """
     position = pipeline.position
@@ -49,7 +52,7 @@ def cheapest(
                 waits |= before[name]
             if not _leaves_and_returns(mask, waits, block, before, linked, bit):
                 moves.append((mask, waits & ~mask, block))
-    answers = _search(moves, costs, (1 << len(linked)) - 1, count, limit)
+    answers = _search(moves, costs, (1 << len(linked)) - 1, count, min(limit, MOST_STEPS // max(1, len(moves))))
     if answers is None:
         return None
     found = []
@@ -91,18 +94,20 @@ def _search(
     partition reached in two orders is one way."""
     best: dict[int, list[Answer]] = {0: [(0.0, ())]}
     layers: dict[int, set[int]] = {0: {0}}
+    looked_at = 0
     for size in range(everything.bit_count() + 1):
         for done in sorted(layers.pop(size, ())):
             ways = best[done]
+            looked_at += 1
             if done == everything:
                 return tuple(ways)
+            if looked_at > limit:
+                return None
             del best[done]
             for mask, waits, block in moves:
                 if mask & done or waits & ~done:
                     continue
                 after = done | mask
-                if after not in best and len(best) >= limit:
-                    return None
                 layers.setdefault(after.bit_count(), set()).add(after)
                 reached = best.setdefault(after, [])
                 for cost, chosen in ways:

@@ -5,7 +5,8 @@ that the *reader* gives the image; then the pixel that it means is taken
 
 - from the image in global memory, when the block reads it;
 - from the stage's tile, when the pixel lies in it (a periodic stage's tile holds what lies outside, too);
-- from the stage evaluated *there*, with the stage's own borders for its own reads: a function `NAME_at(x, y)`.
+- from the stage evaluated *there*, with the stage's own borders for its own reads: a function `NAME_at(x, y)`, or for a
+  point stage that is computed from tiles, `NAME_from(x, y)`.
 
 So a fused stage sees at every position what the unfused one would have read back from memory.
 """
@@ -20,7 +21,7 @@ from fusiond_mincut.blocks import Block
 from fusiond_mincut.bodies import CHANNELS, STORED, TYPES, constant, offset_name, rows, stage_of, stages
 from fusiond_mincut.expr import Access
 from fusiond_mincut.graph import Border, Image, Kernel, Pipeline
-from fusiond_mincut.tiles import Halo, Layout, Loop, Tile
+from fusiond_mincut.tiles import Halo, Layout, Loop, Tile, tiles_behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ class Paths:
     at: dict[str, str] = field(default_factory=dict)
     """NAME_at -> its text, callees first."""
     near: dict[str, str] = field(default_factory=dict)
+    made: dict[str, str] = field(default_factory=dict)
+    """NAME_from -> its text."""
 
     # --- signatures ---
 
@@ -175,6 +178,26 @@ class Paths:
             ])  # fmt: skip
         return f"{function}({self.arguments(outputs=False)}, x0, y0, tiles, {x}, {y})"
 
+    def call_from(self, name: str, channel: int, x: str, y: str, reader: Kernel, mode: str) -> str:
+        """A stage that is computed from tiles, at the pixel that an access of `reader` has been led to."""
+        kernel = self.pipeline.kernel(name)
+        behind = tiles_behind(self.pipeline, self.block, self.layout, name)
+        tiles = self.layout.tiles
+        held = all(tile_holds(tiles[each], reader.window(name), mode, self.shape) for each in behind)
+        function = f"{name}_{'from' if held else 'fromnear'}{CHANNELS[channel] if kernel.channels > 1 else ''}"
+        if function not in self.made:
+            inner = Scope(self, border=True, level=len(self.layout.rounds) + 1, halo=Halo(), anywhere=not held)
+            if held:
+                inner.lines.append("const int tx = x - x0, ty = y - y0;")
+            value = inner.value(name, 0, 0, channel)
+            self.made[function] = "\n".join([
+                f"__device__ __forceinline__ {TYPES[kernel.dtype]} {function}("
+                + self.parameters("int x0", "int y0", "const Tiles& tiles", "int x", "int y", outputs=False)
+                + ")",
+                "{", *_indented(inner.lines), f"    return {value};", "}", "",
+            ])  # fmt: skip
+        return f"{function}({self.arguments(outputs=False)}, x0, y0, tiles, {x}, {y})"
+
 
 _INLINE = 4
 
@@ -187,10 +210,20 @@ def tile_holds(tile: Tile, window: tuple[int, int, int, int], mode: str, shape: 
 
 
 def evaluations(pipeline: Pipeline, block: Block) -> dict[str, int]:
-    """How many stages `NAME_at` evaluates, itself included, when every stage before is recomputed at each access."""
+    """How many stages `NAME_at` evaluates, itself included: those at its own pixel once each, and for every read round
+    it what that stage takes again."""
     found: dict[str, int] = {}
+    together: dict[str, frozenset[str]] = {}
+    """Stage -> the stages that are computed at its pixel with it."""
     for name in block.kernels:
-        found[name] = 1 + sum(found.get(each.image, 0) for each in pipeline.kernel(name).accesses)
+        own = {each.image for each in pipeline.kernel(name).accesses if each.image in found and each.dx == each.dy == 0}
+        together[name] = frozenset({name}).union(*(together[each] for each in own))
+        found[name] = len(together[name]) + sum(
+            found[each.image]
+            for stage in together[name]
+            for each in pipeline.kernel(stage).accesses
+            if each.image in found and (each.dx or each.dy)
+        )
     return found
 
 
@@ -205,6 +238,8 @@ class Scope:
     border: bool
     level: int
     halo: Halo
+    anywhere: bool = False
+    """The pixel may lie outside the tiles."""
     lines: list[str] = field(default_factory=list)
     values: dict[tuple[str, int, int, int], str] = field(default_factory=dict)
     indices: set[str] = field(default_factory=set)
@@ -239,6 +274,8 @@ class Scope:
         unexchanged = access.dx == access.dy == 0 or (tile is not None and tile.periodic and border.mode == "repeat")
         if not self.border or unexchanged:
             dx, dy = dx + access.dx, dy + access.dy
+            if tile and self.anywhere:
+                return self.paths.call_near(tile, channel, "x", "y")
             if tile:
                 return self._read_tile(tile, dx, dy, channel)
             if stage:
@@ -247,7 +284,7 @@ class Scope:
         if tile:
             return self._exchanged(border, access, lambda x, y: self._tile_at(tile, reader, border, channel, x, y))
         if stage:
-            return self._exchanged(border, access, lambda x, y: self.paths.call_at(name, channel, x, y))
+            return self._exchanged(border, access, lambda x, y: self._stage_at(reader, border, name, channel, x, y))
         return self._exchanged(border, access, lambda x, y: _element(image, x, y, channel))
 
     # --- tiles ---
@@ -274,6 +311,12 @@ class Scope:
             ty = self._place("y", y, tile.halo.up, self.halo.up)
             return f"tiles.{_cell(tile, ty, tx, channel)}"
         return self.paths.call_near(tile, channel, x, y)
+
+    def _stage_at(self, reader: Kernel, border: Border, name: str, channel: int, x: str, y: str) -> str:
+        """A stage without a tile, at a pixel of the image."""
+        if self.level and tiles_behind(self.paths.pipeline, self.paths.block, self.paths.layout, name):
+            return self.paths.call_from(name, channel, x, y, reader, border.mode)
+        return self.paths.call_at(name, channel, x, y)
 
     @staticmethod
     def _place(axis: str, pixel: str, before: int, here: int) -> str:

@@ -51,11 +51,17 @@ def optimum(pipeline: Pipeline, model: Model) -> Optimum | None:
     return _best(pipeline, candidates.paper(pipeline, model), model)
 
 
-def general_optimum(pipeline: Pipeline, model: Model) -> Optimum | None:
-    """The same among all blocks that the generated kernels can compute."""
+def survey(pipeline: Pipeline) -> candidates.Found:
+    """The blocks of several kernels that the generated kernels can compute: up to GENERAL_LIMIT, none of a pipeline of
+    more than EXACT_KERNELS kernels."""
     if len(pipeline.kernels) > EXACT_KERNELS:
-        return None
-    return _best(pipeline, candidates.general(pipeline, GENERAL_LIMIT), model)
+        return candidates.Found(blocks=(), complete=False)
+    return candidates.general(pipeline, GENERAL_LIMIT)
+
+
+def general_optimum(pipeline: Pipeline, model: Model, found: candidates.Found) -> Optimum | None:
+    """The best partition among the blocks of a survey; None where it is out of reach."""
+    return _best(pipeline, found, model) if found.blocks else None
 
 
 def _best(pipeline: Pipeline, found: candidates.Found, model: Model) -> Optimum | None:
@@ -70,17 +76,15 @@ def _best(pipeline: Pipeline, found: candidates.Found, model: Model) -> Optimum 
 
 
 def worth_measuring(
-    pipeline: Pipeline, model: Model, planned: Planned, best: Optimum | None, most: int
+    pipeline: Pipeline, model: Model, planned: Planned, best: Optimum | None, found: candidates.Found, most: int
 ) -> tuple[tuple[str, ...], ...]:
-    """At most `most` blocks of several kernels: those of Algorithm 1 and of the exact optimum, then those that save
-    most by the model."""
+    """At most `most` blocks of several kernels: those of Algorithm 1 and of the exact optimum, then those of a survey
+    that save most by the model."""
     wanted = [each.kernels for each in planned.partition.blocks if len(each.kernels) > 1]
     if best is not None:
         wanted += [each.kernels for each in best.partition.blocks if len(each.kernels) > 1]
-    if len(dict.fromkeys(wanted)) < most and len(pipeline.kernels) <= EXACT_KERNELS:
-        found = candidates.general(pipeline, GENERAL_LIMIT).blocks
-        gains = {block: legality.block_gain(pipeline, block, model) for block in found}
-        wanted += sorted((block for block in found if gains[block] > 0), key=lambda block: -gains[block])
+    gains = {block: legality.block_gain(pipeline, block, model) for block in found.blocks}
+    wanted += sorted((block for block in found.blocks if gains[block] > 0), key=lambda block: -gains[block])
     return tuple(dict.fromkeys(wanted))[:most]
 
 

@@ -110,7 +110,11 @@ def _first(pipeline: Pipeline, kernel: Kernel, held: str, entry: str, threads: i
     images = [pipeline.images[name] for name in kernel.reads]
     parameters = [f"const {STORED[each.dtype]}* __restrict__ {each.name}_image" for each in images]
     lines = [f"    {kind} {_total(kernel, c)} = {_neutral(kernel, held)};" for c in range(kernel.channels)]
-    lines.append(f"    for (int i = blockIdx.x * {threads} + threadIdx.x; i < pixels; i += gridDim.x * {threads}) {{")
+    # Unsigned: one step beyond the last of almost 2^31 pixels must not be negative.
+    lines += [
+        f"    const unsigned step = gridDim.x * {threads}, end = pixels;",
+        f"    for (unsigned i = blockIdx.x * {threads} + threadIdx.x; i < end; i += step) {{",
+    ]
     for channel in range(kernel.channels):
         stage = stages(kernel)[channel if len(kernel.bodies) > 1 else 0]
         reads = []

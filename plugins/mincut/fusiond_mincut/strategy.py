@@ -12,56 +12,38 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from fusiond.errors import RequestError, UnknownName
-from fusiond.keys import text_key
-from fusiond.model import Analysis, Config, Job, Record, Rejection, Value, Workload, frozen
+from fusiond.model import Analysis, Config, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Program
-from fusiond.space import Parameter, Space
+from fusiond.space import Space
 from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
+from fusiond_mincut import asked as asking
 from fusiond_mincut import (
-    benefit,
     blocks,
+    candidates,
     drawing,
     emit,
     export,
-    graph,
     legality,
     partition,
     plan,
     probes,
-    reading,
     shapes,
     streams,
 )
+from fusiond_mincut import space as composing
+from fusiond_mincut.asked import Asked
 from fusiond_mincut.benefit import Model
 from fusiond_mincut.blocks import Block, Partition
 from fusiond_mincut.emit import BlockParams
 from fusiond_mincut.graph import Pipeline
 from fusiond_mincut.partition import Planned
 from fusiond_mincut.plan import Optimum
+from fusiond_mincut.tiles import LOCAL
 
-SIZES = ("width", "height")
 ODD = {"width": 67, "height": 41}
-MOST_BLOCKS = 24
 MOST_SAID = 200
 """Rejections in an analysis."""
-MEASURED = "measured"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A Workload's payload: the pipeline (of a block: its own), and what is needed to ask for blocks of it."""
-
-    job: Job = field(repr=False)
-    pipeline: Pipeline
-    block: tuple[str, ...] | None
-    """The kernels of a job for one block."""
-    model: Model
-    most_blocks: int
-    document: Mapping[str, Any] = field(repr=False)
-    """The file, as plain values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,26 +81,8 @@ class Mincut(StrategyBase):
     # --- Job -> Workload ---
 
     def parse(self, job: Job, inputs: Inputs) -> Workload:
-        where = job.where("pipeline")
-        given = job.request.get("pipeline")
-        if not isinstance(given, str) or not given:
-            raise RequestError("the name of a pipeline, or the path of its YAML file, is wanted", where=where)
-        path = inputs.resolve("pipeline", given, where=where)
-        document = inputs.document(path, where=where)
-        pipeline = reading.read(document, _sizes(job))
-        block = _block(job, pipeline)
-        asked = Asked(
-            job=job,
-            pipeline=pipeline,
-            block=block,
-            model=_model(job),
-            most_blocks=_most_blocks(job),
-            document=frozen(document.plain()),
-        )
-        if block is not None:
-            asked = _of_block(asked, block)
-        hashes = {path: text_key(inputs.text(path, where=where))}
-        return self._workload(asked, hashes)
+        found, hashes = asking.read(job, inputs)
+        return self._workload(found, hashes)
 
     def _workload(self, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload:
         pipeline = asked.pipeline
@@ -128,7 +92,7 @@ class Mincut(StrategyBase):
             name=pipeline.name,
             members=tuple(each.name for each in pipeline.kernels),
             sizes=frozen({"width": pipeline.width, "height": pipeline.height}),
-            content=_content(asked),
+            content=asking.content(asked),
             payload=asked,
             source_hashes=frozen(hashes),
         )
@@ -140,13 +104,15 @@ class Mincut(StrategyBase):
         pipeline, model = asked.pipeline, asked.model
         planned = partition.planned(pipeline, model)
         best = plan.optimum(pipeline, model)
+        found = candidates.Found(blocks=(), complete=True) if asked.block is not None else plan.survey(pipeline)
+        several, impossible = _several(asked, planned, best, found, target.limits.shared_bytes_per_block)
         known = Analysed(
             asked=asked,
             target=target,
             planned=planned,
             best=best,
-            widest=None if asked.block is not None else plan.general_optimum(pipeline, model),
-            several=_several(asked, planned, best, target.limits.shared_bytes_per_block),
+            widest=plan.general_optimum(pipeline, model, found),
+            several=several,
         )
         report: dict[str, object] = {
             "model": model.name,
@@ -170,13 +136,22 @@ class Mincut(StrategyBase):
                 "complete": best.complete,
             },
             "basic": str(partition.basic(pipeline, model)),
+            "to_measure": {
+                "single": len(pipeline.kernels) if known.whole is None and _measures(asked) else 0,
+                "several": len(known.several),
+                "of": len(found.blocks),
+                "complete": found.complete,
+            },
             "operations": {
                 each.name: {"alu": each.operations.alu, "sfu": each.operations.sfu} for each in pipeline.kernels
             },
             "dot": drawing.dot(pipeline, planned),
         }
         return Analysis(
-            workload=workload, report=frozen(report), rejections=_refusals(pipeline, model, planned), payload=known
+            workload=workload,
+            report=frozen(report),
+            rejections=(*_refusals(pipeline, model, planned), *impossible),
+            payload=known,
         )
 
     def describe(self, analysis: Analysis) -> str:
@@ -188,11 +163,11 @@ class Mincut(StrategyBase):
         return tuple(each.job for each in self._parts(_known(analysis)).values())
 
     def _parts(self, about: Analysed) -> dict[tuple[str, ...], Asked]:
-        if about.whole is not None or about.asked.most_blocks == 0:
+        if about.whole is not None or not _measures(about.asked):
             return {}
         pipeline = about.pipeline
         wanted = [*((each.name,) for each in pipeline.kernels), *about.several]
-        return {block: _of_block(about.asked, block) for block in wanted}
+        return {block: asking.of_block(about.asked, block) for block in wanted}
 
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
         about = _known(analysis)
@@ -202,40 +177,17 @@ class Mincut(StrategyBase):
         about = _known(analysis)
         if about.whole is not None:
             return shapes.space(about.pipeline, about.whole)
-        found = self._partitions(about, known)
-        best = self._best(about, known)
-        ways = (*shapes.UNIFORM, MEASURED) if best else shapes.UNIFORM
-        parameters = [
-            Parameter(name="partition", values=tuple(str(each) for each in found.values())),
-            Parameter(name="shapes", values=ways),
-        ]
-        for block, way in best.items():
-            within = [str(each) for each in found.values() if block in map(str, each.blocks)]
-            if within:
-                when = f"shapes == '{MEASURED}'" + _among(within, len(found))
-                parameters.append(Parameter(name=f"at.{block}", values=(way,), when=when))
-        return Space(parameters=tuple(parameters))
+        return composing.composed(about.pipeline, self._partitions(about, known), self._best(about, known))
 
     def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
         about = _known(analysis)
         if about.whole is not None:
-            first = shapes.config(emit.DEFAULT, space)
-            other = dataclasses.replace(emit.DEFAULT, local="recompute")
-            configs = {"default": first, "recompute": shapes.config(other, space)}
-            return tuple((name, each) for name, each in configs.items() if name == "default" or each != first)
+            seeds = {"default": shapes.config(emit.DEFAULT, space)}
+            for local in emit.choices(about.pipeline, about.whole)[1:]:
+                seeds[local] = shapes.config(dataclasses.replace(emit.DEFAULT, local=local), space)
+            return tuple(seeds.items())
         found = self._partitions(about, known)
-        plain = [(name, _point(space, str(each), shapes.DEFAULT)) for name, each in found.items()]
-        if len(space.parameters) == 2:
-            return tuple(plain)
-        ranks = {str(each): rank for rank, each in enumerate(self._composed(about, known))}
-        measured = [(f"{name}_as_measured", _point(space, str(each), MEASURED)) for name, each in found.items()]
-        measured.sort(key=lambda each: ranks.get(each[1].text("partition"), len(ranks)))  # the best sums come first
-        wanted = ("algorithm1", "unfused")
-        return (
-            *(each for each in plain if each[0] in wanted),
-            *measured,
-            *(each for each in plain if each[0] not in wanted),
-        )
+        return composing.seeds(about.pipeline, space, found, self._composed(about, known))
 
     def _partitions(self, about: Analysed, known: Known) -> dict[str, Partition]:
         """Name -> partition, each once (see `plan`)."""
@@ -256,6 +208,19 @@ class Mincut(StrategyBase):
     def _composed(self, about: Analysed, known: Known) -> tuple[Partition, ...]:
         costs = {block: cost for block, (cost, _) in self._measured(about, known).items()}
         return plan.composed(about.pipeline, costs)
+
+    def sums(self, analysis: Analysis, known: Known) -> tuple[tuple[str, float], ...]:
+        """(partition, microseconds of its blocks together) of the cheapest partitions into measured blocks, and of
+        Algorithm 1's and the unfused one where all their blocks were measured; the cheapest first."""
+        about = _known(analysis)
+        costs = {block: cost for block, (cost, _) in self._measured(about, known).items()}
+        wanted = [*self._composed(about, known), about.planned.partition, blocks.unfused(about.pipeline)]
+        found = {
+            str(each): sum(costs[block.kernels] for block in each.blocks)
+            for each in wanted
+            if all(block.kernels in costs for block in each.blocks)
+        }
+        return tuple(sorted(found.items(), key=lambda each: each[1]))
 
     def _measured(self, about: Analysed, known: Known) -> dict[tuple[str, ...], tuple[float, BlockParams]]:
         """Blocks whose records are known: microseconds, and the way that takes them."""
@@ -284,18 +249,11 @@ class Mincut(StrategyBase):
                 return _program(emit.program(pipeline, apart))
 
             return (Baseline(name="given", detail=f"{pipeline.kernels[0].name} at {shapes.DEFAULT}", emit=given),)
-        knobs = Space(
-            parameters=(
-                Parameter(name="threads", values=shapes.THREADS),
-                Parameter(name="pixels", values=shapes.PIXELS),
-            )
-        )
+        knobs = shapes.unfused(pipeline, each_kernel=about.target.limits.registers_per_sm > 0)
 
         def baseline(name: str, detail: str, change: Callable[[Program], Program]) -> Baseline:
             def program(config: Config) -> Program:
-                way = shapes.of(config)
-                found = emit.program(pipeline, apart, {str(each): way for each in apart.blocks})
-                return change(_program(found))
+                return change(_program(emit.program(pipeline, apart, shapes.of_each(config, pipeline))))
 
             like = None if name == "sequential" else "sequential"
             return Baseline(name=name, detail=detail, space=knobs, emit=program, like=like)
@@ -319,7 +277,8 @@ class Mincut(StrategyBase):
         try:
             chosen, ways = _chosen(about, config)
             limit = about.target.limits.shared_bytes_per_block
-            return emit.program(pipeline, chosen, ways, shared_limit_bytes=limit)
+            found = emit.program(pipeline, chosen, ways, shared_limit_bytes=limit)
+            return found if isinstance(found, Rejection) else composing.launched(found, config)
         except (KeyError, TypeError, ValueError) as problem:
             nodes = tuple(each.name for each in pipeline.kernels)
             return Rejection(rule="not_in_space", nodes=nodes, detail=f"{config}: {problem}")
@@ -359,32 +318,7 @@ def _chosen(about: Analysed, config: Config) -> tuple[Partition, dict[str, Block
     if about.whole is not None:
         whole = about.whole
         return blocks.partition(about.pipeline, [whole.kernels]), {str(whole): shapes.of(config)}
-    chosen = blocks.read(about.pipeline, config.text("partition"))
-    for block in chosen.blocks:
-        refused = next(legality.general(about.pipeline, block.kernels), None)
-        if refused is not None:
-            raise ValueError(refused.detail)
-    way = config.text("shapes")
-    ways = {}
-    for block in chosen.blocks:
-        label = way if way != MEASURED else config.get(f"at.{block}", shapes.DEFAULT)
-        ways[str(block)] = shapes.read(str(label))
-    return chosen, ways
-
-
-def _among(partitions: list[str], all_: int) -> str:
-    """A condition that the partition is one of these; nothing where it always is, or where it would be too long."""
-    text = " or ".join(f"partition == '{each}'" for each in partitions)
-    return "" if len(partitions) == all_ or len(text) > 900 else f" and ({text})"
-
-
-def _point(space: Space, chosen: str, way: str) -> Config:
-    """The point of a pipeline's space with this partition and these shapes."""
-    values: dict[str, Value] = {"partition": chosen, "shapes": way}
-    for each in space.parameters[2:]:
-        if space.active(values, each):
-            values[each.name] = each.values[0]
-    return Config.of(values)
+    return composing.chosen(about.pipeline, config)
 
 
 def _program(found: Program | Rejection) -> Program:
@@ -393,23 +327,32 @@ def _program(found: Program | Rejection) -> Program:
     return found
 
 
-def _several(asked: Asked, planned: Planned, best: Optimum | None, limit: int) -> tuple[tuple[str, ...], ...]:
-    """The blocks of several kernels that are worth measuring and can be computed, small ones first."""
+def _several(
+    asked: Asked, planned: Planned, best: Optimum | None, found: candidates.Found, limit: int
+) -> tuple[tuple[tuple[str, ...], ...], tuple[Rejection, ...]]:
+    """The blocks of several kernels that are worth measuring, small ones first; and why others of them cannot be
+    computed."""
     pipeline = asked.pipeline
-    if asked.block is not None or asked.most_blocks == 0:
-        return ()
-    wanted = plan.worth_measuring(pipeline, asked.model, planned, best, asked.most_blocks)
-    found = [block for block in wanted if _possible(pipeline, block, limit)]
-    return tuple(sorted(found, key=lambda block: (len(block), [pipeline.position[name] for name in block])))
+    if not _measures(asked):
+        return (), ()
+    wanted = plan.worth_measuring(pipeline, asked.model, planned, best, found, asked.most_blocks)
+    refused = {block: _impossible(pipeline, block, limit) for block in wanted}
+    possible = [block for block in wanted if refused[block] is None]
+    possible.sort(key=lambda block: (len(block), [pipeline.position[name] for name in block]))
+    return tuple(possible), tuple(each for each in refused.values() if each is not None)
 
 
-def _possible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> bool:
-    """Whether a block can be computed in some way."""
+def _measures(asked: Asked) -> bool:
+    """Whether blocks are measured one by one: partitions of too many kernels are not made of measured blocks."""
+    return asked.block is None and asked.most_blocks > 0 and len(asked.pipeline.kernels) <= plan.EXACT_KERNELS
+
+
+def _impossible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> Rejection | None:
+    """Why a block can be computed in no way; None when there is one."""
     block = blocks.block(pipeline, kernels)
-    ways = (dataclasses.replace(emit.DEFAULT, local=local) for local in shapes.LOCAL)
-    return any(
-        not isinstance(emit.block_kernel(pipeline, block, way, shared_limit_bytes=limit), Rejection) for way in ways
-    )
+    ways = (dataclasses.replace(emit.DEFAULT, local=local) for local in LOCAL)
+    refused = [emit.refused(pipeline, block, way, shared_limit_bytes=limit) for way in ways]
+    return None if None in refused else refused[0]
 
 
 def _refusals(pipeline: Pipeline, model: Model, planned: Planned) -> tuple[Rejection, ...]:
@@ -420,87 +363,6 @@ def _refusals(pipeline: Pipeline, model: Model, planned: Planned) -> tuple[Rejec
             found += list(legality.paper(pipeline, (edge.producer, edge.consumer), model))[:1]
     found += [each.reason for each in planned.cuts]
     return tuple(dict.fromkeys(found))[:MOST_SAID]
-
-
-# --- reading the job ------------------------------------------------------------------------------------
-
-
-def _sizes(job: Job) -> dict[str, int]:
-    found = {}
-    for name, value in job.sizes.items():
-        where = job.where(f"sizes.{name}")
-        if name not in SIZES:
-            raise UnknownName("size", name, SIZES, where=where)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= reading.WIDEST_IMAGE:
-            raise RequestError(f"is {value!r}; a whole number from 1 to {reading.WIDEST_IMAGE} is wanted", where=where)
-        found[name] = value
-    return found
-
-
-def _block(job: Job, pipeline: Pipeline) -> tuple[str, ...] | None:
-    if "block" not in job.request:
-        return None
-    where = job.where("block")
-    given = job.request["block"]
-    if not isinstance(given, list | tuple) or not given or not all(isinstance(each, str) for each in given):
-        raise RequestError("the names of the kernels of one block are wanted: block: [sx, gx]", where=where)
-    for name in given:
-        if not pipeline.is_kernel(name):
-            raise UnknownName("kernel", name, pipeline.position, where=where)
-    names = blocks.block(pipeline, given).kernels
-    if len(names) < len(given):
-        raise RequestError("a kernel stands twice", where=where)
-    refused = next(legality.general(pipeline, names), None)
-    if refused is not None:
-        raise RequestError(f"this is no block that can be fused: {refused.detail}", where=where)
-    return names
-
-
-def _model(job: Job) -> Model:
-    given = job.request.get("model", benefit.PAPER.name)
-    if not isinstance(given, str) or given not in benefit.PRESETS:
-        offered = ", ".join(benefit.PRESETS)
-        raise RequestError(f"is {str(given)[:80]!r}; it can be {offered}", where=job.where("model"))
-    return benefit.PRESETS[given]
-
-
-def _most_blocks(job: Job) -> int:
-    given = job.request.get("blocks", MOST_BLOCKS)
-    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= 1000:
-        raise RequestError(
-            f"is {str(given)[:80]!r}; how many blocks of several kernels to measure, 0 to 1000",
-            where=job.where("blocks"),
-        )
-    return given
-
-
-def _of_block(asked: Asked, kernels: tuple[str, ...]) -> Asked:
-    """A block of a pipeline as a job of its own: the same search, on the same device, at the same sizes."""
-    pipeline = asked.pipeline
-    inner = graph.part(pipeline, kernels, blocks.block(pipeline, kernels).outputs)
-    request = {"pipeline": asked.job.request["pipeline"], "block": list(kernels)}
-    sizes = {"width": pipeline.width, "height": pipeline.height}
-    job = dataclasses.replace(asked.job, request=frozen(request), sizes=frozen(sizes), lines=frozen())
-    return dataclasses.replace(asked, job=job, pipeline=inner, block=kernels, model=benefit.PAPER, most_blocks=0)
-
-
-def _content(asked: Asked) -> dict[str, Any]:
-    """What decides a measurement, without sizes: of a block only its own kernels."""
-    document = asked.document
-    image = {name: value for name, value in document["image"].items() if name not in SIZES}
-    pipeline = asked.pipeline
-    return {
-        "image": image,
-        "inputs": [
-            {"name": each.name, "dtype": each.dtype, "channels": each.channels, "single": each.single,
-             "fill": [each.fill.kind, each.fill.low, each.fill.high]}
-            for each in pipeline.inputs
-        ],
-        "outputs": list(pipeline.outputs),
-        "parameters": document.get("parameters"),
-        "masks": document.get("masks"),
-        "kernels": {each.name: document["kernels"][each.name] for each in pipeline.kernels},
-    }  # fmt: skip
 
 
 def _payload(value: object) -> Asked:

@@ -8,9 +8,10 @@ offsets on any way from it to an output, for each side by itself.
     round 2:  for each position of tile c (reads a and b)                barrier
     finally:  for each own pixel: compute and store the outputs
 
-A stage gets a tile when a stage of the block reads it at another pixel than the own, or when it is a local stage that
-several loops need (else it would be computed several times). Everything else is computed in registers, where it is
-needed. Tiles of one round that cover the same positions are filled by one loop and share what they compute.
+A stage gets a tile when a stage of the block reads it at another pixel than the own (`mixed`: when it is a local stage
+too, while point stages are computed again for each such pixel), or when it is a local stage that several loops need
+(else it would be computed several times). Everything else is computed in registers, where it is needed. Tiles of one
+round that cover the same positions are filled by one loop and share what they compute.
 
 At the border, the positions of a tile outside the image stay empty: the index exchange leads readers elsewhere. Only
 for readers that `repeat`, for whom it would lead to the far side of the image, `periodic` stages are filled everywhere:
@@ -133,17 +134,25 @@ def halos(pipeline: Pipeline, block: Block) -> dict[str, Halo]:
     return found
 
 
-def layout(pipeline: Pipeline, block: Block, width: int, height: int, *, tiled: bool) -> Layout:
-    """The stages of a block of point and local kernels for a rectangle of `width` x `height` pixels.
+LOCAL = ("tile", "recompute", "mixed")
+"""What happens to the stages that others read round their pixel: all are in tiles; all are computed again; the local
+ones are in tiles, the point ones are computed again."""
 
-    `tiled` False: no tiles; every stage is recomputed wherever it is read.
+
+def layout(pipeline: Pipeline, block: Block, width: int, height: int, local: str) -> Layout:
+    """The stages of a block of point and local kernels for a rectangle of `width` x `height` pixels, in a way of LOCAL.
+
+    ValueError for another way.
     """
+    if local not in LOCAL:
+        raise ValueError(f"local is {local!r}, not {', '.join(LOCAL[:-1])} or {LOCAL[-1]}")
     needed = halos(pipeline, block)
     rounds: tuple[tuple[Loop, ...], ...] = ()
     shared_bytes = 0
-    if tiled:
-        names = _tiled(pipeline, block, needed)
-        places = _places(pipeline, block, needed, names)
+    if local != "recompute":
+        names = _tiled(pipeline, block, needed, local)
+        repeating = periodic(pipeline, block) if local == "tile" else set()
+        places = _places(pipeline, block, needed, names, repeating)
         tiles = []
         most = max((BYTES[pipeline.images[name].dtype] for name in names), default=1)
         for name in sorted(names, key=pipeline.position.__getitem__):
@@ -208,16 +217,35 @@ def periodic(pipeline: Pipeline, block: Block) -> set[str]:
     return wanted
 
 
+def tiles_behind(pipeline: Pipeline, block: Block, layout: Layout, name: str) -> set[str]:
+    """The tiles that a stage without one is computed from."""
+    found: set[str] = set()
+    for image in pipeline.kernel(name).reads:
+        if image in layout.tiles:
+            found.add(image)
+        elif image in block.kernels:
+            found |= tiles_behind(pipeline, block, layout, image)
+    return found
+
+
 def _window(kernel: Kernel, image: str) -> Halo:
     left, right, up, down = kernel.window(image)
     return Halo(left=left, right=right, up=up, down=down)
 
 
-def _tiled(pipeline: Pipeline, block: Block, needed: dict[str, Halo]) -> set[str]:
+def _tiled(pipeline: Pipeline, block: Block, needed: dict[str, Halo], local: str) -> set[str]:
     kernels = {name: pipeline.kernel(name) for name in block.kernels}
-    names = {image for each in kernels.values() for image in each.reads if image in kernels and each.windowed(image)}
+    names: set[str] = set()
+    round_it: set[str] = set()
+    """Stages that are computed at other pixels than that of a loop."""
+    for name in reversed(block.kernels):
+        if name in round_it and (local == "tile" or kernels[name].pattern == "local"):
+            names.add(name)
+        for image in kernels[name].reads:
+            if image in kernels and (kernels[name].windowed(image) or name in round_it - names):
+                round_it.add(image)
     while True:
-        loops = _loops_of(pipeline, block, needed, names)
+        loops = _loops_of(pipeline, block, _places(pipeline, block, needed, names, set()), names)
         more = {
             name
             for name, kernel in kernels.items()
@@ -230,10 +258,9 @@ def _tiled(pipeline: Pipeline, block: Block, needed: dict[str, Halo]) -> set[str
 
 
 def _loops_of(
-    pipeline: Pipeline, block: Block, needed: dict[str, Halo], names: set[str]
+    pipeline: Pipeline, block: Block, places: dict[str, _Place], names: set[str]
 ) -> dict[str, set[_Place | None]]:
     """Stage -> the loops in which it is computed; None is the last one, which stores the outputs."""
-    places = _places(pipeline, block, needed, names)
     found: dict[str, set[_Place | None]] = {name: set() for name in block.kernels}
     for name in reversed(block.kernels):
         if name in names:
@@ -246,10 +273,11 @@ def _loops_of(
     return found
 
 
-def _places(pipeline: Pipeline, block: Block, needed: dict[str, Halo], names: set[str]) -> dict[str, _Place]:
+def _places(
+    pipeline: Pipeline, block: Block, needed: dict[str, Halo], names: set[str], repeating: set[str]
+) -> dict[str, _Place]:
     """Tile -> its loop: in a round behind every tile that it reads, unless both can be filled by one loop and it reads
     nothing but its own pixel there."""
-    repeating = periodic(pipeline, block)
     places: dict[str, _Place] = {}
     behind: dict[str, dict[str, bool]] = {}
     """Stage -> the tiles that computing it reads -> whether at other pixels too."""
@@ -259,9 +287,9 @@ def _places(pipeline: Pipeline, block: Block, needed: dict[str, Halo], names: se
         for image in kernel.reads:
             if image not in behind:
                 continue
-            found = {image: kernel.windowed(image)} if image in names else behind[image]
+            found = {image: False} if image in names else behind[image]
             for tile, far in found.items():
-                reads[tile] = reads.get(tile, False) or far
+                reads[tile] = reads.get(tile, False) or far or kernel.windowed(image)
         behind[name] = reads
         if name not in names:
             continue

@@ -16,9 +16,10 @@
     Path("edges.yaml").write_text(writing.text(made))                # a file that jobs can name
 
 A function takes images (its parameters are the inputs' names) and returns one image or several: the outputs. Each
-call of a stage is a kernel, called as the stage unless it is given a name. Inside a stage, operators are C's: `/` of integers
-truncates, `image[dx, dy]` is the pixel at constant offsets, `image.r` a channel. A Python int is an int32, a float is a
-float32. `C` has the functions of `expr.FUNCTIONS`, casts, `select`, window operations over a `mask`, and `let`.
+call of a stage is a kernel, called as the stage unless it is given a name. Inside a stage, operators are C's: `/` of
+integers truncates, `image[dx, dy]` is the pixel at constant offsets, `image.r` a channel. A Python int is an int32, a
+float is a float32. `C` has the functions of `expr.FUNCTIONS`, casts, `select`, window operations over a `mask`, and
+`let`.
 """
 
 from __future__ import annotations

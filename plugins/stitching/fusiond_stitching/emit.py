@@ -6,13 +6,14 @@ loop, say) share one entry.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond.model import Rejection
-from fusiond.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Source
+from fusiond.program import Buffer, Compare, Fill, FillStep, Launch, Pointer, Program, Role, Source
 from fusiond_stitching.graph import Instruction, Module
 from fusiond_stitching.kernel import ENTRY, Text, buffer_instruction, headers, kernel_text
 from fusiond_stitching.plan import BlockProgram, Flat, Global, Kernel, LibraryCall, Phase, Plan, Result, Schedule, Stage
@@ -22,6 +23,8 @@ from fusiond_stitching.semantics import TYPES, Unsupported
 
 SOURCE = "module"
 _LIBRARY_THREADS = 128
+TIMED, LIBRARY = "timed_", "library_"
+"""What names of steps begin with."""
 _BUFFER = re.compile(r"\b(?:in_|out_|t)\d+\b")
 _EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 
@@ -37,9 +40,46 @@ def program(
         return Rejection(rule="no_code", nodes=(module.name,), detail=str(problem))
 
 
+def timed_apart(program: Program) -> Program:
+    """The same work, timed without the library calls: first all other launches on their own (counted, over whatever the
+    buffers hold), then what they wrote is overwritten, then everything in order (not counted). A device's span would
+    else hold the calls that lie between two kernels. As it is where there is no such call.
+
+    That the timed launches run on data of the run before, or on poison, does no harm: no index that is data leads out
+    of a buffer."""
+    launches = [step for step in program.steps if isinstance(step, Launch)]
+    if all(each.counted for each in launches):
+        return program
+    timed = [dataclasses.replace(each, name=f"{TIMED}{each.name}") for each in launches if each.counted]
+    spoilt = [
+        FillStep(name=f"spoil_{each.name}", buffer=each.name, byte=1 if each.dtype == "bool" else 0xFF, counted=False)
+        for each in program.buffers
+        if each.role in (Role.OUTPUT, Role.SCRATCH)
+    ]
+    whole = [dataclasses.replace(each, counted=False) for each in launches]
+    return dataclasses.replace(program, steps=(*timed, *spoilt, *whole))
+
+
+def timed_whole(program: Program) -> Program:
+    """The same work with everything in the span, library calls too (the paper's end-to-end time, section 6.4)."""
+    return dataclasses.replace(
+        program, steps=tuple(dataclasses.replace(each, counted=True) for each in in_order(program))
+    )
+
+
+def in_order(program: Program) -> tuple[Launch, ...]:
+    """The launches that compute the module once, whether or not they are timed apart."""
+    return tuple(step for step in program.steps if isinstance(step, Launch) and not step.name.startswith(TIMED))
+
+
+def is_library(launch: Launch) -> bool:
+    """A plain kernel in place of a library's."""
+    return launch.entry.startswith(LIBRARY)
+
+
 def kernel_source(module: Module, kernel: Kernel, name: str, *, available: frozenset[str] = frozenset()) -> str:
     """One kernel's own source, called `name`. `available`: what earlier steps have computed. Raises Unsupported."""
-    unit = Unit()
+    unit = _unit(module)
     text = kernel_text(module, kernel, unit, available | set(module.parameters))
     return _source(unit, [text.text.replace(ENTRY, name)])
 
@@ -56,7 +96,7 @@ class _Issue:
 
 
 def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -> Program:
-    unit = Unit()
+    unit = _unit(module)
     available = set(module.parameters)
     texts: dict[str, tuple[str, str]] = {}  # normalised text -> (entry, text)
     issues: list[_Issue] = []
@@ -94,11 +134,15 @@ def library_kernel(module: Module, call: LibraryCall) -> Kernel:
         schedule=Schedule(0, _LIBRARY_THREADS, ScheduleKind.FLAT),
     )
     return Kernel(
-        name=f"library_{_word(instruction.name)}",
+        name=f"{LIBRARY}{instruction.name}",
         phases=(Phase(programs=(program,)),),
         threads=_LIBRARY_THREADS,
         grid=blocks,
     )
+
+
+def _unit(module: Module) -> Unit:
+    return Unit(max((each.elements for each in module.instructions), default=0))
 
 
 def _source(unit: Unit, texts: list[str]) -> str:
@@ -201,9 +245,19 @@ def tolerance(instruction: Instruction, length: int, epsilon: float) -> Compare:
     )
 
 
+def compares(module: Module) -> dict[str, Compare]:
+    """Output buffer -> how it is compared."""
+    precision = precisions(module)
+    return {f"out_{place}": tolerance(module[name], *precision[name]) for place, name in enumerate(module.outputs)}
+
+
+_PLAIN = re.compile(r"k\d+|library_\w+")
+
+
 def _word(name: str) -> str:
+    """A kernel's name: never a word of C's, such as `exp` or `y0`."""
     word = re.sub(r"\W+", "_", name).strip("_")
-    return word if word and not word[0].isdigit() else f"k_{word}"
+    return word if _PLAIN.fullmatch(word) else f"k_{word}"
 
 
 def _unique(name: str, names: set[str]) -> str:

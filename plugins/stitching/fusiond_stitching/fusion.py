@@ -39,7 +39,7 @@ Place: TypeAlias = tuple[int, int]
 """(level, phase), counted from the end."""
 
 END: Place = (-1, 0)
-KEPT = 24
+KEPT = 60
 """Candidates of a group."""
 WASTE = 256
 """Elements that every block may compute twice without being asked."""
@@ -104,10 +104,15 @@ class _Group:
     """What its candidates have needs for."""
 
 
-def fuse(module: Module, policy: Policy, apart: frozenset[str] = frozenset()) -> Fusion:
+def fuse(
+    module: Module,
+    policy: Policy,
+    apart: frozenset[str] = frozenset(),
+    lifted: Mapping[str, Place] | None = None,
+) -> Fusion:
     """Groups for a whole module. `apart`: instructions that shall not join their readers (the feedback of shared-memory
-    planning, section 5.1.2)."""
-    return _Fusing(module, policy, apart).run()
+    planning, section 5.1.2). `lifted`: outputs that shall have no place below this one."""
+    return _Fusing(module, policy, apart, lifted or {}).run()
 
 
 def members_of(module: Module, policy: Policy) -> Callable[[Instruction], bool]:
@@ -121,7 +126,7 @@ def members_of(module: Module, policy: Policy) -> Callable[[Instruction], bool]:
 
     def is_member(instruction: Instruction) -> bool:
         if instruction.opcode in SOURCES:
-            return instruction.opcode == "constant" and instruction.name in read_by_library
+            return False
         if library(module, instruction, policy):
             return False
         if instruction.opcode in MOVEMENT and (policy.rules != "none" or instruction.opcode in _FREE):
@@ -139,10 +144,11 @@ def library(module: Module, instruction: Instruction, policy: Policy) -> bool:
 
 
 class _Fusing:
-    def __init__(self, module: Module, policy: Policy, apart: frozenset[str]) -> None:
+    def __init__(self, module: Module, policy: Policy, apart: frozenset[str], lifted: Mapping[str, Place]) -> None:
         self.module = module
         self.policy = policy
         self.apart = apart
+        self.lifted = lifted
         self.required = Requirements(module)
         self.spans = spans.analyse(module)
         self.is_member = members_of(module, policy)
@@ -193,7 +199,7 @@ class _Fusing:
 
     def _member(self, instruction: Instruction) -> None:
         name = instruction.name
-        floor: Place = (0, 0)
+        floor = self.lifted.get(name, (0, 0))
         place = max(self.least.get(name, floor), floor)
         readers = [each for each in self._askers(name) if each.place == place]
         if self.policy.rules != "stitch":
@@ -410,7 +416,8 @@ class _Fusing:
         inputs = self._inputs(instruction)
         total = instruction.elements * inputs
         local = self._local(instruction, chunk)
-        enough = local <= max(self.policy.grain, total / (4 * self.policy.multiprocessors))
+        enough = local <= max(self.policy.grain, total / (3 * self.policy.multiprocessors))
+        enough = enough or instruction.elements <= 1  # nothing is there to be cut
         return enough and blocks * local <= 1.5 * total + blocks * WASTE
 
     def _inputs(self, instruction: Instruction) -> int:

@@ -169,6 +169,16 @@ class Module:
         return {each.name: each for each in self.instructions}
 
     @functools.cached_property
+    def largest(self) -> int:
+        """Elements of the largest tensor."""
+        return max((each.elements for each in self.instructions), default=0)
+
+    @functools.cached_property
+    def all_frames(self) -> tuple[Module, ...]:
+        """The frames, and those inside them."""
+        return tuple(found for each in self.frames for found in (each, *each.all_frames))
+
+    @functools.cached_property
     def number(self) -> Mapping[str, int]:
         """Name -> place in the topological order: a short name for generated code."""
         return {each.name: place for place, each in enumerate(self.instructions)}

@@ -35,6 +35,7 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
     Unsupported for what there is no code for."""
     known = set(available)
     several = sum(1 for _ in kernel.programs) > 1
+    whole = index_type(unit.most_elements, kernel.programs)
     functions: list[str] = []
     pointers: dict[str, bool] = {}
     written: list[tuple[Phase, list[tuple[BlockProgram, list[str], dict[str, bool]]]]] = []
@@ -42,7 +43,7 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
         bodies = []
         for program in phase.programs:
             used: dict[str, bool] = {}
-            lines = _body(module, program, kernel.threads, unit, known, used)
+            lines = _body(module, program, kernel.threads, Function(unit, index_type=whole), known, used)
             for name, writes in used.items():
                 pointers[name] = pointers.get(name, False) or writes
             bodies.append((program, lines, used))
@@ -50,9 +51,11 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
         written.append((phase, bodies))
         if several:
             for place, (program, lines, used) in enumerate(bodies):
-                functions.append(_function(module, f"{ENTRY}_{number}_{place}", program, lines, used, pointers, kernel))
+                functions.append(
+                    _function(module, f"{ENTRY}_{number}_{place}", program, lines, used, pointers, kernel, whole)
+                )
     names = sorted(pointers, key=_order)
-    lines = _kernel(kernel, written) if several else _alone(written[0][1][0])
+    lines = _kernel(kernel, written, whole) if several else _alone(written[0][1][0], whole)
     head = [f"// {kernel.name}: {_shape(kernel)}"]
     arena = [_ARENA] if kernel.shared_bytes else []
     signature = ", ".join(_parameter(module, name, writes=pointers[name]) for name in names)
@@ -80,11 +83,11 @@ def _body(
     module: Module,
     program: BlockProgram,
     threads: int,
-    unit: Unit,
+    function: Function,
     available: Collection[str],
     used: dict[str, bool],
 ) -> list[str]:
-    scope = Scope(Function(unit, index_type=index_type(module, program)))
+    scope = Scope(function)
     Nests(module, program, threads, available, used).write(scope, "block")
     return without_unused(scope.lines)
 
@@ -97,8 +100,9 @@ def _function(
     used: dict[str, bool],
     pointers: dict[str, bool],
     kernel: Kernel,
+    whole: str,
 ) -> str:
-    parameters = [f"const {'int'} block", *(["unsigned char* arena"] if kernel.shared_bytes else [])]
+    parameters = [f"const {whole} block", *(["unsigned char* arena"] if kernel.shared_bytes else [])]
     parameters += [_parameter(module, each, writes=pointers[each]) for each in sorted(used, key=_order)]
     return "\n".join(
         [
@@ -113,13 +117,14 @@ def _function(
     )
 
 
-def _alone(body: tuple[BlockProgram, list[str], dict[str, bool]]) -> list[str]:
+def _alone(body: tuple[BlockProgram, list[str], dict[str, bool]], whole: str) -> list[str]:
     program, lines, _ = body
-    return ["const int block = blockIdx.x;" if program.blocks > 1 else "const int block = 0;", *lines]
+    block = f"const {whole} block = {'blockIdx.x' if program.blocks > 1 else '0'};"
+    return without_unused([block, *lines])
 
 
 def _kernel(
-    kernel: Kernel, written: list[tuple[Phase, list[tuple[BlockProgram, list[str], dict[str, bool]]]]]
+    kernel: Kernel, written: list[tuple[Phase, list[tuple[BlockProgram, list[str], dict[str, bool]]]]], whole: str
 ) -> list[str]:
     """The blocks of each phase go to its programs by their numbers."""
     lines: list[str] = []
@@ -140,10 +145,10 @@ def _kernel(
         if phase.blocks <= kernel.grid:
             guard = f"if (blockIdx.x < {phase.blocks}) " if phase.blocks < kernel.grid else ""
             header = f"{guard}{{"
-            start = ["const int block = blockIdx.x;"]
+            start = [f"const {whole} block = blockIdx.x;"]
             end: list[str] = []
         else:
-            header = f"for (int block = blockIdx.x; block < {phase.blocks}; block += {kernel.grid}) {{"
+            header = f"for ({whole} block = blockIdx.x; block < {phase.blocks}; block += {kernel.grid}) {{"
             start = []
             shared = any(program.shared_bytes for program, _, _ in bodies)
             end = ["__syncthreads();  // before the next round uses the arena again"] if shared else []
@@ -165,7 +170,7 @@ def buffer_instruction(module: Module, buffer: str) -> str:
     """The instruction whose value a buffer holds: the inverse of `Module.buffer_of`."""
     kind, number = re.fullmatch(r"(in_|out_|t)(\d+)", buffer).groups()  # type: ignore[union-attr]
     if kind == "in_":
-        return next(name for name in module.parameters if module[name].attributes["number"] == int(number))
+        return module.parameters[int(number)]
     return module.outputs[int(number)] if kind == "out_" else module.instructions[int(number)].name
 
 

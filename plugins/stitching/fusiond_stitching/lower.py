@@ -258,6 +258,7 @@ class _Lowering:
                     source, name=own, opcode="copy", operands=(output,), attributes=frozen({})
                 )
                 outputs[place] = own
+        _materialise(kept, self.foreign)
         live = _reached(kept, [*outputs, *parameters])
         frames = tuple(_Lowering(self.raw).module(each, each) for each in self.frames if each in self.raw.computations)
         return Module(
@@ -268,6 +269,26 @@ class _Lowering:
             foreign=frozen({each: why for each, why in self.foreign.items() if each in live}),
             frames=frames,
         )
+
+
+def _materialise(kept: dict[str, Instruction], foreign: Mapping[str, str]) -> None:
+    """Library calls read buffers, and a constant has none: they read a copy of it."""
+    for call in list(kept.values()):
+        if call.opcode != "dot" and call.name not in foreign:
+            continue
+        operands = list(call.operands)
+        for place, name in enumerate(operands):
+            source = kept[name]
+            while source.opcode == "reshape":
+                source = kept[source.operands[0]]
+            if source.opcode == "constant":
+                own = f"{name}~stored"
+                kept[own] = dataclasses.replace(
+                    kept[name], name=own, opcode="copy", operands=(name,), attributes=frozen({})
+                )
+                operands[place] = own
+        if tuple(operands) != call.operands:
+            kept[call.name] = dataclasses.replace(call, operands=tuple(operands))
 
 
 # --- tuples ---------------------------------------------------------------------------------------------

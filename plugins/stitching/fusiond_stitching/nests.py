@@ -8,7 +8,7 @@ still runs for everybody and the work inside is guarded.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from fusiond_stitching import elemental, indexed, semantics
@@ -232,8 +232,9 @@ def _kept(result: Result) -> str:
     return f"  -> {', '.join(homes)}" if homes else ""
 
 
-def index_type(module: Module, program: BlockProgram) -> str:
-    """`int` where every tensor's elements can be counted with it."""
-    most = max((each.elements for each in module.instructions), default=0)
-    most = max([most, *(stage.chunk.size * program.blocks for stage in program.stages)])
+def index_type(most_elements: int, programs: Iterable[BlockProgram]) -> str:
+    """`int` where the elements of every tensor and of all chunks can be counted with it."""
+    most = most_elements
+    for program in programs:
+        most = max([most, *(stage.chunk.size * program.blocks for stage in program.stages)])
     return "int" if most < 2**31 - 1024 else "long long"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from fusiond.model import DeviceLimits, frozen
 from fusiond_stitching import fusion as fusing
-from fusiond_stitching import perflib
+from fusiond_stitching import perflib, traffic
 from fusiond_stitching.fusion import Candidate, Fusion, Group, Place
 from fusiond_stitching.graph import SOURCES, Module
 from fusiond_stitching.plan import BlockProgram, Kernel, LibraryCall, Phase, Plan, Step, base_of
@@ -22,6 +22,12 @@ from fusiond_stitching.stages import block_program
 
 ROUNDS = 64
 """How often fusion runs again because shared memory did not suffice."""
+PATIENCE = 8
+"""Of these, how many pass before twice as many members are set apart at once."""
+LIFTS = 6
+LIFT_GAIN = 0.98
+LIFTED_INSTRUCTIONS = 3000
+"""How many groups of outputs are tried in an earlier launch, for how much less traffic, in modules of what size."""
 REGISTERS = 128
 """Registers of a thread that the size of a cooperative grid allows for."""
 
@@ -45,15 +51,72 @@ def plan(
 ) -> Planned:
     """Plan a whole module. `limits` bound the grid of a cooperative launch."""
     library = library or perflib.Library({})
+    found = _planned(module, policy, limits, library, {})
+    if policy.lift and not found.problems and len(module.instructions) <= LIFTED_INSTRUCTIONS:
+        found = _with_lifts(module, policy, limits, library, found)
+    return found
+
+
+def _with_lifts(
+    module: Module, policy: Policy, limits: DeviceLimits | None, library: perflib.Library, first: Planned
+) -> Planned:
+    """The plan with groups of outputs moved earlier, one after the other, where that saves traffic and costs no launch.
+    Launches are placed as late as they can be; a group that only makes outputs may sit beside one that reads the
+    same, and become one with it."""
+    best, lifted = first, dict[str, Place]()
+    least = traffic.moved(module, best.plan)
+    for outputs, place in _liftable(module, first)[:LIFTS]:
+        trial = {**lifted, **dict.fromkeys(outputs, place)}
+        found = _planned(module, policy, limits, library, trial)
+        if found.problems or len(found.plan.kernels) > len(best.plan.kernels):
+            continue
+        moved = traffic.moved(module, found.plan)
+        if moved < LIFT_GAIN * least:
+            best, lifted, least = found, trial, moved
+    return best
+
+
+def _liftable(module: Module, planned: Planned) -> list[tuple[tuple[str, ...], Place]]:
+    """(outputs, place): groups that nobody waits for, and the earlier place where most of what they read is read too;
+    those with most to save first."""
+    groups = planned.fusion.groups
+    owner = {name: at for at, group in enumerate(groups) for name in group.members}
+    stored = stored_members(module, planned.fusion, owner)
+    calls = {base_of(module, operand).name for call in planned.fusion.calls for operand in module[call].operands}
+    reads = [traffic.inputs(module, group.members, {*owner, *planned.fusion.calls}) for group in groups]
+    needed = {name for each in reads for name in each} | calls
+    found = []
+    for at, group in enumerate(groups):
+        if any(name in needed for name in stored[at]):
+            continue
+        best, place = 0, group.place
+        for other, theirs in enumerate(groups):
+            if theirs.place > group.place:
+                shared = sum(module[name].size_bytes for name in reads[at] & reads[other])
+                if shared > best:
+                    best, place = shared, theirs.place
+        if best:
+            found.append((best, tuple(sorted(stored[at])), place))
+    found.sort(key=lambda each: (-each[0], each[1]))
+    return [(outputs, place) for _, outputs, place in found]
+
+
+def _planned(
+    module: Module,
+    policy: Policy,
+    limits: DeviceLimits | None,
+    library: perflib.Library,
+    lifted: Mapping[str, Place],
+) -> Planned:
     apart: frozenset[str] = frozenset()
     missing: dict[perflib.Key, None] = {}
-    for _ in range(ROUNDS):
-        fusion = fusing.fuse(module, policy, apart)
+    for attempt in range(ROUNDS):
+        fusion = fusing.fuse(module, policy, apart, lifted)
         owner = {name: place for place, group in enumerate(fusion.groups) for name in group.members}
         stored = stored_members(module, fusion, owner)
         buffered = _Buffered(module, owner, fusion)
         programs: dict[str, BlockProgram] = {}
-        blamed: str | None = None
+        blamed: list[str] = []
         problem = ""
         for place, group in enumerate(fusion.groups):
             elsewhere = _Elsewhere(buffered, place)
@@ -67,15 +130,14 @@ def plan(
                 programs[group.root] = found
                 continue
             problem = f"{group.root}: {found}"
-            blamed = _heaviest(module, group, ordered[-1], apart)
-            break
+            blamed += _heaviest(module, group, ordered[-1], apart, 1 << attempt // PATIENCE)
         if not problem:
             steps = _steps(module, policy, fusion, programs, limits)
             made = Plan(steps=steps, notes=fusion.reasons)
             return Planned(plan=made, fusion=fusion, programs=frozen(programs), missing=tuple(missing))
-        if blamed is None:
+        if not blamed:
             return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
-        apart |= {blamed}
+        apart |= frozenset(blamed)
     return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
 
 
@@ -151,14 +213,17 @@ def _ordered(
     return [*(chosen[at] for at in measured), *guess[perflib.TRIED :]]
 
 
-def _heaviest(module: Module, group: Group, candidate: Candidate, apart: frozenset[str]) -> str | None:
-    """The member (not the root) whose chunk is largest among those that must be stored."""
-    sizes = [
-        (candidate.chunks[name].size * (1 + (module[name].opcode in ("reduce", "dot", "scatter"))), name)
+def _heaviest(module: Module, group: Group, candidate: Candidate, apart: frozenset[str], count: int) -> list[str]:
+    """The members (not the root) whose chunks are largest; of equals those that cut the group into even pieces."""
+    sizes = {
+        name: candidate.chunks[name].size * (1 + (module[name].opcode in ("reduce", "dot", "scatter")))
         for name in group.members
         if name != group.root and name not in apart
-    ]
-    return max(sizes, default=(0, None))[1]
+    }
+    most = max(sizes.values(), default=0)
+    equals = [name for name, size in sizes.items() if size == most]
+    count = min(count, len(equals))
+    return [equals[(2 * at + 1) * len(equals) // (2 * count)] for at in range(count)]
 
 
 # --- launches -------------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ class Policy:
     """Intermediates that do not fit into shared memory go through global memory, inside the block."""
     warp: bool = False
     """Row reductions meet by shuffles in place of shared memory."""
+    lift: bool = False
+    """What only outputs need may run earlier than it has to, where it reads what others read there."""
     packing: bool = False
     """Groups that do not depend on each other share a launch, block ranges side by side."""
     barriers: bool = False

@@ -7,12 +7,17 @@ from typing import Any
 
 from fusiond_stitching import span as spans
 from fusiond_stitching.graph import Module
-from fusiond_stitching.plan import BlockProgram, Kernel, LibraryCall, Plan
+from fusiond_stitching.plan import BlockProgram, Kernel
 from fusiond_stitching.planner import Planned
+from fusiond_stitching.traffic import ideal_bytes, moved
 
 
-def report(module: Module, plans: Mapping[str, Planned], shown: str) -> dict[str, Any]:
-    """The analysis: `plans` by name (`unfused`, `xla_rules`, `stitched`, ...); the groups are those of `shown`."""
+def report(
+    module: Module, plans: Mapping[str, Planned], shown: str, frames: Mapping[str, Planned] | None = None
+) -> dict[str, Any]:
+    """The analysis: `plans` by name (`unfused`, `xla_rules`, `stitched`, ...); the groups are those of `shown`.
+    `frames` are the plans of the bodies of while and conditional."""
+    frames = frames or {}
     planned = plans[shown]
     span = spans.analyse(module)
     return {
@@ -25,8 +30,13 @@ def report(module: Module, plans: Mapping[str, Planned], shown: str) -> dict[str
         "apart": [{"root": root, "reason": reason} for root, reason in sorted(planned.plan.notes.items())],
         "library": [{"name": name, "reason": reason} for name, reason in module.foreign.items()],
         "frames": [
-            {"name": each.name, "instructions": len(each.instructions), "library_calls": len(each.foreign)}
-            for each in module.frames
+            {
+                "name": each.name,
+                "instructions": len(each.instructions),
+                "library_calls": sum(1 for one in each.instructions if each.library(one)),
+                "kernels": kernels(frames[each.name]) if each.name in frames else None,
+            }
+            for each in module.all_frames
         ],
         "problems": [problem for each in plans.values() for problem in each.problems],
     }
@@ -55,61 +65,6 @@ def _group(module: Module, kernel: Kernel, program: BlockProgram) -> dict[str, A
     }
 
 
-def moved(module: Module, plan: Plan) -> int:
-    """Bytes that the counted kernels read and write in global memory, each buffer once per kernel that touches it."""
-    total = 0
-    buffered = set(module.parameters)
-    for step in plan.steps:
-        if isinstance(step, LibraryCall):
-            buffered.add(step.instruction)
-            continue
-        own = {each.instruction for program in step.programs for each in program.results}
-        stored = {each.instruction for program in step.programs for each in program.results if each.stored}
-        read = _read(module, own, buffered)
-        total += sum(module[name].size_bytes for name in stored | read)
-        buffered |= stored
-    return total
-
-
-def _read(module: Module, own: set[str], buffered: set[str]) -> set[str]:
-    """Buffers of earlier steps that a kernel's instructions read, through what is inlined."""
-    found: set[str] = set()
-    seen: set[str] = set()
-    stack = list(own)
-    while stack:
-        for operand in module[stack.pop()].operands:
-            if operand in seen or operand in own:
-                continue
-            seen.add(operand)
-            if operand in buffered:
-                found.add(operand)
-            else:
-                stack.append(operand)
-    return found
-
-
-def ideal_bytes(module: Module) -> int:
-    """Every input that other work reads once, every result that an output or a library call needs once: what no plan
-    that leaves dots to the library can go below."""
-    calls = {each.name for each in module.instructions if module.library(each)}
-    read = {
-        operand
-        for each in module.instructions
-        if each.name not in calls
-        for operand in each.operands
-        if operand in calls or module[operand].opcode == "parameter"
-    }
-    written = {name for name in module.outputs if name not in calls}
-    for name in calls:
-        for operand in module[name].operands:
-            source = module[operand]
-            while source.opcode == "reshape":
-                source = module[source.operands[0]]
-            if source.name not in calls and source.opcode != "parameter":
-                written.add(source.name)
-    return sum(module[name].size_bytes for name in (*sorted(read), *sorted(written)))
-
-
 def described(report: Mapping[str, Any]) -> str:
     """The kernels of the shown plan, one line each, and why they are not fewer."""
     lines = []
@@ -128,6 +83,10 @@ def described(report: Mapping[str, Any]) -> str:
             for each in groups
         ]
     lines += _noted("not with their readers", report["apart"], "root")
+    lines += [
+        f"frame {each['name']}: {each['instructions']} instructions, {each['kernels']} kernels in each round"
+        for each in report["frames"]
+    ]
     lines += _noted("left to a library", report["library"], "name")
     return "\n".join(lines)
 

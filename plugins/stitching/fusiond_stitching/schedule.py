@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 from fusiond_stitching.plan import Box, Chunk, Kind, Schedule, whole
 
-KEPT = 4
-"""Block counts kept of each way to cut."""
+STEPS = (0, 1, -1, 2, -2, 4, 6, 8, -4)
+"""Block counts kept of each way to cut: those nearest to the wanted one times these powers of two. A small root may
+carry large producers, so there must be some far above."""
 MOST_BLOCKS = 2**20
 
 
@@ -40,7 +41,7 @@ def space(dims: tuple[int, ...], *, middle: bool = False) -> Iterator[Schedule]:
 
 @functools.lru_cache(maxsize=4096)
 def candidates(dims: tuple[int, ...], wanted: int, middle: bool) -> tuple[tuple[Schedule, Chunk, int], ...]:
-    """(schedule, chunk, blocks) near `wanted` blocks, the closest first; equal chunks once, the single block last."""
+    """(schedule, chunk, blocks) near `wanted` blocks first; equal chunks once, the single block last."""
     single = Schedule(0, 1, Kind.ROW)
     found: dict[Chunk, tuple[Schedule, int]] = {}
     for schedule in space(dims, middle=middle):
@@ -52,15 +53,16 @@ def candidates(dims: tuple[int, ...], wanted: int, middle: bool) -> tuple[tuple[
         assert isinstance(chunk, Box)
         cut = tuple(each.parts > 1 for each in chunk.splits)
         ways.setdefault(cut, []).append((schedule, chunk, blocks))
-    kept: list[tuple[Schedule, Chunk, int]] = []
-    for each in ways.values():
-        each.sort(key=lambda one: (_distance(one[2], wanted), one[2]))
-        kept += each[:KEPT]
-    kept.sort(key=lambda one: (_distance(one[2], wanted), one[2]))
+    chosen: dict[Chunk, tuple[Schedule, Chunk, int]] = {}
+    for step in STEPS:
+        for each in ways.values():
+            near = min(each, key=lambda one: (_distance(one[2], wanted * 2.0**step), one[2]))
+            chosen.setdefault(near[1], near)
+    kept = list(chosen.values())
     return (*kept, (single, whole(dims), 1))
 
 
-def _distance(blocks: int, wanted: int) -> float:
+def _distance(blocks: int, wanted: float) -> float:
     return abs(math.log2(blocks / wanted))
 
 

@@ -21,9 +21,10 @@ MOST_STATEMENTS = 40_000
 
 
 class Unit:
-    """What all functions of one source share: device functions and constant tables."""
+    """What all functions of one source share: device functions and constant tables. `most_elements`: of any tensor."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_elements: int = 0) -> None:
+        self.most_elements = most_elements
         self.functions = Functions()
         self._tables: dict[str, str] = {}  # type and values -> name
 

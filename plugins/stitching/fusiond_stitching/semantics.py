@@ -424,6 +424,8 @@ def compare(functions: Functions, direction: str, kind: Type, a: str, b: str, *,
         body = _lines(f"const {whole} bits = {bits}(value);", f"return bits < 0 ? bits ^ {last} : bits;")
         name = _define(functions, f"{whole} rank_{_wide(kind)}({kind.value} value)", body)
         a, b = f"{name}({a})", f"{name}({b})"
+    if kind.kind == "unsigned" and b == literal(kind, 0) and direction in ("LT", "GE"):
+        return "true" if direction == "GE" else "false"  # nvcc warns of the comparison
     return f"({a} {_DIRECTIONS[direction]} {b})"
 
 

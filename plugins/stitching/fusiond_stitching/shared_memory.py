@@ -74,42 +74,81 @@ def _meet(left: str, right: str, found: Mapping[str, str], number: Mapping[str, 
     return left
 
 
-def dominates(above: str, below: str, immediate: Mapping[str, str]) -> bool:
-    """Whether every way from the root to `below` leads through `above`."""
-    node = below
-    while node in immediate:
-        if node == above:
-            return True
-        if immediate[node] == node:
+@dataclass(frozen=True, slots=True)
+class Dominance:
+    """A dominance tree that answers in constant time: what a node dominates is a run in depth-first order."""
+
+    entered: Mapping[str, int]
+    left: Mapping[str, int]
+
+    @classmethod
+    def of(cls, immediate: Mapping[str, str]) -> Dominance:
+        below: dict[str, list[str]] = {}
+        for node, above in immediate.items():
+            if node != above:
+                below.setdefault(above, []).append(node)
+        entered: dict[str, int] = {}
+        left: dict[str, int] = {}
+        stack = [node for node, above in immediate.items() if node == above]
+        while stack:
+            node = stack.pop()
+            if node in entered:
+                left[node] = len(entered)
+                continue
+            entered[node] = len(entered)
+            stack += [node, *below.get(node, ())]
+        return cls(entered, left)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self.entered
+
+    def dominates(self, above: str, below: str) -> bool:
+        """Whether every way from the root to `below` leads through `above`; False for what cannot be reached."""
+        if above not in self.entered or below not in self.entered:
             return False
-        node = immediate[node]
-    return False
+        return self.entered[above] <= self.entered[below] < self.left[above]
 
 
 def layout(buffers: Sequence[Wanted], immediate: Mapping[str, str] | None = None) -> dict[str, int]:
     """Offsets (bytes, aligned to 16) for all buffers, first fit in the order of their first stage. With `immediate`
     (the dominance tree) two buffers share only where the later one dominates the earlier; without, wherever lives
     allow it."""
-    placed: list[tuple[Wanted, int]] = []
+    tree = None if immediate is None else Dominance.of(immediate)
+    offsets: dict[str, int] = {}
+    alive: list[Wanted] = []
+    dead: list[Wanted] = []
     for buffer in sorted(buffers, key=lambda each: (each.first, -each.size_bytes, each.name)):
-        blocked = sorted(
-            (offset, offset + each.size_bytes)
-            for each, offset in placed
-            if not _may_share(each, buffer, immediate) and not _overwritten(each, buffer)
-        )
-        at = next((offset for each, offset in placed if _overwritten(each, buffer)), -1)
-        if at < 0 or any(start < at + buffer.size_bytes and at < end for start, end in blocked):
-            # Not in place: then the buffer that it could have overwritten is in the way like any other.
-            blocked = sorted(
-                (offset, offset + each.size_bytes) for each, offset in placed if not _may_share(each, buffer, immediate)
-            )
-            at = 0
-            for start, end in blocked:
-                if at + buffer.size_bytes <= start:
-                    break
-                at = max(at, _aligned(end))
-        placed.append((buffer, at))
-    return {buffer.name: offset for buffer, offset in placed}
+        dead += [] if tree is None else [each for each in alive if each.last < buffer.first]
+        alive = [each for each in alive if each.last >= buffer.first]
+        blocked = [*alive, *(each for each in dead if not _may_share(each, buffer, tree))]
+        spans = sorted((offsets[each.name], offsets[each.name] + each.size_bytes) for each in blocked)
+        offsets[buffer.name] = _in_place(buffer, blocked, offsets)
+        if offsets[buffer.name] < 0:
+            offsets[buffer.name] = _first_fit(buffer.size_bytes, spans)
+        alive.append(buffer)
+    return offsets
+
+
+def _in_place(buffer: Wanted, blocked: Sequence[Wanted], offsets: Mapping[str, int]) -> int:
+    """The offset of the buffer that this one overwrites, if nothing else is in the way there; else -1."""
+    earlier = next((each for each in blocked if _overwritten(each, buffer)), None)
+    if earlier is None:
+        return -1
+    at = offsets[earlier.name]
+    free = all(
+        each is earlier or offsets[each.name] >= at + buffer.size_bytes or offsets[each.name] + each.size_bytes <= at
+        for each in blocked
+    )
+    return at if free else -1
+
+
+def _first_fit(size_bytes: int, spans: Sequence[tuple[int, int]]) -> int:
+    at = 0
+    for start, end in spans:
+        if at + size_bytes <= start:
+            break
+        at = max(at, _aligned(end))
+    return at
 
 
 def _overwritten(earlier: Wanted, later: Wanted) -> bool:
@@ -118,13 +157,42 @@ def _overwritten(earlier: Wanted, later: Wanted) -> bool:
     return later.in_place_of == earlier.name and fits
 
 
-def _may_share(earlier: Wanted, later: Wanted, immediate: Mapping[str, str] | None) -> bool:
-    if earlier.last >= later.first and later.last >= earlier.first:
-        return False
-    # A workspace lives in one stage and belongs to nobody's data flow: it may share with all.
-    if immediate is None or earlier.name not in immediate or later.name not in immediate:
+def _may_share(earlier: Wanted, later: Wanted, tree: Dominance | None) -> bool:
+    """Of two whose lives do not overlap. A workspace lives in one stage and belongs to nobody's data flow: it may
+    share with all."""
+    if tree is None or earlier.name not in tree or later.name not in tree:
         return True
-    return dominates(later.name, earlier.name, immediate)
+    return tree.dominates(later.name, earlier.name)
+
+
+def relieved(buffers: Sequence[Wanted], limit: int, victims: Sequence[str]) -> list[str]:
+    """Size shrinking (section 5.1.2): the first of the victims, in the order given, that must go so that no stage has
+    more than `limit` bytes alive. One that is not alive where space is short is passed over. None of them where
+    every stage has few enough bytes alive (and only the gaps between buffers are the trouble)."""
+    load = [0] * (1 + max((each.last for each in buffers), default=-1))
+    spans: dict[str, tuple[Wanted, int]] = {}
+    for each in buffers:
+        first = each.first + (each.in_place_of is not None)
+        spans[each.name] = (each, first)
+        for stage in range(first, each.last + 1):
+            load[stage] += each.size_bytes
+    crowded = {stage for stage, size in enumerate(load) if size > limit}
+    chosen = []
+    for name in victims:
+        if not crowded:
+            break
+        if name not in spans:
+            continue
+        each, first = spans[name]
+        stages = range(first, each.last + 1)
+        if crowded.isdisjoint(stages):
+            continue
+        chosen.append(name)
+        for stage in stages:
+            load[stage] -= each.size_bytes
+            if load[stage] <= limit:
+                crowded.discard(stage)
+    return chosen
 
 
 def total(buffers: Sequence[Wanted], offsets: Mapping[str, int]) -> int:

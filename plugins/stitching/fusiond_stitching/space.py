@@ -6,6 +6,7 @@ fusion      packed | barriers | apart | paper
             across the grid too (barriers: a cooperative launch)
 exchange    warp | shared            how the lanes of a row reduction meet; the paper has shared memory only
 dots        library | stitched       where there are batched dots and the job says `dots: any`
+reductions  split | whole            large ones in two steps, where there are any
 grain       elements that a block may be given: how few blocks fusion accepts
 threads     of a block
 shared      device | paper           the limit of shared memory: the device's, or the paper's 20 KB
@@ -26,14 +27,17 @@ DEFAULT_SHARED_BYTES = 48 * 1024
 """What a launch gets without asking; more costs residency."""
 
 
-def offered(limits: DeviceLimits, *, dots: str) -> Space:
-    """All that the search may choose; `dots` is the job's: library, stitched or any."""
+def offered(limits: DeviceLimits, *, dots: str, large: bool = False) -> Space:
+    """All that the search may choose; `dots` is the job's: library, stitched or any; `large`: there are reductions that
+    may be split."""
     parameters = [
         Parameter(name="fusion", values=("packed", "barriers", "apart", "paper")),
         Parameter(name="exchange", values=("warp", "shared"), when="fusion != 'paper'"),
     ]
     if dots == "any":
         parameters.append(Parameter(name="dots", values=("library", "stitched")))
+    if large:
+        parameters.append(Parameter(name="reductions", values=("split", "whole")))
     parameters += [
         Parameter(name="grain", values=GRAINS),
         Parameter(name="threads", values=tuple(each for each in THREADS if each <= limits.threads_per_block)),
@@ -43,10 +47,13 @@ def offered(limits: DeviceLimits, *, dots: str) -> Space:
     return Space(parameters=tuple(parameters))
 
 
-def unfused(limits: DeviceLimits) -> Space:
-    """The knob of the unfused ways."""
+def unfused(limits: DeviceLimits, *, large: bool = False) -> Space:
+    """The knobs of the unfused ways; the plain one splits no reduction."""
     values = tuple(each for each in THREADS if each <= limits.threads_per_block)
-    return Space(parameters=(Parameter(name="threads", values=values),))
+    parameters = [Parameter(name="threads", values=values)]
+    if large:
+        parameters.append(Parameter(name="reductions", values=("whole", "split")))
+    return Space(parameters=tuple(parameters))
 
 
 def issue(config: Config) -> str:
@@ -69,6 +76,7 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> Policy:
         recompute=beyond,
         middle=beyond,
         spill=beyond,
+        lift=beyond,
         warp=beyond and config.text("exchange") == "warp",
         packing=fusion in ("packed", "barriers"),
         barriers=fusion == "barriers",
@@ -76,20 +84,22 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> Policy:
     )
 
 
-def seeds(limits: DeviceLimits, space: Space, *, dots: str) -> tuple[tuple[str, Config], ...]:
+def seeds(limits: DeviceLimits, space: Space, *, dots: str, large: bool = False) -> tuple[tuple[str, Config], ...]:
     """Fewest kernels first, with and without barriers across the grid; then many blocks, and what the paper would
     do."""
     threads = THREADS[0] if limits.threads_per_block >= THREADS[0] else limits.threads_per_block
     common: dict[str, Value] = {"threads": threads, "grain": GRAINS[0]}
     if dots == "any":
         common["dots"] = "library"
-    beyond: dict[str, Value] = {**common, "exchange": "warp", "shared": "device"}
+    whole: dict[str, Value] = {"reductions": "whole"} if large else {}
+    split: dict[str, Value] = {"reductions": "split"} if large else {}
+    beyond: dict[str, Value] = {**common, **split, "exchange": "warp", "shared": "device"}
     wanted: list[tuple[str, Mapping[str, Value]]] = [
         ("packed", {**beyond, "fusion": "packed", "issue": "streams"}),
         ("barriers", {**beyond, "fusion": "barriers"}),
         ("barriers_many_blocks", {**beyond, "fusion": "barriers", "grain": 2048}),
         ("packed_few_blocks", {**beyond, "fusion": "packed", "grain": 32768, "issue": "graph"}),
-        ("paper", {**common, "fusion": "paper", "shared": "paper", "issue": "streams"}),
+        ("paper", {**common, **whole, "fusion": "paper", "shared": "paper", "issue": "streams"}),
     ]
     found = []
     for name, values in wanted:

@@ -41,6 +41,8 @@ WEIGHT_READ = 4
 WEIGHT_MOST = 400
 BARRIER = 40
 """Weights in the cost of a cheap instruction, per thread: rough, and only used to decide who gets a buffer."""
+PATIENCE = 16
+"""Rounds of size shrinking in which nothing is given up that need not be."""
 SITES = 12
 """A value that stands in more different places of the generated code than this is stored, whatever it costs."""
 
@@ -70,6 +72,7 @@ def block_program(
     planner = _Planner(module, policy, group, candidate, stored, elsewhere)
     dropped: set[str] = set()
     spilled: set[str] = set()
+    rounds = 0
     while True:
         planner.choose(dropped)
         planner.build()
@@ -77,15 +80,17 @@ def block_program(
         size = shared_memory.total(buffers, offsets)
         if size <= policy.shared_limit:
             return planner.program(name, buffers, offsets, spilled, size)
-        over = size - policy.shared_limit
         victims = planner.victims(spilled)
         if not victims:
             return f"{size} bytes of shared memory are needed, and the limit is {policy.shared_limit}"
-        for how, victim, bytes_ in victims:
-            (dropped if how == "inline" else spilled).add(victim)
-            over -= bytes_
-            if over <= 0:
-                break
+        chosen = set(shared_memory.relieved(buffers, policy.shared_limit, [victim for _, victim, _ in victims]))
+        # What goes lengthens the lives of its operands, and gaps remain: a long chain would lose one at a time.
+        least = 1 << max(0, rounds - PATIENCE)
+        rounds += 1
+        for how, victim, _ in victims:
+            if victim in chosen or len(chosen) < least:
+                chosen.add(victim)
+                (dropped if how == "inline" else spilled).add(victim)
 
 
 class _Planner:
@@ -363,10 +368,7 @@ class _Planner:
                 (expensive if instruction.opcode in EXPENSIVE else cheap).append(("inline", name, size))
             elif self.policy.spill and own:
                 spill.append(("global", name, size))
-        for chosen in (free, cheap, expensive):
-            if chosen:
-                return chosen
-        return sorted(spill, key=lambda each: -each[2])
+        return [*free, *cheap, *expensive] or sorted(spill, key=lambda each: -each[2])
 
     def _unique(self, name: str) -> bool:
         """No two blocks compute the same chunk, so a block finds its own values in global memory."""

@@ -23,8 +23,9 @@ from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection, Worklo
 from fusiond.program import Fill, Program
 from fusiond.space import EMPTY, Space
 from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
-from fusiond_stitching import emit, fills, lower, perflib, planner, policy, probes, report, verify
+from fusiond_stitching import emit, export, fills, lower, perflib, planner, policy, probes, report, verify
 from fusiond_stitching import space as spaces
+from fusiond_stitching import split as splitting
 from fusiond_stitching.graph import Module
 from fusiond_stitching.planner import Planned
 from fusiond_stitching.policy import Policy
@@ -50,11 +51,21 @@ class Analysed:
 
     asked: Asked
     limits: DeviceLimits = field(repr=False)
+    split: Module = field(repr=False)
+    """The module with its large reductions in two steps; the very same one where there are none."""
     text: str = ""
     tuned: Config = field(default_factory=lambda: Config(()))
     """The seed whose schedules the performance library is asked about."""
     missing: tuple[perflib.Key, ...] = ()
     """The entries that it needs."""
+
+    @property
+    def large(self) -> bool:
+        return self.split is not self.asked.module
+
+    def module(self, config: Config) -> Module:
+        """The module that a config works on."""
+        return self.split if config.get("reductions") == "split" else self.asked.module
 
 
 class Stitching(StrategyBase):
@@ -115,22 +126,24 @@ class Stitching(StrategyBase):
         asked = _asked(workload.payload)
         limits = target.limits
         module = asked.module
-        offered = spaces.offered(limits, dots=asked.dots)
-        seeds = dict(spaces.seeds(limits, offered, dots=asked.dots))
+        split = splitting.reductions(module, max(1, limits.multiprocessors))
+        about = Analysed(asked=asked, limits=limits, split=split)
+        seeds = dict(spaces.seeds(limits, self._space(about), dots=asked.dots, large=about.large))
         plans = {
             "unfused": planner.plan(module, self._unfused(limits), limits),
             "xla_rules": planner.plan(module, self._xla(limits), limits),
-            "paper": planner.plan(module, self._policy(asked, seeds["paper"], limits), limits),
-            "packed": planner.plan(module, self._policy(asked, seeds["packed"], limits), limits),
-            "barriers": planner.plan(module, self._policy(asked, seeds["barriers"], limits), limits),
         }
+        for name in ("paper", "packed", "barriers"):
+            rules = self._policy(asked, seeds[name], limits)
+            plans[name] = planner.plan(about.module(seeds[name]), rules, limits)
         stitched = min(("packed", "paper"), key=lambda name: report.kernels(plans[name]) or len(module.instructions))
         plans["stitched"] = plans[stitched]
-        found = report.report(module, plans, "stitched")
+        rules = self._policy(asked, seeds[stitched], limits)
+        frames = {each.name: planner.plan(each, rules, limits) for each in module.all_frames}
+        found = report.report(about.module(seeds[stitched]), plans, "stitched", frames)
         rejections = self._rejections(asked, plans)
-        payload = Analysed(
-            asked=asked,
-            limits=limits,
+        payload = dataclasses.replace(
+            about,
             text=report.described(found),
             tuned=seeds[stitched],
             missing=plans["stitched"].missing,
@@ -143,11 +156,12 @@ class Stitching(StrategyBase):
         found = [Rejection(rule="library", nodes=(name,), detail=reason) for name, reason in module.foreign.items()]
         found += [
             Rejection(rule="shared_memory", nodes=(module.name,), detail=problem)
-            for name in ("unfused", "xla_rules")
+            for name in ("unfused", "xla_rules", "paper")
             for problem in plans[name].problems
         ]
         if not found:
-            program = emit.program(module, plans["unfused"].plan, fills=asked.fills)
+            # Every instruction's code stands in it somewhere, and it is much shorter than the unfused one.
+            program = emit.program(module, plans["paper"].plan, fills=asked.fills)
             found += [program] if isinstance(program, Rejection) else []
         return tuple(found)
 
@@ -161,7 +175,7 @@ class Stitching(StrategyBase):
         found = []
         rules = self._policy(about.asked, about.tuned, about.limits)
         for key in about.missing[: about.asked.probes]:
-            program = probes.program(about.asked.module, key, rules)
+            program = probes.program(about.module(about.tuned), key, rules)
             if program is not None:
                 found.append(Probe(key=key.text, program=program))
         return tuple(found)
@@ -170,23 +184,25 @@ class Stitching(StrategyBase):
 
     def space(self, analysis: Analysis, known: Known) -> Space:
         about = _known(analysis)
-        return EMPTY if analysis.rejections else spaces.offered(about.limits, dots=about.asked.dots)
+        return EMPTY if analysis.rejections else self._space(about)
 
     def seeds(self, analysis: Analysis, space_: Space, known: Known) -> tuple[tuple[str, Config], ...]:
         about = _known(analysis)
-        return () if analysis.rejections else spaces.seeds(about.limits, space_, dots=about.asked.dots)
+        if analysis.rejections:
+            return ()
+        return spaces.seeds(about.limits, space_, dots=about.asked.dots, large=about.large)
 
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
         about = _known(analysis)
         module = about.asked.module
         if analysis.rejections:
             return ()
-        knobs = spaces.unfused(about.limits)
+        knobs = spaces.unfused(about.limits, large=about.large)
 
         def baseline(name: str, detail: str, made: Any, *, issue: str = "streams", like: str | None = None) -> Baseline:
             def program(config: Config) -> Program:
                 rules = made(about.limits, threads=config.integer("threads"))
-                found = self._emitted(about, rules, f"{module.name}:{name}", known={})
+                found = self._emitted(about, about.module(config), rules, f"{module.name}:{name}", known={})
                 if isinstance(found, Rejection):
                     raise RequestError(f"{name}: {found.detail}", where=module.name)
                 return dataclasses.replace(found, issue=issue)
@@ -207,26 +223,37 @@ class Stitching(StrategyBase):
         if analysis.rejections:
             return analysis.rejections[0]
         module = about.asked.module
-        problems = spaces.offered(about.limits, dots=about.asked.dots).problems(config)
+        problems = self._space(about).problems(config)
         if problems:
             return Rejection(rule="not_in_space", nodes=(module.name,), detail="; ".join(problems))
         rules = self._policy(about.asked, config, about.limits)
-        found = self._emitted(about, rules, module.name, known=known)
+        found = self._emitted(about, about.module(config), rules, module.name, known=known)
         if isinstance(found, Rejection):
             return found
         return dataclasses.replace(found, issue=spaces.issue(config))
 
+    def _space(self, about: Analysed) -> Space:
+        return spaces.offered(about.limits, dots=about.asked.dots, large=about.large)
+
     def _emitted(
-        self, about: Analysed, rules: Policy, name: str, *, known: Mapping[str, object]
+        self, about: Analysed, module: Module, rules: Policy, name: str, *, known: Mapping[str, object]
     ) -> Program | Rejection:
-        module = about.asked.module
         planned = planner.plan(module, rules, about.limits, perflib.Library(known))
         if planned.problems:
             return Rejection(rule="shared_memory", nodes=(module.name,), detail="; ".join(planned.problems))
         broken = verify.problems(module, planned.plan)
         if broken:
             return Rejection(rule="invariant", nodes=(module.name,), detail="; ".join(broken[:5]))
-        return emit.program(module, planned.plan, fills=about.asked.fills, name=name)
+        made = emit.program(module, planned.plan, fills=about.asked.fills, name=name)
+        if isinstance(made, Rejection):
+            return made
+        if module is not about.asked.module:
+            # The tolerance follows the length of the sums as they were asked for, not as they are split.
+            wanted = emit.compares(about.asked.module)
+            buffers = [dataclasses.replace(each, compare=wanted.get(each.name, each.compare)) for each in made.buffers]
+            made = dataclasses.replace(made, buffers=tuple(buffers))
+        # A GPU's span holds what lies between two counted steps; the cpu device adds up the counted ones.
+        return emit.timed_apart(made) if about.limits.registers_per_sm else made
 
     def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """`shared` in bytes."""
@@ -236,6 +263,9 @@ class Stitching(StrategyBase):
         except (KeyError, TypeError):
             return config
         return Config.of({**config, "shared": rules.shared_limit})
+
+    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
+        return export.files(_known(analysis).asked.module, program)
 
     def _policy(self, asked: Asked, config: Config, limits: DeviceLimits) -> Policy:
         return spaces.policy(config, limits, dots=asked.dots)

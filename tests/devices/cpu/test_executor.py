@@ -56,10 +56,12 @@ __global__ void add(const float* x, float* y, int n) {
 }
 __global__ void lookup(float* y, int n) { int i = threadIdx.x; if (i < n) y[i] = table[i % 4] + counter; }
 __global__ void unpack(Pair pair, float* y) { y[threadIdx.x] = pair.a + pair.b; }
+struct Row { int first; const float* data; };
+__global__ void through(Row row, float* y) { y[threadIdx.x] = row.first + row.data[threadIdx.x]; }
 __global__ void write_at(float* y, long long index) { y[index] = 1.0f; }
 __global__ void nothing(float* y) {}
 """
-ENTRIES = ("scale", "add", "lookup", "unpack", "write_at", "nothing")
+ENTRIES = ("scale", "add", "lookup", "unpack", "through", "write_at", "nothing")
 HOST = """
 extern "C" void twice(const float* x, float* y, int n) { for (int i = 0; i < n; ++i) y[i] = 2 * x[i]; }
 """
@@ -196,6 +198,13 @@ def test_structs_go_by_value(run: Callable[..., Any]) -> None:
     pair = np.array([(3, 0.5)], dtype=[("a", "<i4"), ("b", "<f4")]).tobytes().hex()
     found = run(plan((Y,), launch("u", "unpack", Bytes(hex=pair), "y", grid=(1, 1, 1), block=(N, 1, 1))))
     assert set(found["y"].tolist()) == {3.5}
+
+
+def test_a_struct_can_point_to_a_buffer(run: Callable[..., Any]) -> None:
+    row = Bytes(hex="05000000" + "00" * 12, pointers=((8, "x"),))
+    x = floats("x", Role.INPUT)
+    found = run(plan((x, Y), launch("t", "through", row, "y", grid=(1, 1, 1), block=(N, 1, 1))), x=DATA)
+    np.testing.assert_array_equal(found["y"], DATA + 5)
 
 
 CONSTANTS = (

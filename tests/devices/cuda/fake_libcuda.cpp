@@ -56,6 +56,7 @@ void add(void** values, unsigned) {  // (float* x, float* y, int n): x += y
     for (int i = 0; i < *(int*)values[2]; i++) x[i] += y[i];
 }
 void gate(void** values, unsigned) { say("gate %s", **(uint32_t**)values[0] ? "open" : "closed"); }
+void canary(void**, unsigned) {}
 struct Function { const char* name; Kernel kernel; std::vector<size_t> sizes; int registers, shared, most_threads; };
 Function functions[] = {
     {"double_it", double_it, {8, 4}, 16, 128, 1024},
@@ -63,6 +64,7 @@ Function functions[] = {
     {"add", add, {8, 8, 4}, 16, 0, 1024},
     {"hungry", double_it, {8, 4}, 128, 0, 512},
     {"fusiond_gate", gate, {8, 8}, 16, 0, 1024},
+    {"fusiond_canary", canary, {8, 4}, 16, 0, 1024},
 };
 float weights[4];
 

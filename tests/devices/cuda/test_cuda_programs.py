@@ -217,13 +217,40 @@ def test_repeats_are_back_to_back_and_not_too_many_behind_one_gate(gpu: Any) -> 
 def test_what_is_not_counted_stands_outside_the_events(gpu: Any) -> None:
     of = program((launch("before", counted=False), launch("a"), launch("between", counted=False), launch("b")))
     loaded = filled(gpu, of)
-    loaded.sample_us(2)
+    span = loaded.sample_us(2)
     words = [line.split()[1] if line.startswith("launch") else line.split()[0] for line in gpu.log()]
     assert words.index("double_it") < words.index("fusiond_gate")
-    one = ["fusiond_gate", "gate", "event", "double_it", "double_it", "double_it", "event"]
+    one = ["fusiond_gate", "gate", "event", "double_it", "event", "double_it", "event", "double_it", "event"]
     first = words.index("fusiond_gate")
     assert words[first : first + len(one)] == one
     assert words.count("fusiond_gate") == 2
+    # Four events, 10 us from one to the next, and the step in the middle is taken out.
+    assert span == pytest.approx(20, rel=1e-3)
+
+
+def test_what_is_not_counted_between_two_streams_stays_in_the_span(gpu: Any) -> None:
+    steps = (launch("a"), launch("between", on="y", stream=1, counted=False), launch("b"))
+    loaded = filled(gpu, program(steps, buffer("x"), buffer("y")))
+    loaded.sample_us(1)
+    words = [line.split()[1] if line.startswith("launch") else line.split()[0] for line in gpu.log()]
+    first = words.index("fusiond_gate")
+    assert words[first:].count("double_it") == 3
+    launches = [index for index, word in enumerate(words) if word == "double_it"][-3:]
+    assert launches == list(range(launches[0], launches[0] + 3))
+
+
+def test_a_graph_with_something_uncounted_inside_is_two_graphs(gpu: Any) -> None:
+    steps = (launch("a"), launch("b"), launch("between", counted=False), launch("c"))
+    loaded = filled(gpu, program(steps, issue="graph"))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 16 * IOTA)
+    gpu.log()
+    span = loaded.sample_us(1)
+    words = [line.split()[1] if line.startswith("launch") else line.split()[0] for line in gpu.log()]
+    first = words.index("event")
+    assert words[first : first + 6] == ["event", "graph", "event", "double_it", "event", "graph"]
+    assert span == pytest.approx(20, rel=1e-3)
+    loaded.close()
 
 
 def test_a_gate_that_opened_by_itself_makes_the_sample_be_taken_again(gpu: Any, monkeypatch: Any) -> None:
@@ -468,6 +495,15 @@ def test_a_structure_is_passed_as_its_bytes(gpu: Any) -> None:
     assert np.array_equal(loaded.read("x"), 2 * IOTA)
 
 
+def test_an_address_stands_in_a_structure(gpu: Any) -> None:
+    through = Bytes(hex="00" * 8, pointers=((0, "x"),))
+    given = (through, Scalar(dtype="int32", value=N))
+    loaded = filled(gpu, program((launch("a", arguments=given),)))
+    loaded.run(seed=0, checked=True)
+    assert np.array_equal(loaded.read("x"), 2 * IOTA)
+    assert loaded.sample_us(2) > 0
+
+
 def test_a_host_call_with_wrong_arguments_is_refused(gpu: Any) -> None:
     of = _round_trip()
     short = dataclasses.replace(of.steps[3], arguments=(Pointer(buffer="h"),))
@@ -490,6 +526,14 @@ def test_a_binary_of_somebody_else_is_refused(gpu: Any, tmp_path: Path) -> None:
 
 
 # --- the executor ---------------------------------------------------------------------------------------
+
+
+def test_the_canary_is_always_the_same(gpu: Any) -> None:
+    state = gpu.executor.state()
+    assert state.canary_us == pytest.approx(10.0)  # two of the fake driver's events
+    launches = [line for line in gpu.log() if line.startswith("launch")]
+    assert len(launches) == 3
+    assert all(re.match(r"launch fusiond_canary 132x1x1 256x1x1 0 on", line) for line in launches)
 
 
 def test_flushing_writes_twice_the_second_level_cache(gpu: Any) -> None:

@@ -1,6 +1,7 @@
 """What the daemon's process sees of GPUs: without one, and over a fake driver."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 import types
@@ -12,9 +13,8 @@ import pytest
 from fusiond.build import nvcc
 from fusiond.cuda.entries import read_table
 from fusiond.devices.base import Binary
-from fusiond.devices.cuda import nvml, provider
+from fusiond.devices.cuda import canary, gate, nvml, provider
 from fusiond.devices.cuda.driver import Driver, DriverMissing
-from fusiond.devices.cuda.gate import PTX
 from fusiond.devices.cuda.provider import CudaProvider, index_of
 from fusiond.errors import DeviceError, UnknownName
 from fusiond.model import BuildFailed
@@ -110,12 +110,13 @@ def test_building_both_kinds_of_source() -> None:
 
 
 @pytest.mark.needs_nvcc
-def test_the_gate_compiles_for_the_oldest_and_the_newest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [gate.PTX, canary.PTX], ids=["gate", "canary"])
+def test_our_own_kernels_compile_for_the_oldest_and_the_newest(tmp_path: Path, text: str) -> None:
     toolkit = nvcc.find()
     assert toolkit is not None
-    (tmp_path / "gate.ptx").write_text(PTX)
+    (tmp_path / "own.ptx").write_text(text)
     for arch in (nvcc.supported_archs()[0], nvcc.supported_archs()[-1]):
-        subprocess.run([toolkit.ptxas, f"-arch={arch}", "gate.ptx", "-o", "gate.cubin"], cwd=tmp_path, check=True)
+        subprocess.run([toolkit.ptxas, f"-arch={arch}", "own.ptx", "-o", "own.cubin"], cwd=tmp_path, check=True)
 
 
 # --- sensors --------------------------------------------------------------------------------------------
@@ -157,6 +158,38 @@ def test_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (state.clock_mhz, state.temperature_c, state.others) == (1980.0, 55.0, 1)
     assert state.throttle == "power_cap,hw_thermal"  # being idle is no throttling
     assert sensors.driver_version() == "580.65.06"
+
+
+def test_who_is_ours_and_who_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process, its parent and their children are ours. In a container NVML knows processes by numbers of the
+    host's: one of them is this process, if it computes."""
+    child = subprocess.Popen(["sleep", "60"])
+    hidden = 2**22 + 1  # beyond the largest process id
+
+    def others(*pids: int, own_context: bool) -> int:
+        found = [types.SimpleNamespace(pid=each) for each in pids]
+        monkeypatch.setattr(nvml, "pynvml", _Nvml(nvmlDeviceGetComputeRunningProcesses=found))
+        return nvml.Sensors("GPU-1", own_context=own_context).state().others
+
+    try:
+        for own_context in (True, False):
+            assert others(os.getpid(), os.getppid(), child.pid, own_context=own_context) == 0
+            assert others(os.getpid(), 1, own_context=own_context) == 1
+        assert others(hidden, own_context=True) == 0
+        assert others(hidden, hidden + 1, own_context=True) == 1
+        assert others(hidden, own_context=False) == 1
+        assert others(1, own_context=True) == 1  # seen, and not ours: nothing is hidden
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_busy_says_who_is_there(monkeypatch: pytest.MonkeyPatch, fake_libcuda: Path) -> None:
+    device = CudaProvider(lambda: Driver(str(fake_libcuda))).devices()[0]
+    for pids, words in (([], None), ([1], "1 other process uses cuda:0"), ([1, 1], "2 other processes use cuda:0")):
+        found = [types.SimpleNamespace(pid=each) for each in pids]
+        monkeypatch.setattr(nvml, "pynvml", _Nvml(nvmlDeviceGetComputeRunningProcesses=found))
+        assert nvml.busy(device) == words
 
 
 def test_sensors_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

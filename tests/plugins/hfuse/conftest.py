@@ -145,7 +145,7 @@ class Runner:
             arguments = [
                 arrays[each.buffer]
                 if isinstance(each, Pointer)
-                else bytes.fromhex(each.hex)
+                else each.filled(lambda name: arrays[name].ctypes.data)
                 if isinstance(each, Bytes)
                 else np.dtype(each.dtype).type(each.value)
                 for each in step.arguments

@@ -151,6 +151,16 @@ __device__ float pow(float a, unsigned char b) { float r = 1; while (b--) r *= a
         + "    int v = min(i, 3, 9) + min(i, 4) + abs(i, 50) + abs(i - 60) + max(i, 3) + int(max(1.5f, float(i)));\n" + STORE,
     "an overload that sees the block": "__device__ int max(int a) { return a > threadIdx.x ? a : threadIdx.x; }\n" + K
         + "    int v = max(i, 3) + max(4);\n" + STORE,
+    "structs that stand for the dynamic array": "template <class T> struct Pool {\n"
+        "    __device__ operator T*() { extern __shared__ int all[]; return (T*)all; }\n"
+        "    __device__ operator const T*() const { extern __shared__ int all[]; return (T*)all; }\n"
+        "    __device__ T* get() { extern __shared__ int all[]; return (T*)all; }\n};\n"
+        "template <> struct Pool<long> { __device__ operator long*() { extern __shared__ long longs[]; return longs; } };\n"
+        "struct Plain { __device__ operator short*() const { extern __shared__ short shorts[]; return shorts; } };\n"
+        "template <class T> __device__ T* mine() { return Pool<T>(); }\n" + K
+        + "    int* s = Pool<int>();\n    s[threadIdx.x] = i;\n    __syncthreads();\n    Pool<int> pool;\n    auto other = Pool<int>{};\n"
+        "    int* t = other;\n    short* u = Plain();\n    long* w = Pool<long>();\n"
+        "    int v = pool.get()[127 - threadIdx.x] + mine<int>()[5] + t[7] + u[2 * threadIdx.x] + int(w[0]);\n" + STORE,
     # --- namespaces, linkage, macros, files ---
     "namespaces, nested and without a name": "namespace {\n__device__ int own() { return threadIdx.x; }\nnamespace in { __device__ int own() { return 5; } }\n}\n"
         "namespace a::b { __device__ int f() { return ::own() + blockIdx.x; } }\n" + K + "    int v = a::b::f() + in::own();\n" + STORE,
@@ -444,10 +454,14 @@ def test_a_wrong_struct_or_variable_is_one_line(analyse, records, old, new, prob
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("struct S { int* p; };", "p of 'S' is a pointer"),
+        ("struct S { int* p; };", "unknown member 'a'; known: p"),
+        ("struct S { int** p; };", "p of 'S' is a pointer to int *"),
+        ("struct T { T* next; }; struct S { T* p; };", "p of 'S' is a pointer to T"),
         ("struct S { int a : 3; };", "a of 'S' is a bit field"),
         ("union S { int a; float b; };", "is a union"),
-        ("struct B { int a; }; struct S : B { int b; };", "is a struct with a base"),
+        ("struct B { int a; }; struct S : B { int b; };", "s says nothing of b of 'S'"),
+        ("struct B { int a; }; struct C { int c; }; struct S : B, C {};", "is a struct with several bases"),
+        ("struct S { int a; virtual int f(); };", "is one with virtual methods"),
         ("struct S { int a[5000]; };", "a of 'S' is an array of 5000"),
     ],
 )

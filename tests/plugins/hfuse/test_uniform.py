@@ -15,7 +15,7 @@ from fusiond_hfuse.parse import parse_unit
 
 HEAD = (
     "__global__ void k(int* out, const int* __restrict__ in, int n)\n"
-    "{\n    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n    const int* plain = in;\n    (void)plain;\n"
+    "{\n    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
 )
 SHARED = "    __shared__ int s[128];\n    s[threadIdx.x] = i;\n    __syncthreads();\n"
 END = "    const int w = __shfl_xor_sync(~0u, i, 1);\n    if (i < n) out[i] = w + s[0];\n}\n"
@@ -23,9 +23,9 @@ END = "    const int w = __shfl_xor_sync(~0u, i, 1);\n    if (i < n) out[i] = w 
 TOGETHER = {
     "helper reads blockDim": "__device__ int half_block() { return blockDim.x / 2; }\n" + HEAD + SHARED + "    for (int h = half_block(); h > 0; h /= 2) { if (threadIdx.x < h) s[threadIdx.x] += s[threadIdx.x + h]; __syncthreads(); }\n" + END,
     "helper pure return": "__device__ int rows(int n) { int r = n; for (int j = 0; j < 3; ++j) r += blockDim.x; return r > 5 ? r : 5; }\n" + HEAD + "    if (blockIdx.x > rows(n)) return;\n" + SHARED + END,
-    "break in memory loop": HEAD + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { if (j == 3) break; s[threadIdx.x]++; __syncthreads(); }\n" + END,
-    "continue in memory loop, while": HEAD + SHARED + "    int j = 0; while (j < plain[0] % 7) { ++j; if (j == n) continue; s[threadIdx.x]++; __syncthreads(); }\n" + END,
-    "const in memory loop": HEAD + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { const int last = n - 1; if (last == j) break; __syncthreads(); }\n" + END,
+    "break in memory loop": HEAD + "    const int* plain = in;\n" + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { if (j == 3) break; s[threadIdx.x]++; __syncthreads(); }\n" + END,
+    "continue in memory loop, while": HEAD + "    const int* plain = in;\n" + SHARED + "    int j = 0; while (j < plain[0] % 7) { ++j; if (j == n) continue; s[threadIdx.x]++; __syncthreads(); }\n" + END,
+    "const in memory loop": HEAD + "    const int* plain = in;\n" + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { const int last = n - 1; if (last == j) break; __syncthreads(); }\n" + END,
     "restrict read": HEAD + "    if (in[blockIdx.x] < 0) return;\n    if (__ldg(&in[blockIdx.x + 1]) < 0) return;\n" + SHARED + END,
     "block sum result": "__device__ int total(int v) { __shared__ int t[32]; v = __shfl_sync(~0u, v, 0); if (threadIdx.x % 32 == 0) t[threadIdx.x / 32] = v; __syncthreads(); return t[0]; }\n" + HEAD + SHARED + "    int left = total(i); while (left > 0) { s[threadIdx.x]++; __syncthreads(); left = total(left - 4000) - 9000; }\n" + END,
     "assign in if": HEAD + "    int m = n; if (n > 3) m = 4; else m = 5;\n    if (m == 9) return;\n" + SHARED + END,
@@ -48,7 +48,7 @@ APART = {
     "backward goto": HEAD + SHARED + "    int j = threadIdx.x;\nagain:\n    __syncthreads(); --j; if (j > 0) goto again;\n" + END,
     "local array": HEAD + SHARED + "    int a[2]; a[0] = threadIdx.x; if (a[0] == 3) __syncthreads();\n" + END,
     "binding": "struct P { int a, b; };\n" + HEAD + SHARED + "    auto [a, b] = P{i, 2}; if (a == 3) __syncthreads();\n" + END,
-    "break by thread in memory loop": HEAD + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { if (j == threadIdx.x) break; __syncthreads(); }\n" + END,
+    "break by thread in memory loop": HEAD + "    const int* plain = in;\n" + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { if (j == threadIdx.x) break; __syncthreads(); }\n" + END,
     "break by memory": HEAD + SHARED + "    for (int j = 0; j < 5; ++j) { if (out[j]) break; __syncthreads(); }\n" + END,
     "user min": "__device__ int min(int* p) { return *p; }\n" + HEAD + "    if (min(out)) return;\n" + SHARED + END,
     "ctor": "struct L { int v; __device__ L(int k) { v = k + __shfl_sync(~0u, k, 0) ; } };\n" + HEAD + "    L l(3); if (l.v == 2) return;\n" + SHARED + END,

@@ -28,6 +28,7 @@ from .running import (
 SMALL = BlockParams(block_x=8, block_y=4, pixels=2)
 SIZES = ((1, 1), (2, 1), (1, 5), (3, 2), (5, 7), (17, 9), (67, 41))
 SMALL_AGAIN = BlockParams(block_x=8, block_y=4, pixels=2, local="recompute")
+SMALL_MIXED = BlockParams(block_x=8, block_y=4, pixels=2, local="mixed")
 
 
 def cases(given, *params):
@@ -49,6 +50,8 @@ def test_applications_are_exact_with_every_border(runner, name):
     found = []
     for each in every:
         found += [Case(each, whole(each), SMALL)]
+        if "mixed" in emit.choices(each, whole(each).blocks[0]):
+            found += [Case(each, whole(each), SMALL_MIXED)]
         if name != "night":  # it is refused
             found += [Case(each, whole(each), SMALL_AGAIN)]
     found += [Case(each, blocks.unfused(each), SMALL) for each in every[:2]]
@@ -112,7 +115,9 @@ kernels:
 """
 
 
-@pytest.mark.parametrize("border", ["mirror", "reflect", "repeat"])
+@pytest.mark.parametrize(
+    "border", ["mirror", *(pytest.param(each, marks=pytest.mark.slow) for each in ("reflect", "repeat"))]
+)
 def test_what_lies_in_no_tile_is_computed_anew(runner, border):
     """Windows to one side: a mirrored index leaves the tile, and a tile is as large as what is read and no larger."""
     given = pipeline(ONE_SIDED.replace("BORDER", border))
@@ -145,7 +150,38 @@ def test_what_repeats_is_filled_outside_the_image(runner):
     text = emit.block_kernel(given, block, SMALL).text
     assert "c_near" not in text
     assert "f_near" in text
-    check(runner, cases(given, SMALL, SMALL_AGAIN), SIZES)
+    check(runner, cases(given, SMALL, SMALL_MIXED, SMALL_AGAIN), SIZES)
+
+
+MIXED = """
+pipeline: mixed
+image: {width: 8, height: 8, dtype: int32}
+inputs: [src, other]
+outputs: [out, end]
+kernels:
+  a: {pattern: local, mask: [3, 3], border: mirror, reads: [src], body: "src[1, 1] * 3 - src[-1, 0]"}
+  b: {pattern: point, reads: [a, other], body: "a * 2 + other"}
+  c: {pattern: point, reads: [b, a], body: "b - a / 3"}
+  d: {pattern: local, mask: [5, 3], border: {c: BORDER, src: clamp}, reads: [c, src],
+    body: "c[-2, 1] + c[1, 0] - src[2, 0]"}
+  e: {pattern: point, reads: [d], body: "d * d"}
+  out: {pattern: local, mask: [3, 5], border: BORDER, reads: [e, c], body: "e[1, -2] - c[-1, 0] * 7 + e"}
+  end: {pattern: local, mask: [3, 1], border: BORDER, reads: [b], body: "b[1, 0] - b[-1, 0]"}
+"""
+
+
+@pytest.mark.parametrize(
+    "border", ["repeat", *(pytest.param(each, marks=pytest.mark.slow) for each in ("mirror", "{constant: 9}"))]
+)
+def test_points_computed_again_from_tiles(runner, border):
+    given = pipeline(MIXED.replace("BORDER", border))
+    block = whole(given).blocks[0]
+    assert emit.choices(given, block) == ("tile", "recompute", "mixed")
+    assert set(tiles.layout(given, block, 8, 8, "mixed").tiles) == {"a", "d"}
+    text = emit.block_kernel(given, block, SMALL_MIXED).text
+    assert ("c_fromnear(" in text) == (border == "repeat")
+    assert ("c_from(" in text) == (border != "repeat")
+    check(runner, [Case(given, whole(given), SMALL_MIXED)], SIZES)
 
 
 DIAMOND = """
@@ -170,7 +206,7 @@ kernels:
 def test_fan_out_fan_in_and_several_outputs(runner):
     given = pipeline(DIAMOND.replace("left: constant}", "left: {constant: 200}}"))
     assert blocks.block(given, whole(given).blocks[0].kernels).outputs == ("left", "top", "join")
-    found = cases(given, SMALL, SMALL_AGAIN)
+    found = cases(given, SMALL, SMALL_MIXED, SMALL_AGAIN)
     for groups in ("root+left|right|top+bent+join", "root+right|left+top|bent+join", "root|left|right+top|bent|join"):
         part = blocks.partition(given, [each.split("+") for each in groups.split("|")])
         found.append(Case(given, part, SMALL))
@@ -196,7 +232,7 @@ kernels:
 
 def test_colours(runner):
     given = pipeline(COLOURS)
-    check(runner, cases(given, SMALL, SMALL_AGAIN), SIZES)
+    check(runner, cases(given, SMALL, SMALL_MIXED, SMALL_AGAIN), SIZES)
 
 
 SHAPES = [
@@ -208,6 +244,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_shape_of_block_gives_the_same(runner):
     given = chain("mirror", "clamp")
     check(runner, [Case(given, whole(given), each) for each in SHAPES], ((7, 11), (67, 41)))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusiond.model import Rejection
-from fusiond_mincut import blocks, borders, emit
+from fusiond_mincut import blocks, borders, emit, tiles
 from fusiond_mincut.emit import BlockParams
 from fusiond_mincut.graph import Pipeline
 
@@ -46,6 +46,9 @@ def expressions(draw, reads: Sequence[str], depth: int = 2) -> str:
     return f"clamp({one}, -100, {two})"
 
 
+INPUTS = {"src": "{name: src, fill: {integers: [-300, 300]}}", "other": "{name: other, dtype: uint8}"}
+
+
 @st.composite
 def pipelines(draw, most_kernels: int = 4) -> Pipeline:
     """Up to four kernels over two inputs, with any borders, windows, types and outputs."""
@@ -76,10 +79,12 @@ def pipelines(draw, most_kernels: int = 4) -> Pipeline:
     text = "\n".join(kernels)
     names = known[2:]
     outputs = [name for name in names if text.count(f"{name}[") == 0 or draw(st.integers(0, 3)) == 0]
+    described = {"src": "{name: src, fill: {integers: [-300, 300]}}", "other": "{name: other, dtype: uint8}"}
+    inputs = [each for name, each in described.items() if f"{name}[" in text]
     head = [
         "pipeline: random",
         f"image: {{width: 8, height: 8, dtype: int32, channels: {channels}}}",
-        "inputs: [{name: src, fill: {integers: [-300, 300]}}, {name: other, dtype: uint8}]",
+        f"inputs: [{', '.join(inputs)}]",
         f"outputs: [{', '.join(outputs)}]",
         "kernels:",
     ]
@@ -123,7 +128,6 @@ def every_way(runner: Runner, pipelines: Sequence[Pipeline], params: Sequence[Bl
     return len(ways)
 
 
-CHOICES = [BlockParams(block_x=4, block_y=3, pixels=1), BlockParams(block_x=4, block_y=3, local="recompute")]
 _quiet = settings(
     deadline=None,
     derandomize=True,
@@ -134,7 +138,7 @@ _quiet = settings(
 @settings(_quiet, max_examples=3)
 @given(st.lists(pipelines(3), min_size=2, max_size=2))
 def test_some_random_pipelines(runner, found):
-    every_way(runner, found, CHOICES[:1])
+    every_way(runner, found, [BlockParams(block_x=4, block_y=3)])
 
 
 @pytest.mark.slow
@@ -142,7 +146,7 @@ def test_some_random_pipelines(runner, found):
 @given(st.lists(pipelines(), min_size=2, max_size=2), st.sampled_from([(4, 3, 1), (2, 2, 3), (8, 1, 2)]))
 def test_random_pipelines_fused_in_every_way(runner, found, shape):
     x, y, rows = shape
-    choices = [BlockParams(block_x=x, block_y=y, pixels=rows, local=local) for local in ("tile", "recompute")]
+    choices = [BlockParams(block_x=x, block_y=y, pixels=rows, local=local) for local in tiles.LOCAL]
     every_way(runner, found, choices)
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from fusiond.model import BuildFailed, Rejection
 from fusiond.program import Program, Role, problems
 from fusiond_mincut import blocks, borders, emit, tiles
 from fusiond_mincut.emit import BlockParams
+from fusiond_mincut.paths import evaluations
 from fusiond_mincut.tiles import Halo
 
 from .running import APPLICATIONS, application, batched, emitted, pipeline, whole
@@ -69,8 +71,41 @@ def test_a_border_that_recomputes_without_end_is_refused():
     assert (rule, detail) == ("recompute", "a pixel at the border takes 7381 stages; at most 1000")
 
 
+def test_stages_at_one_pixel_are_counted_once():
+    """A ladder of diamonds: the ways through it double at each step."""
+    names = ["src"]
+    lines = []
+    for number in range(40):
+        left, right, join = f"l{number}", f"r{number}", f"j{number}"
+        lines += [
+            f"  {left}: {{pattern: point, reads: [{names[-1]}], body: '{names[-1]} + 1'}}",
+            f"  {right}: {{pattern: point, reads: [{names[-1]}], body: '{names[-1]} * 2'}}",
+            f"  {join}: {{pattern: point, reads: [{left}, {right}], body: '{left} - {right}'}}",
+        ]
+        names.append(join)
+    head = ["pipeline: d", "image: {width: 8, height: 8, dtype: int32}", "inputs: [src]", "outputs: [j39]", "kernels:"]
+    given = pipeline("\n".join([*head, *lines]))
+    assert refused(given, BlockParams()) == ("block_size", "120 kernels in a block; at most 100")
+    block = blocks.block(given, [each.name for each in given.kernels if int(each.name[1:]) < 33])
+    assert evaluations(given, block)["j32"] == 99
+    kernel = emit.block_kernel(given, block)
+    assert isinstance(kernel, emit.CudaKernel)
+    assert kernel.text.count("= j32_stage(") == 1
+
+
+def test_a_kernel_by_itself_recomputes_nothing():
+    """However large its body is; what makes the text large is refused where the body is read."""
+    rows = ", ".join(f"[{', '.join(['1'] * 63)}]" for _ in range(63))
+    given = pipeline(
+        "pipeline: large\nimage: {width: 64, height: 64, dtype: uint8, channels: 3}\ninputs: [src]\noutputs: [k]\n"
+        f"masks: {{all: [{rows}]}}\nkernels:\n"
+        "  k: {pattern: local, mask: [63, 63], border: mirror, reads: [src], body: 'sum(all, src) / 3969'}\n"
+    )
+    assert emit.refused(given, whole(given).blocks[0], BlockParams(local="recompute")) is None
+
+
 def test_wrong_requests_are_errors(harris):
-    with pytest.raises(ValueError, match="local is 'both', not tile or recompute"):
+    with pytest.raises(ValueError, match="local is 'both', not tile, recompute or mixed"):
         emit.program(harris, whole(harris), {str(whole(harris).blocks[0]): BlockParams(local="both")})
     reduced = pipeline(
         "pipeline: r\nimage: {width: 4, height: 4, dtype: int32}\ninputs: [src]\noutputs: [all]\nkernels:\n"
@@ -97,7 +132,7 @@ def test_halos_add_up_along_every_path(harris):
     block = whole(harris).blocks[0]
     assert tiles.halos(harris, block)["src"] == Halo(left=2, right=2, up=2, down=2)
     assert tiles.halos(harris, block)["sx"] == Halo(left=1, right=1, up=1, down=1)
-    laid = tiles.layout(harris, block, 32, 8, tiled=True)
+    laid = tiles.layout(harris, block, 32, 8, "tile")
     assert [[[tile.name for tile in loop.tiles] for loop in loops] for loops in laid.rounds] == [[["sx", "sxy", "sy"]]]
     assert laid.shared_bytes == 3 * 34 * 10 * 4
     assert laid.reach == Halo(left=2, right=2, up=2, down=2)
@@ -111,12 +146,14 @@ def test_a_local_stage_that_several_loops_need_has_a_tile():
         '  b: {pattern: point, reads: [a], body: "a * a"}\n'
         '  join: {pattern: local, mask: [3, 3], border: clamp, reads: [a, b], body: "sum(box, b) / 9 + a"}\n'
     )
-    laid = tiles.layout(given, whole(given).blocks[0], 32, 8, tiled=True)
+    laid = tiles.layout(given, whole(given).blocks[0], 32, 8, "tile")
     assert [[[tile.name for tile in loop.tiles] for loop in loops] for loops in laid.rounds] == [[["a", "b"]]]
 
 
 def test_whether_there_is_a_choice(harris):
-    assert emit.has_choice(harris, whole(harris).blocks[0])
+    assert emit.choices(harris, whole(harris).blocks[0]) == ("tile", "recompute", "mixed")
+    assert emit.choices(harris, blocks.block(harris, ["sx", "gx"])) == ("tile", "recompute")  # nothing local inside
+    assert emit.has_choice(harris, blocks.block(harris, ["sx", "gx"]))
     assert not any(emit.has_choice(harris, each) for each in blocks.unfused(harris).blocks)
     assert not emit.has_choice(harris, blocks.block(harris, ["gx", "gy", "gxy", "hc"]))
 
@@ -178,6 +215,8 @@ def test_nvcc_takes_the_catalogue_and_spills_nothing(arch):
         parts = [(blocks.unfused(given), BlockParams()), (whole(given), BlockParams())]
         if name != "night":
             parts.append((whole(given), BlockParams(local="recompute", pixels=2)))
+        if name == "harris":
+            parts.append((whole(given), BlockParams(local="mixed", pixels=4)))
         programs += [emitted(given, part, params) for part, params in parts]
     given = pipeline(
         "pipeline: r\nimage: {width: 64, height: 64, dtype: float32, channels: 3}\ninputs: [src]\noutputs: [out]\n"
@@ -192,3 +231,46 @@ def test_nvcc_takes_the_catalogue_and_spills_nothing(arch):
     for entry, found in facts.items():
         assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0), entry
         assert found.registers <= 80, (entry, found.registers)
+
+
+# --- what is written, for people ------------------------------------------------------------------------
+
+GOLDEN = Path(__file__).parent / "golden"
+SQUARED = """
+pipeline: squared
+image: {width: 2048, height: 2048, dtype: int32}
+inputs: [dx]
+outputs: [gx]
+masks: {gauss: [[1, 2, 1], [2, 4, 2], [1, 2, 1]]}
+kernels:
+  sx: {pattern: point, reads: [dx], body: "dx * dx"}
+  gx: {pattern: local, mask: [3, 3], border: clamp, reads: [sx], body: "sum(gauss, sx) / 16"}
+"""
+
+
+@pytest.mark.parametrize("local", ["tile", "recompute"])
+def test_the_text_is_as_reviewed(local):
+    """FUSIOND_UPDATE_GOLDEN=1 writes the file instead."""
+    given = pipeline(SQUARED)
+    text = emit.block_kernel(given, whole(given).blocks[0], BlockParams(local=local)).text
+    path = GOLDEN / f"squared_{local}.cu"
+    if os.environ.get("FUSIOND_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+DOCS = (Path(__file__).parents[3] / "docs" / "mincut-kernels.md").read_text()
+
+
+def test_the_documentation_shows_what_is_written():
+    (shown,) = re.findall(r"^```cuda\n(.*?)^```$", DOCS, re.MULTILINE | re.DOTALL)
+    text = (GOLDEN / "squared_tile.cu").read_text()
+    for part in shown.split("...\n"):
+        assert part.strip("\n") in text
+
+
+def test_every_refusal_is_documented():
+    rules = set(re.findall(r'no\(\s*"(\w+)"', Path(emit.__file__).read_text()))
+    assert rules == {"block_shape", "image_size", "block_size", "shared_memory", "recompute"}
+    assert rules == set(re.findall(r"^\| `(\w+)` \|", DOCS.partition("## What is refused")[2], re.MULTILINE))

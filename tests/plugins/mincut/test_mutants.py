@@ -119,6 +119,23 @@ def test_a_tile_that_is_thought_to_hold_what_it_does_not(runner, monkeypatch):
     assert killed(runner, far, emitted(far, whole(far), PARAMS))
 
 
+def test_a_point_stage_that_is_computed_from_the_wrong_place(runner, monkeypatch):
+    """Computed again from tiles that do not hold the pixel (`mixed`)."""
+    squared = FAR.replace("  c: {", '  p: {pattern: point, reads: [b], body: "b * 3 + 1"}\n  c: {')
+    far = pipeline(
+        squared.replace('reads: [b], body: "b[1', 'reads: [p], body: "p[1').replace("+ b[-1, 0]", "+ p[-1, 0]")
+    )
+    far = resized(far, 29, 21)
+    params = dataclasses.replace(PARAMS, local="mixed")
+    right = emitted(far, whole(far), params)
+    assert "p_fromnear(" in right.sources[0].text
+    assert not killed(runner, far, right)
+    monkeypatch.setattr(borders, "stays_near", lambda *arguments: True)
+    wrong = emitted(far, whole(far), params)
+    assert "p_from(" in wrong.sources[0].text
+    assert killed(runner, far, wrong)
+
+
 def test_a_stage_that_is_thought_to_be_periodic(runner, monkeypatch):
     far = pipeline(FAR, 29, 21)
     monkeypatch.setattr(tiles, "periodic", lambda *arguments: {"a", "b"})

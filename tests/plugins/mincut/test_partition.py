@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,41 @@ def test_the_gap_of_algorithm_1_is_seen() -> None:
     assert str(best.partition) == "x_row|y_row|x_column+y_column+magnitude"
     assert (best.benefit, best.complete) == (800, True)
     assert partition.planned(catalogue("sobel"), PAPER).benefit == 200 - 108 + 200 - 144
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "becomes"),
+    [
+        ("_no_benefit", "night", "atrous0+atrous1+scoto"),
+        ("_shared_memory", "harris", "dx+dy+sx+gx+sxy+gxy+sy+gy+hc"),
+        ("_external_output", "harris", None),
+        ("_external_input", "sobel", None),
+    ],
+)
+def test_without_a_rule_the_paper_is_not_reproduced(
+    monkeypatch: pytest.MonkeyPatch, rule: str, name: str, becomes: str | None
+) -> None:
+    """Mutants: every rule is needed for the paper's partitions."""
+    pipeline = catalogue(name)
+    before = str(partition.planned(pipeline, PAPER).partition)
+    monkeypatch.setattr(legality, rule, lambda *arguments: iter(()))
+    after = str(partition.planned(pipeline, PAPER).partition)
+    assert after != before
+    assert becomes in (None, after)
+
+
+def test_a_tile_with_the_larger_radius_instead_of_the_sum_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def largest(one: int, other: int) -> int:
+        return max(one, other)
+
+    source = inspect.getsource(legality._stage_bytes)
+    mutant = source.replace("a + b for a, b in zip", "largest(a, b) for a, b in zip")
+    assert mutant != source
+    names = {**vars(legality), "largest": largest}
+    exec(mutant, names)
+    monkeypatch.setattr(legality, "_stage_bytes", names["_stage_bytes"])
+    with pytest.raises(AssertionError):
+        test_equation_2_counts_bytes()
 
 
 # --- rules ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -122,6 +123,7 @@ kernels:
         ("outputs: [b]", "outputs: [a]", "made.yaml:8: kernels.b: nobody reads this image, and it is no output"),
         ("inputs: [src]", "inputs: []", "is empty; a pipeline reads at least one image"),
         ("inputs: [src]", "inputs: [src, src]", "'src' stands twice"),
+        ("inputs: [src]", "inputs: [src, more]", "made.yaml:3: inputs: more: nobody reads this input"),
         ("inputs: [src]", "inputs: [src, 'a b']", "'a b' is no name"),
         ("inputs: [src]", "inputs: [{name: src, fill: {uniform: [0, 1]}}]", "uniform fills floats; for int32"),
         ("inputs: [src]", "inputs: [{name: src, fill: {integers: [5, 1]}}]", "the first bound is above the second"),
@@ -144,6 +146,39 @@ def test_what_is_wrong_is_one_line_with_file_line_and_kernel(old: str, new: str,
         read(PLAIN.replace(old, new, 1))
     assert str(found.value).startswith("made.yaml")
     assert len(str(found.value).splitlines()) == 1
+
+
+def test_an_image_that_no_index_reaches() -> None:
+    with pytest.raises(RequestError, match=r"made.yaml:3: image: src has 2\^31 elements or more"):
+        read(GOOD, width=65536, height=65536)
+    assert read(PLAIN, width=65536, height=16384).width == 65536
+
+
+@pytest.mark.parametrize("seed", range(250))
+def test_a_damaged_file_is_read_or_refused_in_one_line(seed: int) -> None:
+    draw = random.Random(seed)
+    text = draw.choice((GOOD, PLAIN))
+    for _ in range(draw.randint(1, 3)):
+        at = draw.randrange(len(text))
+        match draw.randrange(4):
+            case 0:
+                text = text[:at] + text[at + draw.randint(1, 6) :]
+            case 1:
+                text = text[:at] + draw.choice("[]{}:,-+*/ 019abk\n\"'&#") + text[at:]
+            case 2:
+                other = draw.randrange(len(text))
+                text = text[:at] + text[other : other + draw.randint(1, 12)] + text[at:]
+            case 3:
+                words = [*re.finditer(r"\w+", text)]
+                one, two = draw.choice(words), draw.choice(words)
+                text = text[: one.start()] + two.group() + text[one.end() :]
+    try:
+        made = read(text)
+    except RequestError as problem:
+        assert len(str(problem).splitlines()) == 1
+        assert str(problem).startswith("made.yaml")
+    else:
+        assert graph.problems(made) == ()
 
 
 def test_an_empty_list_of_kernels() -> None:

@@ -14,17 +14,21 @@ from fusiond import jobs
 from fusiond.errors import RequestError
 from fusiond.jobs import JobInputs
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Verdict, Workload
-from fusiond.program import Launch, Program, Role
+from fusiond.planning import target_for_arch
+from fusiond.program import Launch, Program, Role, problems
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond.testing.strategies import GPU, PROCESSOR, StrategyContract
-from fusiond_mincut import plugin, probes, shapes
+from fusiond_mincut import emit, plugin, probes, shapes, strategy
 from fusiond_mincut.strategy import Mincut
+
+from . import generated
 
 ROOT = Path(__file__).parents[3]
 CPU = Target(arch="cpu", limits=PROCESSOR, facts=lambda source: None)
 SM_90 = Target(arch="sm_90", limits=GPU, facts=lambda source: None)
 STRATEGY = Mincut()
+FILES = Path(__file__).parent / "files"
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +66,9 @@ class TestMincut(StrategyContract):
 
     def jobs(self) -> tuple[Job, ...]:
         return (
-            job("pipeline: sobel\n"),
             job("pipeline: harris\nblock: [sx, gx]\nsizes: {width: 1, height: 1}\n"),
             job("pipeline: unsharp\nblocks: 0\nmodel: published_code\n"),
+            job("pipeline: ./mixed.yaml\nblocks: 2\n", FILES / "job.yaml"),
         )
 
     @pytest.mark.slow  # nvcc, where it is there
@@ -106,6 +110,17 @@ def test_a_pipeline_of_ones_own(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(text.replace("2 * src - gauss", "3 * * src"))
     with pytest.raises(RequestError, match=r"mine\.yaml:\d+: kernels\.sharp\.body: column 5: an operand is wanted"):
         parsed(registry, "pipeline: ./mine.yaml\n", tmp_path / "job.yaml")
+
+
+def test_a_kernel_that_cannot_be_computed_by_itself_is_one_line(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(pipeline: object, block: object) -> Rejection | None:
+        return Rejection(rule="block_size", nodes=("dx",), detail="is too much") if "gy" in str(block) else None
+
+    monkeypatch.setattr(emit, "refused", refused)
+    with pytest.raises(RequestError, match=r"harris\.yaml: gy is too much \(block_size\)"):
+        parsed(registry, "pipeline: harris\n")
 
 
 def test_keys(registry: Registry) -> None:
@@ -164,6 +179,32 @@ def test_the_picture_names_every_kernel_and_weight(registry: Registry) -> None:
     assert lines[-6:] == ["  dx", "  dy", "  sx+gx", "  sxy+gxy", "  sy+gy", "  hc"]
 
 
+def test_a_pipeline_of_many_kernels_is_planned_and_not_measured_block_by_block(
+    registry: Registry, tmp_path: Path
+) -> None:
+    (tmp_path / "many.yaml").write_text(generated.text(1, 70, reach=3))
+    found = parsed(registry, "pipeline: ./many.yaml\n", tmp_path / "job.yaml")
+    analysis = STRATEGY.analyse(found, CPU)
+    assert analysis.report["optimum"] is None
+    assert analysis.report["to_measure"] == {"single": 0, "several": 0, "of": 0, "complete": False}
+    assert STRATEGY.parts(analysis) == ()
+    space = STRATEGY.space(analysis, {})
+    seeds = STRATEGY.seeds(analysis, space, {})
+    assert [name for name, _ in seeds][:2] == ["algorithm1", "unfused"]
+    assert all(space.problems(config) == () for _, config in seeds)
+    assert isinstance(STRATEGY.emit(analysis, seeds[0][1], {}), Program)
+
+
+def test_a_block_that_can_be_computed_in_no_way_says_why(registry: Registry) -> None:
+    night = parsed(registry, "pipeline: night\n").payload.pipeline
+    block = ("atrous0", "atrous1")
+    assert strategy._impossible(night, block, GPU.shared_bytes_per_block) is None
+    refused = strategy._impossible(night, block, 100)  # no room for a tile, and too much to compute again
+    assert refused is not None
+    assert refused.nodes == block
+    assert refused.rule == "shared_memory"
+
+
 def test_every_refusal_is_explained(registry: Registry) -> None:
     found = analysed(registry, "pipeline: harris\n").rejections
     illegal = {each.nodes for each in found if len(each.nodes) == 2}
@@ -189,10 +230,11 @@ def knowledge(registry: Registry, analysis: Analysis, costs: Mapping[str, float]
     known: dict[str, Any] = {}
     for part in STRATEGY.parts(analysis):
         workload = STRATEGY.parse(part, JobInputs(registry, part))
-        config = {"threads": "64x4", "pixels": 2}
         inner = STRATEGY.space(STRATEGY.analyse(workload, CPU), {})
-        if any(each.name == "local" for each in inner.parameters):
-            config["local"] = "recompute"
+        names = {each.name for each in inner.parameters}
+        config = {"shape": "64x4*2 tile", "threads": "64x4", "pixels": 2, "local": "recompute"}
+        config = {key: value for key, value in config.items() if key in names}
+        assert inner.problems(config) == ()
         name = "+".join(workload.members)
         known[workload.key] = answered(workload, costs.get(name, 1000.0), Config.of(config), 5000.0)
     return known
@@ -210,6 +252,7 @@ def test_parts_are_single_kernels_and_blocks(registry: Registry) -> None:
         ["sx", "gx"], ["sxy", "gxy"], ["sy", "gy"],
     ]  # fmt: skip
     assert all(part.sizes == {"width": 64, "height": 32} for part in STRATEGY.parts(analysis))
+    assert analysis.report["to_measure"] == {"single": 9, "several": 5, "of": 119, "complete": True}
     assert STRATEGY.parts(analysed(registry, "pipeline: harris\nblocks: 0\n")) == ()
     assert STRATEGY.parts(analysed(registry, "pipeline: harris\nblock: [sx, gx]\n")) == ()
 
@@ -229,6 +272,7 @@ def test_the_best_sums_of_measured_blocks_are_offered_first(registry: Registry) 
     assert list(seeds)[:3] == ["algorithm1", "unfused", "composed_as_measured"]
     chosen = seeds["composed_as_measured"]
     assert chosen["partition"] == values[2]
+    assert [seeds[f"composed_as_measured_{way}"]["launch"] for way in ("streams", "graph")] == ["streams", "graph"]
     assert chosen["at.x_row"] == "64x4*2 tile"
     assert "at.x_row+x_column" not in chosen
     program = STRATEGY.emit(analysis, chosen, {})  # the config holds all that it needs
@@ -237,6 +281,10 @@ def test_the_best_sums_of_measured_blocks_are_offered_first(registry: Registry) 
     assert [each.block for each in launches] == [(64, 4, 1)] * 3
     for config in seeds.values():
         assert space.problems(config) == ()
+    sums = STRATEGY.sums(analysis, known)
+    assert sums[:2] == ((values[2], 35.0), (values[3], 42.0))
+    assert ("x_row+x_column|y_row+y_column|magnitude", 43.0) in sums
+    assert ("x_row|x_column|y_row|y_column|magnitude", 50.0) in sums
 
 
 def test_without_every_single_kernel_nothing_is_composed(registry: Registry) -> None:
@@ -248,14 +296,56 @@ def test_without_every_single_kernel_nothing_is_composed(registry: Registry) -> 
     assert not any(name.startswith("composed") for name in names)
 
 
+def test_the_unfused_kernels_win_nothing_against_themselves(registry: Registry) -> None:
+    """Each kernel at its own best is among the baselines; as a candidate it would be called a fusion."""
+    analysis = analysed(registry, "pipeline: sobel\n", SM_90)
+    known = knowledge(registry, analysis, {})
+    space = STRATEGY.space(analysis, known)
+    unfused = "x_row|y_row|x_column|y_column|magnitude"
+    ways = {config["shapes"] for config in space.points() if sorted(str(config["partition"]).split("|")) == sorted(
+        unfused.split("|"))}  # fmt: skip
+    assert ways == set(shapes.UNIFORM)
+    knobs = STRATEGY.baselines(analysis)[0].space
+    offered = {each.name: set(each.values) for each in knobs.parameters}
+    part = next(part for part in STRATEGY.parts(analysis) if list(part.request["block"]) == ["x_row"])
+    alone = STRATEGY.analyse(STRATEGY.parse(part, JobInputs(registry, part)), SM_90)
+    (shape,) = STRATEGY.space(alone, {}).parameters
+    assert set(shape.values) <= offered["at.x_row"]
+    assert {each.replace("recompute", "tile") for each in shapes.UNIFORM} <= offered["shapes"]
+
+
+ONLY_ALONE = """\
+pipeline: alone
+image: {width: 16, height: 16, dtype: int32}
+inputs: [src]
+outputs: [b]
+kernels:
+  a: {pattern: global, reads: [src], body: "src", reduce: sum}
+  b: {pattern: point, reads: [src, a], body: "src - a"}
+"""
+
+
+def test_a_pipeline_in_which_nothing_can_be_fused(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "alone.yaml").write_text(ONLY_ALONE)
+    analysis = STRATEGY.analyse(parsed(registry, "pipeline: ./alone.yaml\n", tmp_path / "job.yaml"), CPU)
+    assert analysis.report["blocks"] == [["a"], ["b"]]
+    known = knowledge(registry, analysis, {})
+    space = STRATEGY.space(analysis, known)
+    seeds = STRATEGY.seeds(analysis, space, known)
+    assert [name for name, _ in seeds] == ["algorithm1"]
+    assert all(space.problems(config) == () for _, config in seeds)
+    assert "measured" not in {config["shapes"] for config in space.points()}
+
+
 def test_a_kernel_that_is_fastest_as_given_is_launched_so(registry: Registry) -> None:
-    analysis = analysed(registry, "pipeline: unsharp\nblocks: 1\n")
+    analysis = analysed(registry, "pipeline: unsharp\n")
     known = {
         key: dataclasses.replace(record, baseline_us=1.0) if "+" not in record.workload_name else record
-        for key, record in knowledge(registry, analysis, {}).items()
+        for key, record in knowledge(registry, analysis, {"ratio+unsharp": 0.5}).items()
     }
     seeds = dict(STRATEGY.seeds(analysis, STRATEGY.space(analysis, known), known))
-    assert seeds["unfused_as_measured"]["at.sharp"] == shapes.DEFAULT
+    assert seeds["composed_as_measured"]["partition"] == "gauss|sharp|ratio+unsharp"
+    assert seeds["composed_as_measured"]["at.sharp"] == shapes.DEFAULT
 
 
 # --- probes ---------------------------------------------------------------------------------------------
@@ -277,6 +367,18 @@ def test_probes_calibrate_the_model(registry: Registry) -> None:
     assert probes.calibrated(GPU, dict(list(known.items())[1:]), 1_000_000) is None
     assert STRATEGY.space(analysis, known).hash == STRATEGY.space(analysis, known).hash
     assert STRATEGY.probes(analysed(registry, "pipeline: harris\nblock: [sx, gx]\n")) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+def test_probes_compile_and_spill_nothing(registry: Registry) -> None:
+    facts = target_for_arch("sm_90").facts
+    for probe in STRATEGY.probes(analysed(registry, "pipeline: sobel\n", SM_90)):
+        (source,) = probe.program.sources
+        found = facts(source)
+        assert isinstance(found, Mapping), found
+        (known,) = found.values()
+        assert known.spill_load_bytes == known.stack_bytes == 0
 
 
 # --- emitting -------------------------------------------------------------------------------------------
@@ -308,6 +410,22 @@ def test_intermediate_images_of_a_block_are_not_stored(registry: Registry) -> No
     unfused = STRATEGY.unfused(analysis, config)
     assert unfused is not None
     assert len(unfused.steps) == 9
+
+
+def test_blocks_can_be_launched_on_streams_and_as_a_graph(registry: Registry) -> None:
+    analysis = analysed(registry, "pipeline: harris\nsizes: {width: 64, height: 48}\n")
+    config = {"partition": "dx|dy|sx+gx|sxy+gxy|sy+gy|hc", "shapes": shapes.DEFAULT}
+    programs = [
+        STRATEGY.emit(analysis, Config.of({**config, "launch": way}), {}) for way in ("sequence", "streams", "graph")
+    ]
+    sequence, streams, graph = (each for each in programs if isinstance(each, Program))
+    assert {step.stream for step in sequence.steps} == {0}
+    assert len({step.stream for step in streams.steps}) > 1
+    assert (streams.issue, graph.issue) == ("streams", "graph")
+    assert problems(streams) == problems(graph) == ()
+    assert isinstance(STRATEGY.emit(analysis, Config.of({**config, "launch": "twice"}), {}), Rejection)
+    whole = STRATEGY.space(analysed(registry, "pipeline: unsharp\n"), {})
+    assert all("launch" not in each for each in whole.points() if "|" not in str(each["partition"]))
 
 
 def test_streams_order_readers_after_writers(registry: Registry) -> None:

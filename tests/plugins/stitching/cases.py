@@ -327,3 +327,8 @@ def bfloat16(x, y):
         a * 2,
         (a @ b) * 1,
     )
+
+
+@case("half", rand(5, 8).astype(jnp.bfloat16), rand(8, seed=1).astype(jnp.bfloat16))
+def bfloat16_in_and_out(x, y):
+    return x + y, jax.nn.softmax(x), x.max(axis=0), x.T * 2, lax.reduce(x, jnp.bfloat16(-3), lax.max, (1,))

@@ -16,7 +16,7 @@ from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import Plan
 
 from . import oracle
-from .cases import cases
+from .cases import Case, cases
 from .running import Arrays, Runner
 
 
@@ -34,7 +34,17 @@ class Batch:
     @functools.cache
     def of(group: str) -> Batch:
         """All cases of a group."""
-        found = [each for each in cases().values() if each.group == group]
+        return Batch.made(tuple(each for each in cases().values() if each.group == group), group)
+
+    @staticmethod
+    @functools.cache
+    def alone(name: str) -> Batch:
+        """One case."""
+        return Batch.made((cases()[name],), cases()[name].group)
+
+    @staticmethod
+    def made(found: tuple[Case, ...], group: str) -> Batch:
+        """Some cases of a group, side by side in one module."""
 
         def everything(*arguments: object) -> list[object]:
             results, first = [], 0
@@ -70,7 +80,8 @@ class Batch:
     def given(self) -> Arrays:
         found = {}
         for place, array in enumerate(self.inputs):
-            found[f"in_{place}"] = array if array.size else np.zeros(1, array.dtype)
+            bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+            found[f"in_{place}"] = bits if bits.size else np.zeros(1, bits.dtype)
         return found
 
     def differences(self, program: Program, got: Arrays) -> list[str]:

@@ -255,7 +255,7 @@ def window(build: Builder) -> None:
 
 
 STEPS = {
-    "unary": unary, "binary": binary, "binary again": binary, "choose": choose,
-    "reduce": reduce, "reduce again": reduce, "broadcast": broadcast, "reshape": reshape, "transpose": transpose, "slice": slice_, "concatenate": concatenate,
-    "pad": pad, "reverse": reverse, "dot": dot, "iota": iota, "window": window,
+    "unary": unary, "binary": binary, "binary again": binary, "choose": choose, "reduce": reduce,
+    "reduce again": reduce, "broadcast": broadcast, "reshape": reshape, "transpose": transpose, "slice": slice_,
+    "concatenate": concatenate, "pad": pad, "reverse": reverse, "dot": dot, "iota": iota, "window": window,
 }  # fmt: skip

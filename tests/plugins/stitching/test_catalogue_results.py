@@ -37,20 +37,30 @@ def test_all_eight_are_here():
     assert len(NAMES) == 8
 
 
-@pytest.mark.parametrize("name", NAMES)
+SMALL = ("lr_step", "nmt_fig3", "w2v_step")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in SMALL else pytest.mark.slow) for each in NAMES]
+)
 def test_stitched_across_blocks(name, runner):
     check(name, "grid", runner)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["paper", "tiny", "blocks"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        ("lr_step", "tiny"), ("w2v_step", "tiny"), ("speech_fwd", "tiny"), ("lr_step", "paper"), ("nmt_attn", "paper"),
+        ("speech_step", "paper"), ("bilstm_step", "blocks"), ("speech_fwd", "blocks"),
+    ],
+)  # fmt: skip
 def test_stitched(name, policy, runner):
     check(name, policy, runner)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["lr_step", "w2v_step", "nmt_attn", "speech_step"])
 def test_one_kernel_per_instruction(name, runner):
     here = module(name)
     here.check(runner, handmade.unfused(here.module))

@@ -156,7 +156,11 @@ def accepts(function: Callable[..., Any], *arrays: np.ndarray) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", ALL)
+OFTEN = ("f32",)
+RARELY = [pytest.param(name, marks=pytest.mark.slow) for name in ALL if name not in (*OFTEN, "s16", "u16", "u64")]
+
+
+@pytest.mark.parametrize("name", [*OFTEN, *RARELY])
 def test_operations(name, runner):
     cases = Cases(name)
     kind, a, b = cases.kind, cases.a, cases.b

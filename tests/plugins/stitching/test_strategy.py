@@ -6,20 +6,25 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fusiond_stitching.plugin as plugin
 from fusiond import jobs
 from fusiond.errors import RequestError
+from fusiond.fills import fill
 from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection
 from fusiond.planning import plan, prepare, reference, target_for_arch
-from fusiond.program import Program
+from fusiond.program import Program, Role
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond.testing.strategies import StrategyContract
 from fusiond_stitching import lower, planner, space
 from fusiond_stitching.strategy import Stitching
 
+from .policies import LIMITS
+
+JOBS = sorted((Path(__file__).parents[3] / "configs" / "jobs").glob("stitching-*.yaml"))
 H100 = DeviceLimits(
     multiprocessors=132,
     shared_bytes_per_sm=228 * 1024,
@@ -151,7 +156,9 @@ def test_a_module_that_cannot_be_emitted_is_still_planned_and_says_what_is_in_th
 def test_the_bodies_of_a_loop_are_modules_of_their_own(folder):
     (folder / "loop.hlo").write_text(LOOP)
     found = plan(registry(), job("module: loop.hlo", str(folder / "job.yaml")), arch="sm_90")
-    assert [each["name"] for each in found.analysis.report["frames"]] == ["body", "test"]
+    frames = {each["name"]: each["kernels"] for each in found.analysis.report["frames"]}
+    assert frames == {"body": 1, "test": 1}
+    assert "frame body: 5 instructions, 1 kernels in each round" in found.description
     assert found.analysis.report["library"][0]["name"].startswith("run")
 
 
@@ -291,3 +298,29 @@ def test_what_the_device_has_answered_decides_the_schedule():
 def test_a_gpu_that_is_not_there_can_be_planned_for():
     found = plan(registry(), job("module: nmt_fig3"), arch=target_for_arch("sm_90").arch)
     assert found.analysis.report["kernels"]["stitched"] == 1
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def test_the_jobs_that_come_with_it_can_be_tuned(path):
+    (given,) = jobs.read(str(path), path.read_text())
+    target = Target(arch="sm_90", limits=H100, facts=lambda source: None)
+    strategy = Stitching()
+    analysis = strategy.analyse(prepare(registry(), given).workload, target)
+    assert analysis.rejections == ()
+    offered = strategy.space(analysis, {})
+    seeds = strategy.seeds(analysis, offered, {})
+    assert len(seeds) == 5
+    for _, config in seeds:
+        assert isinstance(strategy.emit(analysis, config, {}), Program)
+
+
+def test_probes_run(runner):
+    """What the performance library measures: each is one instruction under one schedule, whose result is right."""
+    target = Target(arch="cpu", limits=LIMITS, facts=lambda source: None)
+    strategy = Stitching()
+    workload = prepare(registry(), job("module: speech_fwd\nprobes: 40")).workload
+    for probe in strategy.probes(strategy.analyse(workload, target))[::5]:
+        given = {each.name: fill(each, 0) for each in probe.program.buffers if each.role is Role.INPUT}
+        whole = runner.run(probe.program, given, seed=1)
+        assert whole.keys() == {"out_0"}
+        assert np.isfinite(whole["out_0"]).all()

@@ -1,0 +1,89 @@
+"""The control: native against native must not be called faster. `python benchmarks/control.py --bundles DIR`, JSON on
+standard output.
+
+Each unfused bundle of a folder (see `fusiond.devices.check`) is measured against a copy of itself as a finalist is: in
+five fresh processes, ten pairs each, interval over the processes. `fuse` would be a mistake; `undecided` is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from fusiond import verdict
+from fusiond.devices import check, protocol
+from fusiond.devices.lock import device_lock
+from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.timing import Sampling
+from fusiond.model import Measurement, Purpose
+
+LEAST_GAIN = 1.02
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bundles", type=Path, required=True)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--most", type=int, default=40, help="of the bundles; default: 40")
+    given = parser.parse_args()
+    provider, device = check.find(given.device)
+    found = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        device_lock(device, stop=lambda: False, waiting=lambda: None),
+    ):
+        runner = Supervisor(provider, device)
+        for entry in check.read_index(given.bundles)[: given.most]:
+            if entry.get("expect") != "any":
+                found.append(control(runner, given.bundles / entry["native"], Path(folder), entry["name"]))
+                sys.stderr.write(f"{found[-1]}\n")
+        runner.close()
+    counts = Counter(each["verdict"] for each in found)
+    print(
+        json.dumps(
+            {
+                "device": device.name,
+                "model": device.model,
+                "evidence": device.evidence,
+                "least_gain": LEAST_GAIN,
+                "verdicts": dict(counts),
+                "controls": found,
+            },
+            indent=1,
+        )
+    )
+
+
+def control(runner: Supervisor, bundle: Path, folder: Path, name: str) -> dict[str, Any]:
+    """One verdict on a bundle against its copy: buffers of its own, and nothing else is different."""
+    copy = folder / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(bundle, copy)
+    logs: list[float] = []
+    for _ in range(verdict.LEAST_PROCESSES):
+        runner.fresh()
+        request = protocol.Sample(candidate=str(copy), baseline=str(bundle), plan=Sampling(purpose=Purpose.FINAL))
+        reply = runner.call(request, 120)
+        if not isinstance(reply, Measurement):
+            return {"name": name, "verdict": "failed", "reason": str(reply)}
+        logs.append(verdict.process_ratio(reply))
+    concluded = verdict.conclude({"copy": logs}, LEAST_GAIN)
+    assert concluded is not None
+    return {
+        "name": name,
+        "verdict": concluded.verdict.value,
+        "speedup": round(concluded.estimate.speedup, 4),
+        "ci95": [round(concluded.estimate.low, 4), round(concluded.estimate.high, 4)],
+        "processes": [round(math.exp(each), 4) for each in logs],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The six applications through the ordinary tuner: each a job, on a store of its own.
+
+What is read off its trials (medians of paired samples of the search) stands beside the job's answer, which is measured
+afresh: the partitions of the paper's methods at default shapes and at the best shapes that were tried, each over the
+unfused kernels one after the other at default shapes (what the paper calls the baseline).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusiond import jobs, tuner
+from fusiond.devices.base import DeviceProvider
+from fusiond.events import Event, Events, PhaseStarted
+from fusiond.model import DeviceInfo, JobState, Outcome, Record, Trial
+from fusiond.planning import prepare, target_of
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.store.owner import this_process
+from fusiond_mincut import shapes
+from fusiond_mincut.strategy import Mincut
+
+METHODS = ("unfused", "basic", "algorithm1", "exact", "general")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    registry: Registry
+    store: Store
+    provider: DeviceProvider
+    device: DeviceInfo
+    trials: int
+    blocks: int
+    sizes: str = ""
+    """For a job file; empty for the paper's sizes."""
+    say: Callable[[str], None] = field(default=lambda line: None, repr=False)
+
+
+def application(bench: Bench, name: str) -> dict[str, Any]:
+    """One row: the answer, and every method's partition with its times."""
+    text = f"strategy: mincut\npipeline: {name}\nblocks: {bench.blocks}\n{bench.sizes}"
+    text += f"search: {{trials: {bench.trials}, timeout: 30m, seed: 0, least_gain: 1.02}}\n"
+    (job,) = jobs.read(f"{name}.yaml", text, device=bench.device.name)
+    prepared = prepare(bench.registry, job)
+    analysis = prepared.strategy.analyse(prepared.workload, target_of(bench.provider, bench.device))
+    row: dict[str, Any] = {
+        "application": name,
+        "sizes": dict(prepared.workload.sizes),
+        "evidence": bench.device.evidence,
+        "benefit": analysis.report["benefit"],
+        "optimum": analysis.report["optimum"],
+    }
+    submitted = tuner.submit(bench.store, bench.registry, job)
+    if submitted.state is not JobState.DONE:
+        claimed = bench.store.claim(this_process(), job=submitted.id)
+        if claimed is None:
+            raise SystemExit(f"job {submitted.id} is run by another process; name another --store")
+        try:
+            tuner.Tuner(bench.store, bench.registry, Events(_note(bench))).run(submitted.id, lambda: False)
+        except BaseException:
+            bench.store.requeue(submitted.id)
+            raise
+    done = bench.store.job(submitted.id)
+    record = bench.store.record(prepared.workload.key, bench.device.key)
+    if done is None or record is None:
+        return {**row, "problem": "no answer" if done is None else done.problem}
+    trials = bench.store.trials(submitted.id, role=None)
+    row["answer"] = answer(record)
+    row["methods"] = methods(trials, partitions(analysis.report, trials))
+    known = {
+        part.workload_key: bench.store.record(part.workload_key, bench.device.key)
+        for part in bench.store.jobs([JobState.DONE], limit=1_000_000)
+    }
+    sums = Mincut().sums(analysis, {key: each for key, each in known.items() if each is not None})
+    row["sums"] = [{"partition": text, "blocks_us": round(time_us, 3)} for text, time_us in sums]
+    return row
+
+
+def _note(bench: Bench) -> Callable[[Event], None]:
+    def note(event: Event) -> None:
+        if isinstance(event, PhaseStarted):
+            bench.say(f"  {event.phase}: {event.detail}")
+
+    return note
+
+
+def partitions(report: Any, trials: Iterable[Trial]) -> dict[str, str]:
+    """Method -> partition."""
+    members = report["operations"]
+    found = {"unfused": None, "basic": report["basic"], "algorithm1": report["partition"]}
+    if report["optimum"]:
+        found["exact"] = report["optimum"]["partition"]
+    for trial in trials:
+        text = str(trial.config.get("partition", ""))
+        if trial.origin == "seed:general":
+            found["general"] = text
+        if text.count("|") == len(members) - 1:
+            found["unfused"] = text
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def methods(trials: Sequence[Trial], chosen: dict[str, str]) -> dict[str, Any]:
+    """Each method's times, and its speed-up over the unfused kernels as given, one after the other."""
+    measured = [each for each in trials if each.outcome is Outcome.MEASURED and each.time_us]
+    given = next((each.time_us for each in measured if each.role == "baseline:sequential"), None)
+    fastest = min(
+        (each.time_us for each in measured if each.role.startswith("baseline:") and each.time_us), default=None
+    )
+    found: dict[str, Any] = {"given_us": given, "fastest_unfused_us": fastest}
+    for name, text in chosen.items():
+        own = [each for each in measured if each.role == "candidate" and each.config.get("partition") == text]
+        plain = next(
+            (
+                each.time_us
+                for each in own
+                if (each.config.get("shapes"), each.config.get("launch", "sequence")) == (shapes.DEFAULT, "sequence")
+            ),
+            None,
+        )
+        best = min((each.time_us for each in own if each.time_us), default=None)
+        found[name] = {
+            "partition": text,
+            "default_us": plain,
+            "best_us": best,
+            "over_given": round(given / plain, 4) if given and plain else None,
+            "best_over_given": round(given / best, 4) if given and best else None,
+        }
+    return found
+
+
+def answer(record: Record) -> dict[str, Any]:
+    """What `best` would say."""
+    return {
+        "verdict": record.verdict.value,
+        "speedup": record.speedup,
+        "ci95": None if record.ci95 is None else list(record.ci95),
+        "config": None if record.config is None else dict(record.config),
+        "time_us": record.time_us,
+        "baseline": record.baseline,
+        "baseline_us": record.baseline_us,
+        "evidence": record.evidence,
+        "verified": record.verified,
+        "found_at": record.found_at,
+    }

@@ -1,0 +1,137 @@
+"""docs/results-mincut.md out of the JSON files that are kept: nothing on it is typed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.mincut import paper, planning
+
+METHODS = ("basic", "algorithm1", "exact", "general")
+PAGE = Path(__file__).parents[2] / "docs" / "results-mincut.md"
+Run = dict[str, Any]
+
+HEAD = f"""\
+# Image pipelines: results
+
+Written by `python -m benchmarks.mincut --page` from the JSON files in benchmarks/results; do not edit it. The paper's
+numbers are those of {paper.CITATION} (tables I and II): GTX 745, GTX 680 and K20c.
+"""
+
+
+def render(runs: Iterable[Run]) -> str:
+    """The page. Emulated runs are left out: they are no results."""
+    newest: dict[tuple[str, str], Run] = {}
+    for run in sorted(runs, key=lambda each: str(each["date"])):
+        if run["evidence"] != "emulated":
+            newest[run["evidence"], str(run["device"].get("model", ""))] = run
+    measured = [run for (evidence, _), run in sorted(newest.items()) if evidence == "measured"]
+    parts = [HEAD]
+    parts += [_measured(run) for run in measured] or [_unmeasured()]
+    parts += [_planning(run) for (evidence, _), run in sorted(newest.items()) if evidence == "planning"]
+    parts += [_peers(run) for (evidence, _), run in sorted(newest.items()) if evidence == "peers"]
+    return "\n".join(parts)
+
+
+def _paper(name: str) -> list[str]:
+    optimized, basic = paper.OPTIMIZED_OVER_BASELINE[name], paper.BASIC_OVER_BASELINE[name]
+    return [" / ".join(f"{each:.2f}" for each in basic), " / ".join(f"{each:.2f}" for each in optimized)]
+
+
+def _unmeasured() -> str:
+    rows = [
+        [name, *_paper(name), *(f"{each:.2f}" for each in paper.GEOMETRIC_MEAN[name])] for name in paper.APPLICATIONS
+    ]
+    head = ("application", "paper: basic", "paper: Algorithm 1", "mean: Algorithm 1", "mean: basic")
+    return f"""\
+## Measured on a GPU
+
+**Not yet measured on a GPU.** On a machine with one, `python -m benchmarks.mincut` makes the measurements and
+`python -m benchmarks.mincut --page` puts them here. These are the paper's speed-ups over its unfused kernels, which
+they will stand beside:
+
+{_table(head, rows)}"""
+
+
+def _measured(run: Run) -> str:
+    rows = []
+    for each in run["applications"]:
+        found, given = each.get("answer"), each.get("methods")
+        if not found or not given:
+            rows.append(
+                [each["application"], each.get("problem") or "no answer", *[""] * 9, *_paper(each["application"])]
+            )
+            continue
+        gain = "" if found["speedup"] is None else f"{found['speedup']:.3f}"
+        interval = "" if found["ci95"] is None else f"{found['ci95'][0]:.3f} to {found['ci95'][1]:.3f}"
+        sums = {every["partition"]: every["blocks_us"] for every in each.get("sums", ())}
+        chosen = sums.get((given.get("algorithm1") or {}).get("partition"))
+        gap = f"{100 * (chosen / min(sums.values()) - 1):.1f}" if chosen else ""
+        rows.append([
+            each["application"], found["verdict"], gain, interval, found["baseline"],
+            *(_number((given.get(name) or {}).get("over_given")) for name in METHODS),
+            _number((given.get("algorithm1") or {}).get("best_over_given")), gap, *_paper(each["application"]),
+        ])  # fmt: skip
+    head = ("application", "verdict", "tuned, over the fastest unfused way", "95 % interval", "that way",
+            "basic", "Algorithm 1", "exact by the model", "all that can be fused", "Algorithm 1, best shapes",
+            "gap of Algorithm 1 to the best sum of measured blocks, %",
+            "paper: basic", "paper: Algorithm 1")  # fmt: skip
+    return f"""\
+## Measured: {run["device"]["model"]}
+
+{_origin(run)} The verdict is the tuner's, over the fastest unfused way. The columns behind it are search samples at
+default shapes, over the unfused kernels one after the other at default shapes, which is what the paper compares with.
+
+{_table(head, rows)}"""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _planning(run: Run) -> str:
+    rows = [
+        [each["shape"], str(each["kernels"]), str(each["edges"]), f"{each['read_secs']:.3f}",
+         f"{each['plan_secs']:.3f}", str(each["cuts"]), str(each["blocks"]), f"{each['benefit']:g}",
+         "" if each["optimum"] is None else f"{each['optimum']:g}"]
+        for each in run["planning"]
+    ]  # fmt: skip
+    head = ("pipeline", "kernels", "edges", "to read, s", "to plan, s", "cuts", "blocks", "benefit", "exact optimum")
+    most = max(each["plan_secs"] for each in run["planning"])
+    return f"""\
+## What planning costs
+
+{_origin(run)} Processor seconds of one core. Algorithm 1 with all weights, on pipelines that are generated; the longest
+took {most:.2f} s (the goal is {planning.GOAL_SECS:g} s for 1,000 kernels). The exact optimum is looked for up to
+64 kernels.
+
+{_table(head, rows)}"""
+
+
+def _peers(run: Run) -> str:
+    rows = []
+    for each in run["peers"]:
+        cells = [
+            f"{each[name]['wall_us'] / 1000:.2f}" if each[name] else each[f"{name}_reason"]
+            for name in ("jax", "opencv")
+        ]
+        rows.append([each["application"], f"{each['width']} x {each['height']}", *cells])
+    said = sorted({each[name]["what"] for each in run["peers"] for name in ("jax", "opencv") if each[name]})
+    return f"""\
+## What users have today, on the processor
+
+{_origin(run)} Milliseconds of wall time, the median of several calls: {"; ".join(said)}. These times are a
+processor's and stand beside no GPU's.
+
+{_table(("application", "image", "JAX", "OpenCV"), rows)}"""
+
+
+def _origin(run: Run) -> str:
+    return f"{run['date'][:10]}, `{run['command']}`, {run['machine']['cores']} cores ({run['machine']['processor']})."
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"

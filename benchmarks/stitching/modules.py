@@ -1,0 +1,51 @@
+"""The eight modules of the catalogue, and the plans of each that are compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fusiond_stitching
+from fusiond.model import DeviceLimits
+from fusiond_stitching import lower, policy, space
+from fusiond_stitching.graph import Module
+from fusiond_stitching.policy import Policy
+
+FOLDER = Path(fusiond_stitching.__file__).parent / "modules"
+
+PLANS = ("unfused", "xla_rules", "paper", "packed", "barriers")
+"""One kernel per instruction; XLA's rules of 2018; the paper's fusion; beyond it with groups side by side in a launch;
+and with barriers across the grid."""
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted(each.stem for each in FOLDER.glob("*.hlo")))
+
+
+@functools.cache
+def module(name: str) -> Module:
+    return lower.read((FOLDER / f"{name}.hlo").read_text(encoding="utf-8"), f"{name}.hlo")
+
+
+@functools.cache
+def xla() -> Mapping[str, Any]:
+    """What XLA's own GPU compiler launches, and how that was found out."""
+    found: dict[str, Any] = json.loads((FOLDER / "xla.json").read_text(encoding="utf-8"))
+    return found
+
+
+def policies(limits: DeviceLimits) -> dict[str, Policy]:
+    """Plan -> policy: the strategy's own baselines and seeds on a device."""
+    multiprocessors = max(1, limits.multiprocessors)
+    shared = min(space.DEFAULT_SHARED_BYTES, limits.shared_bytes_per_block)
+    plain = {
+        "unfused": policy.unfused(multiprocessors=multiprocessors),
+        "xla_rules": policy.xla_rules(multiprocessors=multiprocessors),
+    }
+    found = {name: dataclasses.replace(each, shared_limit=shared) for name, each in plain.items()}
+    seeds = dict(space.seeds(limits, space.offered(limits, dots="library"), dots="library"))
+    return found | {name: space.policy(seeds[name], limits, dots="library") for name in ("paper", "packed", "barriers")}

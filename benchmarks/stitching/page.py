@@ -1,0 +1,205 @@
+"""docs/results-stitching.md out of the JSON files that are kept: nothing on it is typed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.stitching import paper, static
+from benchmarks.stitching.modules import PLANS
+
+PAGE = Path(__file__).parents[2] / "docs" / "results-stitching.md"
+Run = dict[str, Any]
+
+HEAD = f"""\
+# Stitching: results
+
+Written by `python -m benchmarks.stitching --page` from the JSON files in benchmarks/results; do not edit it. The
+paper's numbers are those of {paper.CITATION}. The modules are the eight of the catalogue, at small sizes.
+"""
+UNMEASURED = f"""\
+## Measured on a GPU
+
+**Not yet measured on a GPU.** On a machine with one, `python -m benchmarks.stitching` makes the measurements and
+`python -m benchmarks.stitching --page` puts them here. What they will stand beside: the paper's fusable portion became
+{paper.FUSION_SPEEDUP_MEAN} times as fast in the geometric mean ({paper.FUSION_SPEEDUP["W2V"]} to
+{paper.FUSION_SPEEDUP["Speech"]}), whole networks {paper.END_TO_END_MEAN} times.
+"""
+TITLES = {
+    "unfused": "one per instruction", "xla_rules": "XLA's rules of 2018", "paper": "the paper's fusion",
+    "packed": "packed", "barriers": "with grid barriers",
+}  # fmt: skip
+
+
+def render(runs: Iterable[Run]) -> str:
+    """The page. Emulated runs are left out: they are no results."""
+    newest: dict[tuple[str, str], Run] = {}
+    for run in sorted(runs, key=lambda each: each["date"]):
+        newest[run["evidence"], run["device"].get("model") or run["device"]["arch"]] = run
+    measured = [run for (evidence, _), run in sorted(newest.items()) if evidence == "measured"]
+    known = [run for (evidence, _), run in sorted(newest.items()) if evidence == "static"]
+    return "\n".join([
+        HEAD,
+        *([_measured(run) for run in measured] or [UNMEASURED]),
+        *(part for run in known for part in (_kernels(run), _bytes(run), _shared(run), _growth(run))),
+    ])  # fmt: skip
+
+
+# --- static ---------------------------------------------------------------------------------------------
+
+
+def _kernels(run: Run) -> str:
+    rows = run["modules"]
+    lines = [
+        [each["module"], str(each["library_calls"]), *(str(each["plans"][plan]["kernels"]) for plan in PLANS),
+         *(str(each["xla"][key]) for key in ("opaque", "opaque_no_triton", "unfused")), str(each["bound"])]
+        for each in rows
+    ]  # fmt: skip
+    ratios = [f"{static.geometric_mean(static.ratios(rows, plan)):.2f}" for plan in PLANS]
+    others = [f"{static.geometric_mean(static.ratios(rows, plan, 'xla_rules')):.2f}" for plan in PLANS]
+    bound = static.geometric_mean(each["bound"] / each["xla"]["opaque"] for each in rows)
+    lines.append(["geometric mean over XLA today (opaque)", "", *ratios, "1.00", "", "", f"{bound:.2f}"])
+    lines.append(["geometric mean over XLA's rules of 2018", "", *others, "", "", "", ""])
+    more = sum(each["plans"]["packed"]["kernels"] > each["xla"]["opaque"] for each in rows)
+    versions = ", ".join(f"{name} {version}" for name, version in run["xla"]["versions"].items())
+    head = ("module", "library calls", *(TITLES[plan] for plan in PLANS),
+            "XLA today, dots opaque", "the same without Triton", "XLA unfused", "bound")  # fmt: skip
+    return f"""\
+## Kernels: {run["device"]["arch"]}
+
+{run["date"][:10]}, `{run["command"]}`, evidence: static. Launches that are no library calls; every
+dot is left to the library. The columns of XLA are what its GPU compiler launches for the same modules
+({run["xla"]["target"]}; {versions}).
+
+*XLA's rules of 2018* are re-implemented in outline. *Packed*: groups that do not depend on each other side by side in
+one launch. *With grid barriers*: those that do, too, in a cooperative launch. *Bound*: the longest alternation of other
+work and dots. On {more} of {len(rows)} modules the packed plan has more kernels than XLA today. The paper:
+{paper.KERNEL_RATIO_MEAN} of its XLA's in the geometric mean ({paper.KERNEL_RATIO["W2V"]} for W2V,
+{paper.KERNEL_RATIO["Speech"]} for Speech). All plans passed the
+check of plans (exact cover, order, shared memory, barriers, index sets).
+
+{_table(head, lines)}"""
+
+
+def _bytes(run: Run) -> str:
+    rows = run["modules"]
+    lines = [
+        [each["module"], f"{each['ideal_bytes']:,}",
+         *(f"{each['plans'][plan]['bytes'] / each['ideal_bytes']:.2f}" for plan in PLANS)]
+        for each in rows
+    ]  # fmt: skip
+    means = [
+        f"{static.geometric_mean(each['plans'][plan]['bytes'] / each['ideal_bytes'] for each in rows):.2f}"
+        for plan in PLANS
+    ]
+    lines.append(["geometric mean", "", *means])
+    return f"""\
+## Bytes moved
+
+Bytes that the counted kernels read and write in global memory (each buffer once per kernel that touches it), over the
+ideal: every input read once, every output and every operand of a library call written once.
+
+{_table(("module", "ideal, bytes", *(TITLES[plan] for plan in PLANS)), lines)}"""
+
+
+def _shared(run: Run) -> str:
+    lines = []
+    for each in run["modules"]:
+        ours, mine = each["plans"]["paper"], each["plans"]["packed"]
+        theirs = paper.SHARED[paper.BESIDE[each["module"]]]
+        lines.append([
+            each["module"], f"{ours['shared_average']:,}", f"{ours['shared_most']:,}", f"{mine['shared_average']:,}",
+            f"{mine['shared_most']:,}", paper.BESIDE[each["module"]], f"{theirs[0]:,}", f"{theirs[1]:,}",
+        ])  # fmt: skip
+    head = ("module", "the paper's fusion: average", "most", "packed: average", "most", "table 3", "average", "most")
+    return f"""\
+## Shared memory
+
+Bytes per kernel. The paper's workloads are larger and other ones; their table 3 stands beside for the order of
+magnitude only.
+
+{_table(head, lines)}"""
+
+
+def _growth(run: Run) -> str:
+    machine = run["machine"]
+    lines = [
+        [f"{each['lines']:,}", f"{each['instructions']:,}", f"{each['library_calls']:,}", f"{each['read_secs']:.2f}",
+         *(f"{each['plans'][plan]['planning_secs']:.2f}" for plan in PLANS),
+         f"{each['plans']['packed']['verify_secs']:.2f}", f"{each['plans']['packed']['kernels']:,}"]
+        for each in run["growth"]
+    ]  # fmt: skip
+    last = run["growth"][-1]
+    worst = max(each["planning_secs"] for each in last["plans"].values())
+    powers = ", ".join(f"{TITLES[plan]} {static.exponent(run['growth'], plan):.2f}" for plan in PLANS)
+    met = "met" if worst + last["read_secs"] < static.GOAL_SECS else "NOT met"
+    return f"""\
+## Planning times
+
+Seconds of processor time, Python {machine["python"]} on {machine["processor"]}, on cores that other work was sharing.
+Generated modules: attention, recurrent cells and dense layers with their updates, in turn. *Instructions*: those left
+after doubled and dead ones went. The goal of {static.GOAL_SECS:.0f} s for the largest is {met} (the slowest plan:
+{worst:.1f} s). Between the last two rows the time grows with this power of the number of instructions: {powers}. (Up to
+a number of instructions, packed plans are made several times over, to move less; beyond it once.)
+
+{
+        _table(
+            (
+                "lines",
+                "instructions",
+                "library calls",
+                "reading the text",
+                *(TITLES[plan] for plan in PLANS),
+                "verifying packed",
+                "kernels, packed",
+            ),
+            lines,
+        )
+    }"""
+
+
+# --- measured -------------------------------------------------------------------------------------------
+
+
+def _measured(run: Run) -> str:
+    lines, speedups, problems = [], [], []
+    for each in run["measured"]:
+        plans = each["plans"]
+        if "problem" in each:
+            problems.append(f"- {each['module']}: {each['problem']}")
+        problems += [f"- {each['module']}, {plan}: {one['problem']}" for plan, one in plans.items() if "problem" in one]
+        whole = [_time(plans.get(plan, {}), "whole_us") for plan in PLANS]
+        over = each.get("over_unfused", {})
+        if over:
+            speedups.append(over["fusion_speedup"])
+        lines.append([
+            each["module"], *whole, each.get("best", ""),
+            *(f"{over[key]:.3f}" if over else "" for key in
+              ("fusable_ratio", "fusion_speedup", "end_to_end", "predicted_end_to_end")),
+            *(f"{each['over_xla_rules'][key]:.3f}" if "over_xla_rules" in each else "" for key in
+              ("fusion_speedup", "end_to_end")),
+        ])  # fmt: skip
+    mean = f"{static.geometric_mean(speedups):.2f}" if speedups else "not known"
+    head = ("module", *(f"{TITLES[plan]}, us" for plan in PLANS), "fastest stitched", "fusable ratio",
+            "fusion speed-up", "end to end", "predicted", "fusion speed-up over XLA's rules", "end to end")  # fmt: skip
+    told = "\n".join(["Not there:", "", *problems, ""]) if problems else ""
+    return f"""\
+## Measured: {run["device"]["model"]}
+
+{run["date"][:10]}, nvcc {run["nvcc"]}, driver {run["driver"]}, `{run["command"]}`, evidence: {run["evidence"]}. Times
+of whole modules; dots are plain kernels, the same in every plan. Fusable times are those without the library calls.
+Speed-ups are of the fastest stitched plan over one kernel per instruction unless the column says
+otherwise. The fusable portion's geometric mean is {mean}; the paper's, over its XLA: {paper.FUSION_SPEEDUP_MEAN}.
+
+{_table(head, lines)}{told}"""
+
+
+def _time(plan: Run, key: str) -> str:
+    return f"{plan[key]:.1f}" if key in plan else ""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"

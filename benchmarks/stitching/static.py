@@ -1,0 +1,119 @@
+"""What is known of plans without a device: kernels, bytes, shared memory, and how long planning takes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.stitching import generate, modules
+from fusiond.model import DeviceLimits
+from fusiond_stitching import hlo, lower, planner, traffic, verify
+from fusiond_stitching.graph import Module
+from fusiond_stitching.plan import Plan
+
+SIZES = (100, 1_000, 10_000)
+"""Instructions of the generated modules."""
+GOAL_SECS = 30.0
+
+
+def counts(limits: DeviceLimits, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """A row for each of the eight modules. Every plan is verified; one that is not sound ends the run."""
+    return [_row(name, limits, say) for name in modules.names()]
+
+
+def _row(name: str, limits: DeviceLimits, say: Callable[[str], None]) -> dict[str, Any]:
+    module = modules.module(name)
+    theirs = modules.xla()["modules"][name]
+    row: dict[str, Any] = {
+        "module": name,
+        "instructions": len(module.instructions),
+        "library_calls": sum(1 for each in module.instructions if module.library(each)),
+        "xla": theirs["kernels"],
+        "bound": theirs["bound"],
+        "ideal_bytes": traffic.ideal_bytes(module),
+        "plans": {},
+    }
+    for plan, policy in modules.policies(limits).items():
+        begun = time.process_time()
+        planned = planner.plan(module, policy, limits)
+        secs = time.process_time() - begun
+        problems = [*planned.problems, *verify.problems(module, planned.plan, shared_limit=policy.shared_limit)]
+        if problems:
+            raise ValueError(f"{name}, {plan}: {problems[0]}")
+        row["plans"][plan] = {**_described(module, planned.plan), "planning_ms": round(1000 * secs, 1)}
+    say(f"{name}: " + ", ".join(f"{plan} {each['kernels']}" for plan, each in row["plans"].items()))
+    return row
+
+
+def _described(module: Module, plan: Plan) -> dict[str, Any]:
+    kernels = plan.kernels
+    shared = [each.shared_bytes for each in kernels]
+    return {
+        "kernels": len(kernels),
+        "cooperative": sum(1 for each in kernels if each.cooperative),
+        "programs": sum(1 for each in kernels for _ in each.programs),
+        "bytes": traffic.moved(module, plan),
+        "shared_average": round(statistics.fmean(shared)) if shared else 0,
+        "shared_most": max(shared, default=0),
+    }
+
+
+def ratios(rows: Sequence[Mapping[str, Any]], plan: str, over: str = "opaque") -> list[float]:
+    """Kernels over those of XLA (`over` a column of its table) or of another plan."""
+    found = []
+    for row in rows:
+        base = row["xla"][over] if over in row["xla"] else row["plans"][over]["kernels"]
+        found.append(row["plans"][plan]["kernels"] / base)
+    return found
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    return math.exp(statistics.fmean(math.log(each) for each in values))
+
+
+# --- planning times -------------------------------------------------------------------------------------
+
+
+def growth(limits: DeviceLimits, say: Callable[[str], None], sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
+    """Seconds of processor time for generated modules: reading the text, each plan, and its verification."""
+    found = []
+    for size in sizes:
+        text = generate.module(size)
+        begun = time.process_time()
+        raw = hlo.parse(text, f"generated-{size}.hlo")
+        parsed = time.process_time()
+        module = lower.module(raw)
+        lowered = time.process_time()
+        row: dict[str, Any] = {
+            "lines": size,
+            "instructions": len(module.instructions),
+            "library_calls": sum(1 for each in module.instructions if module.library(each)),
+            "read_secs": round(lowered - begun, 3),
+            "parse_secs": round(parsed - begun, 3),
+            "plans": {},
+        }
+        for plan, policy in modules.policies(limits).items():
+            begun = time.process_time()
+            planned = planner.plan(module, policy, limits)
+            middle = time.process_time()
+            problems = [*planned.problems, *verify.problems(module, planned.plan, shared_limit=policy.shared_limit)]
+            if problems:
+                raise ValueError(f"{size} instructions, {plan}: {problems[0]}")
+            row["plans"][plan] = {
+                "kernels": len(planned.plan.kernels),
+                "planning_secs": round(middle - begun, 3),
+                "verify_secs": round(time.process_time() - middle, 3),
+            }
+        say(f"{size}: " + ", ".join(f"{plan} {each['planning_secs']} s" for plan, each in row["plans"].items()))
+        found.append(row)
+    return found
+
+
+def exponent(rows: Sequence[Mapping[str, Any]], plan: str) -> float:
+    """k where planning takes time proportional to instructions^k: between the two largest modules."""
+    first, last = rows[-2], rows[-1]
+    times = [max(1e-3, each["plans"][plan]["planning_secs"]) for each in (first, last)]
+    return math.log(times[1] / times[0]) / math.log(last["instructions"] / first["instructions"])

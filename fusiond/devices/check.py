@@ -1,0 +1,148 @@
+"""Runs pairs of bundles on one device and compares them: `python -m fusiond.devices.check FOLDER [--device cuda:0]`.
+
+FOLDER/index.json lists them (tools/gpu_box/build.py writes it):
+
+    {"entries": [{"name", "native": "path", "candidates": [{"name", "path"}], "expect": "equal" | "any",
+                  "timeout_secs"}]}
+
+The native one's outputs are the reference, on two seeds; every candidate is checked against them and sampled in pairs
+with it. `expect: any` is for questions: whatever becomes of the candidates is an answer, and no failure. Everything
+runs in child processes, as in a job: a crash or a hang is an outcome. Needs NumPy, and PyCUDA for a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fusiond.devices import protocol
+from fusiond.devices.base import DeviceProvider
+from fusiond.devices.cpu.provider import CpuProvider
+from fusiond.devices.cuda.provider import CudaProvider
+from fusiond.devices.lock import device_lock
+from fusiond.devices.supervisor import Runner, Supervisor
+from fusiond.devices.timing import Sampling
+from fusiond.errors import DeviceError, FusiondError, RequestError
+from fusiond.model import DeviceInfo, MeasureFailed, Measurement, Outcome, Purpose
+
+SEEDS = (0, 1)
+TIMEOUT_SECS = 120.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status: 0 all is as expected, 1 something is not, 2 the request was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m fusiond.devices.check")
+    parser.add_argument("folder", type=Path, help="a folder with an index.json")
+    parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the results go, as JSON; after every entry")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no entry after so long")
+    given = parser.parse_args(argv)
+    try:
+        provider, device = find(given.device)
+        entries = read_index(given.folder)
+        results: list[dict[str, Any]] = []
+        document = {"device": device.name, "model": device.model, "env": dict(device.env), "results": results}
+        end = time.monotonic() + 60 * given.minutes
+        with (
+            tempfile.TemporaryDirectory() as work,
+            device_lock(device, stop=lambda: False, waiting=lambda: _say(f"another fusiond uses {device.name}")),
+        ):
+            runner = Supervisor(provider, device)
+            for entry in entries:
+                if time.monotonic() > end:
+                    results.append({"name": entry["name"], "outcome": "skipped", "reason": "no time left"})
+                else:
+                    results += run_entry(runner, given.folder, entry, Path(work))
+                if given.out is not None:
+                    given.out.write_text(json.dumps(document, indent=1) + "\n")
+            runner.close()
+    except FusiondError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return problem.exit_status
+    wrong = [each for each in results if not each.get("as_expected", True)]
+    _say(f"{len(results)} runs on {device.name}: {len(wrong)} not as expected")
+    return 1 if wrong else 0
+
+
+def find(name: str) -> tuple[DeviceProvider, DeviceInfo]:
+    """The device of that name. DeviceError says what is missing."""
+    provider: DeviceProvider = CpuProvider() if name == "cpu" else CudaProvider()
+    for info in provider.devices():
+        if name in (info.name, provider.kind):
+            return provider, info
+    raise DeviceError(f"no device {name!r}: {'; '.join(provider.missing()) or 'it is not here'}")
+
+
+def read_index(folder: Path) -> list[dict[str, Any]]:
+    try:
+        entries: list[dict[str, Any]] = json.loads((folder / "index.json").read_text())["entries"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise RequestError(f"has no index.json that can be read: {problem}", where=str(folder)) from None
+    return entries
+
+
+def run_entry(runner: Runner, folder: Path, entry: Mapping[str, Any], work: Path) -> list[dict[str, Any]]:
+    """A result for each candidate; for the native one instead, where that does not run."""
+    timeout = float(entry.get("timeout_secs", TIMEOUT_SECS))
+    native = str(folder / entry["native"])
+    question = entry.get("expect", "equal") == "any"
+    references = []
+    for seed in SEEDS:
+        path = str(work / f"reference-{seed}.npz")
+        reply = runner.call(protocol.Reference(bundle=native, seed=seed, outputs=path), timeout)
+        if isinstance(reply, MeasureFailed):
+            return [_result(entry, "native", reply.outcome.value, reply.reason, as_expected=False)]
+        references.append((seed, path))
+    found = []
+    for candidate in entry["candidates"]:
+        path = str(folder / candidate["path"])
+        reply = runner.call(protocol.Check(bundle=path, references=tuple(references)), timeout)
+        if isinstance(reply, MeasureFailed):
+            failed = _result(entry, candidate["name"], reply.outcome.value, reply.reason, as_expected=question)
+            found.append(failed)
+            continue
+        assert not isinstance(reply, Measurement)
+        worst = reply.worst
+        plan = Sampling(purpose=Purpose.SEARCH, budget_secs=2.0)
+        measured = runner.call(protocol.Sample(candidate=path, baseline=native, plan=plan), timeout)
+        result = _result(entry, candidate["name"], "right", "", as_expected=True)
+        result["worst_error"] = worst
+        if isinstance(measured, Measurement):
+            result |= {
+                "time_us": measured.time_us,
+                "ratio": measured.ratio,
+                "clock": measured.clock,
+                "throttle": measured.after.throttle,
+                "others": measured.after.others,
+            }
+        elif isinstance(measured, MeasureFailed):
+            noisy = measured.outcome is Outcome.TOO_NOISY  # right, and how fast is not known
+            result |= {"timing" if noisy else "outcome": measured.outcome.value, "reason": measured.reason}
+            result["as_expected"] = question or noisy
+        found.append(result)
+    return found
+
+
+def _result(
+    entry: Mapping[str, Any], candidate: str, outcome: str, reason: str, *, as_expected: bool
+) -> dict[str, Any]:
+    made = {"name": entry["name"], "candidate": candidate, "outcome": outcome, "as_expected": as_expected}
+    if reason:
+        made["reason"] = reason
+    _say(f"{entry['name']}: {candidate}: {outcome}{f': {reason}' if reason else ''}")
+    return made
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

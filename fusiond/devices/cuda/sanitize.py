@@ -1,0 +1,109 @@
+"""NVIDIA's compute-sanitizer over one run of a bundle: `python -m fusiond.devices.cuda.sanitize BUNDLE_OR_FOLDER`.
+
+memcheck finds accesses out of bounds and misaligned ones, racecheck races in shared memory, synccheck barriers that not
+all threads reach. Each is a run of its own, many times slower than without. With a folder that has an index.json
+(`fusiond.devices.check`) the first candidate of each entry is looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TOOLS = ("memcheck", "racecheck", "synccheck")
+ENVIRONMENT = "FUSIOND_COMPUTE_SANITIZER"
+_FOUND = 86
+"""The exit status that it is asked for when it finds something."""
+_ERROR = re.compile(
+    r"^=+ (?:Error: |Warning: )?((?:Invalid|Error|Race|Potential|Barrier|Misaligned|Program hit)[^\n]*)", re.M
+)
+
+
+class NotHere(LookupError):
+    """There is no compute-sanitizer, or it cannot look at this device; the text says which."""
+
+
+def find() -> str:
+    """The executable: FUSIOND_COMPUTE_SANITIZER, else compute-sanitizer on the PATH. Raises NotHere."""
+    path = shutil.which(os.environ.get(ENVIRONMENT) or "compute-sanitizer")
+    if path is None:
+        raise NotHere(f"compute-sanitizer is not on PATH (it is part of the CUDA toolkit; or set {ENVIRONMENT})")
+    return path
+
+
+def sanitize(bundle: Path, device: str, *, timeout_secs: float = 600.0) -> tuple[str, ...]:
+    """A line for each kind of error that the tools find in a checked run of a bundle; none is what one hopes for.
+    Raises NotHere."""
+    found = []
+    for tool in TOOLS:
+        found += [f"{tool}: {line}" for line in _run(find(), tool, bundle, device, timeout_secs)]
+    return tuple(found)
+
+
+def _run(executable: str, tool: str, bundle: Path, device: str, timeout_secs: float) -> list[str]:
+    command = [executable, "--tool", tool, "--error-exitcode", str(_FOUND), "--print-limit", "20"]
+    command += [sys.executable, "-m", "fusiond.devices.cuda.run", str(bundle), "--device", device]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout_secs, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [f"no end after {timeout_secs:.0f} s"]
+    except OSError as problem:
+        raise NotHere(f"{executable} does not run: {problem.strerror}") from None
+    text = done.stdout + done.stderr
+    if "Device not supported" in text or "Unable to find injection library" in text:
+        raise NotHere(f"{executable} cannot look at this device")
+    lines = list(dict.fromkeys(_ERROR.findall(text)))
+    if done.returncode == 0:
+        return []
+    if done.returncode == _FOUND or lines:
+        return lines or [_last(text)]
+    return [f"the run failed with status {done.returncode}: {_last(text)}"]
+
+
+def _last(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:300] if lines else "no message"
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status: 0 no errors, 1 some, 2 the request was wrong or there is no compute-sanitizer."""
+    parser = argparse.ArgumentParser(prog="python -m fusiond.devices.cuda.sanitize")
+    parser.add_argument("bundle", type=Path, help="a bundle, or a folder with an index.json")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the results as JSON, written after each bundle")
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECS", help="of each tool's run")
+    given = parser.parse_args(argv)
+    bundles = {given.bundle.name: given.bundle}
+    if (given.bundle / "index.json").is_file():
+        entries = json.loads((given.bundle / "index.json").read_text())["entries"]
+        bundles = {
+            each["name"]: given.bundle / each["candidates"][0]["path"]
+            for each in entries
+            if each["candidates"] and each.get("expect") != "any"
+        }
+    results: dict[str, Any] = {}
+    try:
+        for name, bundle in bundles.items():
+            results[name] = list(sanitize(bundle, given.device, timeout_secs=given.timeout))
+            sys.stdout.write(f"{name}: {'; '.join(results[name]) or 'no errors'}\n")
+            sys.stdout.flush()
+            if given.out is not None:
+                given.out.write_text(json.dumps({"tools": TOOLS, "results": results}, indent=1) + "\n")
+    except NotHere as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 2
+    return 1 if any(results.values()) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+"""The space of a whole pipeline, where to begin in it, and what a point of it means.
+
+partition     a text of `blocks`: dx|dy|sx+gx|...      (which ones: see `plan`)
+shapes        one way for all blocks (`32x8*1 tile`), or `measured`: each block as it was fastest alone
+launch        sequence | streams | graph               when that is several blocks
+at.BLOCK      what `measured` means for a block        when shapes is measured, and the block is in the partition
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fusiond.model import Config, Value
+from fusiond.program import Program
+from fusiond.space import Parameter, Space
+from fusiond_mincut import blocks, legality, shapes, streams
+from fusiond_mincut.blocks import Partition
+from fusiond_mincut.emit import BlockParams
+from fusiond_mincut.graph import Pipeline
+
+MEASURED = "measured"
+LAUNCHES = ("sequence", "streams", "graph")
+"""Blocks one after the other, on streams where they wait for nothing of each other, or that as a CUDA graph."""
+MOST_TEXT = 900
+"""Characters of a condition."""
+
+
+def composed(pipeline: Pipeline, found: Mapping[str, Partition], best: Mapping[str, str]) -> Space:
+    """All ways to launch a pipeline: `found` are its partitions by name, `best` the fastest way of each measured block.
+
+    Kernels by themselves, each at its best, are a baseline. As a candidate they would win against a lesser form of
+    themselves, so the unfused partition is not offered as measured.
+    """
+    apart = str(blocks.unfused(pipeline))
+    texts = [str(each) for each in found.values()]
+    restrictions = []
+    if best and apart in texts:
+        text = f"shapes != '{MEASURED}' or partition != '{apart}'"
+        if len(text) <= MOST_TEXT:
+            restrictions.append(text)
+        elif len(texts) > 1:
+            texts.remove(apart)
+        else:
+            best = {}
+    alone = " and ".join(f"partition != '{each}'" for each in texts if "|" not in each)
+    parameters = [
+        Parameter(name="partition", values=tuple(texts)),
+        Parameter(name="shapes", values=(*shapes.UNIFORM, MEASURED) if best else shapes.UNIFORM),
+        Parameter(name="launch", values=LAUNCHES, when=alone if 0 < len(alone) <= MOST_TEXT else None),
+    ]
+    for block, way in best.items():
+        within = [text for text in texts if block in text.split("|")]
+        if within:
+            when = f"shapes == '{MEASURED}'" + _among(within, len(texts))
+            parameters.append(Parameter(name=f"at.{block}", values=(way,), when=when))
+    return Space(parameters=tuple(parameters), restrictions=tuple(restrictions))
+
+
+def _among(partitions: list[str], all_: int) -> str:
+    """A condition that the partition is one of these; nothing where it always is, or where it would be too long."""
+    text = " or ".join(f"partition == '{each}'" for each in partitions)
+    return "" if len(partitions) == all_ or len(text) > MOST_TEXT else f" and ({text})"
+
+
+def seeds(
+    pipeline: Pipeline, space: Space, found: Mapping[str, Partition], sums: Sequence[Partition]
+) -> tuple[tuple[str, Config], ...]:
+    """Algorithm 1's partition and the unfused pipeline at default shapes; then what was measured, the cheapest `sums`
+    of blocks first and the very best in every way to launch it; then the other partitions at default shapes."""
+    apart = str(blocks.unfused(pipeline))
+    plain = [(name, _point(space, str(each), shapes.DEFAULT)) for name, each in found.items()]
+    ranks = {str(each): rank for rank, each in enumerate(sums)}
+    measured = []
+    if any(MEASURED in each.values for each in space.parameters):
+        texts = {name: str(each) for name, each in found.items() if str(each) != apart}
+        names = sorted(texts, key=lambda name: ranks.get(texts[name], len(ranks)))
+        measured = [(f"{name}_as_measured", _point(space, texts[name], MEASURED)) for name in names]
+    if measured and "launch" in measured[0][1]:
+        name, best = measured[0]
+        measured[1:1] = [(f"{name}_{way}", Config.of({**best, "launch": way})) for way in LAUNCHES[1:]]
+    first = ("algorithm1", "unfused")
+    return (
+        *(each for each in plain if each[0] in first),
+        *measured,
+        *(each for each in plain if each[0] not in first),
+    )
+
+
+def _point(space: Space, chosen: str, way: str) -> Config:
+    """The point with this partition and these shapes, launched one block after the other."""
+    values: dict[str, Value] = {"partition": chosen, "shapes": way}
+    for each in space.parameters[2:]:
+        if space.active(values, each):
+            values[each.name] = each.values[0]
+    return Config.of(values)
+
+
+# --- what a point means ---------------------------------------------------------------------------------
+
+
+def chosen(pipeline: Pipeline, config: Config) -> tuple[Partition, dict[str, BlockParams]]:
+    """The partition of a config, and the way of each of its blocks. KeyError, TypeError, ValueError when it is no
+    config of this pipeline."""
+    found = blocks.read(pipeline, config.text("partition"))
+    for block in found.blocks:
+        refused = next(legality.general(pipeline, block.kernels), None)
+        if refused is not None:
+            raise ValueError(refused.detail)
+    way = config.text("shapes")
+    ways = {}
+    for block in found.blocks:
+        label = way if way != MEASURED else config.get(f"at.{block}", shapes.DEFAULT)
+        ways[str(block)] = shapes.read(str(label))
+    return found, ways
+
+
+def launched(program: Program, config: Config) -> Program:
+    """The blocks' launches as the config has them. ValueError when it is none."""
+    way = config.get("launch", LAUNCHES[0])
+    if way not in LAUNCHES:
+        raise ValueError(f"launch is {way!r}")
+    if way == LAUNCHES[0]:
+        return program
+    return streams.concurrent(program, issue="graph" if way == "graph" else "streams")

@@ -1,0 +1,138 @@
+"""The benchmark of image pipelines: its peers give what the pipelines give, its page is made of its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.mincut import __main__ as bench
+from benchmarks.mincut import measure, page, paper, peers, planning
+from fusiond import documents
+from fusiond.model import Config, Measurement, Outcome, Purpose, Trial
+from fusiond_mincut import partition, reading, shapes
+from fusiond_mincut.benefit import PAPER
+from fusiond_mincut.plugin import PIPELINES
+from tests.plugins.mincut import oracle
+
+SIZES = {"width": 37, "height": 23}
+
+
+def small(name: str):
+    path = PIPELINES / f"{name}.yaml"
+    return reading.read(documents.parse(path.read_text(), str(path)), SIZES)
+
+
+@pytest.mark.parametrize("name", paper.APPLICATIONS)
+def test_jax_computes_the_same_images(name: str) -> None:
+    pytest.importorskip("jax", reason="needs JAX as the peer")
+    pipeline = small(name)
+    given = peers.inputs(pipeline)
+    expected = oracle.run(pipeline, given)
+    found = peers.Jax(pipeline)(given)
+    for output in pipeline.outputs:
+        one, two = np.asarray(found[output]), expected[output]
+        assert one.dtype == two.dtype
+        if one.dtype == np.float32:
+            assert np.allclose(one, two, rtol=1e-4)
+        else:  # XLA contracts products and sums: a float just at a threshold, or just below a whole number, may flip
+            assert np.mean(np.abs(one.astype(int) - two.astype(int)) > 1) == 0
+            assert np.mean(one != two) < 0.005
+
+
+def test_opencv_computes_nearly_the_same_images() -> None:
+    pytest.importorskip("cv2", reason="needs OpenCV as the peer")
+    functions = peers.opencv()
+    pipeline = small("sobel")
+    given = peers.inputs(pipeline)
+    found = np.asarray(functions["sobel"](given["src"][:, :, 0].astype(np.float32)))
+    assert np.abs(found - oracle.run(pipeline, given)["magnitude"][:, :, 0]).max() < 1.01  # an int32 is truncated
+    for name, function in functions.items():
+        function(peers.inputs(small(name))["src"][:, :, 0].astype(np.float32))
+
+
+def test_generated_pipelines_are_what_they_say() -> None:
+    for shape, make in planning.SHAPES.items():
+        pipeline = reading.read(documents.parse(make(40), f"{shape}.yaml"))
+        assert len(pipeline.kernels) == 40
+    row = planning.measured("chain", 10)
+    assert (row["kernels"], row["edges"]) == (10, 9)
+    assert row["optimum"] >= row["benefit"] > 0
+
+
+def trial(role: str, origin: str, time_us: float, **config: str) -> Trial:
+    measurement = Measurement(span_us=(time_us,), clock="device", purpose=Purpose.SEARCH)
+    return Trial(
+        sequence=0, config=Config.of(config), role=role, origin=origin, outcome=Outcome.MEASURED, ratio=1.0,
+        time_us=time_us, measurement=measurement,
+    )  # fmt: skip
+
+
+def test_methods_are_read_off_the_trials() -> None:
+    pipeline = small("unsharp")
+    whole = str(partition.planned(pipeline, PAPER).partition)
+    apart = "gauss|sharp|ratio|unsharp"
+    report = {"operations": dict.fromkeys("abcd"), "basic": apart, "partition": whole, "optimum": {"partition": whole}}
+    trials = [
+        trial("baseline:sequential", "given", 100.0),
+        trial("baseline:graph", "tuned", 80.0),
+        trial("candidate", "seed:algorithm1", 40.0, partition=whole, shapes=shapes.DEFAULT),
+        trial("candidate", "grid", 25.0, partition=whole, shapes="32x4*1 tile"),
+        trial("candidate", "seed:unfused", 100.0, partition=apart, shapes=shapes.DEFAULT),
+    ]
+    found = measure.methods(trials, measure.partitions(report, trials))
+    assert (found["given_us"], found["fastest_unfused_us"]) == (100.0, 80.0)
+    assert found["algorithm1"]["over_given"] == 2.5
+    assert found["algorithm1"]["best_over_given"] == 4.0
+    assert found["basic"]["over_given"] == found["unfused"]["over_given"] == 1.0
+
+
+def test_the_page_is_made_of_the_kept_files() -> None:
+    assert page.PAGE.read_text() == page.render(bench.kept())
+
+
+def test_emulated_times_are_on_no_page() -> None:
+    run = {"date": "2026-01-01", "evidence": "emulated", "device": {"model": "x"}, "applications": []}
+    assert "Not yet measured on a GPU" in page.render([run])
+
+
+def test_a_measured_run_stands_beside_the_paper() -> None:
+    methods = {
+        "algorithm1": {"partition": "a|b", "over_given": 1.31, "best_over_given": 1.52},
+        "basic": {"over_given": 1.11},
+    }
+    sums = [{"partition": "a+b", "blocks_us": 10.0}, {"partition": "a|b", "blocks_us": 12.5}]
+    answer = {"verdict": "fuse", "speedup": 1.234, "ci95": [1.2, 1.3], "baseline": "graph"}
+    run = {
+        "date": "2026-01-01T00:00:00", "evidence": "measured", "device": {"model": "X100"}, "command": "c",
+        "machine": {"cores": 1, "processor": "p"},
+        "applications": [{"application": "harris", "answer": answer, "methods": methods, "sums": sums},
+                         {"application": "sobel", "problem": "lost"}],
+    }  # fmt: skip
+    text = page.render([run])
+    assert (
+        "| harris | fuse | 1.234 | 1.200 to 1.300 | graph | 1.11 | 1.31 |  |  | 1.52 | 25.0 | 1.04 / 1.27 / 1.09 |"
+        in text
+    )
+    assert "| sobel | lost |" in text
+
+
+def test_what_is_asked_wrongly_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert bench.main(["--only", "haris"]) == 2
+    assert "unknown application 'haris'" in capsys.readouterr().err
+    assert bench.main(["--device", "cpu", "--quick", "--out", str(bench.RESULTS / "x")]) == 2
+    assert "emulated times are no results" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_application_from_the_command_to_the_file(tmp_path: Path, gxx_here: None) -> None:
+    assert bench.main(["--device", "cpu", "--quick", "--only", "enhance", "--out", str(tmp_path)]) == 0
+    (kept,) = tmp_path.glob("mincut-*.json")
+    (row,) = json.loads(kept.read_text())["applications"]
+    assert row["evidence"] == "emulated"
+    assert row["methods"]["algorithm1"]["partition"] == "mean+gain+corrected"
+    assert row["methods"]["algorithm1"]["default_us"] > 0
+    assert row["answer"]["verdict"] in ("fuse", "keep", "undecided")

@@ -1,0 +1,167 @@
+"""The benchmark of stitching: its modules are HLO that XLA takes, its figures are those of plans, its page is made of
+what is kept."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.stitching import __main__ as command
+from benchmarks.stitching import generate, measure, modules, page, paper, static
+from fusiond.planning import target_for_arch
+from fusiond_stitching import hlo, lower
+
+
+def silent(line: str) -> None:
+    del line
+
+
+@pytest.mark.parametrize("size", [1, 100, 1000])
+def test_generated_modules_have_the_size_asked_for(size):
+    raw = hlo.parse(generate.module(size), "generated.hlo")
+    assert size <= len(raw.computations[raw.entry].instructions) <= size + 50
+    module = lower.module(raw)
+    assert 0.7 * size <= len(module.instructions)
+    assert not module.foreign
+
+
+def test_generated_modules_are_what_xla_takes():
+    """XLA's own parser and compiler for the processor, from jaxlib."""
+    jaxlib = pytest.importorskip("jaxlib._hlo", reason="XLA's parser comes with jax")
+    text = generate.module(100)
+    proto = jaxlib.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    module = lower.read(text, "generated.hlo")
+    assert len(jaxlib.XlaComputation(proto).program_shape().parameter_shapes()) == len(module.parameters)
+
+
+def test_growth_is_measured_for_every_plan():
+    limits = target_for_arch("sm_90").limits
+    rows = static.growth(limits, silent, (60, 120))
+    assert [each["lines"] for each in rows] == [60, 120]
+    assert all(set(each["plans"]) == set(modules.PLANS) for each in rows)
+    last = rows[-1]["plans"]
+    assert last["barriers"]["kernels"] <= last["packed"]["kernels"] < last["paper"]["kernels"]
+    assert last["paper"]["kernels"] < last["xla_rules"]["kernels"] < last["unfused"]["kernels"]
+
+
+def test_ratios_and_means():
+    rows = [
+        {"xla": {"opaque": 4}, "plans": {"packed": {"kernels": 2}, "unfused": {"kernels": 8}}},
+        {"xla": {"opaque": 1}, "plans": {"packed": {"kernels": 2}, "unfused": {"kernels": 16}}},
+    ]
+    assert static.ratios(rows, "packed") == [0.5, 2.0]
+    assert static.ratios(rows, "packed", "unfused") == [0.25, 0.125]
+    assert static.geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
+
+
+def test_the_growth_exponent():
+    rows = [
+        {"instructions": 10, "plans": {"packed": {"planning_secs": 1.0}}},
+        {"instructions": 100, "plans": {"packed": {"planning_secs": 100.0}}},
+    ]
+    assert static.exponent(rows, "packed") == pytest.approx(2.0)
+
+
+def test_the_kept_figures_are_those_of_the_plans_today():
+    """What is kept for sm_90 says what the planner does: recompute it with `python -m benchmarks.stitching --arch`."""
+    (kept,) = [run for run in command.kept() if run["evidence"] == "static" and run["device"]["arch"] == "sm_90"]
+    found = {each["module"]: each for each in kept["modules"]}
+    for name in ("lr_step", "nmt_fig3", "speech_fwd"):
+        row = static._row(name, target_for_arch("sm_90").limits, silent)
+        for plan in modules.PLANS:
+            mine, theirs = row["plans"][plan], found[name]["plans"][plan]
+            assert {key: mine[key] for key in ("kernels", "bytes")} == {
+                key: theirs[key] for key in ("kernels", "bytes")
+            }, (name, plan)
+        assert row["ideal_bytes"] == found[name]["ideal_bytes"]
+
+
+def test_the_goals_for_kernels_are_met_by_what_is_kept():
+    """Never more kernels than XLA today; 0.7 of them in the mean when packed, 0.45 with grid barriers."""
+    (kept,) = [run for run in command.kept() if run["evidence"] == "static"]
+    assert [each["module"] for each in kept["modules"]] == list(modules.names())
+    for plan, goal in (("packed", 0.7), ("barriers", 0.45)):
+        ratios = static.ratios(kept["modules"], plan)
+        assert max(ratios) <= 1.0
+        assert static.geometric_mean(ratios) <= goal
+
+
+def test_the_library_calls_by_themselves():
+    for name in modules.names():
+        module = modules.module(name)
+        calls = measure.library_only(module)
+        assert calls is not None
+        wanted = [each.name for each in module.instructions if module.library(each)]
+        assert [each.name for each in calls.instructions if calls.library(each)] == wanted
+        assert {each.opcode for each in calls.instructions} <= {"dot", "parameter", "reshape", "constant"}
+        assert [calls[name].attributes["number"] for name in calls.parameters] == list(range(len(calls.parameters)))
+
+
+def test_the_papers_formula():
+    row = {
+        "library_us": 50.0,
+        "plans": {
+            "unfused": {"whole_us": 150.0},
+            "xla_rules": {"whole_us": 100.0},
+            "paper": {"whole_us": 90.0},
+            "packed": {"whole_us": 75.0},
+            "barriers": {"problem": "refused"},
+        },
+    }
+    found = measure.gains(row)
+    assert found["best"] == "packed"
+    over = found["over_unfused"]
+    assert over["fusable_ratio"] == pytest.approx(2 / 3, abs=1e-4)
+    assert over["fusion_speedup"] == pytest.approx(4.0)
+    assert over["end_to_end"] == pytest.approx(2.0)
+    assert over["predicted_end_to_end"] == pytest.approx(paper.predicted_end_to_end(2 / 3, 4.0), abs=1e-4) == 1.5
+    assert found["over_xla_rules"]["fusion_speedup"] == pytest.approx(2.0)
+    assert measure.gains({"library_us": "failed", "plans": row["plans"]}) == {}
+
+
+def run_of(evidence):
+    (kept,) = [run for run in command.kept() if run["evidence"] == "static"]
+    row = {
+        "module": "lr_step",
+        "library_us": 5.0,
+        "plans": {"unfused": {"whole_us": 20.0}, "packed": {"whole_us": 8.0}},
+    }
+    row |= measure.gains(row)
+    device = {"name": "cuda:0", "model": "NVIDIA H200", "arch": "sm_90"}
+    return {**kept, "evidence": evidence, "device": device, "driver": "580.1", "measured": [row]}
+
+
+def test_the_page_has_what_was_measured_and_never_what_was_emulated():
+    kept = list(command.kept())
+    plain = page.render(kept)
+    assert "Not yet measured" in plain
+    assert page.render([*kept, run_of("emulated")]) == plain
+    measured = page.render([*kept, run_of("measured")])
+    assert "Not yet measured" not in measured
+    assert "| lr_step | 20.0 |  |  | 8.0 |  | packed | 0.750 | 5.000 | 2.500 | 1.600 |" in measured
+
+
+def test_the_page_is_what_is_kept():
+    measured = [run for run in command.kept() if run["evidence"] != "emulated"]
+    assert page.PAGE.read_text(encoding="utf-8") == page.render(measured)
+
+
+def test_emulated_times_are_not_kept_among_results(capsys, tmp_path):
+    assert command.main(["--device", "cpu", "--out", str(command.RESULTS / "cpu")]) == 2
+    assert "no results" in capsys.readouterr().err
+    assert command.main(["--only", "no_such", "--out", str(tmp_path)]) == 2
+    assert "unknown module" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_on_the_processor(tmp_path):
+    assert command.main(["--device", "cpu", "--quick", "--only", "lr_step", "--out", str(tmp_path)]) == 0
+    (written,) = tmp_path.glob("stitching-*.json")
+    run = json.loads(written.read_text())
+    assert run["evidence"] == "emulated"
+    (row,) = run["measured"]
+    assert row["module"] == "lr_step"
+    assert isinstance(row["library_us"], float)
+    assert row["plans"]["unfused"]["kernels"] == 32
+    assert row["plans"]["packed"]["kernels"] == 2

@@ -1,0 +1,50 @@
+// A work-efficient exclusive scan of one block's part, with padding against bank conflicts by a macro.
+#define NUM_BANKS 32
+#define LOG_NUM_BANKS 5
+#define CONFLICT_FREE_OFFSET(n) ((n) >> NUM_BANKS | (n) >> (2 * LOG_NUM_BANKS))
+#undef CONFLICT_FREE_OFFSET
+#define CONFLICT_FREE_OFFSET(n) ((n) >> LOG_NUM_BANKS)
+extern "C" __global__ void prescan(float* g_odata, float* g_idata, float* g_sums, int n)
+{
+    extern __shared__ float temp[];
+    int thid = threadIdx.x;
+    int base = blockIdx.x * n;
+    int offset = 1;
+    int ai = thid;
+    int bi = thid + (n / 2);
+    int bankOffsetA = CONFLICT_FREE_OFFSET(ai);
+    int bankOffsetB = CONFLICT_FREE_OFFSET(bi);
+    temp[ai + bankOffsetA] = g_idata[base + ai];
+    temp[bi + bankOffsetB] = g_idata[base + bi];
+    for (int d = n >> 1; d > 0; d >>= 1) {
+        __syncthreads();
+        if (thid < d) {
+            int ai = offset * (2 * thid + 1) - 1;
+            int bi = offset * (2 * thid + 2) - 1;
+            ai += CONFLICT_FREE_OFFSET(ai);
+            bi += CONFLICT_FREE_OFFSET(bi);
+            temp[bi] += temp[ai];
+        }
+        offset *= 2;
+    }
+    if (thid == 0) {
+        g_sums[blockIdx.x] = temp[n - 1 + CONFLICT_FREE_OFFSET(n - 1)];
+        temp[n - 1 + CONFLICT_FREE_OFFSET(n - 1)] = 0;
+    }
+    for (int d = 1; d < n; d *= 2) {
+        offset >>= 1;
+        __syncthreads();
+        if (thid < d) {
+            int ai = offset * (2 * thid + 1) - 1;
+            int bi = offset * (2 * thid + 2) - 1;
+            ai += CONFLICT_FREE_OFFSET(ai);
+            bi += CONFLICT_FREE_OFFSET(bi);
+            float t = temp[ai];
+            temp[ai] = temp[bi];
+            temp[bi] += t;
+        }
+    }
+    __syncthreads();
+    g_odata[base + ai] = temp[ai + bankOffsetA];
+    g_odata[base + bi] = temp[bi + bankOffsetB];
+}

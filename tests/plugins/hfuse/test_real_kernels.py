@@ -1,0 +1,77 @@
+"""Kernels in the manner of CUDA's samples, PyTorch and Rodinia: fused with each other in random ways, they give what
+they give by themselves, and nvcc takes what comes out.
+
+Each kernel is followed by one other in a shuffled ring, so that each stands on both sides once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fusiond.model import Config
+from fusiond.program import Program
+from fusiond_hfuse import verify
+
+KERNELS = Path(__file__).parent / "kernels"
+NAMES = sorted(path.stem for path in KERNELS.glob("*.yaml"))
+
+
+def ring(seed: int) -> list[tuple[str, str]]:
+    names = random.Random(seed).sample(NAMES, len(NAMES))
+    return list(zip(names, [*names[1:], names[0]], strict=True))
+
+
+@pytest.fixture
+def pair(analyse):
+    def pair(names):
+        analysis = analyse(*(str(KERNELS / f"{name}.yaml") for name in names), granularity=32)
+        assert analysis.rejections == ()
+        return analysis
+
+    return pair
+
+
+def some(strategy, analysis, seed: int) -> Config:
+    """A point of the space, every kind of fusion as likely as any."""
+    points = list(itertools.islice(strategy.space(analysis, {}).points(), 20_000))
+    kinds: dict[tuple[object, ...], list[Config]] = {}
+    for each in points:
+        kinds.setdefault(tuple(each.get(name) for name in ("kind", "level", "assign", "map")), []).append(each)
+    choose = random.Random(seed)
+    return choose.choice(kinds[choose.choice(list(kinds))])
+
+
+def test_there_are_enough_of_them():
+    assert len(NAMES) >= 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", ring(1), ids="-".join)
+def test_a_pair_gives_what_it_gives_unfused(pair, strategy, same, names):
+    analysis = pair(names)
+    config = some(strategy, analysis, len(names[0]) * 100 + len(names[1]))
+    program = strategy.emit(analysis, config, {})
+    assert isinstance(program, Program), (config, program)
+    same(program, strategy.unfused(analysis, config))
+
+
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("names", ring(2)[::2], ids="-".join)
+def test_nvcc_takes_a_pair(pair, strategy, tmp_path, names):
+    analysis = pair(names)
+    program = strategy.emit(analysis, some(strategy, analysis, len(names[0])), {})
+    assert isinstance(program, Program), program
+    (tmp_path / "fused.cu").write_text(program.sources[0].text)
+    done = subprocess.run(
+        ["nvcc", "-arch=sm_90", "-cubin", "--keep", "--keep-dir", str(tmp_path), str(tmp_path / "fused.cu"), "-o",
+         str(tmp_path / "fused.cubin")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert verify.lint((tmp_path / "fused.ptx").read_text(), barriers=(1, 2)) == ()

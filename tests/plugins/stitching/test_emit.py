@@ -1,0 +1,238 @@
+"""Programs of plans: the launches, their order and what is timed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fusiond.program import FillStep, Launch, Role, problems
+from fusiond_stitching import emit, export, lower, planner
+from fusiond_stitching.plan import (
+    BlockProgram,
+    Exchange,
+    Global,
+    Kernel,
+    Kind,
+    LibraryCall,
+    Phase,
+    Plan,
+    Reduction,
+    Result,
+    Schedule,
+    Shared,
+    Stage,
+)
+
+from . import handmade
+from .checking import Batch
+from .policies import LIMITS, POLICIES
+from .test_catalogue_results import module
+
+
+def stitched(name: str = "lr_step", policy: str = "paper"):
+    batch = module(name)
+    return batch, batch.program(planner.plan(batch.module, POLICIES[policy], LIMITS).plan)
+
+
+# --- timed without the library calls --------------------------------------------------------------------
+
+
+def test_only_kernels_are_timed_and_the_outputs_are_right(runner):
+    batch, program = stitched()
+    apart = emit.timed_apart(program)
+    assert problems(apart) == ()
+    counted = [place for place, step in enumerate(apart.steps) if step.counted]
+    assert counted == list(range(len(counted)))
+    assert [step.entry for step in apart.steps if step.counted] == [
+        step.entry for step in program.steps if step.counted
+    ]
+    assert not any(emit.is_library(step) for step in apart.steps if step.counted)
+    assert [step.entry for step in emit.in_order(apart)] == [step.entry for step in program.steps]
+    for seed in (0, 1):
+        assert batch.differences(apart, runner.run(apart, batch.given(), seed=seed)) == []
+
+
+def test_what_was_timed_does_not_hide_a_wrong_order(runner):
+    """The last kernel before what it reads: what the timed part left would make up for it, were it still there."""
+    batch, program = stitched("w2v_step", "blocks")
+    apart = emit.timed_apart(program)
+    order = list(emit.in_order(apart))
+    head = [step for step in apart.steps if step not in order]
+    moved = dataclasses.replace(apart, steps=(*head, order[-1], *order[:-1]))
+    assert batch.differences(moved, runner.run(moved, batch.given()))
+
+
+def test_the_whole_is_timed_with_its_library_calls():
+    _, program = stitched()
+    whole = emit.timed_whole(emit.timed_apart(program))
+    assert all(step.counted for step in whole.steps)
+    assert [step.name for step in whole.steps] == [step.name for step in program.steps]
+
+
+def test_without_library_calls_nothing_changes():
+    batch = Batch.alone("layer_norm")
+    program = batch.program(planner.plan(batch.module, POLICIES["paper"], LIMITS).plan)
+    assert all(step.counted for step in program.steps)
+    assert emit.timed_apart(program) is program
+
+
+def test_the_export_holds_each_launch_once():
+    batch, program = stitched()
+    assert export.files(batch.module, emit.timed_apart(program)) == export.files(batch.module, program)
+
+
+def test_everything_written_is_spoilt():
+    _, program = stitched("speech_step", "blocks")
+    apart = emit.timed_apart(program)
+    spoilt = {step.buffer: step.byte for step in apart.steps if isinstance(step, FillStep)}
+    for buffer in program.buffers:
+        assert (buffer.name in spoilt) == (buffer.role is not Role.INPUT)
+        assert buffer.dtype != "bool" or spoilt.get(buffer.name, 1) == 1
+
+
+# --- launches -------------------------------------------------------------------------------------------
+
+
+def test_equal_kernels_share_an_entry():
+    batch = module("lstm_step")
+    program = batch.program(handmade.unfused(batch.module))
+    launches = [step for step in program.steps if isinstance(step, Launch)]
+    assert len({step.entry for step in launches}) < len(launches) / 3
+    assert len({step.name for step in launches}) == len(launches)
+    assert tuple(dict.fromkeys(step.entry for step in launches)) == program.sources[0].entries
+
+
+def test_the_text_is_the_same_every_time():
+    batch = module("speech_fwd")
+    plan = planner.plan(batch.module, POLICIES["grid"], LIMITS).plan
+    assert batch.program(plan) == batch.program(plan)
+
+
+def test_a_boundary_without_code_is_named():
+    text = """\
+HloModule sorts
+less {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = pred[] compare(a, b), direction=LT
+}
+ENTRY main {
+  x = f32[9] parameter(0)
+  y = f32[9] negate(x)
+  s = f32[9] sort(y), dimensions={0}, to_apply=less
+  ROOT z = f32[9] negate(s)
+}
+"""
+    here = lower.read(text, "sorts.hlo")
+    made = emit.program(here, handmade.unfused(here))
+    assert made.rule == "no_code"
+    assert "sort" in made.detail
+
+
+def test_an_expression_that_explodes_is_refused():
+    """Each value reads the one before it at two places: inlined, that doubles with every step."""
+    lines = ["HloModule twice", "ENTRY main {", "  v0 = f32[64] parameter(0)"]
+    for step in range(1, 25):
+        lines += [
+            f"  r{step} = f32[64] reverse(v{step - 1}), dimensions={{0}}",
+            f"  s{step} = f32[1] slice(v{step - 1}), slice={{[{step}:{step + 1}]}}",
+            f"  t{step} = f32[] reshape(s{step})",
+            f"  b{step} = f32[64] broadcast(t{step}), dimensions={{}}",
+            f"  a{step} = f32[64] add(r{step}, b{step})",
+            f"  c{step} = f32[128] concatenate(a{step}, v{step - 1}), dimensions={{0}}",
+            f"  {'ROOT ' if step == 24 else ''}v{step} = f32[64] slice(c{step}), slice={{[{step}:{step + 64}]}}",
+        ]
+    here = lower.read("\n".join([*lines, "}", ""]), "twice.hlo")
+    made = emit.program(here, handmade.inlined(here))
+    assert made.rule == "no_code"
+    assert "too often" in made.detail
+
+
+# --- what the text looks like ---------------------------------------------------------------------------
+
+SOFTMAX = """\
+HloModule softmax
+
+greatest {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] maximum(a, b)
+}
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[12,40] parameter(0)
+  w = f32[40,3] parameter(1)
+  low = f32[] constant(-inf)
+  zero = f32[] constant(0)
+  m = f32[12] reduce(x, low), dimensions={1}, to_apply=greatest
+  ms = f32[12,40] broadcast(m), dimensions={0}
+  d = f32[12,40] subtract(x, ms)
+  e = f32[12,40] exponential(d)
+  s = f32[12] reduce(e, zero), dimensions={1}, to_apply=sum
+  ss = f32[12,40] broadcast(s), dimensions={0}
+  p = f32[12,40] divide(e, ss)
+  ROOT y = f32[12,3] dot(p, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+def softmax_plan(here) -> Plan:
+    """Three rows a block: the maximum by shuffles, the sum through shared memory, exp kept in between."""
+    rows = Schedule(0, 4, Kind.ROW)
+    one, two = rows.chunk((12,)), rows.chunk((12, 40))
+    stages = (
+        Stage(
+            chunk=one, dims=(12,), results=(Result("m", (Shared(0, 16),)),),
+            reduction=Reduction(lanes=16, exchange=Exchange.WARP),
+        ),
+        Stage(chunk=two, dims=(12, 40), results=(Result("e", (Shared(16, 480),)),), barrier=True),
+        Stage(
+            chunk=one, dims=(12,), results=(Result("s", (Shared(0, 16),)),), barrier=True,
+            reduction=Reduction(lanes=16, exchange=Exchange.SHARED, workspace=Shared(496, 256)),
+        ),
+        Stage(
+            chunk=two, dims=(12, 40), results=(Result("p", (Global(here.buffer_of("p")),)),), barrier=True
+        ),
+    )  # fmt: skip
+    program = BlockProgram(name="softmax", blocks=4, stages=stages, root="p", schedule=rows, shared_bytes=752)
+    kernel = Kernel(name="k0", phases=(Phase(programs=(program,)),), threads=64, grid=4, shared_bytes=752)
+    return Plan(steps=(kernel, LibraryCall(instruction="y")))
+
+
+def test_the_text_of_a_softmax(runner):
+    """FUSIOND_UPDATE_GOLDEN=1 writes the file instead."""
+    here = lower.read(SOFTMAX, "softmax.hlo")
+    program = emit.program(here, softmax_plan(here))
+    path = Path(__file__).parent / "golden" / "softmax.cu"
+    if os.environ.get("FUSIOND_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(program.sources[0].text)
+    assert program.sources[0].text == path.read_text()
+    random = np.random.default_rng(2)
+    x, w = random.normal(size=(12, 40)).astype(np.float32), random.normal(size=(40, 3)).astype(np.float32)
+    e = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    wanted = (e / e.sum(axis=1, keepdims=True)) @ w
+    for seed in (0, 1):
+        got = runner.run(program, {"in_0": x, "in_1": w}, seed=seed)
+        np.testing.assert_allclose(got["out_0"].reshape(12, 3), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [("f32", "float32"), ("pred", "bool"), ("bf16", "bfloat16"), ("s8", "int8")]
+)
+def test_buffers_have_the_types_of_the_module(dtype, name):
+    text = f"HloModule one\nENTRY main {{\n  x = {dtype}[3] parameter(0)\n  ROOT y = {dtype}[1,3] reshape(x)\n}}\n"
+    here = lower.read(text, "one.hlo")
+    program = emit.program(here, handmade.unfused(here))
+    assert {each.dtype for each in program.buffers} == {name}
+    assert program.buffer("in_0").fill.kind == ("uniform" if dtype in ("f32", "bf16") else "integers")

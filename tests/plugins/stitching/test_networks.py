@@ -1,0 +1,145 @@
+"""Whole functions as people write them (attention, optimisers, cells, losses and their gradients), planned, verified
+and run against XLA on the processor."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fusiond_stitching import lower, planner, policy, verify
+from fusiond_stitching.policy import Policy
+
+from . import oracle
+from .checking import Batch
+from .policies import LIMITS, MORE
+
+RNG = np.random.default_rng(11)
+PACKED = Policy(**MORE, packing=True, lift=True, shared_limit=48 << 10)
+GRID = Policy(**MORE, packing=True, lift=True, barriers=True, stitch_dots=True, grain=256, threads=64)
+
+
+def floats(*dims, scale=1.0):
+    return (RNG.normal(size=dims) * scale).astype(np.float32)
+
+
+def whole(most, *dims):
+    return RNG.integers(0, most, dims).astype(np.int32)
+
+
+def norm(x, gain, bias):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * gain + bias
+
+
+def attention(x, wq, wk, wv, wo, heads=4):
+    batch, time, width = x.shape
+
+    def parted(y):
+        return y.reshape(batch, time, heads, width // heads).transpose(0, 2, 1, 3)
+
+    scores = jnp.einsum("bhqd,bhkd->bhqk", parted(x @ wq), parted(x @ wk)) / np.sqrt(width // heads)
+    scores = jnp.where(jnp.tril(jnp.ones((time, time), bool)), scores, -1e9)
+    mixed = jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, -1), parted(x @ wv))
+    return mixed.transpose(0, 2, 1, 3).reshape(batch, time, width) @ wo
+
+
+def block(x, wq, wk, wv, wo, g1, b1, g2, b2, w1, c1, w2, c2):
+    x = x + attention(norm(x, g1, b1), wq, wk, wv, wo)
+    return x + jax.nn.gelu(norm(x, g2, b2) @ w1 + c1) @ w2 + c2
+
+
+def group_norm(x):
+    y = x.reshape(2, 6, 6, 4, 3)
+    scaled = (y - y.mean((1, 2, 4), keepdims=True)) / jnp.sqrt(y.var((1, 2, 4), keepdims=True) + 1e-5)
+    return scaled.reshape(x.shape)
+
+
+def adam(weights, means, squares, slopes):
+    def one(p, m, v, g):
+        m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+        return p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), m, v
+
+    return [one(*each) for each in zip(weights, means, squares, slopes, strict=True)]
+
+
+def gru(x, h, w, u):
+    keep, reset = jax.nn.sigmoid(x @ w[0] + h @ u[0]), jax.nn.sigmoid(x @ w[1] + h @ u[1])
+    return (1 - keep) * jnp.tanh(x @ w[2] + (reset * h) @ u[2]) + keep * h
+
+
+def quantised(x):
+    scale = jnp.abs(x).max(1, keepdims=True) / 127
+    return jnp.clip(jnp.round(x / scale), -128, 127).astype(jnp.int8).astype(jnp.float32) * scale
+
+
+def rows_of(table, indices, wanted):
+    return jax.grad(lambda t: ((t[indices] - wanted) ** 2).mean())(table)
+
+
+WIDTH = 32
+WEIGHTS = (
+    *(floats(WIDTH, WIDTH, scale=0.2) for _ in range(4)),
+    *(floats(WIDTH) for _ in range(4)),
+    floats(WIDTH, 64, scale=0.2), floats(64), floats(64, WIDTH, scale=0.2), floats(WIDTH),
+)  # fmt: skip
+LAYERS = ((33, 7), (7,), (7, 5), (5,))
+FUNCTIONS = {
+    "block": (block, (floats(2, 17, WIDTH), *WEIGHTS)),
+    "gradient": (
+        jax.grad(lambda *p: (block(*p) ** 2).mean(), argnums=tuple(range(13))),
+        (floats(2, 17, WIDTH), *WEIGHTS),
+    ),
+    "group_norm": (group_norm, (floats(2, 6, 6, 12),)),
+    "embedding": (rows_of, (floats(50, 8), whole(50, 4, 7), floats(4, 7, 8))),
+    "cross_entropy": (
+        lambda x, y: -(jax.nn.one_hot(y, 10) * jax.nn.log_softmax(x)).sum(-1).mean(),
+        (floats(31, 10), whole(10, 31)),
+    ),
+    "argmax": (lambda x: jnp.take_along_axis(x, jnp.argmax(x, 1)[:, None], 1), (floats(9, 13),)),
+    "adam": (adam, tuple([np.abs(floats(*each)) for each in LAYERS] for _ in range(4))),
+    "gru": (gru, (floats(5, 8), floats(5, 6), floats(3, 8, 6), floats(3, 6, 6))),
+    "quantised": (quantised, (floats(12, 33),)),
+    "cache": (
+        lambda c, x, i: jax.nn.softmax(jax.lax.dynamic_update_slice(c, x * 2, (0, i, 0)).sum(-1)),
+        (floats(2, 10, 4), floats(2, 1, 4), np.int32(7)),
+    ),
+    "padded": (lambda x: jnp.pad(x, 2, mode="edge") + jnp.pad(x, 2, mode="reflect"), (floats(6, 7),)),
+    "log_sum": (jax.grad(lambda x: jax.scipy.special.logsumexp(x, axis=(0, 2)).sum()), (floats(5, 7, 9),)),
+}
+
+
+@functools.cache
+def network(name: str) -> Batch:
+    function, arguments = FUNCTIONS[name]
+    text = oracle.lowered(function, *arguments)
+    inputs = tuple(map(np.asarray, jax.tree.leaves(arguments)))
+    wanted = tuple(oracle.run(text, inputs))
+    names = tuple(f"{name}[{at}]" for at in range(len(wanted)))
+    return Batch(text, lower.read(text, name), inputs, names, wanted)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_it_is_planned_soundly_and_in_no_more_kernels_than_xlas_rules_need(name):
+    module = network(name).module
+    assert not module.foreign
+    unfused = planner.plan(module, policy.unfused(), LIMITS)
+    rules = planner.plan(module, policy.xla_rules(), LIMITS)
+    packed = planner.plan(module, PACKED, LIMITS)
+    grid = planner.plan(module, GRID, LIMITS)
+    for each in (unfused, rules, packed, grid):
+        assert each.problems == ()
+        assert verify.problems(module, each.plan) == ()
+    assert len(packed.plan.kernels) <= len(rules.plan.kernels) <= len(unfused.plan.kernels)
+    assert len(grid.plan.kernels) <= len(rules.plan.kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [PACKED, GRID], ids=["packed", "grid"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_it_computes_what_xla_computes(name, policy, runner):
+    here = network(name)
+    here.check(runner, planner.plan(here.module, policy, LIMITS).plan)

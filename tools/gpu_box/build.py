@@ -1,0 +1,238 @@
+"""Builds the folder that a GPU box without a registry runs: `python -m tools.gpu_box.build OUT [--wheels DIR]`.
+
+    OUT/run_all.py      the one command there: `python run_all.py`
+    OUT/source/         this repository's packages, benchmarks, tests and jobs, and what makes plugins known
+    OUT/wheels/         what the box lacks, as wheels (--wheels DIR)
+    OUT/bundles/        every workload of the catalogue, unfused and with the first seeds of its strategy, built here by
+                        nvcc for --arch; and questions that only a GPU can answer (questions.py)
+    OUT/manifest.json   date, commit, compiler, what is in it, and what could not be built and why
+
+Bundles need no compiler there. `--arch cpu` builds the same for the processor, at small sizes, to try it out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hfuse.pairs import TINY
+from fusiond import __version__, jobs
+from fusiond.build import nvcc
+from fusiond.bundle import write_bundle
+from fusiond.devices.base import DeviceProvider
+from fusiond.errors import FusiondError
+from fusiond.model import BuildFailed, Job
+from fusiond.planning import Plan, emitted, plan, reference, sound
+from fusiond.program import Program
+from fusiond.registry import Registry
+from tools.gpu_box import questions
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+COPIED = ("fusiond", "plugins", "benchmarks", "tests", "configs", "pyproject.toml", "README.md")
+REQUESTS: Mapping[str, tuple[str, str]] = {
+    # strategy: (kind of its catalogue's entries, key of a job file)
+    "hfuse": ("kernel", "pair"),
+    "mincut": ("pipeline", "pipeline"),
+    "stitching": ("module", "module"),
+    "transfer": ("graph", "graph"),
+}
+SMALL: Mapping[str, Mapping[str, int]] = {
+    "mincut": {"width": 64, "height": 48},
+    "transfer": {"elements": 512},
+}
+"""For the processor."""
+QUESTION_SECS = 10.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status: 0 built, 1 some workload was not, 2 the request was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_box.build")
+    parser.add_argument("out", type=Path, help="a folder that does not exist yet")
+    parser.add_argument("--wheels", type=Path, help="wheels that the box lacks: PyCUDA, and what it needs")
+    parser.add_argument("--arch", default="sm_90", help="sm_90, sm_80, ...; or cpu; default: sm_90")
+    parser.add_argument("--seeds", type=int, default=2, help="candidates of each workload; default: 2")
+    parser.add_argument("--only", nargs="*", metavar="STRATEGY[:NAME]", help="default: all of all strategies")
+    given = parser.parse_args(argv)
+    if given.out.exists():
+        sys.stderr.write(f"{given.out} exists already\n")
+        return 2
+    if given.arch != "cpu" and (line := nvcc.missing()) is not None:
+        sys.stderr.write(f"{line}\n")
+        return 2
+    given.out.mkdir(parents=True)
+    _copy_source(given.out / "source")
+    (given.out / "wheels").mkdir()
+    for wheel in sorted(given.wheels.glob("*.whl")) if given.wheels else ():
+        shutil.copy(wheel, given.out / "wheels")
+    shutil.copy(HERE / "run_all.py", given.out / "run_all.py")
+    entries, failed = write_bundles(Registry.load(), given.out / "bundles", given.arch, given.seeds, given.only)
+    manifest = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "fusiond": __version__,
+        "commit": _commit(),
+        "arch": given.arch,
+        "nvcc": nvcc.version(),
+        "entries": len(entries),
+        "candidates": sum(len(each["candidates"]) for each in entries),
+        "not_built": failed,
+    }
+    (given.out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    sys.stdout.write(f"{given.out}: {manifest['entries']} workloads, {manifest['candidates']} candidates\n")
+    for line in failed:
+        sys.stdout.write(f"not built: {line}\n")
+    return 1 if failed else 0
+
+
+# --- bundles --------------------------------------------------------------------------------------------
+
+
+def write_bundles(
+    registry: Registry, folder: Path, arch: str, seeds: int, only: Sequence[str] | None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The entries of index.json, and a line for everything that could not be built."""
+    provider = registry.provider("cpu" if arch == "cpu" else "cuda")
+    entries: list[dict[str, Any]] = []
+    failed: list[str] = []
+    for strategy, name, job in catalogue(registry, small=arch == "cpu"):
+        if only and strategy not in only and f"{strategy}:{name}" not in only:
+            continue
+        try:
+            found = plan(registry, job, arch=None if arch == "cpu" else arch)
+            entry, lines = _workload(provider, found, folder, f"{strategy}/{name.replace(',', '+')}", seeds)
+        except FusiondError as problem:
+            failed.append(f"{strategy} {name}: {problem}")
+            continue
+        failed += [f"{strategy} {name}: {line}" for line in lines]
+        entries.append(entry)
+    if not only or "questions" in only:
+        entries += [_question(provider, each, folder, arch) for each in questions.QUESTIONS]
+    folder.mkdir(exist_ok=True)
+    (folder / "index.json").write_text(json.dumps({"entries": entries}, indent=1) + "\n")
+    return entries, failed
+
+
+def catalogue(registry: Registry, *, small: bool) -> Iterator[tuple[str, str, Job]]:
+    """Every workload that the strategies' catalogues name: (strategy, name, job). Kernels come in pairs."""
+    for strategy, (kind, key) in REQUESTS.items():
+        if strategy not in registry.strategies:
+            continue
+        names = sorted(registry.names(kind))
+        chosen = [f"[{a}, {b}]" for a, b in itertools.combinations(names, 2)] if key == "pair" else names
+        for each in chosen:
+            members = each.strip("[]").split(", ")
+            sizes = dict(SMALL.get(strategy, {})) if small else {}
+            if small and key == "pair":
+                sizes = {f"{member}.{size}": value for member in members for size, value in TINY[member].items()}
+            text = f"strategy: {strategy}\n{key}: {each}\ndevice: {'cpu' if small else 'auto'}\n"
+            if sizes:
+                text += f"sizes: {json.dumps(sizes)}\n"
+            (job,) = jobs.read(str(ROOT / "catalogue.yaml"), text)
+            yield strategy, ",".join(members), job
+
+
+def _workload(
+    provider: DeviceProvider, found: Plan, folder: Path, name: str, seeds: int
+) -> tuple[dict[str, Any], list[str]]:
+    strategy, arch = found.prepared.strategy, found.target.arch
+    native = provider.normalise(sound(strategy.name, reference(strategy, found.analysis)))
+    problem = _write(provider, native, arch, folder / name / "native")
+    if problem:
+        raise FusiondError(problem)
+    candidates: list[dict[str, Any]] = []
+    lines, keys = [], {native.key}
+    for label, config in found.seeds:
+        if len(candidates) == seeds:
+            break
+        program = emitted(strategy, found.analysis, config, {})
+        if not isinstance(program, Program):
+            continue  # a rule said no: nothing to run
+        normal = provider.normalise(program)
+        if normal.key in keys:
+            continue
+        keys.add(normal.key)
+        path = f"{name}/{label}"
+        problem = _write(provider, normal, arch, folder / path)
+        if problem:
+            lines.append(f"{label}: {problem}")
+        else:
+            candidates.append({"name": label, "path": path, "config": dict(config)})
+    sizes = dict(found.workload.sizes)
+    return {"name": name, "native": f"{name}/native", "candidates": candidates, "sizes": sizes}, lines
+
+
+def _question(provider: DeviceProvider, question: questions.Question, folder: Path, arch: str) -> dict[str, Any]:
+    name = f"questions/{question.name}"
+    candidates = []
+    for index, entry in enumerate(("copy", *question.entries)):
+        path = f"{name}/{'native' if index == 0 else f'{index}'}"
+        problem = _write(provider, provider.normalise(questions.program(entry)), arch, folder / path)
+        if problem:
+            raise FusiondError(f"{name}: {problem}")
+        if index:
+            candidates.append({"name": entry, "path": path})
+    return {
+        "name": name,
+        "native": f"{name}/native",
+        "candidates": candidates,
+        "expect": "any",
+        "timeout_secs": QUESTION_SECS,
+        "question": question.text,
+    }
+
+
+def _write(provider: DeviceProvider, program: Program, arch: str, folder: Path) -> str:
+    """Build and write one bundle; what went wrong, in one line."""
+    binaries = {}
+    for source in program.sources:
+        built = provider.build(source, arch)
+        if isinstance(built, BuildFailed):
+            return f"{source.name} does not build: {built.reason}"
+        binaries[source.name] = built.path
+    write_bundle(folder, dataclasses.replace(program), binaries)
+    return ""
+
+
+# --- source ---------------------------------------------------------------------------------------------
+
+
+def _copy_source(target: Path) -> None:
+    """What git knows of or would take, and the metadata by which the plugins are found without an installation."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *COPIED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if not (ROOT / name).is_file():
+            continue  # deleted, and not committed yet
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, path)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    metadata = target / f"fusiond-{__version__}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: fusiond\nVersion: {__version__}\n")
+    lines = ["[fusiond]", *(f"{name} = {value}" for name, value in project["entry-points"]["fusiond"].items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -252,8 +252,7 @@ class Stitching(StrategyBase):
             wanted = emit.compares(about.asked.module)
             buffers = [dataclasses.replace(each, compare=wanted.get(each.name, each.compare)) for each in made.buffers]
             made = dataclasses.replace(made, buffers=tuple(buffers))
-        # A GPU's span holds what lies between two counted steps; the cpu device adds up the counted ones.
-        return emit.timed_apart(made) if about.limits.registers_per_sm else made
+        return made
 
     def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """`shared` in bytes."""

@@ -40,8 +40,8 @@ HOISTED = frozenset({
     "stdio.h", "stdlib.h", "string", "string.h", "sys/time.h", "time.h", "tuple", "type_traits", "unordered_map",
     "utility", "vector",
 })  # fmt: skip
-"""Headers that look at no block: C's, C++'s, halves. They stand once, above all namespaces. What is for the host only is
-read over: a file that uses it is refused by the line that does."""
+"""Headers that look at no block: C's, C++'s, halves. They stand once, above all namespaces. What is for the host is
+only read over: a file that uses it is refused by the line that does."""
 
 GROUPS = frozenset({"cooperative_groups.h", "cooperative_groups/reduce.h"})
 """Headers whose place groups.py takes: a thread block's group must be a side's."""

@@ -493,10 +493,10 @@ class _Reader:
             if inner or (each.kind is CursorKind.NAMESPACE and not each.spelling.isidentifier()):
                 scopes += list(each.get_children())
             names.add(each.spelling)
-        for match in re.finditer(r"(?:(\w+|>|\))\s*)?::\s*([A-Za-z_]\w*)", self.code):
-            if match.group(2) in names and (match.group(1) is None or match.group(1) in _BEFORE_NAMES):
-                start = match.end(1) if match.group(1) else match.start()
-                self._edit(start, match.start(2), f" ::{HERE}::")
+        for match in re.finditer(r"::\s*([A-Za-z_]\w*)", self.code):
+            before = re.search(r"(\w+|>|\))\s*$", self.code[max(0, match.start() - 200) : match.start()])
+            if match.group(1) in names and (before is None or before.group(1) in _BEFORE_NAMES):
+                self._edit(match.start(), match.start(1), f" ::{HERE}::")
 
     def _macro_names(self, everything: list[cindex.Cursor]) -> None:
         """A macro must not be called like what is written round the text."""
@@ -814,6 +814,8 @@ def _has(cursor: cindex.Cursor, kind: CursorKind) -> bool:
 
 def _constant(kind: cindex.Type) -> bool:
     while kind.kind in (cindex.TypeKind.CONSTANTARRAY, cindex.TypeKind.DEPENDENTSIZEDARRAY):
+        if kind.is_const_qualified():
+            return True
         kind = kind.element_type
     return bool(kind.is_const_qualified())
 

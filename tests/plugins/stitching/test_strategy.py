@@ -191,6 +191,37 @@ ENTRY main {
 """
 
 
+def test_a_dot_counts_where_it_may_be_stitched_and_nowhere_else(folder):
+    target = Target(arch="sm_90", limits=H100, facts=lambda source: None)
+    strategy = Stitching()
+    for dots, counted in (("library", False), ("any", True), ("stitched", True)):
+        analysis = strategy.analyse(prepare(registry(), job(f"module: nmt_attn\ndots: {dots}")).workload, target)
+        offered = strategy.space(analysis, {})
+        programs = [each.emit(next(each.space.points())) for each in strategy.baselines(analysis)]
+        programs += [strategy.emit(analysis, config, {}) for _, config in strategy.seeds(analysis, offered, {})]
+        for program in programs:
+            calls = [step.counted for step in program.steps if step.entry.startswith("library_")]
+            assert calls
+            assert set(calls) == {counted}
+
+
+def test_a_module_of_library_calls_alone_is_told_so(folder):
+    (folder / "dots.hlo").write_text(DOTS)
+    found = plan(registry(), job("module: dots.hlo", str(folder / "job.yaml")), arch="sm_90")
+    assert [each.rule for each in found.rejections] == ["nothing"]
+
+
+DOTS = """HloModule dots
+
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  y = f32[2,3,5] parameter(1)
+  z = f32[6,5] reshape(y)
+  ROOT r = f32[4,5] dot(x, z), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
 # --- keys -----------------------------------------------------------------------------------------------
 
 

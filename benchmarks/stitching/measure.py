@@ -2,8 +2,8 @@
 
 Every plan is checked against one kernel per instruction, then sampled in pairs with it, twice: the counted kernels (the
 fusable portion), and everything with the library calls in the span. Those are the same plain kernels in every plan.
-From both come the paper's fusable ratio, its fusion speed-up, and the end-to-end gain that its formula predicts, beside the
-one that was measured.
+From both come the paper's fusable ratio, its fusion speed-up, and the end-to-end gain that its formula predicts,
+beside the one that was measured.
 """
 
 from __future__ import annotations

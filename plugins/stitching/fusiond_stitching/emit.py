@@ -216,13 +216,14 @@ def precisions(module: Module) -> dict[str, tuple[int, float]]:
 
 
 def tolerance(instruction: Instruction, length: int, epsilon: float) -> Compare:
-    """How two ways to compute an output may differ: rounding errors of sums grow with the root of their length. Whole
-    numbers must be equal."""
+    """How two ways to compute an output may differ. Whole numbers must be equal. For floats, rounding errors grow with
+    the root of the sums' length, and those of a serial sum that cancels (its parts are as large as the root of their
+    number) with the length itself."""
     if TYPES[instruction.dtype].kind != "float":
         return Compare()
-    return Compare(
-        kind="close", rtol=epsilon * (64 + 16 * math.sqrt(length)), atol=epsilon * (8 + 2 * math.sqrt(length))
-    )
+    root = math.sqrt(length)
+    cancelled = min(epsilon, _EPSILON["f32"]) * length / 8
+    return Compare(kind="close", rtol=epsilon * (64 + 16 * root), atol=epsilon * (8 + 2 * root) + cancelled)
 
 
 def compares(module: Module) -> dict[str, Compare]:

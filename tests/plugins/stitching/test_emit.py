@@ -192,3 +192,16 @@ def test_buffers_have_the_types_of_the_module(dtype, name):
     program = emit.program(here, handmade.unfused(here))
     assert {each.dtype for each in program.buffers} == {name}
     assert program.buffer("in_0").fill.kind == ("uniform" if dtype in ("f32", "bf16") else "integers")
+
+
+def test_the_tolerance_holds_for_long_sums_in_any_order():
+    """A serial sum and a pairwise one of numbers that cancel, in float32; a wrong summand is still seen."""
+    for length in (33, 1023, 4096, 100_000):
+        x = np.random.default_rng(length).normal(size=(length, 64)).astype(np.float32)
+        exact = x.astype(np.float64).sum(axis=0)
+        serial = np.add.accumulate(x, axis=0)[-1]
+        text = f"HloModule one\nENTRY main {{\n  ROOT y = f32[{length}] parameter(0)\n}}\n"
+        allowed = emit.tolerance(lower.read(text, "one.hlo")["y"], length, 2.0**-23)
+        error = np.abs(serial - exact) / (allowed.atol + allowed.rtol * np.abs(exact))
+        assert error.max() < 0.7
+        assert allowed.atol < 0.02

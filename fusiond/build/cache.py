@@ -70,7 +70,8 @@ class BuildCache:
         if not path.is_file():
             return None
         if not self._whole(path):
-            log.warning("%s is damaged, and is built anew", path)
+            level = logging.WARNING if _sum_of(path).is_file() else logging.DEBUG  # without: of an earlier version
+            log.log(level, "%s is damaged, and is built anew", path)
             self._remove(path)
             return None
         return path

@@ -60,7 +60,7 @@ class Callees:
         self.data = data
         self._of: dict[str, list[cindex.Cursor]] = {}
         for each in functions:
-            self._of.setdefault(each.spelling, []).append(each)
+            self._of.setdefault(shadows.named(each), []).append(each)
         self._known: dict[tuple[str, str], bool] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -94,7 +94,11 @@ class Callees:
 
     def _answer(self, question: str, function: cindex.Cursor) -> bool:
         flow = Flow(function, self, parameters_agree=True, tainted_parameters=question == "through")
-        if question == "looks" or function.kind is CursorKind.CONSTRUCTOR:
+        if (
+            question == "looks"
+            or function.kind is CursorKind.CONSTRUCTOR
+            or function.spelling != shadows.named(function)
+        ):
             return question == "through" or (question != "pure" and flow.looks())
         returns = [(cursor, inside) for cursor, inside in flow.nodes if cursor.kind is CursorKind.RETURN_STMT]
         proven = question == "pure"
@@ -119,6 +123,7 @@ class Flow:
     ) -> None:
         body = body_of(function)
         assert body is not None
+        self.function = function
         self.body = body
         self.callees = callees
         self.data = callees.data
@@ -172,7 +177,8 @@ class Flow:
         return self._within[loop.hash]
 
     def looks(self) -> bool:
-        return any(self._source_of_taint(cursor) for cursor, _ in self.nodes)
+        """Whether anything in the function, a constructor's members before its body too, differs between threads."""
+        return any(self._source_of_taint(cursor) for cursor in shadows.below(self.function))
 
     # --- what variables hold ---
 

@@ -144,6 +144,7 @@ class _Reader:
         self.removed: list[tuple[int, int]] = []
         self.seeing: frozenset[str] = frozenset()
         self.holders: frozenset[str] = frozenset()
+        self.constructors: frozenset[str] = frozenset()
         self.counted = False
         self.scope: tuple[str, ...] = ()
         self.head = ""
@@ -172,16 +173,19 @@ class _Reader:
             self._outside(cursor, skipped, "")
         self._inner_methods(body)
         self.holders = frozenset(each.semantic_parent.spelling for each in self.functions if self._held(each))
+        self.constructors = frozenset(
+            shadows.named(each) for each in self.functions if each.kind is CursorKind.CONSTRUCTOR
+        )
         calls = {each.hash: self._calls(each) for each in (*self.functions, body)}
-        names = {each.hash: each.spelling for each in (*self.functions, body)}
-        own = {each.spelling for each in self.functions if self._sees(each)} | self.holders
+        names = {each.hash: shadows.named(each) for each in (*self.functions, body)}
+        own = {shadows.named(each) for each in self.functions if self._sees(each)} | self.holders
         self.seeing = shadows.closure(calls, names, own) - {body.spelling} if own else frozenset()
         waits = {each.spelling for each in (*self.functions, body) if self._waits(each)}
         meeting = shadows.closure(calls, names, waits) | {*barriers.BARRIERS, *self._group_waits()}
         for cursor in declarations:
             self._rewrite(cursor)
         for function in self.functions:
-            if function.spelling in self.seeing:
+            if shadows.named(function) in self.seeing:
                 self._hand_on(function)
                 self._body(function)
             self._statics(function)
@@ -346,7 +350,7 @@ class _Reader:
 
     def _mentions(self, function: cindex.Cursor) -> Iterator[tuple[int, str]]:
         """(offset, name) of every place in a function where one of the user's functions may be called."""
-        own = {each.spelling for each in self.functions} | self.holders
+        own = {shadows.named(each) for each in self.functions} | self.holders
         elsewhere = set()
         for cursor in shadows.below(function):
             offset = cursor.location.offset
@@ -421,10 +425,10 @@ class _Reader:
         name = function.spelling
         parent = function.semantic_parent
         method = parent is not None and parent.kind in _RECORDS
-        special = function.kind in (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)
+        special = function.kind in (CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)
         if self._held(function):
             self._hold(parent)
-        elif special or name.startswith("operator") or (method and name.partition("<")[0] == parent.spelling):
+        elif special or name.startswith("operator"):
             rule = "method" if method else "helper"
             self._refuse(rule, function, f"`{name}` sees the block, and can take no more parameters; use a function")
         elif method and function.is_virtual_method():
@@ -434,7 +438,7 @@ class _Reader:
 
     def _shadow(self, function: cindex.Cursor) -> None:
         """Put the shadow parameters in front of a function's own."""
-        opening = shadows.behind_parenthesis(self.data, function.location.offset, function.spelling)
+        opening = shadows.behind_parenthesis(self.data, function.location.offset, shadows.named(function))
         if opening is None:
             self._refuse("macro", function, f"the declaration of {function.spelling} stands inside a macro")
             return
@@ -567,8 +571,9 @@ class _Reader:
             return  # a declaration
         if name.startswith("operator ") and self.holders:
             return  # a conversion, which has what it needs in its struct
-        if name in self.holders and self._made(offset, name):
-            return
+        if name in self.holders or name in self.constructors:
+            self._made(offset, name)
+            return  # a type, if nothing is made here; what is made otherwise does not compile any more
         if self._pass(offset, name) or (
             not here and (self._named_in_macro(name) or self._handed_to_macro(offset, name))
         ):
@@ -580,13 +585,20 @@ class _Reader:
     def _named_in_macro(self, name: str) -> bool:
         return any(re.search(rf"\b{name}\s*[(<]", self.code[start:end]) for start, end in self.macros)
 
-    def _made(self, offset: int, name: str) -> bool:
-        """Hand the shadows to a struct that holds the arena, `Pool<T> p;` or `Pool<T>{}`; whether one is made here."""
-        made = re.compile(rf"{name}\s*(?:<[^;(){{}}]*>)?\s*(?:\w+(?=\s*;)|\{{(?=\s*\}}))").match(self.code, offset)
-        if made is None:
-            return False
-        self._edit(made.end(), made.end(), PASSED if made.group().endswith("{") else f"({PASSED})")
-        return True
+    def _made(self, offset: int, name: str) -> None:
+        """Hand the shadows to a struct that is made here: `Lane lane;`, `Lane lane(1);`, `Lane{1}`, `Pool<T>()`."""
+        head = re.compile(rf"{name}\s*(?:<[^;(){{}}]*>)?\s*(?P<variable>\w*)\s*(?P<mark>[({{;])").match(
+            self.code, offset
+        )
+        if head is None:
+            return
+        variable, mark = head.start("variable"), head.group("mark")
+        if mark == ";":
+            if head.group("variable"):
+                self._edit(head.end("variable"), head.end("variable"), f"({PASSED})")
+        elif not any(each.location.offset == variable for each in self.functions):  # it is no function that gives one
+            empty = self.code[head.end() :].lstrip()[:1] in (")", "}")
+            self._edit(head.end(), head.end(), PASSED if empty else f"{PASSED}, ")
 
     def _handed_to_macro(self, offset: int, name: str) -> bool:
         """Whether it is named in the arguments of the macro that is used here: that place is looked at by itself."""

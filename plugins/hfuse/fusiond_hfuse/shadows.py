@@ -114,6 +114,17 @@ def of_a_tile(cursor: cindex.Cursor) -> bool:
     return parent is not None and parent.spelling.startswith("thread_block_tile")
 
 
+def named(function: cindex.Cursor) -> str:
+    """What a function is called by: a constructor by its class, without template arguments."""
+    if function.kind is CursorKind.CONSTRUCTOR or (
+        function.kind is CursorKind.FUNCTION_TEMPLATE
+        and function.semantic_parent is not None
+        and function.spelling.partition("<")[0] == function.semantic_parent.spelling
+    ):
+        return str(function.semantic_parent.spelling)
+    return str(function.spelling)
+
+
 def callable_of(cursor: cindex.Cursor | None, main: str) -> bool:
     """Whether a cursor is a function or a method of the user's."""
     return cursor is not None and file_of(cursor) == main and cursor.kind in FUNCTIONS

@@ -80,6 +80,13 @@ FORMS = {
         "    __device__ void wait() { __syncthreads(); }\n    static __device__ unsigned lane() { return threadIdx.x % 32; }\n"
         "    template <class T> __device__ T twice(T v) { wait(); return v * 2 + T(at(0)); }\n};\n" + K
         + "    Sum sum{3};\n    sum.wait();\n    Sum* p = &sum;\n    int v = sum.at(i) + Sum::lane() + p->twice<int>(4) + p->twice(5);\n" + STORE,
+    "constructors that see the block": "__device__ int own() { return threadIdx.x % 32; }\n"
+        "struct Lane { int at; __device__ Lane() : at(own()) {} __device__ explicit Lane(int o) : at(threadIdx.x + o) {} };\n"
+        "struct Further : Lane { __device__ Further(int q) : Lane(q) { __syncthreads(); } };\nstruct Pair { Lane a; int z; };\n"
+        "template <class T> struct Index { T x; __device__ Index(T s) : x(s + threadIdx.x) {} __device__ T get() const { return x; } };\n" + K
+        + "    Lane a;\n    Lane b(3);\n    Lane c{4};\n    auto d = Lane(5);\n    const Lane& e = d;\n    Further f(7);\n    Pair p{Lane(3), 2};\n"
+        "    Index<int> g(3);\n    auto h = Index<long>(4);\n"
+        "    int v = a.at + b.at + c.at + e.at + f.at + p.a.at + g.get() + h.get() + Lane().at + Lane{}.at;\n" + STORE,
     "a method of a local type": K + "    struct S { int a; __device__ int f() { return threadIdx.x + a; } };\n    S s{i};\n    int v = s.f();\n" + STORE,
     "a method of an argument whose type is a template's": "struct A { __device__ int lane(int x) { return threadIdx.x + x; } };\n"
         "template <class T> __device__ int use(T t) { return t.lane(1); }\n" + K + "    int v = use(A());\n" + STORE,

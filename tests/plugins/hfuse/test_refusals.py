@@ -34,8 +34,10 @@ REFUSED = {
         + "    out[0] = S().i;\n}\n"),
     "a built-in in a conversion": ("method", 1, "struct S { __device__ operator int() const { return threadIdx.x; } };\n" + HEAD
         + "    out[0] = S();\n}\n"),
-    "a built-in in a constructor": ("method", 1, "struct S { int a; __device__ S() : a(threadIdx.x) {} };\n" + HEAD
-        + "    out[0] = S().a;\n}\n"),
+    "a constructor that sees the block, called by nobody's name": ("rewrite", 4, "struct S { int a; __device__ S(int q) : a(q + threadIdx.x) {} };\n"
+        + HEAD + "    S s = 3;\n    out[0] = s.a;\n}\n"),
+    "an array of what sees the block when it is made": ("rewrite", 4, "struct S { int a; __device__ S() : a(threadIdx.x) {} };\n"
+        + HEAD + "    S s[2];\n    out[0] = s[1].a;\n}\n"),
     "a built-in in a call operator": ("method", 1, "struct S { __device__ int operator()() const { return threadIdx.x; } };\n"
         + HEAD + "    out[0] = S()();\n}\n"),
     "a virtual method that sees the block": ("method", 1, "struct S { __device__ virtual int f() { return threadIdx.x; } };\n"

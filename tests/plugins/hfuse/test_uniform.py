@@ -51,6 +51,16 @@ APART = {
     "break by thread in memory loop": HEAD + "    const int* plain = in;\n" + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { if (j == threadIdx.x) break; __syncthreads(); }\n" + END,
     "break by memory": HEAD + SHARED + "    for (int j = 0; j < 5; ++j) { if (out[j]) break; __syncthreads(); }\n" + END,
     "user min": "__device__ int min(int* p) { return *p; }\n" + HEAD + "    if (min(out)) return;\n" + SHARED + END,
+    "a constructor's member": "struct L { int v; __device__ L() : v(threadIdx.x) {} };\n"
+    + HEAD
+    + SHARED
+    + "    L l;\n    if (l.v == 2) __syncthreads();\n"
+    + END,
+    "a template's constructor": "template <class T> struct L { T v; __device__ L(T s) : v(s + threadIdx.x) {} };\n"
+    + HEAD
+    + SHARED
+    + "    L<int> l(3);\n    if (l.v == 2) __syncthreads();\n"
+    + END,
     "ctor": "struct L { int v; __device__ L(int k) { v = k + __shfl_sync(~0u, k, 0) ; } };\n" + HEAD + "    L l(3); if (l.v == 2) return;\n" + SHARED + END,
     "method changes": "struct L { int v; __device__ void set(int k) { v = k; } };\n" + HEAD + "    L l{3}; l.set(i); if (l.v == 2) return;\n" + SHARED + END,
     "carried in the head of a loop": HEAD

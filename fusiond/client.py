@@ -6,6 +6,7 @@ Unix socket. `best` is a lookup by the standard library, well under a millisecon
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,10 @@ from fusiond.store.jobs import JobRow, unknown_job
 from fusiond.store.location import default_path
 
 TIMEOUT_SECS = 30.0
+SUBMIT_SECS = 600.0
+"""A sweep may make a hundred jobs, each of which the daemon parses and checks before it answers."""
 POLL_SECS = 0.5
+LOST = "the process that ran it is gone; `fusiond serve`, or the same `fusiond run`, goes on with it"
 
 
 class Client:
@@ -99,7 +103,7 @@ class Client:
             except UnicodeDecodeError:
                 raise RequestError("is no UTF-8 text", where=str(path)) from None
         body = {"path": str(path), "text": text, "device": device, "trials": trials, "seed": seed, "priority": priority}
-        return tuple(each["id"] for each in self._ask("POST", "/jobs", body)["jobs"])
+        return tuple(each["id"] for each in self._ask("POST", "/jobs", body, SUBMIT_SECS)["jobs"])
 
     def cancel(self, job: str) -> JobRow:
         """Stop a job or take it off the queue; through the store when no daemon answers.
@@ -131,15 +135,16 @@ class Client:
     # --- the store ---
 
     def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> tuple[JobRow, ...]:
-        """The jobs, newest first."""
-        return tuple(self.store.jobs(list(states) or None, limit))
+        """The jobs, newest first. One whose process is gone is shown as what it will be: queued."""
+        rows = tuple(map(_as_it_is, self.store.jobs(list(states) or None, limit)))
+        return tuple(row for row in rows if not states or row.state in states)
 
     def show(self, job: str) -> JobRow:
         """One job, by its id or the beginning of it; RequestError when there is none."""
         row = self.store.job(job) if self.db.exists() else None
         if row is None:
             raise unknown_job(job)
-        return row
+        return _as_it_is(row)
 
     def best(
         self,
@@ -168,13 +173,15 @@ class Client:
 
     # --- inside ---
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_secs: float = TIMEOUT_SECS
+    ) -> Any:
         socket = self._answering()
         try:
-            with _http(socket) as http:
+            with _http(socket, timeout_secs) as http:
                 response = http.request(method, path, json=body)
         except httpx.TransportError as problem:
-            raise _silent(socket, problem) from None
+            raise _silent(socket, problem, timeout_secs) from None
         return _checked(response)
 
     def _answering(self) -> Path:
@@ -207,18 +214,26 @@ class Client:
             if row.state.ended:
                 yield end_of_row(row)
                 return
+            if row.problem == LOST and lock.holder(self.db) is None:
+                yield end_of_row(row)
+                return
             time.sleep(POLL_SECS)
 
 
-def _http(socket: Path) -> httpx.Client:
+def _as_it_is(row: JobRow) -> JobRow:
+    """A job whose process is gone runs no more; the next daemon, or `run`, takes it up where it was."""
+    return dataclasses.replace(row, state=JobState.QUEUED, problem=LOST) if row.lost else row
+
+
+def _http(socket: Path, timeout_secs: float = TIMEOUT_SECS) -> httpx.Client:
     return httpx.Client(
-        transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://fusiond", timeout=TIMEOUT_SECS, trust_env=False
+        transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://fusiond", timeout=timeout_secs, trust_env=False
     )
 
 
-def _silent(socket: Path, problem: httpx.TransportError) -> DaemonError:
+def _silent(socket: Path, problem: httpx.TransportError, timeout_secs: float = TIMEOUT_SECS) -> DaemonError:
     if isinstance(problem, httpx.TimeoutException):
-        return DaemonError(f"the daemon on {socket} does not answer within {TIMEOUT_SECS:.0f} s")
+        return DaemonError(f"the daemon on {socket} does not answer within {timeout_secs:.0f} s")
     return _absent(socket)
 
 

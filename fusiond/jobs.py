@@ -135,6 +135,9 @@ def _swept(job: Job, node: Node | None) -> tuple[Job, ...]:
     """One job for each combination of the swept sizes."""
     if node is None:
         return (job,)
+    both = sorted(set(node.mapping()) & set(job.sizes))
+    if both:
+        raise node.fail(f"sweeps {both[0]}, which `sizes` sets to {job.sizes[both[0]]}; name it in one of them")
     axes = [[(name, value.integer(least=1)) for value in values.sequence()] for name, values in node.mapping().items()]
     combinations = list(itertools.islice(itertools.product(*axes), MAX_SWEEP + 1))
     if not axes or not combinations:

@@ -69,6 +69,8 @@ class Measurer:
         self._patience_secs = least_patience_secs
         self._neighbours = neighbours or Neighbours()
         self._session = Session()
+        self.busy_secs = 0.0
+        """How long the device was asked for something, child processes that had to be started included."""
         self._arch = runner.device.arch
         self.jobs = jobs or os.cpu_count() or 1
         """How many compilers run at once."""
@@ -139,7 +141,7 @@ class Measurer:
             path = self._work / f"{name}-{seed}.npz"
             request = protocol.Reference(bundle=str(folder), seed=seed, outputs=str(path))
             begun = time.monotonic()
-            reply = self._runner.call(request, 60 + self._patience_secs)
+            reply = self._call(request, 60 + self._patience_secs)
             run_secs = min(run_secs, time.monotonic() - begun)  # the first one starts the child, too
             if isinstance(reply, MeasureFailed):
                 return reply
@@ -152,7 +154,7 @@ class Measurer:
         if isinstance(folder, MeasureFailed):
             return folder
         patience = self._patience_secs + 30 * references.run_secs
-        reply = self._runner.call(protocol.Check(bundle=str(folder), references=references.of), patience)
+        reply = self._call(protocol.Check(bundle=str(folder), references=references.of), patience)
         if isinstance(reply, Measurement):
             raise DeviceError("the worker answered a check with a measurement")
         return reply if isinstance(reply, MeasureFailed) else reply.worst
@@ -203,10 +205,17 @@ class Measurer:
         self._quiet(*(each for each in (program, against) if each is not None))
         request = protocol.Sample(candidate=str(folder), baseline=None if other is None else str(other), plan=plan)
         patience = self._patience_secs + plan.budget_secs + 60 * references.run_secs
-        reply = self._runner.call(request, patience)
+        reply = self._call(request, patience)
         if isinstance(reply, protocol.Checked):
             raise DeviceError("the worker answered a measurement with a check")
         return reply
+
+    def _call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+        begun = time.monotonic()
+        try:
+            return self._runner.call(request, timeout_secs)
+        finally:
+            self.busy_secs += time.monotonic() - begun
 
     def fresh(self) -> None:
         """Let the next request be the first of a new child process."""

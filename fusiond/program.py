@@ -421,7 +421,8 @@ def _step_problems(step: Step, buffers: Mapping[str, Buffer], sources: Mapping[s
         found += [f"step {step.name!r} names the unknown buffer {each.buffer!r}"
                   for each in step.arguments if isinstance(each, Pointer) and each.buffer not in buffers]  # fmt: skip
         found += [f"step {step.name!r}: {problem}"
-                  for each in step.arguments if isinstance(each, Bytes) for problem in _struct_problems(each, buffers)]  # fmt: skip
+                  for each in step.arguments if isinstance(each, Bytes)
+                  for problem in _struct_problems(each, buffers)]  # fmt: skip
         found += [f"step {step.name!r}: {each.value!r} is no {each.dtype}"
                   for each in step.arguments if isinstance(each, Scalar) and not _fits(each)]  # fmt: skip
     if isinstance(step, Launch):

@@ -19,12 +19,14 @@ settings.load_profile("fusiond")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a compiler or a GPU that is not here; the reason is the remedy."""
+    """Skip what needs a compiler or a GPU that is not here; the reason is the remedy. What needs nvcc is slow."""
     lacking = {"needs_nvcc": nvcc.missing(), "needs_gpu": "; ".join(CudaProvider().missing()) or None}
     for item in items:
         for marker, reason in lacking.items():
             if reason is not None and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+        if item.get_closest_marker("needs_nvcc"):  # each takes a second or more, and tells a developer little
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,10 +61,13 @@ def test_options_overrule_the_file() -> None:
 
 
 def test_a_sweep_is_one_job_for_each_combination() -> None:
-    found = jobs.read("j.yaml", "strategy: toy\nsizes: {n: 1, k: 9}\nsweep: {n: [2, 3], m: [5, 7]}\n")
+    found = jobs.read("j.yaml", "strategy: toy\nsizes: {k: 9}\nsweep: {n: [2, 3], m: [5, 7]}\n")
     assert [dict(each.sizes) for each in found] == [
         {"n": n, "k": 9, "m": m} for n in (2, 3) for m in (5, 7)
     ]  # fmt: skip
+    said = "j.yaml:3: sweep: sweeps n, which `sizes` sets to 1; name it in one of them"
+    with pytest.raises(RequestError, match=re.escape(said)):
+        jobs.read("j.yaml", "strategy: toy\nsizes: {n: 1}\nsweep: {n: [2, 3]}\n")
     assert all("sweep" not in each.request for each in found)
 
 

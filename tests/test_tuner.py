@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def test_the_best_config_is_found_and_beats_the_tuned_baseline(store: Store, fak
     assert kinds[0] is say.JobStarted
     assert kinds[-1] is say.JobEnded
     assert kinds.count(say.TrialFinished) == 64
+    (searched,) = [each.detail for each in seen if isinstance(each, say.PhaseStarted) and each.phase == "searched"]
+    assert re.fullmatch(r"64 candidates in \d+\.\d s; the device was busy for \d+%", searched)
 
 
 def test_what_does_not_pay_is_kept_apart(store: Store, fakes: Registry) -> None:

@@ -133,6 +133,8 @@ def job_text(pair: Pair, swept: Sequence[int] = (), *, tiny: bool = False, trial
     lines = ["strategy: hfuse", f"pair: [{pair.first}, {pair.second}]"]
     if tiny:
         sizes = {f"{name}.{size}": value for name in (pair.first, pair.second) for size, value in TINY[name].items()}
+        if swept:
+            del sizes[pair.size]
         lines.append(f"sizes: {json.dumps(sizes)}")
     lines.append(f"search: {{trials: {trials}, timeout: 30m, seed: 0, least_gain: 1.02}}")
     if swept:

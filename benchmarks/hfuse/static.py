@@ -76,7 +76,7 @@ def columns(registry: Registry, pair: Pair, arch: str) -> dict[str, Any]:
     found: dict[str, Any] = {"pair": pair.name, "workload": workload.key, "sizes": dict(workload.sizes)}
     for each in facts or ():
         entry = each.as_json()
-        resolved = strategy.resolved(analysis, seeds[each.candidate]) if each.candidate in seeds else Config(())
+        resolved = strategy.resolved(analysis, seeds[each.candidate], {}) if each.candidate in seeds else Config(())
         kept = {
             key: entry[key]
             for key in ("registers", "spill_bytes", "shared_bytes", "barriers", "threads", "blocks_per_sm")
@@ -209,7 +209,7 @@ def _capped(about: Known, texts: list[tuple[Config, Source, int]]) -> tuple[list
             if cap == "none":
                 continue
             if cap == "paper":
-                cap = strategy.resolved(analysis, Config.of({**config, "cap": "paper"}))["cap"]
+                cap = strategy.resolved(analysis, Config.of({**config, "cap": "paper"}), {})["cap"]
             assert isinstance(cap, int)
             capped = dataclasses.replace(source, register_cap=cap)
             if launch_problem(about.target.limits, cap, 0, threads) is not None:

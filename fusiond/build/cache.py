@@ -2,6 +2,7 @@
 
     FOLDER/ab/ab12...ef.ptx     a result: written under another name, synced, renamed; never changed afterwards
     FOLDER/ab/ab12...ef.no      a failure, as small JSON: what did not build will not build the second time either
+    FOLDER/ab/ab12...ef.ptx.sum size and digest of the result: what a full disk or a power cut has damaged is built anew
 
 Keys are content keys of everything that decides the result, the compiler's version included, so an entry is never
 stale: two processes that build the same key write the same bytes, and either file may win. A file's modification
@@ -19,12 +20,14 @@ import threading
 import time
 from pathlib import Path
 
+from fusiond.keys import text_key
 from fusiond.model import BuildFailed
 
 log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 2 << 30
 FAILURE = ".no"
+SUM = ".sum"
 _KEEP_SECS = 900.0
 """What was used so recently is never evicted: somebody may be about to load it."""
 _LOG_CHARACTERS = 20_000
@@ -49,6 +52,8 @@ class BuildCache:
         self.folder = folder or default_folder()
         self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
+        self._verified: set[tuple[Path, int]] = set()
+        """Files (with their inodes) whose content this process has compared with its digest."""
         self._unswept_bytes = limit_bytes  # so that the first `put` of a process looks once
         """Written by this process since it last looked at the folder's size."""
 
@@ -57,13 +62,18 @@ class BuildCache:
         return self.folder / key[:2] / f"{key}{suffix}"
 
     def get(self, key: str, suffix: str) -> Path | None:
-        """The file of an entry, marked as used; None when it is not there."""
+        """The file of an entry, marked as used; None when it is not there, or damaged: then it is removed."""
         path = self.path(key, suffix)
-        try:
-            os.utime(path)
-        except OSError:
+        with contextlib.suppress(OSError):
             # Read-only and shared caches are fine: an entry that cannot be marked can still be used.
-            return path if path.is_file() else None
+            os.utime(path)
+        if not path.is_file():
+            return None
+        if not self._whole(path):
+            level = logging.WARNING if _sum_of(path).is_file() else logging.DEBUG  # without: of an earlier version
+            log.log(level, "%s is damaged, and is built anew", path)
+            self._remove(path)
+            return None
         return path
 
     def put(self, key: str, suffix: str, data: bytes | str) -> Path:
@@ -72,20 +82,37 @@ class BuildCache:
         path = self.path(key, suffix)
         path.parent.mkdir(parents=True, exist_ok=True)
         content = data.encode() if isinstance(data, str) else data
-        handle, work = tempfile.mkstemp(prefix=".", dir=path.parent)
+        _write(_sum_of(path), f"{len(content)} {text_key(content)}".encode())
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(work, 0o644)
-            os.replace(work, path)
+            _write(path, content)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(work)
+                os.unlink(_sum_of(path))
             raise
         self._grown(len(content))
         return path
+
+    def _whole(self, path: Path) -> bool:
+        """Whether a file is what was written; the content is compared once in each process."""
+        try:
+            size, _, digest = _sum_of(path).read_text().partition(" ")
+            status = path.stat()
+            if str(status.st_size) != size:
+                return False
+            known = (path, status.st_ino)
+            if known not in self._verified:
+                if text_key(path.read_bytes()) != digest:
+                    return False
+                self._verified.add(known)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    @staticmethod
+    def _remove(path: Path) -> None:
+        for each in (path, _sum_of(path)):
+            with contextlib.suppress(OSError):
+                each.unlink()
 
     def failure(self, key: str) -> BuildFailed | None:
         """The failure that was kept for a key; None when it built, or was never tried."""
@@ -108,6 +135,8 @@ class BuildCache:
         """Delete what was not used for longest until nine tenths of the limit are left; how many bytes went."""
         entries = []
         for path in self.folder.glob("??/*"):
+            if path.suffix == SUM:
+                continue
             with contextlib.suppress(OSError):  # another process sweeps too
                 status = path.stat()
                 entries.append((status.st_mtime, status.st_size, path))
@@ -118,9 +147,8 @@ class BuildCache:
         for used_at, size, path in sorted(entries):
             if total - freed <= self.limit_bytes * 9 // 10 or used_at > recent:
                 break
-            with contextlib.suppress(OSError):
-                path.unlink()
-                freed += size
+            self._remove(path)
+            freed += size
         log.info("build cache: %d MB of %d MB deleted", freed >> 20, total >> 20)
         return freed
 
@@ -132,3 +160,23 @@ class BuildCache:
                 self._unswept_bytes = 0
         if due:
             self.sweep()
+
+
+def _sum_of(path: Path) -> Path:
+    return path.with_name(path.name + SUM)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All of the file or none of it."""
+    handle, work = tempfile.mkstemp(prefix=".", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(work, 0o644)
+        os.replace(work, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(work)
+        raise

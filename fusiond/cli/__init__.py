@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "explain": "why a job came out as it did",
     "plugins": "the plugins, and why one did not load",
     "devices": "the devices of this machine",
+    "prune": "give back the disk space of what is not needed any more",
     "doctor": "what works here, what does not, and the remedy",
 }
 INTERRUPTED = 130
@@ -90,6 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise RequestError("the current folder was deleted; cd to another one") from None
     before, name, after = _split(words)
     if name is None:
         if "--version" in before:

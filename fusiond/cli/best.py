@@ -4,13 +4,14 @@ only; `--export` alone imports what it needs."""
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from fusiond import __version__, driver
 from fusiond.cli import answer, options
-from fusiond.errors import NothingKnown, RequestError, StoreError
+from fusiond.errors import NothingKnown, RequestError, StoreError, UnknownName
 from fusiond.store import lookup
 
 
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("stands beside --json; one of them", where="--source")
     name = options.workload_name(arguments)
     database = options.database(arguments)
-    document = find(database, name, device=arguments.device, sizes=options.sizes(arguments))
+    document = find(database, name, device=options.device(arguments), sizes=options.sizes(arguments))
     if arguments.export is not None:
         from fusiond.cli.exporting import export  # builds the strategy's files: plugins and all
 
@@ -54,6 +55,10 @@ def find(database: Path, name: str, *, device: str | None, sizes: dict[str, int]
         if document.get("match") == "stale":
             lookup.queue_recheck(database, document)
         return document
+    if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
+        names = lookup.devices(database)
+        if device not in names:
+            raise UnknownName("device", device, {*names, "cpu", "cuda"}, where="--device")
     on = f" on {device}" if device else ""
     known = [each for each in lookup.suggestions(database) if each != name]
     hint = f"; known: {', '.join(known[:8])}" if known else "; `fusiond run JOB.yaml` finds out"

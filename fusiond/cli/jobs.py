@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from fusiond.cli import options, render
 from fusiond.client import Client
@@ -19,11 +20,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    limit = max(1, arguments.limit)
     with Client(db=options.database(arguments)) as client:
         try:
-            rows = client.jobs([JobState(each) for each in arguments.state or ()], max(1, arguments.limit))
+            rows = client.jobs([JobState(each) for each in arguments.state or ()], limit + 1)
         except NothingKnown:  # no store yet: no jobs
             rows = ()
+    if len(rows) > limit:
+        rows = rows[:limit]
+        print(f"fusiond: these are the newest {limit}; there are more (--limit N)", file=sys.stderr)
     if arguments.json:
         options.say_json([job_entry(row) for row in rows])
         return 0

@@ -51,17 +51,21 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 def database(arguments: argparse.Namespace) -> Path:
     """The store that was asked for: `--db`, FUSIOND_DB, or the user's own."""
-    return Path(arguments.db).expanduser() if arguments.db else default_path()
+    if arguments.db is None:
+        return default_path()
+    if not str(arguments.db).strip():
+        raise RequestError("is empty; name a file", where="--db")
+    return Path(arguments.db).expanduser()
 
 
 def workload_name(arguments: argparse.Namespace) -> str:
     """The name as it is looked up: for a pair, the two names sorted and joined by a comma."""
     if arguments.workload is not None:
-        name = str(arguments.workload).strip()
+        name = _text(str(arguments.workload).strip(), "--workload")
         if not name:
             raise RequestError("a name is wanted", where="--workload")
         return name
-    members = [each.strip() for each in str(arguments.pair).split(",")]
+    members = [each.strip() for each in _text(str(arguments.pair), "--pair").split(",")]
     if len(members) != 2 or not all(members):
         raise RequestError(f"{arguments.pair!r} is no pair; write two names with a comma between", where="--pair")
     return ",".join(sorted(members))
@@ -76,8 +80,24 @@ def sizes(arguments: argparse.Namespace) -> dict[str, int]:
             raise RequestError(f"{text!r} is not NAME=NUMBER", where="--size")
         if name in found:
             raise RequestError(f"{name} is given twice", where="--size")
-        found[name] = _whole(value)
+        found[_text(name, "--size")] = _whole(value)
+        if found[name] < 1:
+            raise RequestError(f"{name} is {found[name]}; a size is from 1", where="--size")
     return found
+
+
+def _text(value: str, where: str) -> str:
+    """A word of the command line that is looked up; bytes that are no UTF-8 come as what no database takes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{value!r} is no UTF-8 text", where=where) from None
+    return value
+
+
+def device(arguments: argparse.Namespace) -> str | None:
+    """`--device`, for a look-up."""
+    return None if arguments.device is None else _text(str(arguments.device), "--device")
 
 
 def _whole(text: str) -> int:

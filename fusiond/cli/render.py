@@ -6,6 +6,7 @@ Where the output is no terminal, progress is one plain line an event, and tables
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -22,12 +23,20 @@ from fusiond.cli.answer import microseconds
 from fusiond.progress import Progress
 
 UNCUT = 10_000
-"""Columns of a table that goes into a pipe."""
+"""Columns of a table that goes into a pipe, or to a terminal that is too narrow for one: it wraps the lines."""
+NARROW = 72
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Whoever read the output is gone; `fusiond.cli.main` knows what to do then, and rich would exit with 1."""
+        raise BrokenPipeError
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; None is shown as nothing."""
-    console = Console(width=None if sys.stdout.isatty() else UNCUT, highlight=False, soft_wrap=not sys.stdout.isatty())
+    wide = sys.stdout.isatty() and shutil.get_terminal_size().columns >= NARROW
+    console = _Console(width=None if wide else UNCUT, highlight=False, soft_wrap=not wide)
     grid = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
     for name in columns:
         grid.add_column(name, overflow="fold")

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     name = options.workload_name(arguments)
     database = options.database(arguments)
-    before = find(database, name, device=arguments.device, sizes=options.sizes(arguments))
+    before = find(database, name, device=options.device(arguments), sizes=options.sizes(arguments))
     if before["config"] is None:
         raise NothingKnown(f"no fused {name} was ever right and measured; there is no winner to verify")
     registry = Registry.load()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -169,7 +170,9 @@ class Supervisor:
 
     def _last_error(self) -> str:
         """The last line that the child, or a kernel in it, wrote to standard error."""
-        lines = self._said.text().strip().splitlines()
+        # What Python itself prints as it dies of a signal says nothing about the program.
+        text = re.split(r"^(?:Fatal Python error|Current thread|Extension modules):?", self._said.text(), flags=re.M)[0]
+        lines = text.strip().splitlines()
         return lines[-1][:500] if lines else ""
 
     def _replace(self) -> None:

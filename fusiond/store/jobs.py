@@ -26,7 +26,7 @@ from fusiond.store.owner import is_alive
 _COLUMNS = """
     SELECT j.number, j.id, j.kind, w.strategy, w.name AS workload_name, j.workload_key, j.device, j.device_key, j.state,
         j.priority, j.parent_id, j.problem, j.search, j.space_hash, j.created_at, j.started_at, j.ended_at,
-        j.cancel_requested,
+        j.cancel_requested, j.owner,
         (SELECT COUNT(*) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS trials,
         (SELECT MAX(t.ratio) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS best_ratio
     FROM jobs j JOIN workloads w USING (workload_key)
@@ -71,6 +71,13 @@ class JobRow:
     best_ratio: float | None
     """Of the candidates measured so far; search samples, no verdict."""
     cancel_requested: bool
+    owner: str = ""
+    """The process that runs it (`fusiond.store.owner`); empty when none does."""
+
+    @property
+    def lost(self) -> bool:
+        """It runs, as far as the store knows, but the process that ran it is gone."""
+        return self.state is JobState.RUNNING and not is_alive(self.owner)
 
 
 class Jobs(Connected):
@@ -296,6 +303,7 @@ def _job_row(row: Row) -> JobRow:
         budget=search.trials,
         best_ratio=row["best_ratio"],
         cancel_requested=bool(row["cancel_requested"]),
+        owner=row["owner"] or "",
     )
 
 

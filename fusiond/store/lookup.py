@@ -111,6 +111,18 @@ def suggestions(path: str | os.PathLike[str]) -> list[str]:
         return sorted(row["name"] for row in rows)
 
 
+def devices(path: str | os.PathLike[str]) -> list[str]:
+    """What a device may be called: the names and models of those that have an answer, and their keys."""
+    with _reading(path) as connection:
+        if connection is None:
+            return []
+        rows = connection.execute(
+            "SELECT DISTINCT r.device_name AS name, d.model, r.device_key AS key "
+            "FROM records r LEFT JOIN devices d USING (device_key)"
+        )
+        return sorted({each for row in rows for each in (row["name"], row["model"], row["key"]) if each})
+
+
 def queue_recheck(path: str | os.PathLike[str], answer: Mapping[str, Any], *, cache: str = "warm") -> str | None:
     """Queue a `verify` job for an answer of `best`, and give its id.
 

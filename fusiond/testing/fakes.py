@@ -4,7 +4,8 @@ never on times of the cpu device.
 A source of the fake device is a text of directives, one a line:
 
     cost_us 12.5        what one launch takes
-    fault wrong         wrong | crash | hang | die | refuse | nobuild | late (wrong on the second seed only) | leaks
+    fault wrong         wrong | crash | hang | die | segv | abort | refuse | nobuild | leaks | late (wrong on the second
+                        seed only)
     fault sicken        it crashes, and so does every program after it, while the file FUSIOND_FAKE_SICK is there
 
 Its outputs depend on nothing but buffer and seed, so every program is right unless its fault says otherwise.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -186,6 +188,9 @@ class FakeLoaded:
             time.sleep(3600)
         if fault == "die":
             os.kill(os.getpid(), 9)
+        if fault == "segv":
+            os.write(2, b"said before\n")
+            os.kill(os.getpid(), signal.SIGSEGV)
         if fault == "abort":
             os.abort()
         if fault == "wrong" or (fault == "late" and seed == 1):

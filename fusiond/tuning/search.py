@@ -43,7 +43,8 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
     study = _study(context, asks)
     context.phase("search", "the whole space" if study.whole else f"{study.budget} configs")
     search_plan = context.prepared.job.search
-    deadline = time.monotonic() + search_plan.timeout_secs
+    begun, busy = time.monotonic(), context.measurer.busy_secs
+    deadline = begun + search_plan.timeout_secs
     best = max((each.ratio or 0.0 for each in context.store.trials(context.row.id)), default=0.0)
     for candidate in _candidates(context, study, odd):
         ask, program = candidate.ask, candidate.program
@@ -60,7 +61,10 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
         context.pause_point()
         if time.monotonic() > deadline:
             context.phase("search", f"ended after {search_plan.timeout_secs:.0f} s, as the job asks")
-            return
+            break
+    wall, busy = time.monotonic() - begun, context.measurer.busy_secs - busy
+    if wall > 0:
+        context.phase("searched", f"{study.done} candidates in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
 
 
 def _study(context: Context, asks: list[Ask]) -> Study:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from fusiond.client import LOST
+
 pytestmark = pytest.mark.slow
 End = Callable[[subprocess.Popen[str], signal.Signals], int]
 
@@ -59,7 +61,7 @@ def test_a_second_signal_kills(machine: Any, end: End) -> None:
         daemon.send_signal(signal.SIGTERM)
         machine.wait_for(lambda: "a second signal kills" in machine.said("serve"), about="the first signal")
         assert end(daemon, signal.SIGTERM) == -signal.SIGTERM
-    assert machine.show(id)["state"] == "running"  # nobody could write anything down
+    assert machine.show(id)["state"] == "queued"  # nobody could write anything down, and nobody runs it
     with machine.serving():
         assert machine.fusiond("watch", id).status == 0
 
@@ -83,7 +85,7 @@ def test_kill_9_and_restart(machine: Any, end: End) -> None:
         daemon.kill()
         daemon.wait()
     before = machine.show(job)
-    assert before["state"] == "running"
+    assert (before["state"], before["problem"]) == ("queued", LOST)
     assert (machine.folder / "fusiond.sqlite.run" / "socket").exists()
     with machine.serving() as daemon:  # the stale socket is replaced, the job taken up again
         assert machine.fusiond("watch", job).status == 0

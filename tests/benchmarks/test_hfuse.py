@@ -157,6 +157,7 @@ class Builds:
         return Binary(source=source.name, path=self._binary)
 
 
+@pytest.mark.slow
 def test_a_program_is_run_under_ncu(real: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (pair,) = pairs.chosen(["hist+maxpool"])
     about = static.known(real, pair, target_for_arch("sm_90"))
@@ -230,6 +231,7 @@ def test_static_columns(real: Registry) -> None:
     assert json.loads(json.dumps(found)) == found
 
 
+@pytest.mark.slow
 @pytest.mark.needs_nvcc
 def test_the_space_is_compiled_once_for_each_text(real: Registry) -> None:
     (pair,) = pairs.chosen(["hist+maxpool"])
@@ -320,6 +322,7 @@ def test_emulated_times_are_neither_drawn_nor_kept_as_results(capsys: pytest.Cap
     assert "no results" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # matplotlib's own
 @pytest.mark.parametrize(("run", "count"), [(static_run(), 2), (measured_run(), 6)], ids=["static", "measured"])
 def test_the_figures_are_drawn(run: results.Run, count: int, tmp_path: Path) -> None:

@@ -101,3 +101,35 @@ def test_several_processes_build_the_same_keys(tmp_path: Path) -> None:
         assert worker.exitcode == 0
     assert len(list(tmp_path.rglob("*.ptx"))) == 30
     assert [path for path in tmp_path.rglob(".*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "no sum"])
+def test_what_is_damaged_is_not_there(tmp_path: Path, damage: str) -> None:
+    path = BuildCache(tmp_path).put(KEY, ".so", b"\x7fELF and so on")
+    if damage == "truncated":
+        path.write_bytes(b"\x7fELF and")
+    elif damage == "flipped":
+        path.write_bytes(b"\x7fELF and so in")
+    else:
+        path.with_name(path.name + ".sum").unlink()
+    cache = BuildCache(tmp_path)
+    assert cache.get(KEY, ".so") is None
+    assert not path.exists()
+    assert cache.put(KEY, ".so", b"new") == cache.get(KEY, ".so")
+
+
+def test_a_file_that_is_cut_while_it_is_known_is_seen(tmp_path: Path) -> None:
+    cache = BuildCache(tmp_path)
+    path = cache.put(KEY, ".so", b"0123456789")
+    assert cache.get(KEY, ".so") == path
+    with path.open("r+b") as file:
+        file.truncate(4)
+    assert cache.get(KEY, ".so") is None
+
+
+def test_sums_go_with_their_files(tmp_path: Path) -> None:
+    cache = BuildCache(tmp_path, limit_bytes=50)
+    path = cache.put(KEY, ".ptx", "x" * 100)
+    os.utime(path, (1, 1))
+    cache.sweep()
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []

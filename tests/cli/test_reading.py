@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fusiond.cli import devices, doctor, plugins
+from fusiond import jobs
+from fusiond.cli import devices, doctor, plugins, render
+from fusiond.client import LOST
 from fusiond.registry import PluginState, Registry
 from fusiond.store.database import Store
+from fusiond.store.owner import this_process
 from fusiond.testing import daemon
 
 Run = Callable[..., Any]
+JOB = "strategy: toy\npair: [hist, maxpool]\nsizes: {a.n: 500}\nsearch: {trials: 3}\n"
 
 
 def test_jobs(fusiond: Run, done_job: str) -> None:
@@ -151,3 +160,130 @@ def test_doctor_on_a_file_that_is_no_store(fusiond: Run, registry: Registry, dat
     database.write_text("precious")
     checks = {each["name"]: each for each in fusiond("doctor", "--json").json["checks"]}
     assert checks["store"]["state"] == "broken"
+
+
+# --- what is not as it should be ------------------------------------------------------------------------
+
+
+DEAD = "1:no-such-boot:1"
+
+
+def claimed(database: Path, owner: str) -> str:
+    with Store.open(database) as store:
+        row = daemon.submit(store, jobs.read("/job.yaml", JOB)[0])
+        store.claim(owner, job=row.id)
+        return row.id
+
+
+def test_a_job_whose_process_is_gone_does_not_run(fusiond: Run, database: Path) -> None:
+    """`watch` ends with a line, since nobody goes on with it."""
+    job = claimed(database, DEAD)
+    assert fusiond("show", job, "--json").json["state"] == "queued"
+    (entry,) = fusiond("jobs", "--json").json
+    assert (entry["state"], entry["problem"]) == ("queued", LOST)
+    assert fusiond("jobs", "--state", "running", "--json").json == []
+    said = fusiond("watch", job)
+    assert said.status == 1
+    assert said.out.splitlines()[-1] == f"job {job} is queued: {LOST}"
+
+
+def test_a_job_whose_process_lives_runs(fusiond: Run, database: Path) -> None:
+    job = claimed(database, this_process())
+    assert fusiond("show", job, "--json").json["state"] == "running"
+    assert [each["id"] for each in fusiond("jobs", "--state", "running", "--json").json] == [job]
+
+
+def test_jobs_says_when_there_are_more(fusiond: Run, database: Path) -> None:
+    with Store.open(database) as store:
+        for index in range(4):
+            daemon.submit(store, jobs.read("/job.yaml", JOB.replace("500", str(500 + index)))[0])
+    said = fusiond("jobs", "--limit", 3, "--json")
+    assert len(said.json) == 3
+    assert said.err == "fusiond: these are the newest 3; there are more (--limit N)\n"
+    assert fusiond("jobs", "--limit", 4).err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["best", "--pair", "hist,maxpool", "--size", "a.n=-5"], "--size: a.n is -5; a size is from 1"),
+        (["best", "--pair", "hist,maxpool", "--device", "bogus"], "--device: unknown device 'bogus'; known: "),
+        (["best", "--pair", "hist,maxpool", "--db", ""], "--db: is empty; name a file"),
+        (["best", "--pair", "a,\udcff"], r"--pair: 'a,\udcff' is no UTF-8 text"),
+        (["best", "--workload", "\udcff"], r"--workload: '\udcff' is no UTF-8 text"),
+        (["best", "--workload", "w", "--device", "\udcff"], r"--device: '\udcff' is no UTF-8 text"),
+        (["prune", "--cache", "lots"], "--cache: is 'lots'; write 500M or 2G"),
+    ],
+)
+def test_wrong_words_are_one_line(fusiond: Run, done_job: str, words: list[str], says: str) -> None:
+    said = fusiond(*words)
+    assert (said.status, said.out) == (2, "")
+    assert says in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_folder_that_was_deleted(fusiond: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    said = fusiond("serve")
+    assert said.status == 2
+    assert said.err == "fusiond: error: the current folder was deleted; cd to another one\n"
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_reader_that_goes_away(database: Path, done_job: str) -> None:
+    """`fusiond jobs | true`: the status of a program that SIGPIPE ended, and no complaint."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "fusiond", "jobs", "--db", str(database)],
+        stdout=write, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_narrow_terminal_wraps_lines_and_not_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for columns in (30, 200):
+        out = Terminal()
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("TERM", "dumb")
+        render.table("", ("id", "workload"), [("abcdefgh", "a-rather-long-name-of-a-workload")])
+        shown.append(out.getvalue())
+    assert all(re.search(r"abcdefgh +a-rather-long-name-of-a-workload", text) for text in shown)
+
+
+def test_prune(fusiond: Run, database: Path, done_job: str) -> None:
+    """Old bundles, what ended jobs left, and files that nobody names; not while a job runs, and not what is young."""
+    artifacts = Path(f"{database.with_suffix('')}.artifacts")
+    with Store.open(database) as store:
+        artifacts = store.artifacts
+        kept = store.save_artifact(b"source", ".cu")
+    names = ("bundles/old/plan.json", "bundles/young/plan.json", f"work/{done_job}/x.npz", "ab/orphan.cu")
+    paths = [artifacts / name for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 1000)
+    for path in (paths[0].parent, paths[2].parent, paths[3], kept):
+        os.utime(path, (1, 1))
+    job = claimed(database, this_process())
+    assert fusiond("prune", "--json").json["freed_bytes"]["bundles"] == 0
+    with Store.open(database) as store:
+        store.requeue(job)
+    for path in (paths[0].parent, paths[2].parent):
+        path.mkdir(exist_ok=True)
+        os.utime(path, (1, 1))
+    found = fusiond("prune", "--json").json["freed_bytes"]
+    assert found["bundles"] == 1000
+    assert [path.exists() for path in paths] == [False, True, False, False]
+    assert kept.is_file()
+    assert fusiond("prune", "--hours", 0).status == 0
+    assert not paths[1].exists()

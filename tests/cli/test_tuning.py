@@ -22,6 +22,7 @@ from fusiond.progress import Progress, from_json
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
+from fusiond.store.owner import this_process
 
 TOY = "strategy: toy\nside: 8\nsearch: {trials: 40}\n"
 
@@ -40,7 +41,7 @@ def row(store: Store, fakes: Registry) -> JobRow:
 class Fake:
     """A tuner that is interrupted by a signal in the middle of its job."""
 
-    def __init__(self, store: Store, registry: Registry, events: object) -> None:
+    def __init__(self, store: Store, registry: Registry, events: object, **options: object) -> None:
         self.store = store
 
     def run(self, job: str, stop: Callable[[], bool]) -> JobState:
@@ -76,7 +77,7 @@ def test_ctrl_c_puts_the_job_back(
 
 
 def test_a_job_that_somebody_else_runs_is_followed(store: Store, fakes: Registry, row: JobRow) -> None:
-    store.claim("somebody", job=row.id)
+    store.claim(this_process(), job=row.id)
     threading.Timer(0.2, lambda: store.finish(row.id, JobState.FAILED, "the device is sick")).start()
     said: list[str] = []
     with pytest.raises(tuning.JobFailed, match=f"job {row.id} failed: the device is sick"):

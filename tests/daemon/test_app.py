@@ -65,7 +65,7 @@ def test_the_file_is_read_when_no_text_is_given(http: httpx.Client, job_file: Ca
 
 def test_a_sweep_is_several_jobs(http: httpx.Client, job_file: Callable[..., Path]) -> None:
     path = job_file()
-    text = path.read_text() + "sweep: {hist.n: [1, 2, 3]}\n"
+    text = path.read_text() + "sweep: {maxpool.n: [1, 2, 3]}\n"
     assert len(http.post("/jobs", json={"path": str(path), "text": text}).json()["jobs"]) == 3
 
 

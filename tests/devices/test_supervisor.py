@@ -123,6 +123,18 @@ def test_each_way_to_go_wrong_has_its_outcome_and_costs_nobody_else(
     assert supervisor.replaced == replaced
 
 
+def test_what_python_prints_as_it_dies_is_no_message(
+    bundle: Callable[..., str], references: tuple[tuple[int, str], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line that the program itself wrote, and not the interpreter's list of its modules."""
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
+    provider = FakeProvider()
+    supervisor = Supervisor(provider, provider.devices()[0])
+    found = supervisor.call(Check(bundle=bundle("segv"), references=references), 30)
+    supervisor.close()
+    assert found == MeasureFailed(outcome=Outcome.CRASHED, reason="the worker died of SIGSEGV: said before")
+
+
 def test_what_does_not_build_never_reaches_a_child() -> None:
     built = FakeProvider().build(program("nobuild").sources[0], "fake")
     assert built == BuildFailed(reason="s:1: expected a kernel")

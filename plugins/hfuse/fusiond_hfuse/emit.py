@@ -213,7 +213,9 @@ def _arguments(slot: Slot, shape: Shape) -> tuple[Passed, ...]:
             return Pointer(buffer=f"{slot.letter}.{argument.name}")
         if argument.bytes:
             pointers = tuple(
-                (each.offset, f"{slot.letter}.{each.target.name}") for each in argument.members if each.target is not None
+                (each.offset, f"{slot.letter}.{each.target.name}")
+                for each in argument.members
+                if each.target is not None
             )
             return Bytes(hex=shape.records[argument.name], pointers=pointers)
         return Scalar(dtype=argument.dtype, value=shape.scalars[argument.name])

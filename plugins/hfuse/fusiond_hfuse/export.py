@@ -12,12 +12,13 @@ fused_ac.py, and README.txt says in which order they go.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from fusiond.expressions import Call, Expression, Literal, Name, Node
 from fusiond.program import DTYPES, FillStep, Launch, Program, Source
 from fusiond_hfuse import fuse
-from fusiond_hfuse.graph import Argument, Group, Plan, Side, Slot
+from fusiond_hfuse.graph import Argument, Group, Plan, Slot, buffers_among
 
 _NUMPY = {"bool": "bool_"}
 
@@ -29,9 +30,7 @@ def files(group: Group, plan: Plan, program: Program, name: str = "fused") -> Ma
     alone = name == "fused"
     found = {
         f"{name}.cu": source.text,
-        f"{name}.h": _header(group, plan, launch, source)
-        if not _own_types(group)
-        else _short_header(plan, launch, source),
+        f"{name}.h": _header(group, plan, launch, source),
         "launch.py" if alone else f"{name}.py": _module(group, plan, name),
     }
     return {**found, "README.txt": _readme(group, plan, source)} if alone else found
@@ -67,28 +66,10 @@ def composition(group: Group, groups: tuple[str, ...], program: Program) -> Mapp
 # --- fused.h --------------------------------------------------------------------------------------------
 
 
-def _own_types(group: Group) -> bool:
-    """Whether the fused kernel takes what only its own source can name."""
-    return any(
-        parameter.bytes or parameter.records or parameter.enumeration for slot in group.slots for parameter in slot.kernel.parsed.parameters
-    )
-
-
-def _short_header(plan: Plan, launch: Launch, source: Source) -> str:
-    name = source.name.upper()
-    return (
-        f"// How to launch {launch.entry}. It takes structs of the source, so launch it from Python, or by its name.\n"
-        "#pragma once\n\n"
-        f'#define {name}_ENTRY "{launch.entry}"\n#define {name}_BLOCK {plan.threads}\n'
-        f"#define {name}_REGISTER_CAP {source.register_cap or 0}  // maxrregcount; 0: none\n\n"
-        "// At the sizes that were measured:\n"
-        f"#define {name}_GRID {launch.grid[0]}\n#define {name}_SHARED_BYTES {launch.shared_bytes}\n"
-    )
-
-
 def _header(group: Group, plan: Plan, launch: Launch, source: Source) -> str:
     name = source.name
-    pointers = [_pointer(side, argument.name) for side in plan.by_letter for argument in _buffers(side.slot)]
+    pointers = [_pointer(slot, argument, plan) for slot in group.slots for argument in _buffers(slot)]
+    records = [(slot, each) for slot in group.slots for each in _records(slot)]
     lines = [
         f"// How to launch {launch.entry}, for any sizes. Written by fusiond.",
         "#pragma once",
@@ -106,6 +87,17 @@ def _header(group: Group, plan: Plan, launch: Launch, source: Source) -> str:
         "",
         f"namespace {name} {{",
         "",
+        *(
+            line
+            for slot, each in records
+            for line in (
+                f"// {each.name} of {slot.kernel.name}, as the source has it.",
+                f"struct alignas({_alignment(slot, each)}) {_struct(slot, each)} {{",
+                f"    unsigned char bytes[{each.bytes}];",
+                "};",
+                "",
+            )
+        ),
         "// What the kernels call their sizes; the values are those that were measured.",
         "struct Sizes {",
         *(
@@ -120,6 +112,7 @@ def _header(group: Group, plan: Plan, launch: Launch, source: Source) -> str:
         "    unsigned int grid;",
         "    unsigned int shared_bytes;",
         *(f"    {DTYPES[each.dtype][0]} {slot.letter}_{each.name};" for slot in group.slots for each in _scalars(slot)),
+        *(f"    {_struct(slot, each)} {slot.letter}_{each.name};" for slot, each in records),
         *(f"    unsigned int {_hidden(text)};" for text in _hidden_texts(plan)),
         "};",
         "",
@@ -128,6 +121,7 @@ def _header(group: Group, plan: Plan, launch: Launch, source: Source) -> str:
         "inline long long ceil_div(long long a, long long b) { return -floor_div(-a, b); }",
         "inline long long least(long long a, long long b) { return a < b ? a : b; }",
         "inline long long most(long long a, long long b) { return a < b ? b : a; }",
+        *([_PUT] if records else []),
         "",
         *_shape_in_c(group, plan),
         "",
@@ -135,7 +129,7 @@ def _header(group: Group, plan: Plan, launch: Launch, source: Source) -> str:
         "",
         "#ifdef __CUDACC__",
         f'extern "C" __global__ void {launch.entry}(',
-        "    " + ",\n    ".join(fuse.parameters(plan)) + ");",
+        "    " + ",\n    ".join(_declarations(plan, name)) + ");",
         "",
         f"namespace {name} {{",
         "",
@@ -147,19 +141,74 @@ def _header(group: Group, plan: Plan, launch: Launch, source: Source) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _buffers(slot: Slot) -> list[Argument]:
-    return [each for each in slot.kernel.arguments if each.buffer is not None]
+_PUT = """\
+template <class T> inline void put(unsigned char* place, T value)
+{
+    const unsigned char* const bytes = reinterpret_cast<const unsigned char*>(&value);
+    for (unsigned int i = 0; i < sizeof(T); ++i) place[i] = bytes[i];
+}"""
+
+
+def _buffers(slot: Slot) -> tuple[Argument, ...]:
+    """What a launch is handed addresses of: buffers, and what structs point to."""
+    return buffers_among(slot.kernel.arguments)
 
 
 def _scalars(slot: Slot) -> list[Argument]:
-    return [each for each in slot.kernel.arguments if each.buffer is None]
+    return [each for each in slot.kernel.arguments if each.value is not None and not _null(slot, each)]
 
 
-def _pointer(side: Side, name: str) -> str:
+def _null(slot: Slot, argument: Argument) -> bool:
+    """Whether it is a pointer to nothing."""
+    at = slot.kernel.arguments.index(argument)
+    return argument.value is not None and slot.kernel.parsed.parameters[at].pointer
+
+
+def _records(slot: Slot) -> list[Argument]:
+    return [each for each in slot.kernel.arguments if each.bytes]
+
+
+def _alignment(slot: Slot, record: Argument) -> int:
+    at = slot.kernel.arguments.index(record)
+    return slot.kernel.parsed.parameters[at].alignment
+
+
+def _struct(slot: Slot, record: Argument) -> str:
+    """What the header calls the type of a struct, which only the source can name."""
+    return f"Struct_{slot.letter}_{record.name}"
+
+
+def _identifier(slot: Slot, argument: Argument) -> str:
+    """`a_counts`; what a struct points to, `info.parts[0]`, as `a_info_parts_0`."""
+    return (
+        f"{slot.letter}_{re.sub(r'[^0-9A-Za-z]+', '_', argument.name).strip('_')}"
+        if _dotted(argument)
+        else (f"{slot.letter}_{argument.name}")
+    )
+
+
+def _dotted(argument: Argument) -> bool:
+    return re.fullmatch(r"\w+", argument.name) is None
+
+
+def _declarations(plan: Plan, name: str) -> list[str]:
+    """The kernel's parameters for who does not know the types of the source: C linkage asks for their layout only."""
+    found = []
+    for each in fuse.parameters(plan):
+        rows = re.sub(r"\bfusiond_[a-z]::fusiond_type_\w+\*", "void*", each)
+        found.append(re.sub(r"\bfusiond_([a-z])::fusiond_type_(\w+)", rf"{name}::Struct_\1_\2", rows))
+    return found
+
+
+def _pointer(slot: Slot, argument: Argument, plan: Plan) -> str:
     """The declaration of a pointer, as the fused kernel has it."""
-    wanted = f"{side.slot.letter}_{name}"
-    plan = Plan(kind="vertical", sides=(side,))
-    return next(each for each in fuse.parameters(plan) if each.endswith((f" {wanted}", f"*{wanted}")))
+    wanted = _identifier(slot, argument)
+    if _dotted(argument):
+        assert argument.buffer is not None
+        const = "const " if argument.buffer.role.value == "input" else ""
+        return f"{const}{DTYPES[argument.dtype][0]}* const {wanted}"
+    alone = Plan(kind="vertical", sides=(plan.side(slot.letter),))
+    return next(each for each in _declarations(alone, "") if each.endswith((f" {wanted}", f"*{wanted}")))
 
 
 def _hidden_texts(plan: Plan) -> list[str]:
@@ -204,7 +253,9 @@ def _shape_in_c(group: Group, plan: Plan) -> Iterator[str]:
 def _slot_in_c(slot: Slot, plan: Plan) -> Iterator[str]:
     letter = slot.letter
     block = plan.side(letter).shape
-    texts = [*slot.kernel.grid, *(each.value for each in _scalars(slot) if isinstance(each.value, Expression))]
+    values = [each.value for each in _scalars(slot)]
+    values += [member.value for each in _records(slot) for member in each.members if member.target is None]
+    texts = [*slot.kernel.grid, *(each for each in values if isinstance(each, Expression))]
     used = {name for each in (*texts, slot.kernel.shared) for name in each.names}
     yield f"    // {slot.kernel.name}"
     lengths = (*slot.kernel.grid, None, None)[:3]
@@ -228,6 +279,16 @@ def _slot_in_c(slot: Slot, plan: Plan) -> Iterator[str]:
     for each in _scalars(slot):
         value = cxx(each.value.root, known) if isinstance(each.value, Expression) else repr(each.value)
         yield f"    found.{letter}_{each.name} = static_cast<{DTYPES[each.dtype][0]}>({value});"
+    for each in _records(slot):
+        place = f"found.{letter}_{each.name}.bytes"
+        for offset, byte in enumerate(bytes.fromhex(each.hex)):
+            if byte:
+                yield f"    {place}[{offset}] = {byte};"
+        for member in each.members:
+            if member.target is None:
+                value = cxx(member.value.root, known) if isinstance(member.value, Expression) else repr(member.value)
+                kind = DTYPES[member.dtype or ""][0]
+                yield f"    put({place} + {member.offset}, static_cast<{kind}>({value}));  // {member.path}"
 
 
 def _nested(function: str, values: list[str]) -> str:
@@ -259,7 +320,11 @@ def _launch_in_c(plan: Plan, entry: str, pointers: list[str]) -> Iterator[str]:
     for side in plan.by_letter:
         letter = side.slot.letter
         passed += [
-            f"{letter}_{each.name}" if each.buffer is not None else f"found.{letter}_{each.name}"
+            "nullptr"
+            if _null(side.slot, each)
+            else f"{letter}_{each.name}"
+            if each.buffer is not None
+            else f"found.{letter}_{each.name}"
             for each in side.slot.kernel.arguments
         ]
     passed += [f"found.{_hidden(text)}" for text in _hidden_texts(plan)]
@@ -271,7 +336,18 @@ def _launch_in_c(plan: Plan, entry: str, pointers: list[str]) -> Iterator[str]:
     yield "inline cudaError_t launch("
     yield "    " + ",\n    ".join(parameters) + ")"
     yield "{"
-    yield "    const Shape found = shape(sizes);"
+    pointing = [
+        (side.slot, each, member)
+        for side in plan.by_letter
+        for each in _records(side.slot)
+        for member in each.members
+        if member.target is not None
+    ]
+    yield f"    {'' if pointing else 'const '}Shape found = shape(sizes);"
+    for slot, each, member in pointing:
+        assert member.target is not None
+        place = f"found.{slot.letter}_{each.name}.bytes + {member.offset}"
+        yield f"    put({place}, {_identifier(slot, member.target)});"
     yield "    cudaError_t problem = cudaSuccess;"
     if plan.assign == "ticket":
         yield "    problem = cudaMemsetAsync(fusiond_tickets, 0, sizeof *fusiond_tickets, stream);"
@@ -290,6 +366,12 @@ def _launch_in_c(plan: Plan, entry: str, pointers: list[str]) -> Iterator[str]:
 def _argument_texts(group: Group, plan: Plan) -> Iterator[str]:
     for slot in group.slots:
         for argument in slot.kernel.arguments:
+            if argument.bytes:
+                yield f"{_struct(slot, argument)} {slot.letter}_{argument.name}"
+                continue
+            if _null(slot, argument):
+                yield f"nullptr for {slot.letter}_{argument.name}"
+                continue
             kind = DTYPES[argument.dtype][0] + ("*" if argument.buffer is not None else "")
             meaning = f" = {argument.value.text}" if isinstance(argument.value, Expression) else ""
             yield f"{kind} {slot.letter}_{argument.name}{meaning}"
@@ -337,13 +419,17 @@ def _module(group: Group, plan: Plan, name: str) -> str:
         "",
         "",
     ]
-    if any(each.bytes for slot in group.slots for each in slot.kernel.arguments):
+    if any(_records(slot) for slot in group.slots):
+        lines += [f"_STRUCTS = {_structs(group)!r}", "", ""]
         lines += [
             "def _record(size, members):",
             "    data = bytearray(size)",
             "    for offset, value in members:",
             "        data[offset : offset + value.nbytes] = value.tobytes()",
             "    return np.frombuffer(bytes(data), np.dtype((np.void, size)))[0]",
+            "",
+            "",
+            _PADDED,
             "",
             "",
         ]
@@ -355,6 +441,41 @@ def _module(group: Group, plan: Plan, name: str) -> str:
 
 def _sizes(group: Group) -> dict[str, int]:
     return {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in sorted(slot.sizes.items())}
+
+
+_PADDED = """\
+def _pointed(name, value, arguments):
+    for offset, buffer in _STRUCTS.get(name, (0, ()))[1]:
+        data = bytearray(value.tobytes())
+        data[offset : offset + 8] = int(arguments[buffer]).to_bytes(8, 'little')
+        value = np.frombuffer(bytes(data), value.dtype)[0]
+    return value
+
+
+def _padded(passed):
+    # PyCUDA aligns numbers, and puts structs right behind what comes before.
+    alignments = [_STRUCTS[name][0] if name in _STRUCTS else 0 for name in _ORDER]
+    found, end = [], 0
+    for at, value in enumerate(passed):
+        alignment = at < len(alignments) and alignments[at] or value.dtype.itemsize
+        gap = -end % alignment
+        if gap and at < len(alignments) and alignments[at]:
+            found.append(np.void(bytes(gap)))
+        found.append(value)
+        end += gap + value.dtype.itemsize
+    return found"""
+
+
+def _structs(group: Group) -> dict[str, tuple[int, list[tuple[int, str]]]]:
+    """Name of each struct -> its alignment, and (offset, buffer) of each pointer in it."""
+    return {
+        f"{slot.letter}.{each.name}": (
+            _alignment(slot, each),
+            [(member.offset, f"{slot.letter}.{member.target.name}") for member in each.members if member.target],
+        )
+        for slot in group.slots
+        for each in _records(slot)
+    }
 
 
 def _slot_function(slot: Slot, plan: Plan) -> Iterator[str]:
@@ -384,7 +505,11 @@ def _scalar(argument: Argument) -> str:
     if argument.hex:
         return f"_record({argument.bytes}, [(0, np.frombuffer(bytes.fromhex({argument.hex!r}), np.uint8))])"
     if argument.members:
-        members = ", ".join(f"({each.offset}, {_number(each.value, each.dtype or '')})" for each in argument.members)
+        members = ", ".join(
+            f"({each.offset}, {_number(each.value, each.dtype or '')})"
+            for each in argument.members
+            if each.target is None
+        )
         return f"_record({argument.bytes}, [{members}])"
     assert argument.value is not None
     return _number(argument.value, argument.dtype)
@@ -469,10 +594,15 @@ def _launch_functions(group: Group, plan: Plan) -> Iterator[str]:
     yield "        raise KeyError(f'no device pointer for {missing}')"
     yield "    grid, block, shared, scalars, hidden = shape(sizes)"
     yield "    passed = [np.uintp(int(arguments[name])) if name in BUFFERS else scalars[name] for name in _ORDER]"
+    structs = any(_records(slot) for slot in group.slots)
+    if structs:
+        yield "    passed = [_pointed(name, value, arguments) for name, value in zip(_ORDER, passed)]"
     yield "    passed += hidden"
     if plan.assign == "ticket":
         yield "    _zero(arguments['tickets'], stream)  # one number of device memory that nobody else uses meanwhile"
         yield "    passed.append(np.uintp(int(arguments['tickets'])))"
+    if structs:
+        yield "    passed = _padded(passed)"
     yield "    if shared > 48 * 1024:"
     yield "        import pycuda.driver as cuda"
     yield ""

@@ -115,6 +115,8 @@ class Parameter:
     """Of a struct that is passed by value."""
     bytes: int = 0
     """Of such a struct."""
+    alignment: int = 0
+    """Of such a struct, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,10 @@ class Parsed:
     """Uses `__syncthreads_count`, `_and` or `_or`."""
     drains: bool = False
     """Threads may leave before a barrier that others reach, so those must keep voting at it."""
+    leaves: bool = False
+    """Some thread may leave the body before its end: a `return` or `goto` in it, also out of a macro."""
+    meets: str = ""
+    """What threads of a warp meet in, if they do."""
     variables: tuple[Variable, ...] = ()
     """Those that the host sets."""
     overloads: tuple[str, ...] = ()

@@ -358,9 +358,8 @@ def _member(inputs: Inputs, path: str, argument: str, node: Node, at: str) -> Me
     """A number in a struct: its value, or a mapping that gives its type too; or a buffer that it points to."""
     if isinstance(node.value, dict) and "elements" in node.value:
         keys = node.mapping(known=("dtype", "elements", "role", "fill", "compare"), required=("dtype",))
-        dtype = keys["dtype"].choice(*DTYPES)
-        target = _buffer(inputs, path, node, keys, f"{argument}.{at}", dtype)
-        return Member(path=at, dtype=dtype, target=target, where=node.where)
+        target = _buffer(inputs, path, node, keys, f"{argument}.{at}", keys["dtype"].choice(*DTYPES))
+        return Member(path=at, dtype=target.dtype, target=target, where=node.where)
     if isinstance(node.value, dict):
         keys = node.mapping(known=("dtype", "value"), required=("value",))
         dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else None
@@ -487,10 +486,13 @@ def _checked(arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...],
         if parameter.bytes or argument.members or argument.hex:
             found.append(_record(argument, parameter))
             continue
+        if parameter.pointer and isinstance(argument.value, Expression) and argument.value.text == "0":
+            found.append(dataclasses.replace(argument, dtype="uint64"))  # no buffer: a null pointer
+            continue
         found.append(argument)
         is_buffer = argument.buffer is not None
         if is_buffer != parameter.pointer:
-            wanted = "a buffer, with elements" if parameter.pointer else "a scalar, with a value"
+            wanted = "a buffer, with elements, or 0" if parameter.pointer else "a scalar, with a value"
             raise RequestError(
                 f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}", where=argument.where
             )
@@ -565,7 +567,8 @@ def _check_member(member: Member, place: Field, spelling: str) -> None:
         null = isinstance(member.value, Expression) and member.value.text == "0"
         if member.target is None and not null:
             raise RequestError(
-                f"{member.path} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0", where=member.where
+                f"{member.path} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0",
+                where=member.where,
             )
         if place.pointee is not None and member.target is not None and member.dtype != place.pointee:
             raise RequestError(

@@ -44,8 +44,8 @@ class Parameters:
         target = kind.get_pointee() if pointer else kind
         bare = re.sub(r"^(const |volatile )+", "", target.spelling).removeprefix("struct ")
         vector = bare if pointer and bare in VECTOR_OF else None
-        record = not pointer and kind.kind is cindex.TypeKind.RECORD
-        rows = pointer and vector is None and target.kind is cindex.TypeKind.RECORD
+        record = not pointer and kind.kind is cindex.TypeKind.RECORD and bare not in DTYPES
+        rows = pointer and vector is None and target.kind is cindex.TypeKind.RECORD and bare not in DTYPES
         return Parameter(
             name=cursor.spelling,
             pointer=pointer,
@@ -59,9 +59,10 @@ class Parameters:
             void=pointer and bare == "void",
             enumeration=_enumeration(kind),
             records=target.get_size() if rows else 0,
-            holds_pointers=rows and any("pointer" in each.kind for each in self._fields(target, "", 0)),
+            holds_pointers=rows and _has_pointer(target),
             fields=tuple(self._fields(kind, "", 0)) if record else (),
             bytes=kind.get_size() if record else 0,
+            alignment=kind.get_align() if record else 0,
         )
 
     def _fields(self, kind: cindex.Type, path: str, offset: int) -> Iterator[Field]:
@@ -75,14 +76,16 @@ class Parameters:
                 return
             for index in range(kind.element_count):
                 yield from self._fields(kind.element_type, f"{path}[{index}]", offset + index * size)
-        elif kind.kind is cindex.TypeKind.RECORD:
+        elif kind.kind is cindex.TypeKind.RECORD and bare not in DTYPES:
             declaration = kind.get_declaration()
             pattern = _pattern(declaration)
             bases = _bases(pattern)
             virtual = any(child.is_virtual_method() for child in pattern.get_children())
             several = len(bases) > 1 or any(len(_bases(each)) > 1 for each in _ancestors(pattern))
             if several or virtual or declaration.kind is CursorKind.UNION_DECL:
-                what = "a struct with several bases" if several else "one with virtual methods" if virtual else "a union"
+                what = (
+                    "a struct with several bases" if several else "one with virtual methods" if virtual else "a union"
+                )
                 yield Field(path=path or bare, dtype=None, offset=offset, kind=what)
                 return
             names = [name for each in _ancestors(pattern) for name in _fields_of(each)]
@@ -109,8 +112,8 @@ class Parameters:
     def _pointer_field(self, target: cindex.Type, path: str, offset: int) -> Field:
         bare = re.sub(r"^(const |volatile )+", "", target.get_canonical().spelling)
         dtype = DTYPES.get(VECTOR_OF.get(bare, bare)) or ("int32" if _enumeration(target.get_canonical()) else None)
-        rows = target.get_canonical().kind is cindex.TypeKind.RECORD and bare not in VECTOR_OF
-        held = rows and any("pointer" in each.kind for each in self._fields(target, "", 0))
+        rows = target.get_canonical().kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
+        held = rows and _has_pointer(target)
         if dtype is None and (not rows or held) and bare != "void":
             return Field(path=path, dtype=None, offset=offset, kind=f"a pointer to {bare}")
         return Field(path=path, dtype=None, offset=offset, kind="a pointer", pointer=True, pointee=dtype)
@@ -155,3 +158,19 @@ def _ancestors(record: cindex.Cursor) -> list[cindex.Cursor]:
 
 def _fields_of(record: cindex.Cursor) -> list[str]:
     return [child.spelling for child in record.get_children() if child.kind is CursorKind.FIELD_DECL]
+
+
+def _has_pointer(kind: cindex.Type) -> bool:
+    """Whether a type has an address in it, which would mean nothing in a buffer."""
+    kind = kind.get_canonical()
+    while kind.kind is cindex.TypeKind.CONSTANTARRAY:
+        kind = kind.element_type
+    if kind.kind is not cindex.TypeKind.RECORD:
+        return kind.kind in (cindex.TypeKind.POINTER, cindex.TypeKind.LVALUEREFERENCE)
+    own = any(_has_pointer(field.type) for field in kind.get_fields())
+    return own or any(
+        child.type.kind is cindex.TypeKind.POINTER
+        for each in _ancestors(_pattern(kind.get_declaration()))
+        for child in each.get_children()
+        if child.kind is CursorKind.FIELD_DECL
+    )

@@ -20,7 +20,7 @@ from fusiond.model import Rejection
 from fusiond_hfuse import groups, overloads, shadows
 from fusiond_hfuse.graph import Parameter, Parsed, Unit
 from fusiond_hfuse.includes import GROUPS
-from fusiond_hfuse.stub import STUB
+from fusiond_hfuse.stub import HALF, STUB
 
 MAIN = "/fusiond/kernel.cu"
 HERE = "FUSIOND_HERE"
@@ -57,6 +57,7 @@ class Tree:
         self.where = unit
         self.instance = instance
         self.groups = any(name in GROUPS for name in unit.system)
+        self.stub = STUB + (HALF if "cuda_fp16.h" in unit.system else "")
         self._read = (text, defines, flags, arch)
         self.before = inside[0].count("\n")
         self.lines = text.count("\n") + (not text.endswith("\n"))
@@ -69,7 +70,7 @@ class Tree:
             f"__device__ void fusiond_instantiate() {{ auto fusiond_f = &{instance}; (void)fusiond_f; }}\n"
         )
         blanked = _INCLUDES.sub(lambda match: " " * len(match.group().encode()), text)
-        stub = STUB + (groups.STUB if self.groups and not inside[0] else "")
+        stub = self.stub + (groups.STUB if self.groups and not inside[0] else "")
         self.unit = self._parse(unit, inside[0] + blanked + suffix + inside[1], stub, defines, flags, arch)
         self.cursor = self.unit.cursor
         self.instantiation: set[str] = set()
@@ -91,7 +92,8 @@ class Tree:
         arguments = [
             "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++",
             f"-std={standard}", "-ferror-limit=0", "-w", "-include", STUB_FILE, *(f"-U{name}" for name in _NOT_CLANG),
-            *(["-fno-access-control"] if opened else []), *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
+            *(["-fno-access-control"] if opened else []),
+            *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
         ]  # fmt: skip
         try:
             return cindex.Index.create().parse(
@@ -169,8 +171,10 @@ class Tree:
             f"\nenum : long {{ fusiond_place_{at} = __builtin_offsetof({record}, {name}) }};"
             for at, name in enumerate(names)
         )
-        stub = STUB + (groups.STUB if self.groups else "")
-        parsed = self._parse(self.where, _INCLUDES.sub("", text) + added + "\n", stub, defines, flags, arch, opened=True)
+        stub = self.stub + (groups.STUB if self.groups else "")
+        parsed = self._parse(
+            self.where, _INCLUDES.sub("", text) + added + "\n", stub, defines, flags, arch, opened=True
+        )
         kinds: dict[str, cindex.Type] = {}
         places: dict[str, int] = {}
         for top in parsed.cursor.get_children():
@@ -205,7 +209,7 @@ class Tree:
         path = "::".join([*scope, f"fusiond_holder{arguments}", "value"])
         blanked = _INCLUDES.sub("", text)
         added = f"\n{opened}{holder}{' }' * len(scope)}\nenum : long {{ fusiond_constant = ::{path} }};\n"
-        stub = STUB + (groups.STUB if self.groups else "")
+        stub = self.stub + (groups.STUB if self.groups else "")
         tree = self._parse(self.where, blanked + added, stub, defines, flags, arch)
         last = [each for each in tree.cursor.get_children() if each.kind is CursorKind.ENUM_DECL][-1:]
         for each in last:

@@ -296,3 +296,63 @@ __device__ int __syncthreads_or(int);
 {_functions()}
 {_STD}
 """
+
+
+def _halves() -> str:
+    one = [
+        *("hsqrt", "hrsqrt", "hrcp", "hexp", "hexp2", "hexp10", "hlog", "hlog2", "hlog10", "hsin", "hcos", "htanh"),
+        *("hfloor", "hceil", "htrunc", "hrint", "__hneg", "__habs"),
+    ]
+    two = ("__hadd", "__hsub", "__hmul", "__hdiv", "__hmax", "__hmin")
+    pairs = ("__hadd2", "__hsub2", "__hmul2", "__h2div", "__hmax2", "__hmin2")
+    lines = [f"__host__ __device__ __half {name}(__half);" for name in one]
+    lines += [f"__host__ __device__ __half2 h2{name[1:]}(__half2);" for name in one if name.startswith("h")]
+    lines += [f"__host__ __device__ __half {name}(__half, __half);" for name in two]
+    lines += [f"__host__ __device__ __half2 {name}(__half2, __half2);" for name in pairs]
+    lines += [f"__device__ bool __h{name}(__half, __half);" for name in ("eq", "ne", "lt", "le", "gt", "ge")]
+    for kind in ("__half", "__half2"):
+        for sign in "+-*/":
+            lines.append(f"__host__ __device__ {kind} operator{sign}(const {kind}&, const {kind}&);")
+            lines.append(f"__host__ __device__ {kind}& operator{sign}=({kind}&, const {kind}&);")
+        lines.append(f"__host__ __device__ {kind} operator-(const {kind}&);")
+        for name in ("__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync"):
+            lines.append(f"__device__ {kind} {name}(unsigned, {kind}, int, int = 32);")
+        lines.append(f"__device__ {kind} __ldg(const {kind}*);")
+    return "\n".join(lines)
+
+
+HALF = f"""\
+struct __half_raw {{ unsigned short x; }};
+struct __half {{
+    unsigned short __x;
+    __half() = default;
+    __host__ __device__ __half(const __half_raw&);
+    template <class T, std::enable_if_t<__is_arithmetic(T), int> = 0> __host__ __device__ __half(T);
+    __host__ __device__ operator float() const;
+    __host__ __device__ operator __half_raw() const;
+}};
+struct __attribute__((aligned(4))) __half2 {{
+    __half x, y;
+    __half2() = default;
+    __host__ __device__ __half2(const __half&, const __half&);
+}};
+typedef __half half;
+typedef __half2 half2;
+__host__ __device__ __half __float2half(float); __host__ __device__ __half __float2half_rn(float);
+__host__ __device__ __half __double2half(double); __host__ __device__ float __half2float(__half);
+__host__ __device__ __half __int2half_rn(int); __host__ __device__ int __half2int_rn(__half);
+__host__ __device__ int __half2int_rz(__half); __host__ __device__ __half __uint2half_rn(unsigned);
+__host__ __device__ unsigned short __half_as_ushort(__half);
+__host__ __device__ __half __ushort_as_half(unsigned short);
+__host__ __device__ __half2 make_half2(__half, __half); __host__ __device__ __half2 __halves2half2(__half, __half);
+__host__ __device__ __half2 __half2half2(__half); __host__ __device__ __half2 __float2half2_rn(float);
+__host__ __device__ __half2 __floats2half2_rn(float, float); __host__ __device__ __half2 __float22half2_rn(float2);
+__host__ __device__ float2 __half22float2(__half2); __host__ __device__ __half __low2half(__half2);
+__host__ __device__ __half __high2half(__half2); __host__ __device__ float __low2float(__half2);
+__host__ __device__ float __high2float(__half2);
+__host__ __device__ __half __hfma(__half, __half, __half);
+__host__ __device__ __half2 __hfma2(__half2, __half2, __half2);
+__host__ __device__ bool __hisnan(__half); __host__ __device__ int __hisinf(__half);
+{_halves()}
+"""
+"""What kernels take from cuda_fp16.h."""

@@ -11,7 +11,7 @@ from fusiond.errors import RequestError, UnknownName
 from fusiond.keys import text_key
 from fusiond.model import Job, frozen
 from fusiond.strategy import Inputs
-from fusiond_mincut import benefit, blocks, graph, legality, reading
+from fusiond_mincut import benefit, blocks, emit, graph, legality, reading
 from fusiond_mincut.benefit import Model
 from fusiond_mincut.graph import Pipeline
 
@@ -42,6 +42,10 @@ def read(job: Job, inputs: Inputs) -> tuple[Asked, dict[str, str]]:
     path = inputs.resolve("pipeline", given, where=where)
     document = inputs.document(path, where=where)
     pipeline = reading.read(document, _sizes(job))
+    for kernel in pipeline.kernels:  # the unfused pipeline, with which all is compared, can always be computed
+        refused = emit.refused(pipeline, blocks.block(pipeline, [kernel.name]))
+        if refused is not None:
+            raise RequestError(f"{kernel.name} {refused.detail} ({refused.rule})", where=path)
     block = _block(job, pipeline)
     asked = Asked(
         job=job,

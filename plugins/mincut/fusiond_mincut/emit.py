@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from fusiond.model import Rejection
 from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare
-from fusiond_mincut import bodies, borders, reductions
 from fusiond_mincut import expr as tree
+from fusiond_mincut import reductions, source
 from fusiond_mincut.blocks import Block, Partition
-from fusiond_mincut.bodies import TYPES
 from fusiond_mincut.graph import Kernel, Pipeline
-from fusiond_mincut.paths import Paths, Shape, evaluations, tile_holds
+from fusiond_mincut.paths import Shape, evaluations, tile_holds
 from fusiond_mincut.tiles import LOCAL, Layout, layout, tiles_behind
 
 MOST_THREADS = 1024
@@ -122,7 +121,7 @@ def block_kernel(
     planned = _layout(pipeline, block, params)
     return CudaKernel(
         name=_name(block, "-"),
-        text=_text(pipeline, block, planned, shape),
+        text=source.text(pipeline, block, planned, shape, _entry(block)),
         rectangle=(shape.width, shape.height),
         launches=(
             CudaLaunch(
@@ -298,7 +297,7 @@ def _layout(pipeline: Pipeline, block: Block, params: BlockParams) -> Layout:
     return layout(pipeline, block, shape.width, shape.height, params.local)
 
 
-# --- text -----------------------------------------------------------------------------------------------
+# --- one block ------------------------------------------------------------------------------------------
 
 
 def _name(block: Block, between: str) -> str:
@@ -311,77 +310,6 @@ def _name(block: Block, between: str) -> str:
 
 def _entry(block: Block) -> str:
     return f"{_name(block, '_')}_kernel"
-
-
-def _text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -> str:
-    paths = Paths(pipeline=pipeline, block=block, layout=planned, shape=shape)
-    reach = planned.reach
-    ways = [paths.path("interior", border=False), paths.path("border", border=True)]
-    if not reach:  # nothing is read beside the own pixel
-        ways = [paths.path("pixels", border=True)]
-    parts = [_header(pipeline, block, planned), bodies.UCHAR, bodies.INT]
-    parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
-    for name in block.kernels:
-        kernel = pipeline.kernel(name)
-        parts.append(f"// {_described(kernel)}\n" + "".join(each.text for each in bodies.stages(kernel)))
-    parts += [_tiles(planned)] if planned.rounds else []
-    parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *ways]
-    parts.append(_kernel(paths, _entry(block), planned, shape))
-    return "\n".join(parts)
-
-
-def _header(pipeline: Pipeline, block: Block, planned: Layout) -> str:
-    lines = [
-        f"// {' + '.join(block.kernels)}: {'kernels fused from' if len(block.kernels) > 1 else 'a kernel of'}"
-        f" the pipeline {pipeline.name}. Written by fusiond.",
-        f"// Reads {', '.join(block.inputs)}; stores {', '.join(block.outputs)}.",
-    ]
-    if planned.rounds:
-        held = ", ".join(planned.tiles)
-        lines.append(f"// In shared memory, {planned.shared_bytes} bytes: {held}.")
-    return "\n".join(lines) + "\n"
-
-
-def _described(kernel: Kernel) -> str:
-    window = f" {kernel.mask[0]} x {kernel.mask[1]}" if kernel.pattern == "local" else ""
-    reads = [name + (f" ({kernel.border(name).mode})" if kernel.windowed(name) else "") for name in kernel.reads]
-    return f"{kernel.name}: {kernel.pattern}{window}, reads {', '.join(reads)}"
-
-
-def _tiles(planned: Layout) -> str:
-    lines = ["struct Tiles {"]
-    for tile in sorted(planned.tiles.values(), key=lambda each: each.offset_bytes):
-        last = f"[{tile.image.channels}]" if tile.image.channels > 1 else ""
-        lines.append(f"    {TYPES[tile.image.dtype]} {tile.name}_tile[{tile.height}][{tile.width}]{last};")
-    lines += ["};", f'static_assert(sizeof(Tiles) == {planned.shared_bytes}, "the launch gives so many bytes");', ""]
-    return "\n".join(lines)
-
-
-def _kernel(paths: Paths, entry: str, planned: Layout, shape: Shape) -> str:
-    arguments = paths.arguments(outputs=True) + ", x0, y0" + (", tiles" if planned.rounds else "")
-    lines = [
-        f'extern "C" __global__ void __launch_bounds__({shape.threads}) {entry}({paths.parameters(outputs=True)})',
-        "{",
-    ]
-    if planned.rounds:
-        lines += [
-            "    extern __shared__ __align__(16) unsigned char shared_memory[];",
-            "    Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);",
-        ]
-    lines.append(f"    const int x0 = blockIdx.x * {shape.width}, y0 = blockIdx.y * {shape.height};")
-    reach = planned.reach
-    if reach:
-        lines += [
-            "    // All threads go one way. What the stages read round the block adds up.",
-            f"    if (x0 >= {reach.left} && x0 + {shape.width + reach.right} <= width"
-            f" && y0 >= {reach.up} && y0 + {shape.height + reach.down} <= height)",
-            f"        interior({arguments});",
-            "    else",
-            f"        border({arguments});",
-        ]
-    else:
-        lines.append(f"    pixels({arguments});")
-    return "\n".join([*lines, "}", ""])
 
 
 def _reduction(pipeline: Pipeline, kernel: Kernel, shape: Shape) -> CudaKernel:

@@ -256,6 +256,7 @@ def problems(pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
               if not pipeline.is_kernel(name)]  # fmt: skip
     found += [(each.name, "nobody reads this image, and it is no output") for each in pipeline.kernels
               if each.name not in used]  # fmt: skip
+    found += [(each.name, "nobody reads this input") for each in pipeline.inputs if each.name not in used]
     if not pipeline.kernels or not pipeline.outputs:
         found.append((pipeline.name, "has no kernels" if not pipeline.kernels else "has no outputs"))
     return tuple(found)

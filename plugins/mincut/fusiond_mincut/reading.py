@@ -94,6 +94,8 @@ def read(document: Node, sizes: Mapping[str, int] | None = None) -> Pipeline:
         if image.elements(header.width, header.height) >= 2**31:
             raise keys["image"].fail(f"{image.name} has 2^31 elements or more; the kernels' indices have 32 bits")
     for about, what in graph.problems(pipeline):
+        if about in images and about not in nodes:
+            raise keys["inputs"].fail(f"{about}: {what}")
         raise nodes.get(about, keys["outputs"]).fail(what)
     return pipeline
 

@@ -350,14 +350,9 @@ def _measures(asked: Asked) -> bool:
 def _impossible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> Rejection | None:
     """Why a block can be computed in no way; None when there is one."""
     block = blocks.block(pipeline, kernels)
-    refused: Rejection | None = None
-    for local in LOCAL:
-        way = dataclasses.replace(emit.DEFAULT, local=local)
-        found = emit.block_kernel(pipeline, block, way, shared_limit_bytes=limit)
-        if not isinstance(found, Rejection):
-            return None
-        refused = refused or found
-    return refused
+    ways = (dataclasses.replace(emit.DEFAULT, local=local) for local in LOCAL)
+    refused = [emit.refused(pipeline, block, way, shared_limit_bytes=limit) for way in ways]
+    return None if None in refused else refused[0]
 
 
 def _refusals(pipeline: Pipeline, model: Model, planned: Planned) -> tuple[Rejection, ...]:

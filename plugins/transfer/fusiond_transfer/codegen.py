@@ -31,13 +31,12 @@ from fusiond.program import (
     Step,
 )
 from fusiond_transfer import python_module
-from fusiond_transfer.script import Script
 
 
-def files(plan: Script, program: Program) -> dict[str, str]:
-    """Every file of the export, by name."""
-    name = re.sub(r"\W", "_", plan.graph.name)
-    found = {f"{name}.h": header(plan, program, name), f"{name}.cu": runner(plan, program, name)}
+def files(graph: str, program: Program) -> dict[str, str]:
+    """Every file of the export, by name; `graph` is what the graph is called."""
+    name = re.sub(r"\W", "_", graph)
+    found = {f"{name}.h": header(program, name), f"{name}.cu": runner(program, name)}
     renamed = entries(program)
     for source in program.sources:
         ending = "cu" if source.kind is SourceKind.DEVICE else "cpp"
@@ -75,7 +74,7 @@ class Names:
             self.of[name] = identifier
 
 
-def header(plan: Script, program: Program, name: str) -> str:
+def header(program: Program, name: str) -> str:
     """The interface: the arrays and three functions."""
     names = Names(program)
     rows = []
@@ -99,7 +98,7 @@ def header(plan: Script, program: Program, name: str) -> str:
     )
 
 
-def runner(plan: Script, program: Program, name: str) -> str:
+def runner(program: Program, name: str) -> str:
     """The .cu file: create, run, destroy."""
     return "\n".join(
         [
@@ -107,6 +106,8 @@ def runner(plan: Script, program: Program, name: str) -> str:
             f"// {len([s for s in program.steps if isinstance(s, Copy | CopyBatch) and s.counted])} messages. "
             f"Build: nvcc -O3 *.cu *.cpp",
             f'#include "{name}.h"',
+            "",
+            "#include <new>",
             "",
             "#define FUSIOND_TRY(call) do { cudaError_t e = (call); if (e != cudaSuccess) return e; } while (0)",
             "",

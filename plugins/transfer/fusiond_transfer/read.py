@@ -15,6 +15,7 @@ Every mistake is a RequestError with file, line and key.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ KERNEL_KEYS = (
 GENERATE_KEYS = ("kernels", "inputs", "indegree", "outdegree", "device_percent", "seed")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 MAX_GENERATED = 20_000
+MOST_GRID = (2**31 - 1, 65535, 65535)
+MOST_BLOCK = (1024, 1024, 64)
 DEFAULT_ITERATIONS = 4
 
 
@@ -227,9 +230,9 @@ class _Reader:
         return Text(
             text=self._source(keys["source"]),
             entry=_identifier(keys["entry"]),
-            values=tuple(self._integer(each) for each in keys["values"].sequence()) if "values" in keys else (),
-            grid=self._dims(keys.get("grid")),
-            block=self._dims(keys.get("block")),
+            values=tuple(self._word(each) for each in keys["values"].sequence()) if "values" in keys else (),
+            grid=self._dims(keys.get("grid"), MOST_GRID),
+            block=self._dims(keys.get("block"), MOST_BLOCK),
             shared_bytes=self._integer(keys["shared"]) if "shared" in keys else 0,
         )
 
@@ -240,7 +243,14 @@ class _Reader:
         self.sources[name] = self._inputs.text(path, where=node.where)
         return self.sources[name]
 
-    def _dims(self, node: Node | None) -> tuple[int, int, int]:
+    def _word(self, node: Node) -> int:
+        """A value that an entry can take: it has 32 bits there."""
+        value = self._integer(node)
+        if not -(2**31) <= value < 2**31:
+            raise node.fail(f"is {value}; an int has 32 bits")
+        return value
+
+    def _dims(self, node: Node | None, most: tuple[int, int, int]) -> tuple[int, int, int]:
         if node is None:
             return (1, 1, 1)
         values = (
@@ -250,6 +260,10 @@ class _Reader:
         )
         if not 1 <= len(values) <= 3 or min(values) < 1:
             raise node.fail("wanted are one to three numbers from 1 on")
+        if any(value > limit for value, limit in zip(values, most, strict=False)) or (
+            most is MOST_BLOCK and math.prod(values) > MOST_BLOCK[0]
+        ):
+            raise node.fail(f"is {values}; a launch has at most {list(most)}, a block {MOST_BLOCK[0]} threads")
         return (*values, 1, 1)[:3]  # type: ignore[return-value]
 
     def _integer(self, node: Node) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusiond.program import DTYPES
-from fusiond_transfer.graph import DTYPES_HERE, Graph
+from fusiond_transfer.graph import DTYPES_HERE, Formula, Graph, Text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_BYTES = 2**40
@@ -182,6 +182,16 @@ def _in_place(graph: Graph) -> Iterator[Problem]:
                 yield Problem(place, f"{later[0]} reads {old} after {kernel.name} has stored {new} there")
             if old in graph.outputs:
                 yield Problem(place, f"{old} is an output, and {kernel.name} stores {new} there")
+            generated = not isinstance(kernel.body, Text)
+            if generated and len({graph.vector(name).elements for name in kernel.writes if name in graph.index}) > 1:
+                yield Problem(
+                    place, f"the outputs of {kernel.name} differ in length: one would overwrite what another needs"
+                )
+            sums = isinstance(kernel.body, Formula) and any(
+                text.lstrip().startswith("sum") for text in kernel.body.texts
+            )
+            if sums and len(kernel.writes) > 1:
+                yield Problem(place, f"{kernel.name} sums for several outputs: one would overwrite what another needs")
             if graph.loop:
                 yield Problem(place, "what is carried shares storage by itself; in_place is for graphs without a loop")
 

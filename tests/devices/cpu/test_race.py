@@ -89,3 +89,32 @@ def test_two_arguments_with_one_address_are_one_array() -> None:
 def test_what_cannot_be_checked_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert race.main([str(tmp_path)]) == 2
     assert "is no bundle" in capsys.readouterr().err
+
+
+FAR = """
+__global__ void barrier(int* g, int* out) {
+  if (blockIdx.x == 0) g[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  if (blockIdx.x == gridDim.x - 1) out[threadIdx.x] = g[threadIdx.x];
+}
+__global__ void warp(int* g, int* out) {
+  if (blockIdx.x == 0) g[threadIdx.x] = threadIdx.x;
+  __syncwarp();
+  if (blockIdx.x == gridDim.x - 1) out[threadIdx.x] = g[threadIdx.x];
+}
+"""
+
+
+@pytest.mark.parametrize("cooperative", [False, True])
+@pytest.mark.parametrize("entry", ["barrier", "warp"])
+def test_barriers_of_two_blocks_order_nothing_between_them(entry: str, cooperative: bool) -> None:
+    """However many blocks lie between them."""
+    source = Source(name="far", text=FAR, entries=("barrier", "warp"))
+    kernel = gxx.build(source, races=True)
+    assert isinstance(kernel, Path), kernel
+    for blocks in (2, 3, 4):
+        launch = NativeLaunch(grid=(blocks, 1, 1), block=(64, 1, 1), cooperative=cooperative)
+        arguments = [np.zeros(64, np.int32), np.zeros(64, np.int32)]
+        races = race.find_races(gxx.race_host(), kernel, gxx.exported(source, entry), launch, arguments)
+        assert races, (blocks, entry)
+        assert all("argument 0" in each for each in races)

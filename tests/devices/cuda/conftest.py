@@ -239,6 +239,10 @@ class FakeGpu:
         self._library.fake_clear()
         return text.splitlines()
 
+    def stick(self, code: int) -> None:
+        """Every call that can fail does, from now on (0: no more)."""
+        self._library.fake_stick(code)
+
     def fail(self, function: str, code: int) -> None:
         """The next call of a function fails."""
         self._library.fake_fail(function.encode(), code)

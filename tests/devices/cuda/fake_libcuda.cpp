@@ -27,7 +27,9 @@ template <class... A> void say(const char* format, A... values) {
     call_log += line;
     call_log += '\n';
 }
+int stuck = 0;  // what every call answers from now on, as after a fault that breaks the context
 int fails(const char* name) {
+    if (stuck) return stuck;
     auto found = failures.find(name);
     if (found == failures.end()) return 0;
     int code = found->second;
@@ -76,6 +78,8 @@ const struct { int code; const char *name, *text; } errors[] = {
     {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
     {720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {710, "CUDA_ERROR_ASSERT", "device-side assert triggered"},
+    {716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
 };
 const char* unknown = "unknown";
@@ -88,6 +92,7 @@ extern "C" {
 const char* fake_log() { return call_log.c_str(); }
 void fake_clear() { call_log.clear(); }
 void fake_fail(const char* name, int code) { failures[name] = code; }
+void fake_stick(int code) { stuck = code; }
 int fake_live() { return (int)live.size(); }
 
 int cuInit(unsigned) { CALL("cuInit"); return 0; }

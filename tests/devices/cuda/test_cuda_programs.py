@@ -431,6 +431,8 @@ def test_writes_out_of_bounds_are_seen(gpu: Any) -> None:
         ("cuLaunchKernel", 701, Outcome.LAUNCH_REFUSED),
         ("cuLaunchKernel", 1, Outcome.LAUNCH_REFUSED),
         ("cuStreamSynchronize", 700, Outcome.CRASHED),
+        ("cuStreamSynchronize", 710, Outcome.CRASHED),
+        ("cuStreamSynchronize", 716, Outcome.CRASHED),
         ("cuStreamSynchronize", 719, Outcome.CRASHED),
         ("cuStreamSynchronize", 702, Outcome.TIMED_OUT),
         ("cuMemAlloc", 2, Outcome.LAUNCH_REFUSED),
@@ -442,6 +444,24 @@ def test_driver_errors_become_outcomes(gpu: Any, function: str, code: int, expec
     found, reason = outcome(gpu, of)
     assert found is expected
     assert "failed: " in reason
+
+
+@pytest.mark.parametrize("clock", ["device", "wall"])
+def test_an_error_that_sticks_is_the_outcome_of_all_that_follows(gpu: Any, clock: str) -> None:
+    """As after an illegal access: the context is broken, whatever is called says so, and closing says nothing."""
+    of = program((launch("a"),))
+    loaded = filled(gpu, of)
+    loaded.clock = clock
+    gpu.stick(700)
+    try:
+        for ask in (lambda: loaded.run(seed=0, checked=True), lambda: loaded.sample_us(1), lambda: gpu.load(of)):
+            with pytest.raises(ExecutionError, match="illegal memory access") as caught:
+                ask()
+            assert caught.value.outcome is Outcome.CRASHED
+        loaded.close()
+        gpu.executor.close()
+    finally:
+        gpu.stick(0)
 
 
 def test_the_failed_step_is_named(gpu: Any) -> None:

@@ -80,6 +80,7 @@ def compare(joint: JointRunner, registry: Registry, strategy: Hfuse, cpu_target:
     return compare
 
 
+@pytest.mark.slow
 def test_a_few_pairs_of_random_kernels(compare: Compare) -> None:
     """By Hypothesis, which begins with plain kernels and makes plainer what fails."""
 

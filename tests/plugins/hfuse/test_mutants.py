@@ -70,6 +70,7 @@ TEXT_MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXT_MUTANTS)
 def test_a_changed_text_is_noticed(runner, strategy, pair, name):
     analysis, program = pair
@@ -86,6 +87,7 @@ def _with_grids(program: Program, a: int, b: int):
     return (*arguments[:-3], Scalar(dtype="uint32", value=a), Scalar(dtype="uint32", value=b), arguments[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0, 16, 64, 72, 96])
 def test_a_wrong_offset_is_noticed(runner, strategy, pair, offset):
     """Slot a has 72 bytes, so b's begin at 80: lower ones overlap, 72 is not aligned, at 96 the arena is too short."""
@@ -203,6 +205,7 @@ def test_the_unchanged_levels_survive(runner, strategy, few, kind):
     assert not killed(runner, program, strategy.unfused(few, at_level(kind)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEVEL_MUTANTS)
 def test_a_changed_level_is_noticed(runner, strategy, few, name):
     kind, old, new = LEVEL_MUTANTS[name]

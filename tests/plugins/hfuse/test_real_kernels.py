@@ -1,5 +1,5 @@
-"""Kernels in the manner of CUDA's samples, PyTorch and Rodinia: fused with each other in random ways, they give what they
-give by themselves, and nvcc takes what comes out.
+"""Kernels in the manner of CUDA's samples, PyTorch and Rodinia: fused with each other in random ways, they give what
+they give by themselves, and nvcc takes what comes out.
 
 Each kernel is followed by one other in a shuffled ring, so that each stands on both sides once.
 """

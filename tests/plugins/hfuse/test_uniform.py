@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond_hfuse.graph import Unit
+from fusiond_hfuse.graph import Parsed, Unit
 from fusiond_hfuse.parse import parse_unit
 
 HEAD = (
     "__global__ void k(int* out, const int* __restrict__ in, int n)\n"
-    "{\n    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n    const int* plain = in;\n    (void)plain;\n"
+    "{\n    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
 )
 SHARED = "    __shared__ int s[128];\n    s[threadIdx.x] = i;\n    __syncthreads();\n"
 END = "    const int w = __shfl_xor_sync(~0u, i, 1);\n    if (i < n) out[i] = w + s[0];\n}\n"
@@ -23,9 +23,9 @@ END = "    const int w = __shfl_xor_sync(~0u, i, 1);\n    if (i < n) out[i] = w 
 TOGETHER = {
     "helper reads blockDim": "__device__ int half_block() { return blockDim.x / 2; }\n" + HEAD + SHARED + "    for (int h = half_block(); h > 0; h /= 2) { if (threadIdx.x < h) s[threadIdx.x] += s[threadIdx.x + h]; __syncthreads(); }\n" + END,
     "helper pure return": "__device__ int rows(int n) { int r = n; for (int j = 0; j < 3; ++j) r += blockDim.x; return r > 5 ? r : 5; }\n" + HEAD + "    if (blockIdx.x > rows(n)) return;\n" + SHARED + END,
-    "break in memory loop": HEAD + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { if (j == 3) break; s[threadIdx.x]++; __syncthreads(); }\n" + END,
-    "continue in memory loop, while": HEAD + SHARED + "    int j = 0; while (j < plain[0] % 7) { ++j; if (j == n) continue; s[threadIdx.x]++; __syncthreads(); }\n" + END,
-    "const in memory loop": HEAD + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { const int last = n - 1; if (last == j) break; __syncthreads(); }\n" + END,
+    "break in memory loop": HEAD + "    const int* plain = in;\n" + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { if (j == 3) break; s[threadIdx.x]++; __syncthreads(); }\n" + END,
+    "continue in memory loop, while": HEAD + "    const int* plain = in;\n" + SHARED + "    int j = 0; while (j < plain[0] % 7) { ++j; if (j == n) continue; s[threadIdx.x]++; __syncthreads(); }\n" + END,
+    "const in memory loop": HEAD + "    const int* plain = in;\n" + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { const int last = n - 1; if (last == j) break; __syncthreads(); }\n" + END,
     "restrict read": HEAD + "    if (in[blockIdx.x] < 0) return;\n    if (__ldg(&in[blockIdx.x + 1]) < 0) return;\n" + SHARED + END,
     "block sum result": "__device__ int total(int v) { __shared__ int t[32]; v = __shfl_sync(~0u, v, 0); if (threadIdx.x % 32 == 0) t[threadIdx.x / 32] = v; __syncthreads(); return t[0]; }\n" + HEAD + SHARED + "    int left = total(i); while (left > 0) { s[threadIdx.x]++; __syncthreads(); left = total(left - 4000) - 9000; }\n" + END,
     "assign in if": HEAD + "    int m = n; if (n > 3) m = 4; else m = 5;\n    if (m == 9) return;\n" + SHARED + END,
@@ -48,11 +48,16 @@ APART = {
     "backward goto": HEAD + SHARED + "    int j = threadIdx.x;\nagain:\n    __syncthreads(); --j; if (j > 0) goto again;\n" + END,
     "local array": HEAD + SHARED + "    int a[2]; a[0] = threadIdx.x; if (a[0] == 3) __syncthreads();\n" + END,
     "binding": "struct P { int a, b; };\n" + HEAD + SHARED + "    auto [a, b] = P{i, 2}; if (a == 3) __syncthreads();\n" + END,
-    "break by thread in memory loop": HEAD + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { if (j == threadIdx.x) break; __syncthreads(); }\n" + END,
+    "break by thread in memory loop": HEAD + "    const int* plain = in;\n" + SHARED + "    for (int j = 0; j < plain[0] % 7; ++j) { if (j == threadIdx.x) break; __syncthreads(); }\n" + END,
     "break by memory": HEAD + SHARED + "    for (int j = 0; j < 5; ++j) { if (out[j]) break; __syncthreads(); }\n" + END,
     "user min": "__device__ int min(int* p) { return *p; }\n" + HEAD + "    if (min(out)) return;\n" + SHARED + END,
     "ctor": "struct L { int v; __device__ L(int k) { v = k + __shfl_sync(~0u, k, 0) ; } };\n" + HEAD + "    L l(3); if (l.v == 2) return;\n" + SHARED + END,
     "method changes": "struct L { int v; __device__ void set(int k) { v = k; } };\n" + HEAD + "    L l{3}; l.set(i); if (l.v == 2) return;\n" + SHARED + END,
+    "carried in the head of a loop": HEAD
+    + SHARED
+    + "    const int* plain = in;\n    for (int r = 0, c = 0; r < 3; ++r) { for (int j = 0; j < plain[r] % 7; ++j) { ++c; "
+    "if (c == 5) break; __syncthreads(); } }\n"
+    + END,
     "carried counter": HEAD + SHARED + "    int c = 0; for (int r = 0; r < 3; ++r) { for (int j = 0; j < out[r] % 7; ++j) { ++c; if (c == 5) break; __syncthreads(); } }\n" + END,
     "vote": HEAD + SHARED + "    if (__any_sync(~0u, i == 3)) __syncthreads();\n" + END,
     "rank": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + HEAD + SHARED + "    auto b = cg::this_thread_block(); if (b.thread_rank() < 32) b.sync();\n" + END,
@@ -62,11 +67,15 @@ APART = {
 }  # fmt: skip
 
 
-def rules(text: str) -> list[str]:
+def read(text: str) -> Parsed:
     lines = text.count("\n")
     groups = ("cooperative_groups.h",) if "<cooperative_groups.h>" in text else ()
     unit = Unit(text=text, origins=tuple(("k.cu", n + 1) for n in range(lines)), system=groups, macros=(), files={})
-    parsed = parse_unit(unit, "k", name="k", instance=None, defines=(), where="k.yaml:1")
+    return parse_unit(unit, "k", name="k", instance=None, defines=(), where="k.yaml:1")
+
+
+def rules(text: str) -> list[str]:
+    parsed = read(text)
     assert not parsed.drains or parsed.rejections
     return [each.rule for each in parsed.rejections]
 
@@ -79,3 +88,21 @@ def test_all_threads_go_together(name):
 @pytest.mark.parametrize("name", APART)
 def test_some_threads_may_part(name):
     assert rules(APART[name]) == ["return_before_barrier"]
+
+
+@pytest.mark.parametrize(
+    ("text", "leaves", "meets"),
+    [
+        (HEAD + "    if (i < n) return;\n" + SHARED + END, True, "__shfl_xor_sync"),
+        ("#define LEAVE return\n" + HEAD + "    if (i < n) LEAVE;\n    __syncwarp();\n}\n", True, "__syncwarp"),
+        (HEAD + "    if (i < n) goto end;\n    out[0] = 1;\nend:;\n}\n", True, ""),
+        (HEAD + "    auto f = [=] { return n; };\n    out[0] = f(); // return;\n}\n", False, ""),
+        ("__device__ int f(int i) { if (i) return 1; return 2; }\n" + HEAD + "    out[0] = f(i);\n}\n", False, ""),
+        ("#include <cooperative_groups.h>\nusing namespace cooperative_groups;\n" + HEAD + "    if (i < n) return;\n"
+         "    auto t = tiled_partition<32>(this_thread_block());\n    out[0] = t.any(i);\n}\n", True, "tiled_partition"),
+    ],
+)  # fmt: skip
+def test_who_leaves_early_and_where_warps_meet(text, leaves, meets):
+    """A thread that has left must not go on to other work while its warp waits for it."""
+    parsed = read(text)
+    assert (parsed.leaves, parsed.meets) == (leaves, meets)

@@ -10,7 +10,7 @@ import pytest
 
 from fusiond_mincut import bodies, emit
 
-from .running import compare, edited, emitted, pipeline, wanted, wanted_of, whole
+from .running import Runner, compare, edited, emitted, pipeline, wanted, wanted_of, whole
 
 INTEGERS = [0, 1, -1, 2, -2, 3, 7, -7, 31, 32, 33, 255, 256, -128, 65535, 46341, 2**30, 2**31 - 1, 1 - 2**31, -(2**31)]
 REALS = [
@@ -44,7 +44,7 @@ def of(texts, dtype, results):
     """One kernel for each text, over all pairs of numbers."""
     lines = []
     for number, text in enumerate(texts):
-        names = ", ".join(sorted(set(re.findall(r"\b[ab]\b", text))))
+        names = ", ".join(sorted(set(re.findall(r"\b(?:[ab]|k\d+)\b", text))))
         lines.append(f'  k{number}: {{pattern: point, dtype: {results}, reads: [{names}], body: "{text}"}}')
     outputs = ", ".join(f"k{number}" for number in range(len(texts)))
     head = [
@@ -73,6 +73,17 @@ def test_arithmetic_is_what_the_tree_means(runner, texts, dtype, results):
     inputs = {"a": a.reshape(-1), "b": b.reshape(-1)}
     got = runner.run(emitted(given, whole(given)), inputs)
     compare(given, got, wanted_of(given, inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("texts", "dtype"), [(OF_INTEGERS, "int32"), (OF_REALS, "float32")], ids=["integers", "reals"])
+def test_an_optimising_compiler_changes_nothing(tmp_path, scheduler_library, texts, dtype):
+    """As the cpu device builds; one block of all the kernels, so the compiler sees all stages at once."""
+    given = of([*texts, *(f"k{number} / 2" for number in range(5))], dtype, dtype)
+    quick = Runner(tmp_path, scheduler_library, optimise="-O2")
+    a, b = np.meshgrid(*2 * [np.array(INTEGERS if dtype == "int32" else REALS, dtype)])
+    inputs = {"a": a.reshape(-1), "b": b.reshape(-1)}
+    compare(given, quick.run(emitted(given, whole(given)), inputs), wanted_of(given, inputs))
 
 
 def test_a_constant_is_the_shortest_text_that_is_exactly_it():

@@ -115,7 +115,9 @@ kernels:
 """
 
 
-@pytest.mark.parametrize("border", ["mirror", "reflect", "repeat"])
+@pytest.mark.parametrize(
+    "border", ["mirror", *(pytest.param(each, marks=pytest.mark.slow) for each in ("reflect", "repeat"))]
+)
 def test_what_lies_in_no_tile_is_computed_anew(runner, border):
     """Windows to one side: a mirrored index leaves the tile, and a tile is as large as what is read and no larger."""
     given = pipeline(ONE_SIDED.replace("BORDER", border))
@@ -168,7 +170,9 @@ kernels:
 """
 
 
-@pytest.mark.parametrize("border", ["mirror", "repeat", "{constant: 9}"])
+@pytest.mark.parametrize(
+    "border", ["repeat", *(pytest.param(each, marks=pytest.mark.slow) for each in ("mirror", "{constant: 9}"))]
+)
 def test_points_computed_again_from_tiles(runner, border):
     given = pipeline(MIXED.replace("BORDER", border))
     block = whole(given).blocks[0]
@@ -240,6 +244,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_shape_of_block_gives_the_same(runner):
     given = chain("mirror", "clamp")
     check(runner, [Case(given, whole(given), each) for each in SHAPES], ((7, 11), (67, 41)))

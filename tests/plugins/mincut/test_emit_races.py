@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 
 import numpy as np
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.slow
 PARAMS = BlockParams(block_x=8, block_y=4, pixels=2)
 SMALL = (19, 21)
 BARRIER = "__syncthreads();"
+ROUNDS = 3
 
 
 @pytest.fixture(scope="module")
@@ -62,21 +64,23 @@ kernels:
   a: {pattern: local, mask: [3, 3], border: clamp, reads: [src], body: "src[1, 1] - src[-1, 0]"}
   b: {pattern: local, mask: [3, 3], border: repeat, reads: [a], body: "a[1, 1] + a[-1, -1]"}
   c: {pattern: local, mask: [3, 3], border: mirror, reads: [b, a], body: "b[0, 1] + b[1, 0] + a[0, -1]"}
-  d: {pattern: local, mask: [5, 1], border: clamp, reads: [c, b], body: "c[2, 0] - c[-2, 0] + b"}
+  p: {pattern: point, reads: [c], body: "c * 3"}
+  d: {pattern: local, mask: [5, 1], border: clamp, reads: [p, b], body: "p[2, 0] - p[-2, 0] + b"}
 """
 
 
-def test_rounds_of_tiles_have_no_race(races):
+@pytest.mark.parametrize("local", ["tile", "mixed"])
+def test_rounds_of_tiles_have_no_race(races, local):
     given = pipeline(LADDER, *SMALL)
-    assert races(emitted(given, whole(given), PARAMS)) == []
+    assert races(emitted(given, whole(given), dataclasses.replace(PARAMS, local=local))) == []
 
 
 def test_a_missing_barrier_is_a_race(races, monkeypatch):
     given = pipeline(LADDER, *SMALL)
     right = emitted(given, whole(given), PARAMS)
     parts = right.sources[0].text.split(BARRIER)
-    assert len(parts) == 1 + 2 * 3  # three rounds, two ways
-    for number in range(4, 7):  # of the border's way, which all of these blocks take
+    assert len(parts) == 1 + 2 * ROUNDS
+    for number in range(ROUNDS + 1, 2 * ROUNDS + 1):  # of the border's way, which all of these blocks take
         text = BARRIER.join(parts[:number]) + BARRIER.join(parts[number:])
         assert races(edited(right, lambda _, text=text: text)), number
     monkeypatch.setattr(paths, "_barrier", lambda: [])

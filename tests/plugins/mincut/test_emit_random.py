@@ -46,6 +46,9 @@ def expressions(draw, reads: Sequence[str], depth: int = 2) -> str:
     return f"clamp({one}, -100, {two})"
 
 
+INPUTS = {"src": "{name: src, fill: {integers: [-300, 300]}}", "other": "{name: other, dtype: uint8}"}
+
+
 @st.composite
 def pipelines(draw, most_kernels: int = 4) -> Pipeline:
     """Up to four kernels over two inputs, with any borders, windows, types and outputs."""
@@ -76,10 +79,12 @@ def pipelines(draw, most_kernels: int = 4) -> Pipeline:
     text = "\n".join(kernels)
     names = known[2:]
     outputs = [name for name in names if text.count(f"{name}[") == 0 or draw(st.integers(0, 3)) == 0]
+    described = {"src": "{name: src, fill: {integers: [-300, 300]}}", "other": "{name: other, dtype: uint8}"}
+    inputs = [each for name, each in described.items() if f"{name}[" in text]
     head = [
         "pipeline: random",
         f"image: {{width: 8, height: 8, dtype: int32, channels: {channels}}}",
-        "inputs: [{name: src, fill: {integers: [-300, 300]}}, {name: other, dtype: uint8}]",
+        f"inputs: [{', '.join(inputs)}]",
         f"outputs: [{', '.join(outputs)}]",
         "kernels:",
     ]

@@ -123,6 +123,7 @@ kernels:
         ("outputs: [b]", "outputs: [a]", "made.yaml:8: kernels.b: nobody reads this image, and it is no output"),
         ("inputs: [src]", "inputs: []", "is empty; a pipeline reads at least one image"),
         ("inputs: [src]", "inputs: [src, src]", "'src' stands twice"),
+        ("inputs: [src]", "inputs: [src, more]", "made.yaml:3: inputs: more: nobody reads this input"),
         ("inputs: [src]", "inputs: [src, 'a b']", "'a b' is no name"),
         ("inputs: [src]", "inputs: [{name: src, fill: {uniform: [0, 1]}}]", "uniform fills floats; for int32"),
         ("inputs: [src]", "inputs: [{name: src, fill: {integers: [5, 1]}}]", "the first bound is above the second"),

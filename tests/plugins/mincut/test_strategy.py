@@ -19,7 +19,7 @@ from fusiond.program import Launch, Program, Role, problems
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond.testing.strategies import GPU, PROCESSOR, StrategyContract
-from fusiond_mincut import plugin, probes, shapes, strategy
+from fusiond_mincut import emit, plugin, probes, shapes, strategy
 from fusiond_mincut.strategy import Mincut
 
 from . import generated
@@ -66,7 +66,6 @@ class TestMincut(StrategyContract):
 
     def jobs(self) -> tuple[Job, ...]:
         return (
-            job("pipeline: sobel\n"),
             job("pipeline: harris\nblock: [sx, gx]\nsizes: {width: 1, height: 1}\n"),
             job("pipeline: unsharp\nblocks: 0\nmodel: published_code\n"),
             job("pipeline: ./mixed.yaml\nblocks: 2\n", FILES / "job.yaml"),
@@ -111,6 +110,17 @@ def test_a_pipeline_of_ones_own(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(text.replace("2 * src - gauss", "3 * * src"))
     with pytest.raises(RequestError, match=r"mine\.yaml:\d+: kernels\.sharp\.body: column 5: an operand is wanted"):
         parsed(registry, "pipeline: ./mine.yaml\n", tmp_path / "job.yaml")
+
+
+def test_a_kernel_that_cannot_be_computed_by_itself_is_one_line(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(pipeline: object, block: object) -> Rejection | None:
+        return Rejection(rule="block_size", nodes=("dx",), detail="is too much") if "gy" in str(block) else None
+
+    monkeypatch.setattr(emit, "refused", refused)
+    with pytest.raises(RequestError, match=r"harris\.yaml: gy is too much \(block_size\)"):
+        parsed(registry, "pipeline: harris\n")
 
 
 def test_keys(registry: Registry) -> None:

@@ -167,6 +167,8 @@ def test_measured_costs_decide_the_fastest(analyse: Callable[..., Analysis], str
         return sum(isinstance(step, Copy) for step in made.steps)
 
     kernels = {each.key: 50.0 for each in strategy.probes(analysis) if "kernel" in each.key}
+    resolved = strategy.resolved(analysis, config, {})
+    assert resolved["grouping"] == f"fastest ({copies({})} messages)"
     dear = copies({**known(startup=500.0), **kernels})
     cheap = copies({**known(startup=0.01), **kernels})
     assert dear <= cheap

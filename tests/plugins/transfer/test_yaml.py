@@ -97,6 +97,8 @@ def test_a_read_before_its_write_says_which_to_list_first(parse: Callable[..., W
     [
         (("sizes: {m: 3}",), "unknown size 'm'"),
         (("sizes: {n: 0}",), "must be from 1"),
+        (("tries: 0",), "is 0; wanted is a number from 1 to 10000"),
+        (("tries: many",), "is 'many'; wanted is a number from 1 to 10000"),
         (("allocations: sometimes",), "is 'sometimes'; it can be ahead, counted"),
         (("allocation: counted",), "unknown key 'allocation'; did you mean 'allocations'?"),
     ],
@@ -128,6 +130,50 @@ kernels:
     twice = text.replace("reads: [a, b], writes: [c]", "reads: [b], writes: [c], in_place: {c: b}")
     graph: Graph = parse(twice).payload.graph
     assert dict(graph.cell) == {"a": "a.store", "b": "a.store", "c": "a.store"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        ("reads: [a], writes: [b, s], in_place: {b: a}", "the outputs of k0 differ in length"),
+        (
+            "reads: [a, t], writes: [s, u], in_place: {s: t}, body: {s: sum(a), u: sum(a)}",
+            "k0 sums for several outputs",
+        ),
+    ],
+)
+def test_in_place_is_refused_where_one_output_would_overwrite_what_another_needs(
+    kernel: str, says: str, parse: Callable[..., Workload]
+) -> None:
+    text = (
+        "graph: g\nsizes: {n: 8}\nelements: n\nvectors: {s: {elements: 1}, t: {elements: 1}, u: {elements: 1}}\n"
+        f"inputs: [a, t]\noutputs: [s]\nkernels:\n  - {{name: k0, on: device, {kernel}}}\n"
+    )
+    if "u" not in kernel.partition("writes")[2]:
+        text = text.replace(", u: {elements: 1}", "")
+    with pytest.raises(RequestError, match=says):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("launch", "says"),
+    [
+        ("block: [2048]", "a launch has at most"),
+        ("block: [64, 64]", "a launch has at most"),
+        ("grid: [1, 70000]", "a launch has at most"),
+        ("grid: [0]", "one to three numbers from 1 on"),
+        ("values: [n * 3000000000]", "an int has 32 bits"),
+    ],
+)
+def test_what_cannot_be_launched_is_a_mistake(
+    launch: str, says: str, parse: Callable[..., Workload], tmp_path: Path
+) -> None:
+    (tmp_path / "k.cu").write_text('extern "C" __global__ void k(const unsigned* c, unsigned* d) {}\n')
+    text = GOOD.replace(
+        "on: host, reads: [c], writes: [d]", f"on: device, reads: [c], writes: [d], source: k.cu, entry: k, {launch}"
+    )
+    with pytest.raises(RequestError, match=says):
+        parse(text)
 
 
 def test_sizes_types_and_fills(parse: Callable[..., Workload]) -> None:

@@ -36,7 +36,6 @@ struct alignas(32) Thread {
 struct Request {
     Collective collective;
     const void* call_site;     // of __activemask
-    char ordered[2];           // ThreadSanitizer's clocks for __syncwarp, see clock_of() in warp.cpp
     uint8_t round;
 };
 
@@ -56,7 +55,6 @@ struct Barrier {
     uint32_t arrived;
     uint32_t users;            // since the last barrier of the whole block
     uint32_t predicates;       // how many waiting threads said true
-    char ordered[2];           // ThreadSanitizer's clocks of the even and the odd rounds
     uint8_t round;
 };
 
@@ -78,6 +76,7 @@ struct Block {
     uint32_t warp_count;
     bool shuffled;                              // seed other than 0
     bool failed;
+    char* clocks;                               // ThreadSanitizer's, of this block alone: see clock_at()
     uint32_t poison;                            // a word of what nobody has written
     Random random;
 
@@ -114,6 +113,11 @@ uint32_t activemask();
 void grid_barrier();
 uint32_t grid_is_valid();
 __attribute__((noreturn)) void trap(const char* text, const char* file, uint32_t line);
+
+// Clocks for the even and the odd rounds of each barrier, and of __syncwarp for each thread (its mask's lowest lane). Every
+// block has its own: with shared ones what an earlier block did would seem to be ordered before it.
+constexpr uint32_t clock_bytes = 4096;
+inline char* clock_at(uint32_t number, uint8_t round) { return block.clocks + 2 * number + round; }
 
 inline uint32_t lane_of(uint32_t thread) { return thread % warp_size; }
 inline uint32_t bit_of(uint32_t thread) { return 1u << lane_of(thread); }

@@ -16,6 +16,7 @@ struct Parked {
     Warp warps[max_warps];
     Barrier barriers[barrier_ids];
     unsigned char* shared;  // static, then dynamic
+    char* clocks;
     uint32_t live_warps;
     uint32_t number;        // of the block in the grid
     bool waits;             // for the grid; false: it has returned
@@ -57,6 +58,7 @@ void park(Parked& to, uint32_t number) {
     copy(to.shared, block.module->static_begin, static_bytes());
     copy(to.shared + static_bytes(), block.module->arena, block.launch->shared_bytes);
     to.live_warps = block.live_warps;
+    to.clocks = block.clocks;
 }
 
 void set_block_index(uint32_t number) {
@@ -80,6 +82,7 @@ void unpark(const Parked& from) {
     copy(block.module->static_begin, from.shared, static_bytes());
     copy(block.module->arena, from.shared + static_bytes(), block.launch->shared_bytes);
     block.live_warps = from.live_warps;
+    block.clocks = from.clocks;
     block.has_blocked = true;
     block.accounted = block.thread_count;
     block.ready_first = block.ready_count = 0;

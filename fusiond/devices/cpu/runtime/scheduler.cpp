@@ -164,9 +164,10 @@ void make_fibers() {
     }
 }
 
-void prepare_memory() {
+void prepare_memory(uint32_t number) {
     const fusiond_module& module = *block.module;
     if (race::enabled) {
+        block.clocks = race::clocks_of(number, clock_bytes);
         race::forget(module.static_begin, static_cast<size_t>(module.static_end - module.static_begin));
         race::forget(module.arena, block.launch->shared_bytes);
         if (!(block.launch->flags & FUSIOND_COOPERATIVE)) {  // there other blocks still stand on the stacks
@@ -190,7 +191,7 @@ void check_overrun() {
                  block.launch->shared_bytes);
 }
 
-void prepare_block() {
+void prepare_block(uint32_t number) {
     block.live_warps = static_cast<uint32_t>((uint64_t{1} << block.warp_count) - 1);
     for (uint32_t warp = 0; warp < block.warp_count; ++warp) {
         const uint32_t rest = block.thread_count - warp * warp_size;
@@ -204,7 +205,7 @@ void prepare_block() {
     block.ready_first = block.ready_count = 0;
     if (block.shuffled) shuffle_starts();
     cursor() = {nullptr, block.start_index, block.start_index + block.thread_count};
-    prepare_memory();
+    prepare_memory(number);
 }
 
 void run_block(uint32_t number) {
@@ -213,7 +214,7 @@ void run_block(uint32_t number) {
     index[0] = number % grid[0];
     index[1] = number / grid[0] % grid[1];
     index[2] = number / grid[0] / grid[1];
-    prepare_block();
+    prepare_block(number);
     switch_to(start_next_thread());
     if (!block.failed) check_overrun();
 }

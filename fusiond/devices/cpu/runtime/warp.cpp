@@ -91,8 +91,8 @@ void check_request(uint32_t thread, const Collective& request) {
 // __syncwarp orders memory among those it names; shuffles and votes do not. The clock belongs to the
 // lowest lane of the mask, with one for the even rounds and one for the odd.
 char* clock_of(uint32_t thread) {
-    Request& owner = block.requests[thread - lane_of(thread) + lowest(block.requests[thread].collective.mask)];
-    return &owner.ordered[owner.round];
+    const uint32_t owner = thread - lane_of(thread) + lowest(block.requests[thread].collective.mask);
+    return clock_at(barrier_ids + owner, block.requests[owner].round);
 }
 
 uint64_t take_part(const Collective& request) {
@@ -100,7 +100,7 @@ uint64_t take_part(const Collective& request) {
     check_request(number, request);
     Thread& thread = block.threads[number];
     block.requests[number].collective = request;
-    char* const ordered = request.kind == FUSIOND_SYNCWARP ? clock_of(number) : nullptr;
+    char* const ordered = race::enabled && request.kind == FUSIOND_SYNCWARP ? clock_of(number) : nullptr;
     if (ordered) race::release(ordered);
 
     thread.wait = Wait::collective;

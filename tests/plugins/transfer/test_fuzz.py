@@ -1,0 +1,157 @@
+"""Random graphs with everything in them: storage in place, placed inputs, neighbours, lengths, loops; every way to
+transfer them, in the simulator and (fewer) on the cpu device."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusiond.errors import RequestError
+from fusiond.program import problems
+from fusiond_transfer import simulate
+from fusiond_transfer.cost import costs
+from fusiond_transfer.emit import Way, program
+from fusiond_transfer.graph import DEVICE, HOST, Graph
+from fusiond_transfer.python import KernelGraph
+from fusiond_transfer.schedule import Schedule
+from fusiond_transfer.script import script
+from fusiond_transfer.ways import Ways, reordered
+
+WAYS = tuple(
+    Way(issue=issue, send=send, allocation=allocation)
+    for issue, send, allocation in itertools.product(
+        ("one_stream", "overlapped"), ("message", "batch"), ("ahead", "each", "group", "one", "pooled")
+    )
+)
+
+
+def rich(seed: int, kernels: int) -> Graph | None:
+    """A random graph with everything that a graph without a loop may have; None where the draw came to nothing."""
+    drawn = random.Random(seed)
+    lengths = [16] if drawn.random() < 0.5 else [16, 5, 70]
+    graph = KernelGraph("rich", elements=16)
+    known: list[str] = []
+    length: dict[str, int] = {}
+    for number in range(drawn.randint(1, 5)):
+        name, elements = f"i{number}", drawn.choice(lengths)
+        graph.inputs(name, elements=elements, placed=drawn.random() < 0.25)
+        known.append(name)
+        length[name] = elements
+    last_reader: dict[str, int] = {}
+    dead: set[str] = set()
+    made: list[str] = []
+    for k in range(kernels):
+        alive = [name for name in known if name not in dead]
+        reads = drawn.sample(alive, min(len(alive), drawn.randint(1, 3)))
+        elements = drawn.choice(lengths)
+        writes = [f"v{k}_{j}" for j in range(drawn.randint(1, 2))]
+        in_place = {}
+        same = [name for name in reads if length[name] == elements]
+        if same and drawn.random() < 0.4:
+            old = drawn.choice(same)
+            in_place[writes[0]] = old
+            dead.add(old)
+        side = drawn.choice((HOST, DEVICE))
+        graph.kernel(f"k{k}", side, reads=reads, writes=writes, in_place=in_place, elements=elements)
+        for name in writes:
+            length[name] = elements
+        known += writes
+        made += writes
+        last_reader |= dict.fromkeys(reads, k)
+    outputs = [name for name in made if name not in dead and (name not in last_reader or drawn.random() < 0.3)]
+    graph.outputs(*(outputs or made[-1:]))
+    if drawn.random() < 0.4:
+        candidates = [name for name in known if name not in dead]
+        if len(candidates) >= 2:
+            graph.adjacent(*drawn.sample(candidates, min(len(candidates), drawn.randint(2, 3))))
+    try:
+        built = graph.build()
+    except RequestError:
+        return None
+    cells = [built.cell[name] for run in built.adjacent for name in run]
+    return built if len(set(cells)) == len(cells) else None
+
+
+def schedules(graph: Graph) -> list[tuple[str, Schedule]]:
+    ways = Ways(graph)
+    found = [(name, ways.grouping(name)) for name in ("separate", "fewest", "fewest_tight")]
+    if ways.has_paper:
+        found += [(name, ways.grouping(name)) for name in ("paper_greedy", "paper_tight")]
+    found.append(("separate early", ways.separate(early=True)))
+    from fusiond.program import Memory
+
+    found.append(("fastest", ways.fast(costs(graph, {}), "assumed", memory=Memory.PINNED, overlapped=True)))
+    other = reordered(ways)
+    if other is not None:
+        found.append(("reordered", other.least().schedule))
+    return found
+
+
+@given(seed=st.integers(0, 10**9), kernels=st.integers(1, 8))
+@settings(max_examples=30)
+def test_every_way_of_a_rich_graph_is_right_in_the_simulator(seed: int, kernels: int) -> None:
+    _every_way(seed, kernels)
+
+
+@pytest.mark.slow
+@given(seed=st.integers(0, 10**9), kernels=st.integers(1, 9))
+@settings(max_examples=200)
+def test_more_rich_graphs_in_the_simulator(seed: int, kernels: int) -> None:
+    _every_way(seed, kernels)
+
+
+def _every_way(seed: int, kernels: int) -> None:
+    graph = rich(seed, kernels)
+    if graph is None:
+        return
+    generator = random.Random(seed)
+    for name, schedule in schedules(graph):
+        plan = script(schedule)
+        for way in generator.sample(WAYS, 3):
+            if way.allocation == "each" and way.send == "message" and not name.startswith("separate"):
+                continue
+            made = program(plan, way, name="x")
+            assert problems(made) == (), (seed, name, way)
+            assert simulate.faults(plan, made, seeds=(seed % 97,)) == (), (seed, name, way)
+
+
+@given(seed=st.integers(0, 10**9), kernels=st.integers(1, 7))
+@settings(max_examples=40)
+def test_what_is_called_the_fewest_is_not_beaten(seed: int, kernels: int) -> None:
+    graph = rich(seed, kernels)
+    if graph is None:
+        return
+    least = Ways(graph).least()
+    assert least.schedule.startups >= least.lower_bound
+    for name, schedule in schedules(graph):
+        if name != "reordered" and least.proven:
+            assert schedule.startups >= least.schedule.startups, name
+
+
+@pytest.mark.slow
+def test_rich_graphs_on_the_cpu_device(device: Any) -> None:
+    done = 0
+    for seed in itertools.count():
+        graph = rich(seed, 5)
+        if graph is None or not (graph.shares_storage or graph.adjacent or graph.placed):
+            continue
+        ways = Ways(graph)
+        plain = device.run(program(script(ways.grouping("separate")), Way(), name="x"))
+        for grouping, way in (
+            ("fewest", Way(issue="overlapped")), ("fewest_tight", Way(send="batch")),
+            ("fewest", Way(allocation="group", issue="overlapped")),
+        ):  # fmt: skip
+            made = program(script(ways.grouping(grouping)), way, name="x")
+            for order in range(3):
+                found = device.run(made, seed=order, kind=order % 2)
+                for name, values in plain.items():
+                    np.testing.assert_array_equal(found[name], values, err_msg=f"{seed} {grouping} {name}")
+        done += 1
+        if done == 8:
+            break

@@ -1,0 +1,216 @@
+"""The planner broken on purpose, one rule at a time: the simulator, or the plan's own invariants, must see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from fusiond.program import problems
+from fusiond_transfer import fewest, generator, intervals, script, simulate
+from fusiond_transfer import schedule as schedules
+from fusiond_transfer.emit import Way, _Steps, program
+from fusiond_transfer.graph import Graph
+from fusiond_transfer.intervals import Crossing
+from fusiond_transfer.python import KernelGraph
+from fusiond_transfer.schedule import _Lives
+from fusiond_transfer.script import Move, Script
+from fusiond_transfer.ways import Ways
+
+WAYS = (
+    Way(),
+    Way(issue="overlapped"),
+    Way(issue="overlapped", send="batch"),
+    Way(allocation="group", issue="overlapped"),
+)
+
+
+def straight() -> list[Graph]:
+    shapes = [
+        generator.Shape(kernels=8, inputs=3, indegree=(1, 3), outdegree=(1, 2), seed=seed) for seed in range(6)
+    ]  # fmt: skip
+    return [generator.random_graph(shape, elements=8) for shape in shapes]
+
+
+def loops() -> list[Graph]:
+    """Values that wrap round, up and down."""
+    graph = KernelGraph("wraps", elements=4)
+    graph.inputs("x", "y", "z")
+    graph.device("d0", reads=("x", "z"), writes=("u",))
+    graph.host("h0", reads=("u",), writes=("x2",))
+    graph.host("h1", reads=("y",), writes=("v",))
+    graph.device("d1", reads=("u", "v"), writes=("y2",))
+    graph.outputs("x2", "y2")
+    graph.loop({"x": "x2", "y": "y2"})
+    return [graph.build()]
+
+
+def turned() -> list[Graph]:
+    """Storage that the host and the device use in turn: written over as soon as its last reader is done."""
+    graph = KernelGraph("turned", elements=8)
+    graph.inputs("x0", "a")
+    graph.device("d0", reads=("x0", "a"), writes=("u",))
+    graph.host("h0", reads=("x0",), writes=("x1",), in_place={"x1": "x0"})
+    graph.device("d1", reads=("x1", "u"), writes=("x2",), in_place={"x2": "x1"})
+    graph.host("h1", reads=("x2",), writes=("x3",), in_place={"x3": "x2"})
+    graph.device("d2", reads=("x3", "a"), writes=("w",))
+    graph.outputs("w")
+    return [graph.build()]
+
+
+def seen(graphs: Sequence[Graph], ways: Sequence[Way] = WAYS) -> bool:
+    """Whether anything says that a plan is wrong."""
+    for graph in graphs:
+        try:
+            found = Ways(graph)
+            made = [found.separate(early=True), found.separate(early=False), found.grouping("fewest")]
+            made.append(found.grouping("fewest_tight"))
+            plans = [script.script(each) for each in made]
+            emitted = [
+                (plan, program(plan, way, name="x"))
+                for plan in plans for way in ways if not graph.loop or way.allocation == "ahead"
+            ]  # fmt: skip
+        except (ValueError, KeyError, AssertionError):
+            return True
+        if any(problems(each) or simulate.faults(plan, each, seeds=(1, 2, 3)) for plan, each in emitted):
+            return True
+    return False
+
+
+def test_nothing_is_seen_where_nothing_is_broken() -> None:
+    assert not seen([*straight(), *loops(), *turned()])
+
+
+SHIFTS = {
+    "uploads one slot too late": (True, 0, 1), "uploads one slot too early": (True, -1, 0),
+    "downloads one slot too late": (False, 0, 1), "downloads one slot too early": (False, -1, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+@pytest.mark.parametrize("graphs", [straight, loops], ids=["straight", "loops"])
+def test_an_interval_off_by_one_is_killed(
+    name: str, graphs: Callable[[], list[Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up, first, last = SHIFTS[name]
+    right = intervals.crossings
+
+    def shifted(graph: Graph) -> tuple[Crossing, ...]:
+        return tuple(
+            each._replace(earliest=each.earliest + first, latest=each.latest + last) if each.up is up else each
+            for each in right(graph)
+        )
+
+    monkeypatch.setattr(intervals, "crossings", shifted)
+    assert seen(graphs())
+
+
+def test_a_crossing_that_is_forgotten_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = intervals.crossings
+    for direction in (True, False):
+        monkeypatch.setattr(
+            intervals,
+            "crossings",
+            lambda graph, up=direction: tuple(each for each in right(graph) if each.up is not up),
+        )
+        assert seen(straight())
+
+
+def test_a_point_that_is_dropped_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = fewest.stab
+
+    def fewer(crossings: Sequence[Crossing]) -> fewest.Stabbing:
+        found = right(crossings)
+        return fewest.Stabbing(points=found.points[:-1], witnesses=found.witnesses[:-1])
+
+    monkeypatch.setattr(fewest, "stab", fewer)
+    assert seen(straight())
+
+
+def test_waits_for_writers_only_are_killed_where_storage_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without waiting for readers, a cell is overwritten while it is still read."""
+    right = _Steps._touch
+
+    def forgetful(self: Any, step: str, reads: Any, writes: Any, lane: int) -> tuple[str, ...]:
+        for uses in self._uses.values():
+            uses.readers.clear()
+        return right(self, step, reads, writes, lane)
+
+    monkeypatch.setattr(_Steps, "_touch", forgetful)
+    assert seen(turned(), ways=(Way(issue="overlapped"),))
+
+
+def test_waits_that_are_taken_for_granted_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = _Steps._touch
+    monkeypatch.setattr(_Steps, "_touch", lambda *given: right(*given) and ())
+    assert seen(straight(), ways=(Way(issue="overlapped"),))
+
+
+def test_the_wrong_turn_of_a_carried_cell_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script._Turns, "crossing", lambda self, vector, turn: self.cell(vector, turn))
+    assert seen(loops())
+    monkeypatch.undo()
+    right = script._Turns.cell
+    monkeypatch.setattr(script._Turns, "cell", lambda self, vector, turn: right(self, vector, 0))
+    assert seen(loops())
+
+
+def test_what_is_not_in_place_before_the_steady_state_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = script._looped
+
+    def bare(schedule: Any) -> Script:
+        import dataclasses
+
+        found = right(schedule)
+        ops = tuple(op for op in found.ops if not (isinstance(op, Move) and op.name.startswith("place_")))
+        return dataclasses.replace(found, ops=ops)
+
+    monkeypatch.setattr(script, "_looped", bare)
+    assert seen(loops())
+
+
+def neighbours() -> Iterator[Graph]:
+    """b lies between a and c, which go up late; b's own new value has come up before, and is read last."""
+    graph = KernelGraph("between", elements=8)
+    graph.inputs("a", "c", "k")
+    graph.device("d0", reads=("k",), writes=("b",))
+    graph.host("h0", reads=("k",), writes=("t",))
+    graph.device("d1", reads=("a", "c", "t", "b"), writes=("e",))
+    graph.adjacent("a", "b", "c")
+    graph.outputs("e", "b")
+    yield graph.build()
+
+
+def test_a_gap_that_holds_something_is_not_copied_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    (graph,) = neighbours()
+    crossings = intervals.crossings(graph)
+    late = [each.latest for each in crossings]
+
+    def made() -> tuple[Script, Any]:
+        plan = script.script(schedules.scheduled(graph, crossings, late))
+        return plan, program(plan, Way(), name="x")
+
+    plan, right = made()
+    assert simulate.faults(plan, right) == ()
+    monkeypatch.setattr(_Lives, "harmless", lambda self, name, slot, up: True)
+    plan, wrong = made()
+    assert simulate.faults(plan, wrong) != ()
+
+
+def test_an_arena_that_is_freed_with_its_first_reader_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last op that touches an arena is taken for the first."""
+    from fusiond_transfer import emit
+
+    right = emit._device_cells
+    calls: set[str] = set()
+
+    def once(op: Any) -> tuple[str, ...]:
+        found = tuple(name for name in right(op) if name not in calls)
+        calls.update(found)
+        return found
+
+    monkeypatch.setattr(emit, "_device_cells", once)
+    graph = straight()[0]
+    plan = script.script(Ways(graph).grouping("fewest"))
+    assert simulate.faults(plan, program(plan, Way(allocation="group"), name="x")) != ()

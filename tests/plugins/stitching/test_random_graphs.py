@@ -26,7 +26,7 @@ POLICY = st.builds(
     warp=BOTH, packing=BOTH, barriers=BOTH, stitch_dots=BOTH,
 )  # fmt: skip
 SLOW = settings(
-    max_examples=16,
+    max_examples=10,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
@@ -88,6 +88,6 @@ def test_many_whole_numbers(runner, text, policy, seed):
 
 @pytest.mark.slow
 @given(text=modules(dtype="f32"), policy=POLICY, seed=st.integers(0, 99))
-@settings(SLOW, max_examples=8)
+@settings(SLOW, max_examples=5)
 def test_floats(runner, text, policy, seed):
     check(runner, text, policy, seed, unfused=False)

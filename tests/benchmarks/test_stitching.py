@@ -63,6 +63,7 @@ def test_the_growth_exponent():
     assert static.exponent(rows, "packed") == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 def test_the_kept_figures_are_those_of_the_plans_today():
     """What is kept for sm_90 says what the planner does: recompute it with `python -m benchmarks.stitching --arch`."""
     (kept,) = [run for run in command.kept() if run["evidence"] == "static" and run["device"]["arch"] == "sm_90"]

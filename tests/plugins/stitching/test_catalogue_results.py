@@ -37,7 +37,7 @@ def test_all_eight_are_here():
     assert len(NAMES) == 8
 
 
-SMALL = ("lr_step", "nmt_fig3", "w2v_step")
+SMALL = ("nmt_fig3",)
 
 
 @pytest.mark.parametrize(

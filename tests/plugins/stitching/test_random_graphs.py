@@ -32,7 +32,7 @@ SLOW = settings(
     derandomize=True,
     phases=(Phase.explicit, Phase.generate),  # each try is a build: shrinking would take many minutes
 )
-FAST = settings(SLOW, max_examples=2)
+FAST = settings(SLOW, max_examples=1)
 
 
 class Drawn(perflib.Library):

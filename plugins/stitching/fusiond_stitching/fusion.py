@@ -30,6 +30,7 @@ from typing import TypeAlias
 from fusiond.model import frozen
 from fusiond_stitching import schedule as schedules
 from fusiond_stitching import span as spans
+from fusiond_stitching import traffic
 from fusiond_stitching.graph import EXPENSIVE, MOVEMENT, SOURCES, Instruction, Module
 from fusiond_stitching.plan import Chunk, Flat, Schedule, base_of
 from fusiond_stitching.policy import Policy
@@ -251,18 +252,24 @@ class _Fusing:
         return all(self._inside(each, members) for each in self.module.users[name])
 
     def _siblings(self) -> None:
-        """`xla`: reduces of one place over equal dims that read a common operand share a kernel (multi-output
-        fusion)."""
-        open_: dict[tuple[object, ...], _Group] = {}
+        """`xla`: multi-output fusion. Groups of one place that read a common buffer share a kernel: reduces over equal
+        dims, and loops over equal dims."""
+        owner = {name for group in self.groups.values() for name in group.members} | set(self.calls)
+        open_: dict[tuple[object, ...], list[tuple[_Group, set[str]]]] = {}
         for group in list(self.groups.values()):
             root = self.module[group.root]
-            if root.opcode != "reduce":
+            if root.opcode in ("scatter", "dot"):
                 continue
-            source = self.module[root.operands[0]]
-            key = (group.place, source.dims, root.attributes["dimensions"], root.operands[0])
-            into = open_.setdefault(key, group)
-            if into is not group:
-                self._put_beside(into, group)
+            key: tuple[object, ...] = (group.place, root.dims)
+            if root.opcode == "reduce":
+                key = (group.place, self.module[root.operands[0]].dims, root.attributes["dimensions"])
+            read = traffic.inputs(self.module, group.members, owner)
+            for into, theirs in open_.setdefault(key, []):
+                if read & theirs and self._put_beside(into, group):
+                    theirs |= read
+                    break
+            else:
+                open_[key].append((group, read))
 
     def _put_beside(self, into: _Group, group: _Group) -> bool:
         """Two groups that do not depend on each other as one, block counts being equal. False when none are."""

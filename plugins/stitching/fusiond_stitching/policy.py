@@ -54,7 +54,10 @@ def unfused(*, threads: int = 256, multiprocessors: int = 108) -> Policy:
 
 
 def xla_rules(*, threads: int = 256, multiprocessors: int = 108) -> Policy:
-    """XLA's fusion as the paper met it (TensorFlow 1.7), in outline."""
+    """XLA's fusion as the paper met it (GpuInstructionFusion and MultiOutputFusion, section 1), in outline: a producer
+    goes into its only reader; a cheap one is computed again by a few; a reduce is always a root; siblings over equal
+    dims that read a common buffer share a kernel. Simplified: siblings must stand at one place in the order of
+    launches, and bytes moved are not weighed when something is computed again."""
     return Policy(rules="xla", threads=threads, multiprocessors=multiprocessors, layers=False, middle=True, warp=True)
 
 

@@ -115,6 +115,7 @@ def test_a_missing_barrier_between_stages(runner):
     assert killed(runner, batch, mutant)
 
 
+@pytest.mark.slow
 def test_a_missing_grid_barrier(runner):
     batch, plan = planned("w2v_step", "grid")
     program = batch.program(plan)
@@ -125,7 +126,8 @@ def test_a_missing_grid_barrier(runner):
         assert killed(runner, batch, mutant)
 
 
-@pytest.mark.parametrize("shift", [1, pytest.param(-1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", [1, -1])
 def test_a_shifted_range_of_packed_blocks(runner, shift):
     batch, plan = planned("lstm_step", "blocks")
     program = batch.program(plan)
@@ -256,7 +258,8 @@ def test_a_shared_buffer_freed_too_early(runner, name, policy):
     assert tried
 
 
-@pytest.mark.parametrize("name", ["nmt_fig3", pytest.param("speech_fwd", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nmt_fig3", "speech_fwd"])
 def test_a_wrong_sword(runner, name):
     """One stage computes half of its chunk, another part of the tensor than its readers believe."""
     batch, plan = planned(name, "paper")
@@ -277,6 +280,7 @@ def test_a_wrong_sword(runner, name):
     assert tried
 
 
+@pytest.mark.slow
 def test_a_value_that_is_not_written(runner):
     batch, plan = planned("lr_step", "paper")
     for _, _, stage in stages(plan):

@@ -89,6 +89,7 @@ ENTRY main {
     assert "sort" in made.detail
 
 
+@pytest.mark.slow
 def test_an_expression_that_explodes_is_refused():
     """Each value reads the one before it at two places: inlined, that doubles with every step."""
     lines = ["HloModule twice", "ENTRY main {", "  v0 = f32[64] parameter(0)"]

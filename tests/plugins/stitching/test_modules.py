@@ -37,8 +37,8 @@ def test_everything_inlined_into_the_outputs(group, runner):
 
 
 STITCHED = [
-    ("reductions", "grid"),
     ("indexing", "tiny"),
+    pytest.param("reductions", "grid", marks=slow),
     *(pytest.param(group, policy, marks=slow) for group, policy in zip(GROUPS, ["tiny", "grid"] * 4, strict=False)),
     *(pytest.param(group, "paper", marks=slow) for group in ("movement", "reductions", "wide")),
     *(pytest.param(group, "blocks", marks=slow) for group in ("half", "indexing", "dots")),

@@ -122,7 +122,12 @@ def network(name: str) -> Batch:
     return Batch(text, lower.read(text, name), inputs, names, wanted)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+LARGE = ("block", "gradient")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow) if each in LARGE else each for each in FUNCTIONS]
+)
 def test_it_is_planned_soundly_and_in_no_more_kernels_than_xlas_rules_need(name):
     module = network(name).module
     assert not module.foreign

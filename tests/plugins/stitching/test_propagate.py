@@ -165,7 +165,7 @@ def two_chunks(draw):
 
 
 @given(two_chunks())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_joined_chunk_covers_both_in_every_block(drawn):
     dims, one, other = drawn
     both = joined(one, other, dims)
@@ -176,7 +176,7 @@ def test_a_joined_chunk_covers_both_in_every_block(drawn):
 
 
 @given(two_chunks())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_name_names_the_chunk(drawn):
     dims, chunk, _ = drawn
     name = named(dims, chunk)

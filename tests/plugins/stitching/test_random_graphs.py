@@ -26,13 +26,13 @@ POLICY = st.builds(
     warp=BOTH, packing=BOTH, barriers=BOTH, stitch_dots=BOTH,
 )  # fmt: skip
 SLOW = settings(
-    max_examples=16,
+    max_examples=10,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
     phases=(Phase.explicit, Phase.generate),  # each try is a build: shrinking would take many minutes
 )
-FAST = settings(SLOW, max_examples=2)
+FAST = settings(SLOW, max_examples=1)
 
 
 class Drawn(perflib.Library):
@@ -88,6 +88,6 @@ def test_many_whole_numbers(runner, text, policy, seed):
 
 @pytest.mark.slow
 @given(text=modules(dtype="f32"), policy=POLICY, seed=st.integers(0, 99))
-@settings(SLOW, max_examples=8)
+@settings(SLOW, max_examples=5)
 def test_floats(runner, text, policy, seed):
     check(runner, text, policy, seed, unfused=False)

@@ -165,7 +165,12 @@ def damaged(lines: list[str], draw: random.Random) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("name", ["lr_step", "nmt_attn", "speech_fwd", "w2v_step"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name", ["lr_step", *(pytest.param(each, marks=SLOW) for each in ("nmt_attn", "speech_fwd", "w2v_step"))]
+)
 def test_damaged_texts_are_refused_or_planned_and_never_a_traceback(name):
     lines = (MODULES / f"{name}.hlo").read_text().splitlines()
     draw = random.Random(name)

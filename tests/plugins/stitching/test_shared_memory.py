@@ -28,7 +28,7 @@ def flows(draw):
 
 
 @given(flows())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_dominators_are_those_of_networkx(successors):
     graph = networkx.DiGraph()
     graph.add_nodes_from(successors)
@@ -39,7 +39,7 @@ def test_dominators_are_those_of_networkx(successors):
 
 
 @given(flows())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_dominance_is_that_all_ways_lead_through(successors):
     """Brute force: take the node away, and see what the root still reaches."""
     tree = Dominance.of(dominators(successors, "n0"))
@@ -103,7 +103,7 @@ def clashes(wanted, offsets):
 
 
 @given(buffers())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_two_live_buffers_share_a_byte(wanted):
     offsets = layout(wanted)
     assert set(offsets) == {each.name for each in wanted}
@@ -125,7 +125,7 @@ def test_overlaps_are_told_byte_by_byte(wanted, data):
 
 
 @given(buffers(most=7), flows())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_by_dominance_only_what_dominates_shares(wanted, successors):
     """Buffers named like nodes of a data flow: space is shared along the tree only; others (workspaces) with all."""
     renamed = {each.name: f"n{at}" for at, each in enumerate(wanted)}

@@ -66,6 +66,7 @@ def test_what_is_small_wide_or_has_no_divisors_stays_whole(function):
     assert after is module
 
 
+@pytest.mark.slow
 def test_both_steps_compute_what_one_did(runner):
     def function(x):
         p = jax.nn.softmax(x, -1)

@@ -268,17 +268,24 @@ def ratio(seed: str) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
-@pytest.mark.parametrize("name", NAMES)
+LARGE = ("bilstm_step", "lstm_step", "speech_step")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow) if each in LARGE else each for each in NAMES]
+)
 def test_never_more_kernels_than_xla_launches(name):
     opaque = COUNTS[name]["kernels"]["opaque"]
     assert counted(name, "packed") <= opaque
     assert counted(name, "barriers") <= opaque
 
 
+@pytest.mark.slow
 def test_kernels_in_the_mean_without_barriers_across_the_grid():
     assert ratio("packed") <= 0.7
 
 
+@pytest.mark.slow
 def test_kernels_in_the_mean_with_barriers_across_the_grid():
     assert ratio("barriers") <= 0.45
 

@@ -30,6 +30,7 @@ from fusiond_stitching.policy import Policy
 
 FOLDER = Path(fusiond_stitching.__file__).parent / "modules"
 NAMES = sorted(each.stem for each in FOLDER.glob("*.hlo"))
+SMALL = ("lr_step", "nmt_fig3", "nmt_attn")
 BEYOND = {
     "layers": False, "merge": True, "recompute": True, "middle": True, "warp": True, "spill": True, "packing": True,
 }  # fmt: skip
@@ -53,8 +54,14 @@ def planned(name: str, policy: str) -> Plan:
     return planner.plan(module_of(name), POLICIES[policy]).plan
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        pytest.param(name, policy, marks=() if name in SMALL or policy == "barriers" else pytest.mark.slow)
+        for name in NAMES
+        for policy in POLICIES
+    ],
+)
 def test_planned_plans_are_sound(name, policy):
     plan = planned(name, policy)
     assert plan.steps

@@ -7,5 +7,5 @@ measure.py    the sweeps, through the ordinary tuner
 counters.py   issue slots and memory stalls, by Nsight Compute
 results.py    one JSON file for each run
 plots.py      the figures (needs matplotlib: pip install '.[bench]')
-page.py       docs/results.md
+page.py       docs/results-hfuse.md
 """

@@ -4,7 +4,7 @@
     python -m benchmarks.hfuse --pairs hist+maxpool       only these
     python -m benchmarks.hfuse --arch sm_90               what is known without a GPU
     python -m benchmarks.hfuse --device cpu --quick       try it out; its times are emulated, and no results
-    python -m benchmarks.hfuse --page                     docs/results.md from the JSON files that are kept
+    python -m benchmarks.hfuse --page                     docs/results-hfuse.md from the JSON files that are kept
 
 A measured run takes hours (--quick: a fraction); one that is stopped goes on from its store. Everything is written as
 JSON, one file for each run, after each pair.
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where JSON and plots go; default: benchmarks/results")
     parser.add_argument("--store", type=Path, metavar="FILE", help="the tuner's store for this benchmark")
     parser.add_argument("--no-plots", action="store_true")
-    parser.add_argument("--page", action="store_true", help="write docs/results.md, and nothing else")
+    parser.add_argument("--page", action="store_true", help="write docs/results-hfuse.md, and nothing else")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""docs/results.md out of the JSON files that are kept: nothing on it is typed by hand."""
+"""docs/results-hfuse.md out of the JSON files that are kept: nothing on it is typed by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.hfuse import paper
 from benchmarks.hfuse.pairs import PAIRS
 from benchmarks.hfuse.results import Run
 
-PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results-hfuse.md"
 
 HEAD = f"""\
 # Horizontal fusion: results

@@ -169,12 +169,12 @@ def _measured(run: Run) -> str:
         if "problem" in each:
             problems.append(f"- {each['module']}: {each['problem']}")
         problems += [f"- {each['module']}, {plan}: {one['problem']}" for plan, one in plans.items() if "problem" in one]
-        whole = [_time(plans.get(plan, {}), "whole_us") for plan in PLANS]
+        times = [_time(plans.get(plan, {}), "fusable_us") for plan in PLANS]
         over = each.get("over_unfused", {})
         if over:
             speedups.append(over["fusion_speedup"])
         lines.append([
-            each["module"], *whole, each.get("best", ""),
+            each["module"], *times, each.get("best", ""),
             *(f"{over[key]:.3f}" if over else "" for key in
               ("fusable_ratio", "fusion_speedup", "end_to_end", "predicted_end_to_end")),
             *(f"{each['over_xla_rules'][key]:.3f}" if "over_xla_rules" in each else "" for key in
@@ -188,7 +188,8 @@ def _measured(run: Run) -> str:
 ## Measured: {run["device"]["model"]}
 
 {run["date"][:10]}, nvcc {run["nvcc"]}, driver {run["driver"]}, `{run["command"]}`, evidence: {run["evidence"]}. Times
-of whole modules; dots are plain kernels, the same in every plan. Fusable times are those without the library calls.
+of the fusable portion, library calls left out; those are plain kernels, the same in every plan, and part of the
+end-to-end columns.
 Speed-ups are of the fastest stitched plan over one kernel per instruction unless the column says
 otherwise. The fusable portion's geometric mean is {mean}; the paper's, over its XLA: {paper.FUSION_SPEEDUP_MEAN}.
 

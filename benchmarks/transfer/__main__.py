@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
             _say(f"wrote docs/{page.PAGE.name}")
         elif given.planning:
             run = _new("python -m benchmarks.transfer --planning", "planning", {})
-            run |= {"table_4": planning.table_4(_say), "growth": planning.growth(_say)}
+            run |= {"table_4": planning.table_4(_say), "growth": planning.growth(_say), "cg_step": planning.cg_step()}
             _write(run, given.out or RESULTS / "cpu", "transfer.json")
         else:
             _measure(given)

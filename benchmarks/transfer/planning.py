@@ -101,6 +101,11 @@ def table_4(say: Callable[[str], None], *, seeds: int = SEEDS, repeats: int = RE
     return found
 
 
+def cg_step() -> dict[str, int]:
+    """What one iteration of conjugate gradient saves when it is no loop."""
+    return _savings(catalogued("cg_step"))
+
+
 def _savings(graph: Graph) -> dict[str, int]:
     crossings = intervals.crossings(graph)
     count = len(crossings)

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from benchmarks.stitching import __main__ as command
-from benchmarks.stitching import generate, measure, modules, page, paper, static
+from benchmarks.stitching import generate, measure, modules, page, static
 from fusiond.planning import target_for_arch
 from fusiond_stitching import hlo, lower
 
@@ -87,26 +87,18 @@ def test_the_goals_for_kernels_are_met_by_what_is_kept():
         assert static.geometric_mean(ratios) <= goal
 
 
-def test_the_library_calls_by_themselves():
-    for name in modules.names():
-        module = modules.module(name)
-        calls = measure.library_only(module)
-        assert calls is not None
-        wanted = [each.name for each in module.instructions if module.library(each)]
-        assert [each.name for each in calls.instructions if calls.library(each)] == wanted
-        assert {each.opcode for each in calls.instructions} <= {"dot", "parameter", "reshape", "constant"}
-        assert [calls[name].attributes["number"] for name in calls.parameters] == list(range(len(calls.parameters)))
+def times(fusable_us, whole_us):
+    return {"fusable_us": fusable_us, "whole_us": whole_us}
 
 
 def test_the_papers_formula():
     row = {
-        "library_us": 50.0,
         "plans": {
-            "unfused": {"whole_us": 150.0},
-            "xla_rules": {"whole_us": 100.0},
-            "paper": {"whole_us": 90.0},
-            "packed": {"whole_us": 75.0},
-            "barriers": {"problem": "refused"},
+            "unfused": times(100.0, 150.0),
+            "xla_rules": times(50.0, 100.0),
+            "paper": times(40.0, 90.0),
+            "packed": times(25.0, 75.0),
+            "barriers": {"problem": "refused", "fusable_us": 1.0},
         },
     }
     found = measure.gains(row)
@@ -115,18 +107,14 @@ def test_the_papers_formula():
     assert over["fusable_ratio"] == pytest.approx(2 / 3, abs=1e-4)
     assert over["fusion_speedup"] == pytest.approx(4.0)
     assert over["end_to_end"] == pytest.approx(2.0)
-    assert over["predicted_end_to_end"] == pytest.approx(paper.predicted_end_to_end(2 / 3, 4.0), abs=1e-4) == 1.5
+    assert over["predicted_end_to_end"] == pytest.approx(1.5)
     assert found["over_xla_rules"]["fusion_speedup"] == pytest.approx(2.0)
-    assert measure.gains({"library_us": "failed", "plans": row["plans"]}) == {}
+    assert measure.gains({"plans": {"unfused": times(1.0, 2.0), "packed": {"problem": "refused"}}}) == {}
 
 
 def run_of(evidence):
     (kept,) = [run for run in command.kept() if run["evidence"] == "static"]
-    row = {
-        "module": "lr_step",
-        "library_us": 5.0,
-        "plans": {"unfused": {"whole_us": 20.0}, "packed": {"whole_us": 8.0}},
-    }
+    row = {"module": "lr_step", "plans": {"unfused": times(15.0, 20.0), "packed": times(3.0, 8.0)}}
     row |= measure.gains(row)
     device = {"name": "cuda:0", "model": "NVIDIA H200", "arch": "sm_90"}
     return {**kept, "evidence": evidence, "device": device, "driver": "580.1", "measured": [row]}
@@ -139,7 +127,7 @@ def test_the_page_has_what_was_measured_and_never_what_was_emulated():
     assert page.render([*kept, run_of("emulated")]) == plain
     measured = page.render([*kept, run_of("measured")])
     assert "Not yet measured" not in measured
-    assert "| lr_step | 20.0 |  |  | 8.0 |  | packed | 0.750 | 5.000 | 2.500 | 1.600 |" in measured
+    assert "| lr_step | 15.0 |  |  | 3.0 |  | packed | 0.750 | 5.000 | 2.500 | 1.600 |" in measured
 
 
 def test_the_page_is_what_is_kept():
@@ -162,6 +150,10 @@ def test_a_run_on_the_processor(tmp_path):
     assert run["evidence"] == "emulated"
     (row,) = run["measured"]
     assert row["module"] == "lr_step"
-    assert isinstance(row["library_us"], float)
-    assert row["plans"]["unfused"]["kernels"] == 32
-    assert row["plans"]["packed"]["kernels"] == 2
+    assert set(row["plans"]) == set(modules.PLANS)
+    kernels = {"unfused": 32, "packed": 2, "barriers": 2}
+    for name, plan in row["plans"].items():
+        # A machine that is busy with other things may be too noisy for three samples; nothing else may go wrong.
+        assert plan.get("problem", "too_noisy").startswith("too_noisy"), (name, plan)
+        assert "problem" in plan or (plan["fusable_us"] > 0 and plan["whole_us"] > 0)
+        assert plan.get("kernels", kernels.get(name)) == kernels.get(name, plan.get("kernels"))

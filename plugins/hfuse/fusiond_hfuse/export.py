@@ -155,7 +155,13 @@ def _buffers(slot: Slot) -> tuple[Argument, ...]:
 
 
 def _scalars(slot: Slot) -> list[Argument]:
-    return [each for each in slot.kernel.arguments if each.value is not None]
+    return [each for each in slot.kernel.arguments if each.value is not None and not _null(slot, each)]
+
+
+def _null(slot: Slot, argument: Argument) -> bool:
+    """Whether it is a pointer to nothing."""
+    at = slot.kernel.arguments.index(argument)
+    return argument.value is not None and slot.kernel.parsed.parameters[at].pointer
 
 
 def _records(slot: Slot) -> list[Argument]:
@@ -314,7 +320,11 @@ def _launch_in_c(plan: Plan, entry: str, pointers: list[str]) -> Iterator[str]:
     for side in plan.by_letter:
         letter = side.slot.letter
         passed += [
-            f"{letter}_{each.name}" if each.buffer is not None else f"found.{letter}_{each.name}"
+            "nullptr"
+            if _null(side.slot, each)
+            else f"{letter}_{each.name}"
+            if each.buffer is not None
+            else f"found.{letter}_{each.name}"
             for each in side.slot.kernel.arguments
         ]
     passed += [f"found.{_hidden(text)}" for text in _hidden_texts(plan)]
@@ -358,6 +368,9 @@ def _argument_texts(group: Group, plan: Plan) -> Iterator[str]:
         for argument in slot.kernel.arguments:
             if argument.bytes:
                 yield f"{_struct(slot, argument)} {slot.letter}_{argument.name}"
+                continue
+            if _null(slot, argument):
+                yield f"nullptr for {slot.letter}_{argument.name}"
                 continue
             kind = DTYPES[argument.dtype][0] + ("*" if argument.buffer is not None else "")
             meaning = f" = {argument.value.text}" if isinstance(argument.value, Expression) else ""

@@ -163,7 +163,7 @@ class Flow:
             return self
         if loop.hash not in self._within:
             outer = [at for at, each in enumerate(inside) if each.kind in LOOPS]
-            around = inside[: outer[-1] + 1 if outer else 0]
+            around = (*inside, loop)[: outer[-1] + 2 if outer else 0]  # with the outer one's body
             fresh = frozenset(name for name, path in self.declared.items() if path[: len(around)] == around)
             flow = copy.copy(self)
             flow.unproven = set()

@@ -304,7 +304,7 @@ def _declaration(argument: Argument, parameter: Parameter, letter: str) -> str:
         kind = f"fusiond_{letter}::fusiond_type_{argument.name}"
     elif parameter.enumeration:
         kind = "int"
-    if argument.buffer is None:
+    if not parameter.pointer:
         return f"const {kind} {name}"
     const = ("const " if parameter.constant else "") + ("volatile " if parameter.volatile else "")
     restrict = "__restrict__ " if parameter.restrict else ""

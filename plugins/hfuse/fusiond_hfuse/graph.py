@@ -144,6 +144,10 @@ class Parsed:
     """Uses `__syncthreads_count`, `_and` or `_or`."""
     drains: bool = False
     """Threads may leave before a barrier that others reach, so those must keep voting at it."""
+    leaves: bool = False
+    """Some thread may leave the body before its end: a `return` or `goto` in it, also out of a macro."""
+    meets: str = ""
+    """What threads of a warp meet in, if they do."""
     variables: tuple[Variable, ...] = ()
     """Those that the host sets."""
     overloads: tuple[str, ...] = ()

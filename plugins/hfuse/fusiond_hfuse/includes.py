@@ -32,12 +32,16 @@ IMPLICIT = frozenset({
 """Headers that nvcc includes by itself; they are left out of a fused source."""
 
 HOISTED = frozenset({
-    "cuda_fp16.h", "assert.h", "cassert", "cfloat", "cinttypes", "climits", "cmath", "cstddef", "cstdint", "cstdio",
-    "cstdlib", "cstring", "float.h", "inttypes.h", "limits.h", "math.h", "math_constants.h", "stdbool.h", "stddef.h",
-    "stdint.h", "stdio.h", "stdlib.h", "string.h", "algorithm", "array", "functional", "initializer_list", "limits",
-    "new", "numeric", "tuple", "type_traits", "utility",
+    "algorithm", "array", "assert.h", "bitset", "cassert", "cctype", "cerrno", "cfloat", "chrono", "cinttypes",
+    "climits", "cmath", "complex", "cstdarg", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "ctime",
+    "ctype.h", "cuda_fp16.h", "exception", "float.h", "fstream", "functional", "initializer_list", "inttypes.h",
+    "iomanip", "ios", "iostream", "iterator", "limits", "limits.h", "map", "math.h", "math_constants.h", "memory",
+    "new", "numeric", "optional", "random", "ratio", "sstream", "stdbool.h", "stddef.h", "stdexcept", "stdint.h",
+    "stdio.h", "stdlib.h", "string", "string.h", "sys/time.h", "time.h", "tuple", "type_traits", "unordered_map",
+    "utility", "vector",
 })  # fmt: skip
-"""Headers that hold declarations and templates only; they stand once, above all namespaces."""
+"""Headers that look at no block: C's, C++'s, halves. They stand once, above all namespaces. What is for the host is
+only read over: a file that uses it is refused by the line that does."""
 
 GROUPS = frozenset({"cooperative_groups.h", "cooperative_groups/reduce.h"})
 """Headers whose place groups.py takes: a thread block's group must be a side's."""

@@ -486,10 +486,13 @@ def _checked(arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...],
         if parameter.bytes or argument.members or argument.hex:
             found.append(_record(argument, parameter))
             continue
+        if parameter.pointer and isinstance(argument.value, Expression) and argument.value.text == "0":
+            found.append(dataclasses.replace(argument, dtype="uint64"))  # no buffer: a null pointer
+            continue
         found.append(argument)
         is_buffer = argument.buffer is not None
         if is_buffer != parameter.pointer:
-            wanted = "a buffer, with elements" if parameter.pointer else "a scalar, with a value"
+            wanted = "a buffer, with elements, or 0" if parameter.pointer else "a scalar, with a value"
             raise RequestError(
                 f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}", where=argument.where
             )

@@ -1,4 +1,5 @@
-"""The front end: reads a kernel with libclang. With shadows.py, barriers.py and uniform.py the one home of libclang.
+"""The front end: reads a kernel with libclang. With shadows.py, barriers.py, uniform.py, flow.py, parameters.py and
+recheck.py the one home of libclang.
 
 The source is parsed as it stands, against a stub of CUDA's declarations, so that neither a toolkit nor a GPU is
 needed. Nothing is rewritten from the tree: a kernel's body stays word for word. All that is taken from the tree are
@@ -115,6 +116,7 @@ def _merged(found: list[Parsed], name: str) -> Parsed:
         launch_bound=min(bounds, default=None),
         counted=any(each.counted for each in found),
         drains=any(each.drains for each in found),
+        leaves=any(each.leaves for each in found),
         overloads=tuple(sorted({name for each in found for name in each.overloads})),
     )
 
@@ -217,6 +219,8 @@ class _Reader:
             launch_bound=self._launch_bound(body),
             counted=self.counted,
             drains=parting is not None,
+            leaves=uniform.leaves(body),
+            meets=self._meets(),
             variables=tuple(self.variables[each] for each in sorted(self.wanted)),
             overloads=overloads.declared({each.spelling for each in (body, *self.functions) if _free(each)}, self.code),
             rejections=tuple(dict.fromkeys(self.rejections)),
@@ -326,10 +330,15 @@ class _Reader:
         """Why threads that leave early cannot go on voting at the barriers of the others; empty when they can."""
         if self.counted:
             return "in a kernel with `__syncthreads_count`, `_and` or `_or`"
-        meets = re.search(r"\b(__\w+_sync|__syncwarp|tiled_partition|thread_block_tile)\b", self.code)
+        meets = self._meets()
         if meets:  # it waits for every thread of its mask that still runs, and who votes still runs
-            return f"in a kernel where threads of a warp meet in `{meets.group()}`"
+            return f"in a kernel where threads of a warp meet in `{meets}`"
         return ""
+
+    def _meets(self) -> str:
+        """The first word of the text that threads of a warp wait for each other in."""
+        found = re.search(r"\b(__\w+_sync|__syncwarp|tiled_partition|thread_block_tile)\b", self.code)
+        return found.group() if found else ""
 
     def _calls(self, function: cindex.Cursor) -> frozenset[str]:
         """The names that a function may call: those that the tree resolves, and those it leaves to an instantiation."""
@@ -484,10 +493,10 @@ class _Reader:
             if inner or (each.kind is CursorKind.NAMESPACE and not each.spelling.isidentifier()):
                 scopes += list(each.get_children())
             names.add(each.spelling)
-        for match in re.finditer(r"(?:(\w+|>|\))\s*)?::\s*([A-Za-z_]\w*)", self.code):
-            if match.group(2) in names and (match.group(1) is None or match.group(1) in _BEFORE_NAMES):
-                start = match.end(1) if match.group(1) else match.start()
-                self._edit(start, match.start(2), f" ::{HERE}::")
+        for match in re.finditer(r"::\s*([A-Za-z_]\w*)", self.code):
+            before = re.search(r"(\w+|>|\))\s*$", self.code[max(0, match.start() - 200) : match.start()])
+            if match.group(1) in names and (before is None or before.group(1) in _BEFORE_NAMES):
+                self._edit(match.start(), match.start(1), f" ::{HERE}::")
 
     def _macro_names(self, everything: list[cindex.Cursor]) -> None:
         """A macro must not be called like what is written round the text."""
@@ -805,6 +814,8 @@ def _has(cursor: cindex.Cursor, kind: CursorKind) -> bool:
 
 def _constant(kind: cindex.Type) -> bool:
     while kind.kind in (cindex.TypeKind.CONSTANTARRAY, cindex.TypeKind.DEPENDENTSIZEDARRAY):
+        if kind.is_const_qualified():
+            return True
         kind = kind.element_type
     return bool(kind.is_const_qualified())
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Iterable
 
 from fusiond.model import Config, DeviceLimits
 from fusiond_hfuse import barriers
 from fusiond_hfuse.graph import Group, Kernel, Plan, Side, Slot
-from fusiond_hfuse.includes import without_comments
 from fusiond_hfuse.kernel import thread_counts
 
 STATIC_SHARED_BYTES = 48 * 1024
@@ -19,9 +17,6 @@ PAPER_THREADS = 1024
 """d0 of Fig. 6: the paper searches partitions of a block of this size."""
 BARRIER_IDS = 16
 """Of a block, 0 among them, which is nobody's in a fused kernel."""
-
-_LEAVES = re.compile(r"\breturn\s*;")
-_WARP_MEETS = re.compile(r"\b(?:__\w+_sync|__syncwarp)\b")
 
 
 def counts(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
@@ -76,11 +71,9 @@ def may_go_on(kernel: Kernel) -> bool:
     """Whether a thread that has left the kernel's body may do more work while others of its warp are still inside.
 
     A body that some threads leave early while the others meet in a shuffle or a vote counts on the first ones being
-    gone: the meeting waits for every thread of its mask that still runs. Taken from the words of the text, on the
-    safe side.
+    gone: the meeting waits for every thread of its mask that still runs. On the safe side: any jump, any such word.
     """
-    text = without_comments(kernel.unit.text)
-    return not (_LEAVES.search(text) and _WARP_MEETS.search(text))
+    return not (kernel.parsed.leaves and kernel.parsed.meets)
 
 
 def plan(group: Group, config: Config, multiprocessors: int = 0) -> Plan:

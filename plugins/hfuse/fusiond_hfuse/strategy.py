@@ -449,10 +449,14 @@ def _own_problems(
         detail = f"{slot.kernel.name} does not build by itself: {facts.reason}"
         found.append(Rejection(rule="does_not_build", nodes=(slot.kernel.name,), detail=detail))
     if not partition.counts(group, slot.letter, target.limits):
-        detail = (
-            f"{slot.kernel.lines['block']}: no block shape of {slot.kernel.name} is a whole number of warps, and a "
-            f"partial barrier counts warps"
+        shapes = slot.kernel.block.shapes
+        whole = slot.kernel.block.tune is not None or any(volume(shape) % WARP == 0 for shape in shapes)
+        why = (
+            "within the limits of the device and of __launch_bounds__ gives a launch at these sizes"
+            if whole
+            else "is a whole number of warps, and a partial barrier counts warps"
         )
+        detail = f"{slot.kernel.lines['block']}: no block shape of {slot.kernel.name} {why}"
         found.append(Rejection(rule="block_shape", nodes=(slot.kernel.name,), detail=detail))
     return found
 

@@ -48,6 +48,15 @@ def diverges(
     return None
 
 
+def leaves(function: cindex.Cursor) -> bool:
+    """Whether a thread may be done with a function before its end."""
+    kinds = (CursorKind.RETURN_STMT, CursorKind.GOTO_STMT, CursorKind.INDIRECT_GOTO_STMT)
+    return any(
+        cursor.kind in kinds and not any(_own(outer) for outer in inside)
+        for cursor, inside in shadows.preorder(function)
+    )
+
+
 def _all_jump(flow: Flow, cursor: cindex.Cursor, inside: Inside, places: list[int]) -> bool:
     """Whether all threads take a jump, or none does: of a `break` or `continue`, all that are in its loop."""
     if cursor.kind not in _STEPS:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond.program import DTYPES, Buffer, Launch, Pointer, Program, Role
-from fusiond_stitching.emit import in_order, is_library
+from fusiond_stitching.emit import is_library, launches
 from fusiond_stitching.graph import Module
 
 ALIGNMENT = 256
@@ -130,7 +130,7 @@ def _header(module: Module, program: Program, arguments: _Arguments) -> str:
     for name, offset in arguments.scratch.items():
         lines.append(f"    {types[name]}* {name} = ({types[name]}*)((unsigned char*)scratch + {offset});")
     lines.append("    cudaError_t problem = cudaSuccess;")
-    for launch in in_order(program):
+    for launch in launches(program):
         passed = ", ".join(f"(void*)&{each}" for each in _buffers(launch))
         flag = "true" if launch.cooperative else "false"
         lines += [
@@ -206,7 +206,7 @@ def _python(module: Module, program: Program, arguments: _Arguments) -> str:
     steps = [
         f"    ({each.entry!r}, {each.grid[0]}, {each.block[0]}, {each.shared_bytes}, {each.cooperative},"
         f" {_buffers(each)!r}),"
-        for each in in_order(program)
+        for each in launches(program)
     ]
     return "\n".join(
         [
@@ -243,9 +243,8 @@ def _python(module: Module, program: Program, arguments: _Arguments) -> str:
 
 
 def _kernels(program: Program) -> str:
-    launches = in_order(program)
-    own = [each for each in launches if not is_library(each)]
-    library = len(launches) - len(own)
+    own = [each for each in launches(program) if not is_library(each)]
+    library = len(launches(program)) - len(own)
     text = f"{len(own)} kernel{'s' if len(own) != 1 else ''}"
     return text + (f" and {library} for dots" if library else "")
 
@@ -257,7 +256,7 @@ def _readme(module: Module, program: Program, arguments: _Arguments) -> str:
     if arguments.scratch_bytes:
         lines.append(f"  scratch  {arguments.scratch_bytes} bytes, aligned to {ALIGNMENT}")
     lines += ["", "Launches, one after the other on one stream:"]
-    for each in in_order(program):
+    for each in launches(program):
         kind = " (cooperative)" if each.cooperative else ""
         note = "" if not is_library(each) else "   a plain kernel in place of a library's dot"
         lines.append(f"  {each.name}: {each.grid[0]} x {each.block[0]}, {each.shared_bytes} bytes{kind}{note}")

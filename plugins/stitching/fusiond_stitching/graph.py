@@ -17,7 +17,7 @@ Attributes by opcode (everything else has none)
     iota            dimension
     broadcast       dimensions: operand dimension -> output dimension
     transpose       dimensions: output dimension -> operand dimension
-    slice           starts, strides (per dimension)
+    slice           starts, limits, strides (per dimension)
     pad             low, high, interior (per dimension); operands x, padding value; low and high may be negative
     reverse         dimensions
     concatenate     dimension

@@ -219,7 +219,7 @@ def _rounded(value: float, dtype: str) -> float:
 
 _OPEN, _CLOSE = "({[", ")}]"
 _MARK = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|[(){}\[\],]', re.S)
-_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,\s]*)\]\s*(\{[^{}]*\})?")
+_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[((?:\s*\d+\s*,)*\s*\d*\s*)\]\s*(\{[^{}]*\})?")
 _COMPUTATION = re.compile(r"^\s*(ENTRY\s+)?%?([A-Za-z_][\w.\-$]*)\s*(\(.*\)\s*->[^=]*)?\{(.*)$")
 _HEAD = re.compile(r"^\s*(ROOT\s+)?%?([^\s=%,(){}]+)\s*=\s*")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")

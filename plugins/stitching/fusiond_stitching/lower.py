@@ -16,16 +16,14 @@ from typing import Any, TypeAlias
 from fusiond.errors import RequestError
 from fusiond.keys import content_key
 from fusiond.model import frozen
-from fusiond_stitching import hlo, squeeze
+from fusiond_stitching import hlo, shapes, squeeze
+from fusiond_stitching.attributes import attributes_of, number
 from fusiond_stitching.graph import (
-    BINARY,
     BYTES,
     DTYPES,
     ELEMENTWISE,
     KNOWN,
     SOURCES,
-    TERNARY,
-    UNARY,
     Computation,
     Instruction,
     Module,
@@ -68,9 +66,7 @@ class _Lowering:
         entry = self._called(computation, f"{self.raw.path}:1")
         count = itertools.count()
         arguments: list[Value] = []
-        for each in sorted(
-            (each for each in entry.instructions if each.opcode == "parameter"), key=lambda each: int(each.payload or 0)
-        ):
+        for each in sorted((each for each in entry.instructions if each.opcode == "parameter"), key=number):
             arguments.append(self._parameter(each, each.name, each.shape, count))
         result = self._inline(entry, arguments, "")
         outputs = list(_leaves(result))
@@ -99,10 +95,9 @@ class _Lowering:
         bound: dict[str, Value] = {}
         for raw in _ordered(computation):
             if raw.opcode == "parameter":
-                number = int(raw.payload) if raw.payload.strip().isdigit() else -1
-                if not 0 <= number < len(arguments):
+                if number(raw) >= len(arguments):
                     raise raw.fail(f"there are {len(arguments)} arguments")
-                bound[raw.name] = arguments[number]
+                bound[raw.name] = arguments[number(raw)]
                 continue
             missing = [each for each in raw.operands if each not in bound]
             if missing:
@@ -134,14 +129,21 @@ class _Lowering:
                 assert isinstance(raw.shape, Several)
                 shapes = [each for each in raw.shape.members if isinstance(each, Array)]
                 return tuple(
-                    self._add(raw, self._fresh(f"{name}.{place}"), opcode, each, operands, _reduced(self, raw, place))
+                    self._add(
+                        raw,
+                        self._fresh(f"{name}.{place}"),
+                        opcode,
+                        each,
+                        operands,
+                        attributes_of(raw, lambda: _scalar(self, raw), place),
+                    )
                     for place, each in enumerate(shapes)
                 )
             return self._outside(raw, name, operands, reason or f"{opcode} with several results")
         shape = raw.shape
         if opcode == "bitcast":
             return self._bitcast(raw, name, operands[0], shape)
-        attributes = _attributes(self, raw, [self.found[each] for each in _names(operands)], shape)
+        attributes = attributes_of(raw, lambda: _scalar(self, raw))
         return self._add(raw, name, opcode, shape, operands, attributes)
 
     def _strange(self, raw: Raw, operands: list[Value]) -> str:
@@ -233,7 +235,7 @@ class _Lowering:
         operands: Sequence[Value],
         attributes: Mapping[str, Any],
     ) -> str:
-        self.found[name] = Instruction(
+        made = Instruction(
             name=name,
             opcode=opcode,
             dtype=shape.dtype,
@@ -242,6 +244,11 @@ class _Lowering:
             attributes=frozen(attributes),
             where=raw.where,
         )
+        if name not in self.foreign and opcode in KNOWN:
+            problem = shapes.problem(made, [self.found[each] for each in made.operands])
+            if problem:
+                raise raw.fail(problem)
+        self.found[name] = made
         return name
 
     # --- the whole ---
@@ -330,6 +337,10 @@ def _ordered(computation: RawComputation) -> list[Raw]:
     else:
         return list(computation.instructions)
     by_name = {each.name: each for each in computation.instructions}
+    for raw in computation.instructions:
+        for each in raw.operands:
+            if each not in by_name:
+                raise raw.fail(f"the operand {each!r} does not exist")
     stand_ins = [
         Instruction(name=each.name, opcode="", dtype="", dims=(), operands=each.operands)
         for each in computation.instructions
@@ -351,170 +362,7 @@ def _reached(instructions: Mapping[str, Instruction], roots: Iterable[str]) -> s
     return found
 
 
-# --- attributes -----------------------------------------------------------------------------------------
-
-
-def _attributes(lowering: _Lowering, raw: Raw, operands: list[Instruction], shape: Array) -> dict[str, Any]:
-    """The attributes of a known opcode, checked against the shapes. RequestError where they do not fit."""
-    opcode = raw.opcode
-    _check_arity(raw, operands)
-    if opcode == "constant":
-        return {"values": hlo.literal(raw)}
-    if opcode == "iota":
-        return {"dimension": raw.integer("iota_dimension")}
-    if opcode in ELEMENTWISE:
-        return _elementwise(raw, operands, shape)
-    if opcode in ("broadcast", "transpose", "reverse"):
-        dimensions = raw.integers("dimensions")
-        _check_dimensions(raw, opcode, dimensions, operands[0], shape)
-        return {"dimensions": dimensions}
-    if opcode == "reshape":
-        if operands[0].elements != shape.elements:
-            raise raw.fail(f"{operands[0].elements} elements cannot be {shape}")
-        return {}
-    if opcode == "slice":
-        ranges = raw.slices()
-        if len(ranges) != len(shape.dims):
-            raise raw.fail(f"{len(ranges)} slices for {shape}")
-        for (start, limit, stride), dim, size in zip(ranges, operands[0].dims, shape.dims, strict=True):
-            if not (0 <= start <= limit <= dim and stride > 0 and size == -(-(limit - start) // stride)):
-                raise raw.fail(f"[{start}:{limit}:{stride}] of {dim} does not give {size}")
-        return {"starts": tuple(each[0] for each in ranges), "strides": tuple(each[2] for each in ranges)}
-    if opcode == "pad":
-        padding = raw.padding()
-        if len(padding) != len(shape.dims):
-            raise raw.fail(f"padding of {len(padding)} dimensions for {shape}")
-        low, high, interior = (tuple(each[k] for each in padding) for k in range(3))
-        for dim, size, (before, after, between) in zip(operands[0].dims, shape.dims, padding, strict=True):
-            if between < 0 or size != before + after + dim + max(dim - 1, 0) * between:
-                raise raw.fail(f"{dim} padded by {before}_{after}_{between} is not {size}")
-        return {"low": low, "high": high, "interior": interior}
-    if opcode == "concatenate":
-        (dimension,) = raw.integers("dimensions")
-        if sum(each.dims[dimension] for each in operands) != shape.dims[dimension]:
-            raise raw.fail(f"the operands do not add up to {shape.dims[dimension]}")
-        return {"dimension": dimension}
-    if opcode == "reduce":
-        return _reduced(lowering, raw, 0)
-    if opcode == "dot":
-        return _dot(raw, operands, shape)
-    if opcode in ("gather", "scatter"):
-        return _indexed(lowering, raw)
-    if opcode == "dynamic-slice":
-        return {"sizes": raw.integers("dynamic_slice_sizes")}
-    return {}
-
-
-_ARITY = {
-    "constant": 0, "iota": 0, "broadcast": 1, "reshape": 1, "transpose": 1, "reverse": 1, "slice": 1, "pad": 2,
-    "dot": 2, "gather": 2, "scatter": 3,
-}  # fmt: skip
-
-
-def _check_arity(raw: Raw, operands: list[Instruction]) -> None:
-    wanted = _ARITY.get(raw.opcode)
-    for count, opcodes in ((1, UNARY), (2, BINARY), (3, TERNARY)):
-        if raw.opcode in opcodes:
-            wanted = count
-    if wanted is not None and len(operands) != wanted:
-        raise raw.fail(f"has {len(operands)} operands; {wanted} are wanted")
-    if raw.opcode in ("concatenate", "reduce", "dynamic-slice", "dynamic-update-slice") and not operands:
-        raise raw.fail("has no operands")
-
-
-def _elementwise(raw: Raw, operands: list[Instruction], shape: Array) -> dict[str, Any]:
-    for each in operands:
-        if each.dims != shape.dims and not (raw.opcode in ("select", "clamp") and not each.dims):
-            raise raw.fail(f"the operand {each.name!r} is {list(each.dims)}, the result {list(shape.dims)}")
-    if raw.opcode == "compare":
-        direction = raw.text("direction").strip()
-        if direction not in ("EQ", "NE", "LT", "LE", "GT", "GE"):
-            raise raw.fail(f"direction={direction}; it can be EQ, NE, LT, LE, GT, GE")
-        return {"direction": direction, "total": raw.attributes.get("type", "").strip() == "TOTALORDER"}
-    if raw.opcode == "reduce-precision":
-        return {"exponent_bits": raw.integer("exponent_bits"), "mantissa_bits": raw.integer("mantissa_bits")}
-    return {}
-
-
-def _check_dimensions(raw: Raw, opcode: str, dimensions: tuple[int, ...], operand: Instruction, shape: Array) -> None:
-    rank = len(shape.dims)
-    if any(not 0 <= each < rank for each in dimensions) or len(set(dimensions)) != len(dimensions):
-        raise raw.fail(f"dimensions={list(dimensions)} do not fit {shape}")
-    fits = True
-    if opcode == "broadcast":
-        fits = len(dimensions) == len(operand.dims) and all(
-            shape.dims[at] == dim for at, dim in zip(dimensions, operand.dims, strict=True)
-        )
-    elif opcode == "transpose":
-        fits = len(dimensions) == rank and tuple(operand.dims[each] for each in dimensions) == shape.dims
-    if not fits:
-        raise raw.fail(f"{list(operand.dims)} with dimensions={list(dimensions)} does not give {shape}")
-
-
-def _reduced(lowering: _Lowering, raw: Raw, result: int) -> dict[str, Any]:
-    return {
-        "dimensions": tuple(sorted(raw.integers("dimensions"))),
-        "computation": _scalar(lowering, raw),
-        "result": result,
-    }
-
-
-def _dot(raw: Raw, operands: list[Instruction], shape: Array) -> dict[str, Any]:
-    found = {
-        "lhs_batch": raw.integers("lhs_batch_dims", missing=()),
-        "rhs_batch": raw.integers("rhs_batch_dims", missing=()),
-        "lhs_contracting": raw.integers("lhs_contracting_dims", missing=()),
-        "rhs_contracting": raw.integers("rhs_contracting_dims", missing=()),
-    }
-    lhs, rhs = operands
-    for side, each in (("lhs", lhs), ("rhs", rhs)):
-        used = found[f"{side}_batch"] + found[f"{side}_contracting"]
-        if any(not 0 <= at < len(each.dims) for at in used) or len(set(used)) != len(used):
-            raise raw.fail(f"the {side} dimension numbers do not fit {list(each.dims)}")
-    if dot_dims(found, lhs.dims, rhs.dims) != shape.dims:
-        raise raw.fail(f"{list(lhs.dims)} by {list(rhs.dims)} does not give {shape}")
-    return dict(found)
-
-
-def dot_dims(attributes: Mapping[str, Any], lhs: tuple[int, ...], rhs: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The dims of a dot's result: batch, the rest of lhs, the rest of rhs. None when the operands do not match."""
-    batch = tuple(lhs[at] for at in attributes["lhs_batch"])
-    sums = tuple(lhs[at] for at in attributes["lhs_contracting"])
-    if batch != tuple(rhs[at] for at in attributes["rhs_batch"]):
-        return None
-    if sums != tuple(rhs[at] for at in attributes["rhs_contracting"]):
-        return None
-    rest = [
-        tuple(
-            dim
-            for at, dim in enumerate(dims)
-            if at not in attributes[f"{side}_batch"] + attributes[f"{side}_contracting"]
-        )
-        for side, dims in (("lhs", lhs), ("rhs", rhs))
-    ]
-    return batch + rest[0] + rest[1]
-
-
-def _indexed(lowering: _Lowering, raw: Raw) -> dict[str, Any]:
-    if raw.opcode == "gather":
-        return {
-            "offset_dims": raw.integers("offset_dims"),
-            "collapsed_slice_dims": raw.integers("collapsed_slice_dims"),
-            "start_index_map": raw.integers("start_index_map"),
-            "index_vector_dim": raw.integer("index_vector_dim"),
-            "slice_sizes": raw.integers("slice_sizes"),
-            "operand_batching_dims": raw.integers("operand_batching_dims", missing=()),
-            "start_indices_batching_dims": raw.integers("start_indices_batching_dims", missing=()),
-        }
-    return {
-        "update_window_dims": raw.integers("update_window_dims"),
-        "inserted_window_dims": raw.integers("inserted_window_dims"),
-        "scatter_dims_to_operand_dims": raw.integers("scatter_dims_to_operand_dims"),
-        "index_vector_dim": raw.integer("index_vector_dim"),
-        "input_batching_dims": raw.integers("input_batching_dims", missing=()),
-        "scatter_indices_batching_dims": raw.integers("scatter_indices_batching_dims", missing=()),
-        "computation": _scalar(lowering, raw),
-    }
+# --- what a reduce applies --------------------------------------------------------------------------
 
 
 def _scalar(lowering: _Lowering, raw: Raw) -> Computation:
@@ -523,7 +371,7 @@ def _scalar(lowering: _Lowering, raw: Raw) -> Computation:
     inner = _Lowering(lowering.raw)
     count = itertools.count()
     arguments: list[Value] = []
-    for each in sorted((e for e in called.instructions if e.opcode == "parameter"), key=lambda e: int(e.payload or 0)):
+    for each in sorted((e for e in called.instructions if e.opcode == "parameter"), key=number):
         arguments.append(inner._parameter(each, each.name, each.shape, count))
     results = tuple(_leaves(inner._inline(called, arguments, "")))
     live = _reached(inner.found, results)

@@ -331,7 +331,9 @@ def base_of(module: Module, name: str) -> Instruction:
     """The instruction whose buffer holds the value of `name`: reshapes cost nothing in row-major order. Stops at an
     output (it has a buffer of its own)."""
     instruction = module[name]
-    while instruction.opcode == "reshape" and instruction.name not in module.is_output:
+    while instruction.opcode == "reshape" and not module.library(instruction):
+        if instruction.name in module.is_output:
+            break
         instruction = module[instruction.operands[0]]
     return instruction
 

@@ -212,8 +212,7 @@ def overlaps(buffers: Sequence[Wanted], offsets: Mapping[str, int]) -> list[tupl
             a, b = offsets[left.name], offsets[right.name]
             if a + left.size_bytes <= b or b + right.size_bytes <= a:
                 continue
-            in_place = second.in_place_of == first.name and first.last == second.first and a == b
-            if not in_place:
+            if not (_overwritten(first, second) and a == b):
                 found.append((left.name, right.name))
     return found
 

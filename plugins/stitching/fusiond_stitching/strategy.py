@@ -159,6 +159,9 @@ class Stitching(StrategyBase):
             for name in ("unfused", "xla_rules", "paper")
             for problem in plans[name].problems
         ]
+        if not found and not plans["unfused"].plan.kernels:
+            detail = "there is nothing to fuse: the library calls read and write all there is"
+            found.append(Rejection(rule="nothing", nodes=(module.name,), detail=detail))
         if not found:
             # Every instruction's code stands in it somewhere, and it is much shorter than the unfused one.
             program = emit.program(module, plans["paper"].plan, fills=asked.fills)
@@ -252,8 +255,8 @@ class Stitching(StrategyBase):
             wanted = emit.compares(about.asked.module)
             buffers = [dataclasses.replace(each, compare=wanted.get(each.name, each.compare)) for each in made.buffers]
             made = dataclasses.replace(made, buffers=tuple(buffers))
-        # A GPU's span holds what lies between two counted steps; the cpu device adds up the counted ones.
-        return emit.timed_apart(made) if about.limits.registers_per_sm else made
+        # Where a dot may be part of a kernel, it has to count everywhere, or nothing could be compared.
+        return made if about.asked.dots == "library" else emit.timed_whole(made)
 
     def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """`shared` in bytes."""

@@ -107,6 +107,8 @@ def runner(program: Program, name: str) -> str:
             f"Build: nvcc -O3 *.cu *.cpp",
             f'#include "{name}.h"',
             "",
+            "#include <new>",
+            "",
             "#define FUSIOND_TRY(call) do { cudaError_t e = (call); if (e != cudaSuccess) return e; } while (0)",
             "",
             *_declarations(program),

@@ -32,37 +32,49 @@ class Crossing(NamedTuple):
 
 
 def crossings(graph: Graph) -> tuple[Crossing, ...]:
-    """Every crossing of a graph, in the order of its vectors."""
+    """Every crossing of a graph, in the order of its vectors. One pass over the kernels, one over the vectors, and a
+    look at each name once: for large graphs the memory that is walked through is what takes time."""
     count = len(graph.kernels)
-    on_device = [kernel.device for kernel in graph.kernels]
-    heads = {tail: head for head, tail in graph.carried}
-    outputs, inputs, placed = set(graph.outputs), set(graph.inputs), set(graph.placed)
-    readers, producer = graph.readers, graph.producer
+    index = graph.index
+    made = [-1] * len(index)
+    """The kernel that writes a vector; -1: an input."""
+    from_device = [False] * len(index)
+    first_host, first_device, last_device = ([-1] * len(index) for _ in range(3))
+    for k, kernel in enumerate(graph.kernels):
+        device = kernel.device
+        for name in kernel.reads:
+            v = index[name]
+            if device:
+                last_device[v] = k
+                if first_device[v] < 0:
+                    first_device[v] = k
+            elif first_host[v] < 0:
+                first_host[v] = k
+        for name in kernel.writes:
+            v = index[name]
+            made[v], from_device[v] = k, device
+    for name in graph.placed:
+        from_device[index[name]] = True
+    for head, tail in graph.carried:  # what an input is read for, it is read for in the next iteration
+        before, after = index[head], index[tail]
+        for first in (first_host, first_device):
+            if first[after] < 0 and first[before] >= 0:
+                first[after] = count + first[before]
+        if last_device[before] >= 0:
+            last_device[after] = count + last_device[before]
+    wanted = [False] * len(index)
+    for name in () if graph.loop else graph.outputs:
+        wanted[index[name]] = True
     found = []
-    for vector in graph.vectors:
-        name = vector.name
-        made = producer.get(name)
-        if graph.loop and made is None:
+    for v, vector in enumerate(graph.vectors):
+        begin = made[v]
+        if graph.loop and begin < 0:
             continue  # carried in from the last iteration, or in its place since before the loop
-        reading = readers.get(name, ())
-        if name in heads:
-            reading = (*reading, *(count + k for k in readers.get(heads[name], ())))
-        at_device = [k for k in reading if on_device[k % count]]
-        from_device = name in placed if made is None else on_device[made]
-        if not from_device:
-            if at_device:
-                begin = 0 if made is None else made + 1
-                found.append(Crossing(name, True, begin, at_device[0], at_device[-1], vector.size_bytes))
-            continue
-        at_host = next((k for k in reading if not on_device[k % count]), None)
-        if at_host is None and (name not in outputs or graph.loop or name in inputs):
-            continue
-        begin = -1 if made is None else made
-        end = count - 1 if at_host is None else at_host - 1
-        found.append(Crossing(name, False, begin, end, at_device[-1] if at_device else begin, vector.size_bytes))
+        if not from_device[v]:
+            if first_device[v] >= 0:
+                span = begin + 1, first_device[v], last_device[v]
+                found.append(Crossing(vector.name, True, *span, vector.size_bytes))
+        elif first_host[v] >= 0 or (wanted[v] and begin >= 0):
+            end = first_host[v] - 1 if first_host[v] >= 0 else count - 1
+            found.append(Crossing(vector.name, False, begin, end, max(begin, last_device[v]), vector.size_bytes))
     return tuple(found)
-
-
-def slots(graph: Graph, *, up: bool) -> range:
-    """All slots of one direction."""
-    return range(0, len(graph.kernels)) if up else range(-1, len(graph.kernels))

@@ -5,8 +5,9 @@ group can make it stay longer, and the fewest messages need not fit. A group cro
 or as early (downloads): that is when it stays shortest. What has to be decided is only who crosses with whom.
 
 Up to EXHAUSTIVE crossings all divisions into groups are tried, those with fewer groups first. Above that, vectors join
-the group before them as long as everything fits; the least number of points without a limit is the bound beside it.
-Nothing is evicted to be uploaded again: a graph whose separate messages do not fit is refused.
+the group before them as long as everything fits (in graphs that are not too large for that); the least number of points
+without a limit is the bound beside it. Nothing is evicted to be uploaded again: a graph whose separate messages do not
+fit is refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from fusiond_transfer.intervals import Crossing
 from fusiond_transfer.schedule import Company
 
 EXHAUSTIVE = 9
+MOST_WORK = 20_000_000
+"""Crossings x kernels above which nothing is joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,8 @@ def fitting(graph: Graph, crossings: Sequence[Crossing], least: int) -> Fitting:
     if len(crossings) <= EXHAUSTIVE:
         found = _exhaustive(memory, graph.limit_bytes, len(crossings), least)
         return Fitting(groups=found, peak_bytes=memory.peak(found), least=True)
+    if len(crossings) * len(graph.kernels) > MOST_WORK:
+        return Fitting(groups=tuple(separate), peak_bytes=peak, least=len(separate) == least)
     ways = [_joined(memory, separate, graph.limit_bytes, up_first=first) for first in (True, False)]
     found = min(ways, key=len)
     return Fitting(groups=found, peak_bytes=memory.peak(found), least=len(found) == least)

@@ -13,6 +13,7 @@ points is a lower bound only; then `tangled` and `limit` look for the least that
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -154,12 +155,14 @@ def scheduled(
     """The schedule of crossings at given slots: layout (or the given `order` of cells), then messages. `groups` say who
     crosses together, where that is not everybody who can. `worth` says whether so many bytes between two runs are
     cheaper to copy than another message is to begin."""
-    cell = graph.cell
     # At one slot uploads come before the kernel and downloads behind it: 2k is before kernel k, 2k + 1 behind it.
     timed = sorted(
         companies(graph, crossings, slots) if groups is None else groups,
         key=lambda each: (2 * each[0] + (0 if each[1] else 1), each[2]),
     )
+    if order is None and not graph.shares_storage and not graph.adjacent:
+        return _disjoint(graph, crossings, slots, timed)
+    cell = graph.cell
     names = [[cell[crossings[number].vector] for number in numbers] for _, _, numbers in timed]
     if order is None:
         order = layout.laid_out(names, [[cell[name] for name in run] for run in graph.adjacent]).order
@@ -177,6 +180,25 @@ def scheduled(
         messages=tuple(messages),
         order=tuple(order),
         arenas=_arenas(order, messages, cell),
+    )
+
+
+def _disjoint(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], timed: Sequence[Company]) -> Schedule:
+    """Every vector has a cell to itself and crosses once: the groups are the messages, laid out one after the other."""
+    names = [tuple(crossings[number].vector for number in numbers) for _, _, numbers in timed]
+    messages = tuple(
+        Message(slot=slot, up=up, vectors=group) for (slot, up, _), group in zip(timed, names, strict=True)
+    )
+    if graph.placed:
+        cell = graph.cell
+        names = [tuple(cell[name] for name in group) for group in names]
+    return Schedule(
+        graph=graph,
+        crossings=tuple(crossings),
+        slots=tuple(slots),
+        messages=messages,
+        order=tuple(itertools.chain.from_iterable(names)),
+        arenas=tuple(names),
     )
 
 
@@ -275,13 +297,14 @@ class _Lives:
 # --- the ways to group ----------------------------------------------------------------------------------
 
 
-def build(graph: Graph, grouping: str, *, early: bool = False) -> Schedule:
-    """The schedule of a grouping that needs no costs. ValueError for an unknown one."""
+def build(graph: Graph, grouping: str, *, early: bool = False, tries: int = heuristic.TRIES) -> Schedule:
+    """The schedule of a grouping that needs no costs; `tries` of the paper's heuristic. ValueError for an unknown
+    one."""
     found = intervals.crossings(graph)
     if grouping == "separate":
         return alone(graph, found, separate(found, early=early))
     if grouping in ("paper_greedy", "paper_tight"):
-        way = heuristic.search(graph, found, tight=grouping == "paper_tight")
+        way = heuristic.search(graph, found, tight=grouping == "paper_tight", tries=tries)
         return scheduled(graph, found, way.slots)
     least = bound(graph, found)
     if grouping == "fewest":

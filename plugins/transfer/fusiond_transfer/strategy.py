@@ -16,13 +16,14 @@ from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
 from fusiond.program import Memory, Program
 from fusiond.space import Space
 from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
-from fusiond_transfer import codegen, cost, describe, emit, order, read, simulate, space
+from fusiond_transfer import codegen, cost, describe, emit, heuristic, order, read, simulate, space
 from fusiond_transfer.emit import Way
 from fusiond_transfer.graph import Graph
 from fusiond_transfer.schedule import Schedule
 from fusiond_transfer.script import script
 from fusiond_transfer.ways import Ways, claims, described_costs, reordered, startups_by_memory
 
+MOST_TRIES = 10_000
 MOST_SIMULATED = 400
 """Steps of a Program that is carried out in the simulator, in every order, before it is handed out."""
 
@@ -35,6 +36,8 @@ class Asked:
     counted: bool
     """Allocations are part of what is measured."""
     odd: Mapping[str, int]
+    tries: int
+    """Of the paper's heuristic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Transfer(StrategyBase):
 
     name = "transfer"
     version = 1
-    job_keys: tuple[str, ...] = ("graph", "allocations", "limits")
+    job_keys: tuple[str, ...] = ("graph", "allocations", "limits", "tries")
 
     # --- Job -> Workload ---
 
@@ -67,7 +70,7 @@ class Transfer(StrategyBase):
         places = {each: job.where(f"sizes.{each}") for each in job.sizes}
         found = read.read(inputs, path, sizes=job.sizes, where=where, size_where=places)
         graph = found.graph
-        counted = _counted(job)
+        counted, tries = _counted(job), _tries(job)
         limit = _limit(job)
         if limit is not None:
             if graph.loop:
@@ -85,8 +88,8 @@ class Transfer(StrategyBase):
             name=graph.name,
             members=(graph.name,),
             sizes=frozen(found.sizes),
-            content=[found.content, counted, graph.limit_bytes],
-            payload=Asked(graph=graph, counted=counted, odd=found.odd),
+            content=[found.content, counted, graph.limit_bytes, tries],
+            payload=Asked(graph=graph, counted=counted, odd=found.odd, tries=tries),
             source_hashes=frozen(hashes),
         )
 
@@ -99,7 +102,7 @@ class Transfer(StrategyBase):
 
     def analyse(self, workload: Workload, target: Target) -> Analysis:
         asked = _asked(workload)
-        ways = Ways(asked.graph)
+        ways = Ways(asked.graph, tries=asked.tries)
         other = reordered(ways)
         offer = _offer(asked, ways, other)
         known = Analysed(asked=asked, ways=ways, other=other, offer=offer)
@@ -206,6 +209,13 @@ def _counted(job: Job) -> bool:
     return bool(wanted == "counted")
 
 
+def _tries(job: Job) -> int:
+    tries = job.request.get("tries", heuristic.TRIES)
+    if isinstance(tries, bool) or not isinstance(tries, int) or not 1 <= tries <= MOST_TRIES:
+        raise RequestError(f"is {tries!r}; wanted is a number from 1 to {MOST_TRIES}", where=job.where("tries"))
+    return tries
+
+
 def _limit(job: Job) -> int | None:
     limits = job.request.get("limits")
     if limits is None:
@@ -264,9 +274,7 @@ def _report(about: Analysed) -> dict[str, object]:
     least = ways.least()
     found = least.schedule
     tightest = ways.grouping("fewest_tight")
-    paper = None
-    if ways.has_paper:
-        paper = {name: ways.grouping(f"paper_{name}").saved for name in ("greedy", "tight")}
+    paper = {name: ways.grouping(f"paper_{name}").saved if ways.has_paper else None for name in ("greedy", "tight")}
     graph = about.asked.graph
     report: dict[str, object] = {
         "transfers": len(ways.crossings),

@@ -30,8 +30,9 @@ class Least:
 class Ways:
     """Schedules of a graph, kept. Not for graphs that change (none does)."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, tries: int = heuristic.TRIES) -> None:
         self.graph = graph
+        self.tries = tries
         self.crossings: tuple[Crossing, ...] = intervals.crossings(graph)
         self.bound: Bound = schedule.bound(graph, self.crossings)
         self._kept: dict[str, Schedule] = {}
@@ -95,7 +96,9 @@ class Ways:
         if name == "fewest":
             return self.least().schedule
         if name not in self._kept:
-            self._kept[name] = self._tightest() if name == "fewest_tight" else schedule.build(self.graph, name)
+            self._kept[name] = (
+                self._tightest() if name == "fewest_tight" else schedule.build(self.graph, name, tries=self.tries)
+            )
         return self._kept[name]
 
     def _tightest(self) -> Schedule:
@@ -145,7 +148,7 @@ def reordered(ways: Ways) -> Ways | None:
     graph = ways.graph
     if graph.loop or graph.shares_storage or graph.limit_bytes is not None:
         return None
-    other = Ways(order.by_levels(graph))
+    other = Ways(order.by_levels(graph), tries=ways.tries)
     return other if other.least().schedule.startups < ways.least().schedule.startups else None
 
 
@@ -160,7 +163,10 @@ def claims(ways: Ways) -> tuple[str, ...]:
     if graph.adjacent:
         found.append("vectors are wanted side by side: a point in time need not be a message")
     if graph.limit_bytes is not None:
-        found.append(f"at most {graph.limit_bytes} bytes on the device: groups share an allocation, and must fit")
+        found.append(
+            f"at most {graph.limit_bytes} bytes on the device: groups share an allocation, "
+            "and nothing is evicted to be uploaded again"
+        )
     if least.proven:
         found.append(f"{least.schedule.startups} messages: proven to be the fewest in this order of the kernels")
     else:

@@ -164,6 +164,16 @@ __device__ float pow(float a, unsigned char b) { float r = 1; while (b--) r *= a
     # --- namespaces, linkage, macros, files ---
     "namespaces, nested and without a name": "namespace {\n__device__ int own() { return threadIdx.x; }\nnamespace in { __device__ int own() { return 5; } }\n}\n"
         "namespace a::b { __device__ int f() { return ::own() + blockIdx.x; } }\n" + K + "    int v = a::b::f() + in::own();\n" + STORE,
+    "names of three parts, and a shorter one": "namespace a { namespace b { template <class T> __device__ T lane(T v) { return v + threadIdx.x; } } }\n"
+        "namespace ab = a::b;\nusing ab::lane;\n" + K + "    int v = lane(1) + ab::lane<int>(2) + a::b::lane(3) + ::lane(4);\n" + STORE,
+    "groups of variables, members of shared structs, jumps back": "__device__ int* pool() { extern __shared__ int cells[]; return cells; }\n"
+        "template <class F> __device__ void each(F f) { for (int j = threadIdx.x; j < 128; j += blockDim.x) f(j); }\n" + K
+        + "    __shared__ struct { int a[128]; float b; } s;\n    __shared__ union { int a[128]; float f[128]; } u;\n"
+        "    static constexpr int q[2] = {5, 6};\n    int rounds = 0;\nagain:\n    if (++rounds < 5) goto again;\n"
+        "    each([&](int j) { s.a[j] = j * n; });\n    u.a[threadIdx.x] = rounds;\n    pool()[threadIdx.x] = i;\n"
+        "    int v = (__syncthreads(), s.a[127 - threadIdx.x]);\n"
+        "    for (int j = 0; j < 3; ++j, __syncthreads()) { pool()[threadIdx.x] += j; __syncthreads(); v += pool()[127 - threadIdx.x]; }\n"
+        "    switch (n % 3) { case 0: __syncthreads(); v += u.a[5]; break; case 1: __syncthreads(); v += u.a[6]; default: v += q[i & 1]; }\n" + STORE,
     "extern C blocks": '#ifdef __cplusplus\nextern "C" {\n#endif\n__device__ int f(int a) { if (a) { return threadIdx.x; } return 0; }\n' + K
         + "    int v = f(1);\n" + STORE + '#ifdef __cplusplus\n}\n#endif\nextern "C++" { __device__ int g() { return 1; } }\n',
     "the qualifier in a macro": "#define KERNEL(bound) extern \"C\" __global__ void __launch_bounds__(bound)\n"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 
 import pytest
 
 from fusiond.devices.cpu import commands
+from fusiond.model import Config
 from fusiond_hfuse import overloads
 
 USING = f"namespace fusiond_a {{\n{overloads.kept(tuple(sorted(overloads.NAMES)))}}}\n"
@@ -36,3 +38,34 @@ def test_what_a_text_declares():
     code = "using std::max; using ops :: deep::fminf ; using namespace min; using plain;"
     assert overloads.declared({"atomicAdd", "histogram"}, code) == ("atomicAdd", "fminf", "max")
     assert overloads.kept(("max",)) == "using ::max;\n"
+
+
+SOURCE = """\
+__device__ int max(int a, int b, int c) { return max(max(a, b), c); }
+__global__ void k(int* out, int n) { out[threadIdx.x] = max(n, threadIdx.x, 7) + max(1, 2); }
+"""
+YAML = """\
+kernel: k
+source: k.cu
+entry: k
+sizes: {n: 64}
+arguments:
+  - {name: out, dtype: int32, elements: n, role: output}
+  - {name: n, dtype: int32, value: n}
+block: {shape: [64]}
+grid: [1]
+"""
+
+
+def test_without_the_declaration_cudas_own_is_hidden(analyse, strategy, kernel_file, runner):
+    """A fault put in: the line that keeps CUDA's function is taken out."""
+    analysis = analyse(kernel_file("k", SOURCE, YAML), "./k.yaml", granularity=32)
+    config = Config.of(
+        {"kind": "horizontal", "level": "warp", "map": "pad", "threads.a": 64, "threads.b": 64, "order": "ab"}
+    )
+    (source,) = strategy.emit(analysis, config, {}).sources
+    runner.build(source)
+    line = "using ::max;\n"
+    assert source.text.count(line) == 2
+    with pytest.raises(AssertionError, match="too few arguments"):
+        runner.build(dataclasses.replace(source, text=source.text.replace(line, "", 1)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond_hfuse.graph import Unit
+from fusiond_hfuse.graph import Parsed, Unit
 from fusiond_hfuse.parse import parse_unit
 
 HEAD = (
@@ -53,6 +53,11 @@ APART = {
     "user min": "__device__ int min(int* p) { return *p; }\n" + HEAD + "    if (min(out)) return;\n" + SHARED + END,
     "ctor": "struct L { int v; __device__ L(int k) { v = k + __shfl_sync(~0u, k, 0) ; } };\n" + HEAD + "    L l(3); if (l.v == 2) return;\n" + SHARED + END,
     "method changes": "struct L { int v; __device__ void set(int k) { v = k; } };\n" + HEAD + "    L l{3}; l.set(i); if (l.v == 2) return;\n" + SHARED + END,
+    "carried in the head of a loop": HEAD
+    + SHARED
+    + "    const int* plain = in;\n    for (int r = 0, c = 0; r < 3; ++r) { for (int j = 0; j < plain[r] % 7; ++j) { ++c; "
+    "if (c == 5) break; __syncthreads(); } }\n"
+    + END,
     "carried counter": HEAD + SHARED + "    int c = 0; for (int r = 0; r < 3; ++r) { for (int j = 0; j < out[r] % 7; ++j) { ++c; if (c == 5) break; __syncthreads(); } }\n" + END,
     "vote": HEAD + SHARED + "    if (__any_sync(~0u, i == 3)) __syncthreads();\n" + END,
     "rank": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + HEAD + SHARED + "    auto b = cg::this_thread_block(); if (b.thread_rank() < 32) b.sync();\n" + END,
@@ -62,11 +67,15 @@ APART = {
 }  # fmt: skip
 
 
-def rules(text: str) -> list[str]:
+def read(text: str) -> Parsed:
     lines = text.count("\n")
     groups = ("cooperative_groups.h",) if "<cooperative_groups.h>" in text else ()
     unit = Unit(text=text, origins=tuple(("k.cu", n + 1) for n in range(lines)), system=groups, macros=(), files={})
-    parsed = parse_unit(unit, "k", name="k", instance=None, defines=(), where="k.yaml:1")
+    return parse_unit(unit, "k", name="k", instance=None, defines=(), where="k.yaml:1")
+
+
+def rules(text: str) -> list[str]:
+    parsed = read(text)
     assert not parsed.drains or parsed.rejections
     return [each.rule for each in parsed.rejections]
 
@@ -79,3 +88,21 @@ def test_all_threads_go_together(name):
 @pytest.mark.parametrize("name", APART)
 def test_some_threads_may_part(name):
     assert rules(APART[name]) == ["return_before_barrier"]
+
+
+@pytest.mark.parametrize(
+    ("text", "leaves", "meets"),
+    [
+        (HEAD + "    if (i < n) return;\n" + SHARED + END, True, "__shfl_xor_sync"),
+        ("#define LEAVE return\n" + HEAD + "    if (i < n) LEAVE;\n    __syncwarp();\n}\n", True, "__syncwarp"),
+        (HEAD + "    if (i < n) goto end;\n    out[0] = 1;\nend:;\n}\n", True, ""),
+        (HEAD + "    auto f = [=] { return n; };\n    out[0] = f(); // return;\n}\n", False, ""),
+        ("__device__ int f(int i) { if (i) return 1; return 2; }\n" + HEAD + "    out[0] = f(i);\n}\n", False, ""),
+        ("#include <cooperative_groups.h>\nusing namespace cooperative_groups;\n" + HEAD + "    if (i < n) return;\n"
+         "    auto t = tiled_partition<32>(this_thread_block());\n    out[0] = t.any(i);\n}\n", True, "tiled_partition"),
+    ],
+)  # fmt: skip
+def test_who_leaves_early_and_where_warps_meet(text, leaves, meets):
+    """A thread that has left must not go on to other work while its warp waits for it."""
+    parsed = read(text)
+    assert (parsed.leaves, parsed.meets) == (leaves, meets)

@@ -254,8 +254,39 @@ def window(build: Builder) -> None:
         build.add(value.dims, f"dynamic-update-slice({value.name}, {part.name}, {names})", value, part, *starts)
 
 
+def rows(build: Builder) -> None:
+    """A gather of rows by indices that are data (and clamped), perhaps scattered back (where they fit)."""
+    if build.dtype != "s32":
+        return
+    value = build.pick(rank=1)
+    index = build.pick(rank=1)
+    rest = value.dims[1:]
+    if len(index.dims) != 1 or index.dims[0] * math.prod(rest) > 300:
+        return
+    numbers = f"index_vector_dim=1, slice_sizes={{{commas((1, *rest))}}}"
+    offsets = commas(range(1, 1 + len(rest)))
+    found = build.add(
+        (index.dims[0], *rest),
+        f"gather({value.name}, {index.name}), offset_dims={{{offsets}}}, collapsed_slice_dims={{0}}, "
+        f"start_index_map={{0}}, {numbers}",
+        value,
+        index,
+    )
+    if build.draw(st.booleans()):
+        update = build.like(found)
+        build.add(
+            value.dims,
+            f"scatter({value.name}, {index.name}, {update.name}), update_window_dims={{{offsets}}}, "
+            "inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add_of",
+            value,
+            index,
+            update,
+        )
+
+
 STEPS = {
     "unary": unary, "binary": binary, "binary again": binary, "choose": choose, "reduce": reduce,
     "reduce again": reduce, "broadcast": broadcast, "reshape": reshape, "transpose": transpose, "slice": slice_,
     "concatenate": concatenate, "pad": pad, "reverse": reverse, "dot": dot, "iota": iota, "window": window,
+    "rows": rows, "rows again": rows,
 }  # fmt: skip

@@ -27,6 +27,8 @@ TEXTS = (
 
 
 class TestTransfer(StrategyContract):
+    random_points = 4
+
     def strategy(self) -> Transfer:
         return Transfer()
 

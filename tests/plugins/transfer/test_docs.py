@@ -46,6 +46,12 @@ def test_every_key_is_documented_and_no_other(strategy: Transfer, analyse: Calla
     assert set(first_cells("| name | values | when |")) == names
 
 
+def test_every_key_of_the_report_is_documented(analyse: Callable[..., Analysis]) -> None:
+    reports = [analyse("matmul").report, analyse("fig2", "limits: {device_bytes: 114688}").report, analyse("cg").report]
+    assert {key for report in reports for key in report} == set(first_cells("| key of `analysis` | what |"))
+    assert reports[-1]["paper"] == {"greedy": None, "tight": None}
+
+
 def test_every_value_is_documented() -> None:
     table = PAGE.partition("| name | values | when |")[2].split("\n\n")[0]
     for value in (*schedule.GROUPINGS, *emit.ISSUES, *emit.ALLOCATIONS):

@@ -40,7 +40,7 @@ def emitted(graph: Graph, grouping: str, way: Way) -> tuple[Script, Program] | N
     grouping=st.sampled_from(GROUPINGS),
     way=st.sampled_from(WAYS),
 )
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_every_plan_gives_what_the_graph_gives(seed: int, kernels: int, grouping: str, way: Way) -> None:
     shape = Shape(kernels=kernels, inputs=1 + seed % 5, indegree=(1, 3), outdegree=(1, 3), seed=seed)
     found = emitted(random_graph(shape, elements=16 + seed % 3), grouping, way)

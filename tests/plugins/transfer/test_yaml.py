@@ -97,6 +97,8 @@ def test_a_read_before_its_write_says_which_to_list_first(parse: Callable[..., W
     [
         (("sizes: {m: 3}",), "unknown size 'm'"),
         (("sizes: {n: 0}",), "must be from 1"),
+        (("tries: 0",), "is 0; wanted is a number from 1 to 10000"),
+        (("tries: many",), "is 'many'; wanted is a number from 1 to 10000"),
         (("allocations: sometimes",), "is 'sometimes'; it can be ahead, counted"),
         (("allocation: counted",), "unknown key 'allocation'; did you mean 'allocations'?"),
     ],

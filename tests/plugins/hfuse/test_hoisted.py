@@ -1,0 +1,50 @@
+"""Every header that may stand above the namespaces: both compilers take all of them in one file, behind each other."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from fusiond.devices.cpu import commands
+from fusiond.devices.cpu.lower import lower
+from fusiond.errors import RequestError
+from fusiond_hfuse.includes import HOISTED
+
+TEXT = (
+    "".join(f"#include <{name}>\n" for name in sorted(HOISTED)) + "__global__ void k(int* p) { p[threadIdx.x] = 1; }\n"
+)
+
+
+@pytest.mark.usefixtures("gxx_here")
+def test_the_cpu_device_takes_all_headers(tmp_path):
+    source = tmp_path / "headers.cpp"
+    source.write_text(commands.translation_unit(lower(TEXT), {"k": "k"}))
+    command = [*commands.kernel(source, tmp_path / "out.so"), "-fsyntax-only"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+def test_nvcc_takes_all_headers(tmp_path):
+    source = tmp_path / "headers.cu"
+    source.write_text(TEXT)
+    command = ["nvcc", "-arch=sm_90", "-ptx", str(source), "-o", str(tmp_path / "out.ptx")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_of_host_code_is_refused_by_its_line(analyse, kernel_file):
+    yaml = (
+        "kernel: k\nsource: k.cu\nentry: k\narguments: [{name: p, dtype: int32, elements: 32, role: output}]\n"
+        "block: {shape: [32]}\ngrid: [1]\n"
+    )
+    kernel = "#include <vector>\n#include <iostream>\n__global__ void k(int* p) { p[threadIdx.x] = 1; }\n"
+    assert analyse(kernel_file("k", kernel, yaml), "hist").rejections == ()
+    host = kernel + "std::vector<int> made() { return {}; }\n"
+    with pytest.raises(RequestError, match=r"k\.cu:4: not CUDA C\+\+ as libclang reads it: no template named 'vector'"):
+        analyse(kernel_file("k", host, yaml), "hist")
+    other = kernel.replace("vector", "curand_kernel.h")
+    with pytest.raises(RequestError, match=r"k\.cu:1: #include <curand_kernel\.h>: this version knows no such system"):
+        analyse(kernel_file("k", other, yaml), "hist")

@@ -1,0 +1,84 @@
+"""A pointer parameter that is handed nothing."""
+
+from __future__ import annotations
+
+import subprocess
+
+import numpy as np
+import pytest
+
+from fusiond.errors import RequestError
+from fusiond.model import Config
+from fusiond.program import Pointer, Scalar
+
+SOURCE = """\
+template <class T>
+__global__ void shifted(T* out, const T* __restrict__ x, const T* __restrict__ shift, int* count, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    out[i] = x[i] + (shift ? shift[i] : T(1));
+    if (count) atomicAdd(count, 1);
+}
+"""
+YAML = """\
+kernel: shifted
+source: shifted.cu
+entry: shifted
+instance: shifted<float>
+sizes: {n: 100}
+arguments:
+  - {name: out, dtype: float32, elements: n, role: output, compare: equal}
+  - {name: x, dtype: float32, elements: n, role: input, fill: iota}
+  - {name: shift, dtype: float32, value: 0}
+  - {name: count, dtype: int32, value: 0}
+  - {name: n, dtype: int32, value: n}
+block: {shape: [64]}
+grid: [2]
+"""
+CONFIG = Config.of(
+    {"kind": "horizontal", "level": "warp", "map": "pad", "threads.a": 64, "threads.b": 64, "order": "ab"}
+)
+
+
+@pytest.fixture
+def fused(analyse, strategy, kernel_file):
+    analysis = analyse(kernel_file("shifted", SOURCE, YAML), "./shifted.yaml", sizes={"b.n": 70}, granularity=32)
+    return analysis, strategy.emit(analysis, CONFIG, {})
+
+
+def test_no_buffer_is_a_null_pointer(fused, strategy, same, runner):
+    analysis, program = fused
+    same(program, strategy.unfused(analysis, CONFIG))
+    np.testing.assert_array_equal(runner.run(program)["a.out"], np.arange(100, dtype="f4") + 1)
+    kinds = [type(each) for each in program.steps[0].arguments[:5]]
+    assert kinds == [Pointer, Pointer, Scalar, Scalar, Scalar]
+
+
+@pytest.mark.needs_nvcc
+def test_the_header_passes_none(fused, strategy, tmp_path):
+    analysis, program = fused
+    files = strategy.export(analysis, CONFIG, program)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "call.cu").write_text(
+        '#include "fused.cu"\n#include "fused.h"\ncudaError_t call(float* p) { return fused::launch(p, p, p, p); }\n'
+    )
+    done = subprocess.run(
+        ["nvcc", "-arch=sm_90", "-ptx", "--Werror", "all-warnings", str(tmp_path / "call.cu"), "-o",
+         str(tmp_path / "call.ptx")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    module: dict = {"__name__": "launch"}
+    exec(files["launch.py"], module)  # our own text; that it runs is what is tested
+    passed: list = []
+    module["launch"](lambda *given, **shape: passed.extend(given), dict.fromkeys(module["BUFFERS"], 4096), {})
+    assert [each.item() for each in passed[:5]] == [4096, 4096, 0, 0, 100]
+    assert [each.dtype.itemsize for each in passed[:5]] == [8, 8, 8, 8, 4]
+
+
+def test_another_number_is_no_pointer(analyse, kernel_file):
+    yaml = YAML.replace("{name: shift, dtype: float32, value: 0}", "{name: shift, dtype: float32, value: 1}")
+    with pytest.raises(RequestError, match=r"shift: .* a buffer, with elements, or 0"):
+        analyse(kernel_file("shifted", SOURCE, yaml), "hist")

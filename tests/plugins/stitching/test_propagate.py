@@ -1,0 +1,195 @@
+"""Table 1 of the paper: which schedules pass from a result to its operands, and as which."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusiond.model import frozen
+from fusiond_stitching import index_sets, schedule
+from fusiond_stitching.graph import Instruction, Module
+from fusiond_stitching.plan import Box, Flat, Kind, Schedule, Split, whole
+from fusiond_stitching.propagate import Requirements, joined, named, required, share
+
+
+def tensor(name, dims, opcode="parameter", operands=(), **attributes):
+    return Instruction(
+        name=name, opcode=opcode, dtype="f32", dims=tuple(dims), operands=tuple(operands), attributes=frozen(attributes)
+    )
+
+
+def passed(user, operand, each, place=0):
+    """The schedule of the operand that the paper's algorithm would go on with; None when it has no name."""
+    return named(operand.dims, required(user, place, operand, each.chunk(user.dims)))
+
+
+def rows_and_columns(dims):
+    return [each for each in schedule.space(dims) if each.blocks(dims) > 1]
+
+
+def same(dims, one, other):
+    """Two names of one chunk: Row(0, 2) and Column(0, 2) of [4] are the same."""
+    return other is not None and one.chunk(dims) == other.chunk(dims)
+
+
+@pytest.mark.parametrize("opcode", ["tanh", "add", "select", "convert"])
+def test_elementwise_passes_row_and_column(opcode):
+    x = tensor("x", (6, 4, 10))
+    user = tensor("y", (6, 4, 10), opcode, ["x", "x", "x"])
+    for each in rows_and_columns(user.dims):
+        for place in range(3):
+            assert same(x.dims, each, passed(user, x, each, place))
+
+
+def test_a_reduce_passes_row_left_of_the_reduced_dims_and_column_right_of_them():
+    x = tensor("x", (6, 4, 10, 8))
+    y = tensor("y", (6, 8), "reduce", ["x", "zero"], dimensions=(1, 2))
+    source = {0: 0, 1: 3}  # of each dimension of the result
+    seen = set()
+    for each in rows_and_columns(y.dims):
+        own = source[each.split_dim]
+        found = passed(y, x, each)
+        if own < 1 and each.sched_type is Kind.ROW:
+            assert same(x.dims, Schedule(own, each.sword, Kind.ROW), found)
+        elif own > 2 and each.sched_type is Kind.COLUMN:
+            assert same(x.dims, Schedule(own, each.sword, Kind.COLUMN), found)
+        else:
+            # What the table leaves out is no schedule of the operand, unless nothing is cut on the other side.
+            assert found is None or math.prod(each.chunk(y.dims).local) == 1 or len(cut(each.chunk(y.dims))) == 1
+        seen.add((own, each.sched_type, found is not None))
+    assert (0, Kind.COLUMN, False) in seen
+    assert (3, Kind.ROW, False) in seen
+
+
+def cut(chunk):
+    return [at for at, each in enumerate(chunk.splits) if each.parts > 1]
+
+
+def test_a_transpose_passes_row_left_of_what_it_moves_and_column_right_of_it():
+    x = tensor("x", (6, 4, 10, 9, 8))
+    y = tensor("y", (6, 10, 4, 9, 8), "transpose", ["x"], dimensions=(0, 2, 1, 3, 4))  # moves 1 and 2
+    for each in rows_and_columns(y.dims):
+        found = passed(y, x, each)
+        if (each.split_dim < 1 and each.sched_type is Kind.ROW) or (
+            each.split_dim > 2 and each.sched_type is Kind.COLUMN
+        ):
+            assert same(x.dims, Schedule(each.split_dim, each.sword, each.sched_type), found)
+    assert passed(y, x, Schedule(1, 2, Kind.ROW)) is None
+    assert passed(y, x, Schedule(2, 2, Kind.COLUMN)) is None
+
+
+def test_a_batched_dot_passes_row_while_split_dim_is_a_batch_dim():
+    x, z = tensor("x", (4, 6, 5, 7)), tensor("z", (4, 6, 7, 3))
+    y = tensor("y", (4, 6, 5, 3), "dot", ["x", "z"], lhs_batch=(0, 1), rhs_batch=(0, 1), lhs_contracting=(3,),
+               rhs_contracting=(2,))  # fmt: skip
+    for each in rows_and_columns(y.dims):
+        for place, operand in enumerate((x, z)):
+            asked = required(y, place, operand, each.chunk(y.dims))
+            wasted = share(asked, each.blocks(y.dims), operand.elements) > 1
+            if each.split_dim < 2 and each.sched_type is Kind.ROW:
+                assert same(operand.dims, each, named(operand.dims, asked))
+                assert not wasted
+            elif place == (0 if any(at == 3 for at in cut(each.chunk(y.dims))) else 1):
+                # Cut along the columns each block needs all rows of the left side, and the other way round.
+                assert wasted or not set(cut(each.chunk(y.dims))) & {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("dims", "source", "pairs"),
+    [
+        # merged: [6, 4] -> [24]
+        ((24,), (6, 4), {Schedule(0, 6, Kind.ROW): Schedule(0, 6, Kind.ROW), Schedule(0, 2, Kind.ROW): Schedule(
+            0, 2, Kind.ROW), Schedule(0, 12, Kind.ROW): Schedule(1, 2, Kind.ROW)}),
+        # taken apart: [24] -> [6, 4]
+        ((6, 4), (24,), {Schedule(0, 3, Kind.ROW): Schedule(0, 3, Kind.ROW), Schedule(1, 2, Kind.ROW): Schedule(
+            0, 12, Kind.ROW)}),
+        # dimensions before and behind stay: [5, 6, 4, 7] -> [5, 24, 7]
+        ((5, 24, 7), (5, 6, 4, 7), {Schedule(0, 5, Kind.ROW): Schedule(0, 5, Kind.ROW), Schedule(2, 7, Kind.COLUMN):
+            Schedule(3, 7, Kind.COLUMN), Schedule(1, 6, Kind.ROW): Schedule(1, 6, Kind.ROW)}),
+    ],
+)  # fmt: skip
+def test_a_reshape_transforms_split_dim_and_sword(dims, source, pairs):
+    x = tensor("x", source)
+    y = tensor("y", dims, "reshape", ["x"])
+    for given_, wanted in pairs.items():
+        assert same(source, wanted, passed(y, x, given_)), given_
+
+
+def test_a_broadcast_transforms_split_dim_and_drops_what_it_added():
+    x = tensor("x", (6, 4))
+    y = tensor("y", (6, 5, 4), "broadcast", ["x"], dimensions=(0, 2))
+    assert same(x.dims, Schedule(0, 3, Kind.ROW), passed(y, x, Schedule(0, 3, Kind.ROW)))
+    assert same(x.dims, Schedule(1, 2, Kind.COLUMN), passed(y, x, Schedule(2, 2, Kind.COLUMN)))
+    # Cut along what was added: every block needs the whole operand's row.
+    asked = required(y, 0, x, Schedule(1, 5, Kind.ROW).chunk(y.dims))
+    assert asked.local == (1, 4)
+    assert share(asked, 30, x.elements) == 5
+
+
+def test_what_cannot_be_cut_is_taken_whole():
+    x, start = tensor("x", (8, 6)), tensor("i", (), "parameter")
+    for user in (
+        tensor("y", (4, 6), "slice", ["x"], starts=(2, 0), strides=(1, 1)),
+        tensor("y", (4, 6), "dynamic-slice", ["x", "i", "i"], sizes=(4, 6)),
+        tensor("y", (16, 6), "concatenate", ["x", "x"], dimension=0),
+        tensor("y", (8, 6), "reverse", ["x"], dimensions=(0,)),
+        tensor("y", (10, 6), "pad", ["x", "i"], low=(1, 0), high=(1, 0), interior=(0, 0)),
+    ):
+        asked = required(user, 0, x, Schedule(1, 3, Kind.ROW).chunk(user.dims))
+        assert asked.splits[0] == Split(8), user.opcode
+        assert asked.splits[1].parts == 3, user.opcode
+    assert required(user, 1, start, Schedule(0, 2, Kind.ROW).chunk((10, 6))) == whole(())
+
+
+def test_flat_chunks_pass_where_the_order_of_elements_is_kept():
+    x = tensor("x", (6, 4))
+    flat = Flat(8, 3)
+    assert required(tensor("y", (6, 4), "tanh", ["x"]), 0, x, flat) == flat
+    assert required(tensor("y", (24,), "reshape", ["x"]), 0, x, flat) == flat
+    assert required(tensor("y", (4, 6), "transpose", ["x"], dimensions=(1, 0)), 0, x, flat) == whole((6, 4))
+    assert named((6, 4), flat) == Schedule(0, 8, Kind.FLAT)
+
+
+# --- joining --------------------------------------------------------------------------------------------
+
+
+@st.composite
+def two_chunks(draw):
+    dims = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
+    some = [each.chunk(dims) for each in schedule.space(dims, middle=True)]
+    some += [Flat(size, -(-math.prod(dims) // size)) for size in (1, 2, 5)]
+    return dims, draw(st.sampled_from(some)), draw(st.sampled_from(some))
+
+
+@given(two_chunks())
+@settings(max_examples=300, deadline=None)
+def test_a_joined_chunk_covers_both_in_every_block(drawn):
+    dims, one, other = drawn
+    both = joined(one, other, dims)
+    assert joined(one, one, dims) == one
+    for block in range(max(one.parts, other.parts)):
+        wanted = index_sets.of_chunk(one, dims, block) | index_sets.of_chunk(other, dims, block)
+        assert not (wanted & ~index_sets.of_chunk(both, dims, block)).any()
+
+
+@given(two_chunks())
+@settings(max_examples=200, deadline=None)
+def test_a_name_names_the_chunk(drawn):
+    dims, chunk, _ = drawn
+    name = named(dims, chunk)
+    if name is not None and isinstance(chunk, Box):
+        assert name.chunk(dims) == chunk
+    if isinstance(chunk, Box) and name is None:
+        assert all(each.chunk(dims) != chunk for each in schedule.space(dims, middle=True))
+
+
+def test_what_is_remembered_is_what_is_required():
+    x, y = tensor("x", (6, 4), number=0), tensor("y", (4, 6), "transpose", ["x"], dimensions=(1, 0))
+    module = Module(name="m", instructions=(x, y), parameters=("x",), outputs=("y",))
+    asking = Requirements(module)
+    for each in schedule.space(y.dims):
+        chunk = each.chunk(y.dims)
+        assert asking(y, 0, chunk) == asking(y, 0, chunk) == required(y, 0, x, chunk)

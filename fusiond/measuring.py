@@ -89,7 +89,7 @@ class Measurer:
     # --- building ---
 
     def ahead(self, make: Callable[[], Made]) -> Future[Made]:
-        """Make something on any core: programs, whose making may compile, and which `build_ahead` then builds."""
+        """Make something on any core: programs, whose making may compile, and which `build_now` then builds."""
         future = self._pool.submit(make)
         self._making = [each for each in self._making if not each.done()]
         self._making.append(future)  # type: ignore[arg-type]
@@ -101,6 +101,20 @@ class Measurer:
             for source in program.sources:
                 if source not in self._builds:
                     self._builds[source] = self._pool.submit(self._provider.build, source, self._arch)
+
+    def build_now(self, program: Program) -> None:
+        """Build what is not built or being built yet, in this thread: for those that run in the pool already, where a
+        new build would have to wait for all that is queued before it."""
+        for source in program.sources:
+            with self._lock:
+                if source in self._builds:
+                    continue
+                future: Future[Binary | BuildFailed] = Future()
+                self._builds[source] = future
+            try:
+                future.set_result(self._provider.build(source, self._arch))
+            except BaseException as problem:  # whoever waits for it is told
+                future.set_exception(problem)
 
     def bundle(self, program: Program) -> Path | MeasureFailed:
         """Wait for the builds of a program and write its bundle."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from fusiond.program import Alloc, Buffer, Launch, Program, Role, Source
 from fusiond.testing.fakes import FakeProvider, InProcess
 
 PLAN = Sampling(purpose=Purpose.SEARCH)
+DEVICE = FakeProvider().devices()[0]
 
 
 def program(fault: str = "", cost_us: float = 10.0) -> Program:
@@ -148,6 +150,37 @@ def test_a_throttled_batch_is_thrown_away_once(
         )
 
 
+def test_what_is_made_ahead_is_built_before_what_is_made_behind_it(tmp_path: Path) -> None:
+    """With one core: made, built, made, built; and not all of them made before the first is built."""
+    provider, said = Counting(), []
+    measurer = Measurer(provider, InProcess(provider, DEVICE), tmp_path / "b", tmp_path / "w", jobs=1)
+
+    def make(cost: int) -> None:
+        said.append(f"made {cost}")
+        measurer.build_now(program(cost_us=cost))
+        said.append(f"built {len(provider.builds)}")
+
+    made = [measurer.ahead(functools.partial(make, cost)) for cost in (1, 2, 3)]
+    for each in made:
+        each.result()
+    assert said == ["made 1", "built 1", "made 2", "built 2", "made 3", "built 3"]
+    assert isinstance(measurer.bundle(program(cost_us=2)), Path)
+    assert len(provider.builds) == 3
+    measurer.close()
+
+
+def test_a_build_that_raises_is_told_to_whoever_waits(tmp_path: Path) -> None:
+    class Broken(FakeProvider):
+        def build(self, source: Source, arch: str) -> Binary | BuildFailed:
+            raise OSError("no space left")
+
+    measurer = Measurer(Broken(), InProcess(Broken(), DEVICE), tmp_path / "b", tmp_path / "w")
+    measurer.build_now(program())
+    with pytest.raises(OSError, match="no space left"):
+        measurer.bundle(program())
+    measurer.close()
+
+
 class Told(InProcess):
     """Measures in states that are written down beforehand; after the last one it is alone and quick."""
 
@@ -173,9 +206,6 @@ def _sampled(tmp_path: Path, runner: Told, times: int, **options: Any) -> list[M
     found = [measurer.sample(program(), None, PLAN, references) for _ in range(times)]
     measurer.close()
     return found
-
-
-DEVICE = FakeProvider().devices()[0]
 
 
 @pytest.mark.parametrize("sensor", ["clock_mhz", "canary_us"])

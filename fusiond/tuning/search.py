@@ -106,11 +106,11 @@ def _made(context: Context, ask: Ask, odd: Odd | None) -> Candidate:
     program = context.emit(context.analysis, ask.config)
     other = None
     if isinstance(program, Program):
-        context.measurer.build_ahead(program)
+        context.measurer.build_now(program)
         if odd is not None and isinstance(odd.references, References):
             other = context.emit(odd.analysis, ask.config)
             if isinstance(other, Program):
-                context.measurer.build_ahead(other)
+                context.measurer.build_now(other)
     return Candidate(ask=ask, program=program, odd=other)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fusiond import client as client_module
 from fusiond.client import Client
 from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, wanted
@@ -229,6 +230,25 @@ def test_a_dead_worker_thread_is_started_again(
     with serving() as (_, client):
         (job,) = client.submit(job_file())
         assert finished(client, job) is JobState.DONE
+
+
+def test_a_submission_may_take_longer_than_other_requests(
+    serving: Callable[..., Any], job_file: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep of a hundred is parsed and checked before the daemon answers."""
+    asked: list[float] = []
+    made = client_module._http
+
+    def http(socket: Path, timeout_secs: float = client_module.TIMEOUT_SECS) -> Any:
+        asked.append(timeout_secs)
+        return made(socket, timeout_secs)
+
+    monkeypatch.setattr(client_module, "_http", http)
+    with serving() as (_, client):
+        asked.clear()
+        client.submit(job_file())
+        client.health()
+    assert asked[:2] == [client_module.SUBMIT_SECS, client_module.TIMEOUT_SECS]
 
 
 def test_the_client_without_a_daemon(store: Store, job_file: JobFile) -> None:

@@ -17,11 +17,13 @@ import dataclasses
 import datetime
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -104,17 +106,25 @@ def write_bundles(
     provider = registry.provider("cpu" if arch == "cpu" else "cuda")
     entries: list[dict[str, Any]] = []
     failed: list[str] = []
-    for strategy, name, job in catalogue(registry, small=arch == "cpu"):
-        if only and strategy not in only and f"{strategy}:{name}" not in only:
-            continue
+
+    def made(asked: tuple[str, str, Job]) -> tuple[dict[str, Any] | None, list[str]]:
+        strategy, name, job = asked
         try:
             found = plan(registry, job, arch=None if arch == "cpu" else arch)
             entry, lines = _workload(provider, found, folder, f"{strategy}/{name.replace(',', '+')}", seeds)
         except FusiondError as problem:
-            failed.append(f"{strategy} {name}: {problem}")
-            continue
-        failed += [f"{strategy} {name}: {line}" for line in lines]
-        entries.append(entry)
+            return None, [f"{strategy} {name}: {problem}"]
+        return entry, [f"{strategy} {name}: {line}" for line in lines]
+
+    asked = [
+        each
+        for each in catalogue(registry, small=arch == "cpu")
+        if not only or each[0] in only or f"{each[0]}:{each[1]}" in only
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers are processes of their own
+        for entry, lines in pool.map(made, asked):
+            failed += lines
+            entries += [entry] if entry is not None else []
     if not only or "questions" in only:
         entries += [_question(provider, each, folder, arch) for each in questions.QUESTIONS]
     folder.mkdir(exist_ok=True)

@@ -94,11 +94,7 @@ class Callees:
 
     def _answer(self, question: str, function: cindex.Cursor) -> bool:
         flow = Flow(function, self, parameters_agree=True, tainted_parameters=question == "through")
-        if (
-            question == "looks"
-            or function.kind is CursorKind.CONSTRUCTOR
-            or function.spelling != shadows.named(function)
-        ):
+        if question == "looks" or shadows.constructs(function):
             return question == "through" or (question != "pure" and flow.looks())
         returns = [(cursor, inside) for cursor, inside in flow.nodes if cursor.kind is CursorKind.RETURN_STMT]
         proven = question == "pure"

@@ -173,9 +173,7 @@ class _Reader:
             self._outside(cursor, skipped, "")
         self._inner_methods(body)
         self.holders = frozenset(each.semantic_parent.spelling for each in self.functions if self._held(each))
-        self.constructors = frozenset(
-            shadows.named(each) for each in self.functions if each.kind is CursorKind.CONSTRUCTOR
-        )
+        self.constructors = frozenset(shadows.named(each) for each in self.functions if shadows.constructs(each))
         calls = {each.hash: self._calls(each) for each in (*self.functions, body)}
         names = {each.hash: shadows.named(each) for each in (*self.functions, body)}
         own = {shadows.named(each) for each in self.functions if self._sees(each)} | self.holders

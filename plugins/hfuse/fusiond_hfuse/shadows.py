@@ -30,6 +30,8 @@ SHARED = "fusiond_shared"
 
 FUNCTIONS = (CursorKind.FUNCTION_DECL, CursorKind.FUNCTION_TEMPLATE, CursorKind.CXX_METHOD, CursorKind.CONSTRUCTOR,
              CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)  # fmt: skip
+_CLASSES = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE,
+            CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
 _MAX_DEPTH = 4000
 
 
@@ -116,13 +118,16 @@ def of_a_tile(cursor: cindex.Cursor) -> bool:
 
 def named(function: cindex.Cursor) -> str:
     """What a function is called by: a constructor by its class, without template arguments."""
-    if function.kind is CursorKind.CONSTRUCTOR or (
-        function.kind is CursorKind.FUNCTION_TEMPLATE
-        and function.semantic_parent is not None
-        and function.spelling.partition("<")[0] == function.semantic_parent.spelling
-    ):
-        return str(function.semantic_parent.spelling)
-    return str(function.spelling)
+    return str(function.semantic_parent.spelling if constructs(function) else function.spelling)
+
+
+def constructs(function: cindex.Cursor) -> bool:
+    """Whether it is a constructor, or a template of one."""
+    parent = function.semantic_parent
+    template = function.kind is CursorKind.FUNCTION_TEMPLATE and parent is not None
+    return function.kind is CursorKind.CONSTRUCTOR or (
+        template and parent.kind in _CLASSES and bool(function.spelling.partition("<")[0] == parent.spelling)
+    )
 
 
 def callable_of(cursor: cindex.Cursor | None, main: str) -> bool:

@@ -56,6 +56,11 @@ APART = {
     + SHARED
     + "    L l;\n    if (l.v == 2) __syncthreads();\n"
     + END,
+    "a constructor's template": "struct L { int v; template <class T> __device__ L(T s) : v(s + threadIdx.x) {} };\n"
+    + HEAD
+    + SHARED
+    + "    L l(3);\n    if (l.v == 2) __syncthreads();\n"
+    + END,
     "a template's constructor": "template <class T> struct L { T v; __device__ L(T s) : v(s + threadIdx.x) {} };\n"
     + HEAD
     + SHARED

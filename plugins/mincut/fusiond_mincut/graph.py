@@ -37,6 +37,7 @@ from fusiond_mincut.expr import Access, Expr, Operations
 
 PATTERNS = ("point", "local", "global")
 BORDERS = ("clamp", "mirror", "reflect", "repeat", "constant")
+WIDEST_IMAGE = 65_536
 REDUCTIONS = ("sum", "min", "max")
 
 

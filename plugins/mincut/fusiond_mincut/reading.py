@@ -36,7 +36,6 @@ from fusiond_mincut.expr import Const, Expr, TypeProblem
 from fusiond_mincut.graph import Border, Image, Kernel, Pipeline
 from fusiond_mincut.masks import Mask
 
-WIDEST_IMAGE = 65_536
 MOST_KERNELS = 4096
 _KEYS = ("pipeline", "summary", "image", "inputs", "outputs", "parameters", "masks", "kernels")
 _KERNEL_KEYS = ("pattern", "reads", "mask", "border", "dtype", "channels", "let", "body", "reduce")
@@ -105,12 +104,9 @@ def _unknown(kind: str, name: str, known: Mapping[str, object], node: Node) -> U
 
 
 def _checked_name(name: str, node: Node) -> None:
-    if not syntax.NAME.fullmatch(name) or len(name) > 60:
-        raise node.fail(f"{name[:80]!r} is no name; letters, digits and _ are wanted, at most 60")
-    if name in syntax.RESERVED:
-        raise node.fail(f"{name!r} means something else in bodies; take another name")
-    if "__" in name or name.startswith("_"):
-        raise node.fail(f"{name!r}: names with a leading or a double _ belong to the compiler")
+    problem = syntax.name_problem(name)
+    if problem is not None:
+        raise node.fail(problem)
 
 
 # --- the head of the file -------------------------------------------------------------------------------
@@ -118,8 +114,8 @@ def _checked_name(name: str, node: Node) -> None:
 
 def _header(keys: Mapping[str, Node], sizes: Mapping[str, int]) -> _Header:
     image = keys["image"].mapping(known=("width", "height", "dtype", "channels"), required=("width", "height", "dtype"))
-    width = sizes.get("width", image["width"].integer(least=1, most=WIDEST_IMAGE))
-    height = sizes.get("height", image["height"].integer(least=1, most=WIDEST_IMAGE))
+    width = sizes.get("width", image["width"].integer(least=1, most=graph.WIDEST_IMAGE))
+    height = sizes.get("height", image["height"].integer(least=1, most=graph.WIDEST_IMAGE))
     channels = _channels(image["channels"]) if "channels" in image else 1
     constants = {"width": Const(width, "int32"), "height": Const(height, "int32")}
     for name, node in keys["parameters"].mapping().items() if "parameters" in keys else ():

@@ -82,7 +82,7 @@ def read(document: Node, sizes: Mapping[str, int] | None = None) -> Pipeline:
         if node.text() not in nodes:
             raise _unknown("kernel", node.text(), nodes, node)
     pipeline = Pipeline(
-        name=keys["pipeline"].text(),
+        name=_title(keys["pipeline"]),
         width=header.width,
         height=header.height,
         inputs=inputs,
@@ -101,6 +101,14 @@ def read(document: Node, sizes: Mapping[str, int] | None = None) -> Pipeline:
 
 def _unknown(kind: str, name: str, known: Mapping[str, object], node: Node) -> UnknownName:
     return UnknownName(kind, name, known, where=node.where)
+
+
+def _title(node: Node) -> str:
+    """It stands in the names of exported files, and in comments of sources."""
+    name = node.text()
+    if not graph.TITLE.fullmatch(name):
+        raise node.fail(f"{name[:100]!r} is no name of a pipeline; letters, digits, _ - and . are wanted, at most 100")
+    return name
 
 
 def _checked_name(name: str, node: Node) -> None:

@@ -403,7 +403,7 @@ def traced(
     by_name = {each.name: each for each in current.kernels}
     order = graph.topological({each.name: each.reads for each in current.kernels})
     pipeline = Pipeline(
-        name=function.__name__,
+        name=function.__name__ if graph.TITLE.fullmatch(function.__name__) else "traced",
         width=width,
         height=height,
         inputs=tuple(inputs),

@@ -246,7 +246,7 @@ def averaged(image: Any) -> Any:
         (lambda src: two_channels(src), "2 channels; an image has 1 (gray) or 3 (RGB)"),
         (lambda src: averaged(src), "'mean' is no reduction; it can be sum, min, max"),
         (lambda src: product(src, name="x"), "x is called with 1 image(s): missing a required argument"),
-        (lambda src: product(src, 3, name="x"), "x is called with something that is no image"),
+        (lambda src: product(src, None, name="x"), "x is called with something that is no image"),  # type: ignore[arg-type]
         (lambda src: product(src, src, name="a__b"), "names with a leading or a double _"),
         (lambda width: product(width, width), "'width' means something else in bodies"),
         (lambda src: None, "a pipeline returns one image, or a tuple of images"),
@@ -285,3 +285,9 @@ def test_an_output_that_is_returned_twice_stands_once() -> None:
         return made, made
 
     assert traced(twice, width=8, height=8).outputs == ("x",)
+
+
+def test_a_lambda_gives_a_pipeline_that_a_file_can_hold() -> None:
+    made = traced(lambda src: product(src, src, name="x"), width=8, height=8)
+    assert made.name == "traced"
+    assert reading.read(documents.parse(writing.text(made), "made.yaml")) == made

@@ -322,7 +322,8 @@ Build each source for your GPU ({" ".join(FLAGS)} keeps every float operation ro
     for name in {" ".join(sources)}; do nvcc -cubin -arch=sm_90 {" ".join(FLAGS)} $name.cu -o $name.cubin; done
 
 From Python: launch.py works out the grids for any width and height.
-From C++: compile the sources beside your program, include {_header_name(pipeline)} and call fused::launch(buffers, sizes).
+From C++: compile the sources beside your program, include {_header_name(pipeline)}
+and call fused::launch(buffers, sizes).
 {between}\
 An image's element is (y * width + x) * channels + channel. The shapes of the blocks were chosen for
 {pipeline.width} x {pipeline.height} pixels; for other sizes the result is right, but other shapes may be faster.

@@ -224,5 +224,6 @@ def analysed(tmp_path):
 def test_a_block_s_header_has_a_name_that_every_system_takes():
     block = part(application("harris", 64, 48), ["sx", "gx"], ["gx"])
     _, files = exported(block, blocks.partition(block, [["sx", "gx"]]))
-    assert "harris-sx+gx.h" in files and "include harris-sx+gx.h" in files["README.txt"]
+    assert "harris-sx+gx.h" in files
+    assert "include harris-sx+gx.h" in files["README.txt"]
     assert not any(":" in name for name in files)

@@ -65,8 +65,8 @@ def _sizes(job: Job) -> dict[str, int]:
         where = job.where(f"sizes.{name}")
         if name not in SIZES:
             raise UnknownName("size", name, SIZES, where=where)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= reading.WIDEST_IMAGE:
-            raise RequestError(f"is {value!r}; a whole number from 1 to {reading.WIDEST_IMAGE} is wanted", where=where)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= graph.WIDEST_IMAGE:
+            raise RequestError(f"is {value!r}; a whole number from 1 to {graph.WIDEST_IMAGE} is wanted", where=where)
         found[name] = value
     return found
 

@@ -50,7 +50,7 @@ def files(pipeline: Pipeline, partition: Partition, kernels: tuple[CudaKernel, .
     launches = [each for kernel in kernels for each in _launches(pipeline, kernel)]
     return {
         **{f"{kernel.name}.cu": kernel.text for kernel in kernels},
-        f"{pipeline.name}.h": _header(pipeline, buffers, launches),
+        _header_name(pipeline): _header(pipeline, buffers, launches),
         "launch.py": _module(pipeline, partition, buffers, launches),
         "README.txt": _readme(pipeline, partition, buffers, launches),
     }
@@ -176,6 +176,11 @@ def launch(kernels, arguments, sizes, stream=None):
 
 
 # --- C++ ------------------------------------------------------------------------------------------------
+
+
+def _header_name(pipeline: Pipeline) -> str:
+    """A block's pipeline is named `harris:sx+gx`; a colon is no part of a file's name for make and Windows."""
+    return f"{pipeline.name.replace(':', '-')}.h"
 
 
 def _header(pipeline: Pipeline, buffers: list[_Buffer], launches: list[_Launch]) -> str:
@@ -317,7 +322,8 @@ Build each source for your GPU ({" ".join(FLAGS)} keeps every float operation ro
     for name in {" ".join(sources)}; do nvcc -cubin -arch=sm_90 {" ".join(FLAGS)} $name.cu -o $name.cubin; done
 
 From Python: launch.py works out the grids for any width and height.
-From C++: compile the sources beside your program, include {pipeline.name}.h and call fused::launch(buffers, sizes).
+From C++: compile the sources beside your program, include {_header_name(pipeline)}
+and call fused::launch(buffers, sizes).
 {between}\
 An image's element is (y * width + x) * channels + channel. The shapes of the blocks were chosen for
 {pipeline.width} x {pipeline.height} pixels; for other sizes the result is right, but other shapes may be faster.

@@ -27,6 +27,7 @@ order in a file.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -37,6 +38,9 @@ from fusiond_mincut.expr import Access, Expr, Operations
 
 PATTERNS = ("point", "local", "global")
 BORDERS = ("clamp", "mirror", "reflect", "repeat", "constant")
+WIDEST_IMAGE = 65_536
+TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+"""A pipeline's name."""
 REDUCTIONS = ("sum", "min", "max")
 
 

@@ -36,7 +36,6 @@ from fusiond_mincut.expr import Const, Expr, TypeProblem
 from fusiond_mincut.graph import Border, Image, Kernel, Pipeline
 from fusiond_mincut.masks import Mask
 
-WIDEST_IMAGE = 65_536
 MOST_KERNELS = 4096
 _KEYS = ("pipeline", "summary", "image", "inputs", "outputs", "parameters", "masks", "kernels")
 _KERNEL_KEYS = ("pattern", "reads", "mask", "border", "dtype", "channels", "let", "body", "reduce")
@@ -83,7 +82,7 @@ def read(document: Node, sizes: Mapping[str, int] | None = None) -> Pipeline:
         if node.text() not in nodes:
             raise _unknown("kernel", node.text(), nodes, node)
     pipeline = Pipeline(
-        name=keys["pipeline"].text(),
+        name=_title(keys["pipeline"]),
         width=header.width,
         height=header.height,
         inputs=inputs,
@@ -104,13 +103,18 @@ def _unknown(kind: str, name: str, known: Mapping[str, object], node: Node) -> U
     return UnknownName(kind, name, known, where=node.where)
 
 
+def _title(node: Node) -> str:
+    """It stands in the names of exported files, and in comments of sources."""
+    name = node.text()
+    if not graph.TITLE.fullmatch(name):
+        raise node.fail(f"{name[:100]!r} is no name of a pipeline; letters, digits, _ - and . are wanted, at most 100")
+    return name
+
+
 def _checked_name(name: str, node: Node) -> None:
-    if not syntax.NAME.fullmatch(name) or len(name) > 60:
-        raise node.fail(f"{name[:80]!r} is no name; letters, digits and _ are wanted, at most 60")
-    if name in syntax.RESERVED:
-        raise node.fail(f"{name!r} means something else in bodies; take another name")
-    if "__" in name or name.startswith("_"):
-        raise node.fail(f"{name!r}: names with a leading or a double _ belong to the compiler")
+    problem = syntax.name_problem(name)
+    if problem is not None:
+        raise node.fail(problem)
 
 
 # --- the head of the file -------------------------------------------------------------------------------
@@ -118,8 +122,8 @@ def _checked_name(name: str, node: Node) -> None:
 
 def _header(keys: Mapping[str, Node], sizes: Mapping[str, int]) -> _Header:
     image = keys["image"].mapping(known=("width", "height", "dtype", "channels"), required=("width", "height", "dtype"))
-    width = sizes.get("width", image["width"].integer(least=1, most=WIDEST_IMAGE))
-    height = sizes.get("height", image["height"].integer(least=1, most=WIDEST_IMAGE))
+    width = sizes.get("width", image["width"].integer(least=1, most=graph.WIDEST_IMAGE))
+    height = sizes.get("height", image["height"].integer(least=1, most=graph.WIDEST_IMAGE))
     channels = _channels(image["channels"]) if "channels" in image else 1
     constants = {"width": Const(width, "int32"), "height": Const(height, "int32")}
     for name, node in keys["parameters"].mapping().items() if "parameters" in keys else ():

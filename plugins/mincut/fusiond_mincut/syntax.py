@@ -32,6 +32,8 @@ LONGEST = 20_000
 DEEPEST = 200
 MOST_NODES = 20_000
 _NESTED = 60
+_LONGEST_NUMBER = 1000
+"""Python reads no integer of many thousand digits."""
 TYPES = {"uchar": "uint8", "int": "int32", "float": "float32", "double": "float64"}
 CHANNELS = "rgb"
 RESERVED = frozenset({*tree.FUNCTIONS, *masks.WINDOWED, *TYPES, "width", "height", "true", "false"})
@@ -43,13 +45,24 @@ _PRECEDENCE = {
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<hex>0[xX][0-9a-fA-F]+)
-  | (?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?[fF]?|\d+[eE][+-]?\d+[fF]?)
-  | (?P<int>\d+)
+  | (?P<float>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?|[0-9]+[eE][+-]?[0-9]+[fF]?)
+  | (?P<int>[0-9]+)
   | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
   | (?P<op>\|\||&&|==|!=|<=|>=|<<|>>|[-+*/%<>&|^~!?:,.()\[\]])
     )""",
     re.VERBOSE,
 )
+
+
+def name_problem(name: str) -> str | None:
+    """Why something that a body reads, or a kernel, cannot have this name; None when it can."""
+    if not NAME.fullmatch(name) or len(name) > 60:
+        return f"{name[:80]!r} is no name; letters, digits and _ are wanted, at most 60"
+    if name in RESERVED:
+        return f"{name!r} means something else in bodies; take another name"
+    if "__" in name or name.startswith("_"):
+        return f"{name!r}: names with a leading or a double _ belong to the compiler"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +202,8 @@ class _Parser:
             text = self.advance()
             if len(text) > 1 and text.startswith("0") and text.isdigit():
                 raise TypeProblem(f"column {start + 1}: {text} would be octal in C; write it without the leading 0")
+            if len(text) > _LONGEST_NUMBER:
+                raise TypeProblem(f"column {start + 1}: a number of {len(text)} digits does not fit an int32")
             value = int(text, 16 if text[:2] in ("0x", "0X") else 10)
             return self.typed(start, lambda: tree.const(value, "int32"))
         if self.kind == "float":

@@ -53,9 +53,9 @@ class Value:
     def __getitem__(self, offset: tuple[int, int]) -> Value:
         if not isinstance(self.expr, Access) or not self._whole or self._single:
             raise TypeProblem("only an image can be read at an offset")
-        dx, dy = offset
-        if not all(type(each) is int for each in offset):
+        if not isinstance(offset, tuple) or len(offset) != 2 or not all(type(each) is int for each in offset):
             raise TypeProblem(f"an image is read at constant whole offsets, not at {offset!r}")
+        dx, dy = offset
         seen = self.expr
         return Value(Access(seen.image, seen.dx + dx, seen.dy + dy, seen.channel, seen.dtype))
 
@@ -185,10 +185,13 @@ class _C:
 
     def let(self, name: str, value: Value) -> Value:
         """A value under a name: computed once, and inside a window operation the value at its centre."""
-        if not _tracing or not syntax.NAME.fullmatch(name):
+        if not _tracing:
             raise TypeProblem(f"C.let({name!r}, ...) gives a value a name inside a stage")
-        _tracing[-1].lets.append((name, value.expr))
-        return Value(tree.Local(name, value.expr.dtype))
+        _named(name)
+        if name in _tracing[-1].images or any(name == each for each, _ in _tracing[-1].lets):
+            raise TypeProblem(f"C.let({name!r}, ...): {name!r} is the name of something else here")
+        _tracing[-1].lets.append((name, _expr(value)))
+        return Value(tree.Local(name, _expr(value).dtype))
 
 
 C = _C()
@@ -241,10 +244,19 @@ class Stage:
         chosen = name or _fresh(self.body.__name__, current.images)
         if chosen in current.images:
             raise TypeProblem(f"two writers of {chosen!r}")
-        if not syntax.NAME.fullmatch(chosen) or chosen in syntax.RESERVED:
-            raise TypeProblem(f"{chosen!r} is no name of an image")
+        _named(chosen)
+        if not all(isinstance(each, Handle) for each in images):
+            raise TypeProblem(f"{chosen} is called with something that is no image")
+        try:
+            inspect.signature(self.body).bind(*images)
+        except TypeError as problem:
+            raise TypeProblem(f"{chosen} is called with {len(images)} image(s): {problem}") from None
         current.lets.clear()
-        channels = self.channels or current.channels
+        channels = _counted(current.channels if self.channels is None else self.channels)
+        if self.reduce is not None and self.reduce not in graph.REDUCTIONS:
+            raise TypeProblem(f"{self.reduce!r} is no reduction; it can be {', '.join(graph.REDUCTIONS)}")
+        if self.mask is not None and (not isinstance(self.mask, tuple) or len(self.mask) != 2):
+            raise TypeProblem(f"{self.mask!r} is no mask's size; (width, height) is wanted")
         values = [_value(each.image) for each in images]
         found = self.body(*values)
         bodies = tuple(_bound(_expr(each), current.lets) for each in (found if isinstance(found, tuple) else (found,)))
@@ -253,13 +265,16 @@ class Stage:
             pattern="global" if self.reduce else "local" if self.mask else "point",
             mask=self.mask or (1, 1),
             bodies=bodies,
-            dtype=self.dtype or current.dtype,
+            dtype=_held(self.dtype or current.dtype),
             channels=channels,
             borders=self._borders(images),
             reduction=self.reduce,
         )
         if channels == 1 and any(each.channel is None for each in kernel.accesses):
             raise TypeProblem(f"{chosen} computes one channel, and reads an image of three; say .r, .g or .b")
+        for image in kernel.reads:
+            if kernel.pattern == "local" and kernel.windowed(image) and image not in kernel.borders:
+                raise TypeProblem(f"{chosen} reads outside {image!r} at its edges, and has no border for it")
         current.images[chosen] = kernel.image
         current.kernels.append(kernel)
         return Handle(image=kernel.image)
@@ -267,13 +282,51 @@ class Stage:
     def _borders(self, images: Sequence[Handle]) -> dict[str, Border]:
         if self.border is None:
             return {}
-        names = list(inspect.signature(self.body).parameters)
-        given = self.border if isinstance(self.border, Mapping) else dict.fromkeys(names, self.border)
-        found = {}
-        for parameter, handle in zip(names, images, strict=True):
+        if not isinstance(self.border, Mapping):
+            return {each.image.name: _border(self.border, each.image) for each in images}
+        names, given = list(inspect.signature(self.body).parameters), self.border
+        for each in given:
+            if each not in names:
+                raise TypeProblem(f"a border for {each!r}, which is no parameter of {self.body.__name__}")
+        found: dict[str, Border] = {}
+        for parameter, handle in zip(names, images, strict=False):
             if parameter in given:
-                found[handle.image.name] = _border(given[parameter], handle.image)
+                border = _border(given[parameter], handle.image)
+                if found.setdefault(handle.image.name, border) != border:
+                    raise TypeProblem(
+                        f"{self.body.__name__} reads {handle.image.name!r} with two borders; one is wanted"
+                    )
         return found
+
+
+def _named(name: str) -> None:
+    problem = syntax.name_problem(name) if isinstance(name, str) else f"{name!r} is no name"
+    if problem is not None:
+        raise TypeProblem(problem)
+
+
+def _held(dtype: str) -> str:
+    if dtype not in tree.DTYPES:
+        raise TypeProblem(f"an image holds {', '.join(tree.DTYPES)}, not {dtype!r}")
+    return dtype
+
+
+def _counted(channels: int) -> int:
+    if channels not in (1, 3):
+        raise TypeProblem(f"{channels!r} channels; an image has 1 (gray) or 3 (RGB)")
+    return channels
+
+
+def _sized(width: int, height: int, channels: int) -> None:
+    for side in (width, height):
+        if type(side) is not int or not 1 <= side <= graph.WIDEST_IMAGE:
+            raise TypeProblem(
+                f"an image of {width!r} x {height!r}; whole numbers from 1 to {graph.WIDEST_IMAGE} are wanted"
+            )
+    if width * height * channels >= 2**31:
+        raise TypeProblem(
+            f"an image of {width} x {height} x {channels} has 2^31 elements or more; indices have 32 bits"
+        )
 
 
 def _border(given: str | tuple[str, Number], image: Image) -> Border:
@@ -327,6 +380,10 @@ def traced(
     function: Callable[..., Any], *, width: int, height: int, dtype: str = "int32", channels: int = 1
 ) -> Pipeline:
     """The pipeline that a function of images is. TypeProblem, in one line, when it is none."""
+    _held(dtype)
+    _sized(width, height, _counted(channels))
+    for name in inspect.signature(function).parameters:
+        _named(name)
     current = _Trace(dtype=dtype, channels=channels)
     inputs = [
         Image(name=name, dtype=dtype, channels=channels, fill=graph.FILLS[dtype])
@@ -339,14 +396,18 @@ def traced(
     finally:
         _tracing.pop()
     handles = found if isinstance(found, tuple) else (found,)
+    if not all(isinstance(each, Handle) for each in handles):
+        raise TypeProblem("a pipeline returns one image, or a tuple of images: its outputs")
+    for each in current.kernels:
+        _sized(width, height, each.channels)
     by_name = {each.name: each for each in current.kernels}
     order = graph.topological({each.name: each.reads for each in current.kernels})
     pipeline = Pipeline(
-        name=function.__name__,
+        name=function.__name__ if graph.TITLE.fullmatch(function.__name__) else "traced",
         width=width,
         height=height,
         inputs=tuple(inputs),
-        outputs=tuple(each.image.name for each in handles),
+        outputs=tuple(dict.fromkeys(each.image.name for each in handles)),
         kernels=tuple(by_name[name] for name in order),
     )
     broken = graph.problems(pipeline)

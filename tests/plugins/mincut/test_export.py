@@ -16,6 +16,7 @@ from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond_mincut import blocks, emit, export, plugin
 from fusiond_mincut.emit import BlockParams
+from fusiond_mincut.graph import part
 from fusiond_mincut.strategy import Mincut
 
 from .running import application, emitted, images, pipeline, resized, wanted_of
@@ -218,3 +219,11 @@ def analysed(tmp_path):
         return strategy, strategy.analyse(strategy.parse(job, jobs.JobInputs(registry, job)), target)
 
     return of
+
+
+def test_a_block_s_header_has_a_name_that_every_system_takes():
+    block = part(application("harris", 64, 48), ["sx", "gx"], ["gx"])
+    _, files = exported(block, blocks.partition(block, [["sx", "gx"]]))
+    assert "harris-sx+gx.h" in files
+    assert "include harris-sx+gx.h" in files["README.txt"]
+    assert not any(":" in name for name in files)

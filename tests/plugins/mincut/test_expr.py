@@ -226,6 +226,8 @@ def test_channels() -> None:
         ("3000000000", "is no int32"),
         ("1f", "is no number"),
         ("08", "would be octal in C"),
+        ("9" * 5000, "a number of 5000 digits does not fit an int32"),
+        ("b * \u0663", "does not belong here"),
         ("1e99f", "does not fit float32"),
         ("1e999", "is no finite number"),
         ("sum(a, b)", "sum runs over a mask, and 'a' is none (there are: ones, plus)"),

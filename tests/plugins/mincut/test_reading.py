@@ -202,3 +202,11 @@ def test_problems_are_found_without_a_file_too() -> None:
 def test_a_cycle_is_named() -> None:
     with pytest.raises(ValueError, match=r"^(a -> c -> b -> a|b -> a -> c -> b|c -> b -> a -> c)$"):
         graph.topological({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]})
+
+
+@pytest.mark.parametrize("name", ["a b\\n", "../up", 'x\\"\\"\\"', "a:b", ".hidden", "n" * 101])
+def test_a_pipeline_s_name_can_stand_in_file_names_and_comments(name: str) -> None:
+    text = f'pipeline: "{name}"\nimage: {{width: 4, height: 4, dtype: int32}}\ninputs: [s]\noutputs: [a]\n'
+    text += "kernels: {a: {pattern: point, reads: [s], body: s}}\n"
+    with pytest.raises(RequestError, match=r"^made.yaml:1: pipeline: .* is no name of a pipeline"):
+        reading.read(documents.parse(text, "made.yaml"))

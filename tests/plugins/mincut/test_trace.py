@@ -172,6 +172,57 @@ def halved(image: Any) -> Any:
     return image[0.5, 0]
 
 
+@stage()
+def named_twice(image: Any) -> Any:
+    once = C.let("t", image * 2)
+    return once + C.let("t", once * 3)
+
+
+@stage()
+def named_as_its_image(image: Any) -> Any:
+    return image + C.let("src", image * 2)
+
+
+@stage(mask=(3, 3))
+def borderless(image: Any) -> Any:
+    return image[1, 0]
+
+
+@stage(mask=(3, 3), border={"img": "clamp"})
+def misnamed_border(image: Any) -> Any:
+    return image[1, 0]
+
+
+@stage(mask=(3, 3), border={"one": "clamp", "other": "mirror"})
+def two_borders(one: Any, other: Any) -> Any:
+    return one[1, 0] + other[-1, 0]
+
+
+@stage()
+def flat(image: Any) -> Any:
+    return image[0]
+
+
+@stage(mask=3, border="clamp")  # type: ignore[arg-type]
+def sized_by_one_number(image: Any) -> Any:
+    return image
+
+
+@stage(dtype="float16")
+def half(image: Any) -> Any:
+    return image
+
+
+@stage(channels=2)
+def two_channels(image: Any) -> Any:
+    return image
+
+
+@stage(reduce="mean")
+def averaged(image: Any) -> Any:
+    return image
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -182,8 +233,24 @@ def halved(image: Any) -> Any:
         (lambda src: bordered(src), "'edge' is no border"),
         (lambda src: halved(src), "constant whole offsets"),
         (lambda src: (product(src, src, name="x"), product(src, src, name="x")), "two writers of 'x'"),
-        (lambda src: product(src, src, name="min"), "'min' is no name of an image"),
+        (lambda src: product(src, src, name="min"), "'min' means something else in bodies"),
         (lambda src: src, "is no kernel, so it cannot be an output"),
+        (lambda src: named_twice(src), "C.let('t', ...): 't' is the name of something else here"),
+        (lambda src: named_as_its_image(src), "'src' is the name of something else here"),
+        (lambda src: borderless(src), "borderless reads outside 'src' at its edges, and has no border for it"),
+        (lambda src: misnamed_border(src), "a border for 'img', which is no parameter of misnamed_border"),
+        (lambda src: two_borders(src, src), "two_borders reads 'src' with two borders; one is wanted"),
+        (lambda src: flat(src), "constant whole offsets"),
+        (lambda src: sized_by_one_number(src), "3 is no mask's size; (width, height) is wanted"),
+        (lambda src: half(src), "an image holds uint8, int32, float32, not 'float16'"),
+        (lambda src: two_channels(src), "2 channels; an image has 1 (gray) or 3 (RGB)"),
+        (lambda src: averaged(src), "'mean' is no reduction; it can be sum, min, max"),
+        (lambda src: product(src, name="x"), "x is called with 1 image(s): missing a required argument"),
+        (lambda src: product(src, None, name="x"), "x is called with something that is no image"),  # type: ignore[arg-type]
+        (lambda src: product(src, src, name="a__b"), "names with a leading or a double _"),
+        (lambda width: product(width, width), "'width' means something else in bodies"),
+        (lambda src: None, "a pipeline returns one image, or a tuple of images"),
+        (lambda src: [product(src, src, name="x")], "a pipeline returns one image, or a tuple of images"),
     ],
 )
 def test_what_cannot_be_traced_is_one_line(function: Any, said: str) -> None:
@@ -195,3 +262,32 @@ def test_what_cannot_be_traced_is_one_line(function: Any, said: str) -> None:
 def test_a_stage_by_itself_is_no_pipeline() -> None:
     with pytest.raises(TypeProblem, match="call it in a function that `traced` calls"):
         product(None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"width": 0}, "an image of 0 x 8; whole numbers from 1 to 65536 are wanted"),
+        ({"width": 2.5}, "an image of 2.5 x 8"),
+        ({"width": 65536, "height": 65536}, "2^31 elements or more"),
+        ({"dtype": "float64"}, "not 'float64'"),
+        ({"channels": 2}, "2 channels"),
+    ],
+)
+def test_images_that_no_file_could_have_are_refused(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeProblem, match=re.escape(said)):
+        traced(lambda src: product(src, src, name="x"), **{"width": 8, "height": 8, **asked})
+
+
+def test_an_output_that_is_returned_twice_stands_once() -> None:
+    def twice(src: Any) -> Any:
+        made = product(src, src, name="x")
+        return made, made
+
+    assert traced(twice, width=8, height=8).outputs == ("x",)
+
+
+def test_a_lambda_gives_a_pipeline_that_a_file_can_hold() -> None:
+    made = traced(lambda src: product(src, src, name="x"), width=8, height=8)
+    assert made.name == "traced"
+    assert reading.read(documents.parse(writing.text(made), "made.yaml")) == made

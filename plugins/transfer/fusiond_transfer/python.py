@@ -165,7 +165,10 @@ def written(graph: Graph) -> str:
     """A graph as YAML. ValueError for a kernel with a source of its own: that is a file beside the graph's."""
     lengths = dict.fromkeys(vector.elements for vector in graph.vectors)
     named = {elements: f"elements_{number}" if number else "elements" for number, elements in enumerate(lengths)}
-    lines = [f"graph: {json.dumps(graph.name)}", f"sizes: {json.dumps({name: elements for elements, name in named.items()})}"]
+    lines = [
+        f"graph: {json.dumps(graph.name)}",
+        f"sizes: {json.dumps({name: elements for elements, name in named.items()})}",
+    ]
     lines += [f"{key}: {json.dumps(names)}" for key, names in (("inputs", graph.inputs), ("outputs", graph.outputs))]
     if graph.placed:
         lines.append(f"placed: {json.dumps(graph.placed)}")

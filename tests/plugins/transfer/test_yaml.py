@@ -280,9 +280,13 @@ def test_names_that_yaml_takes_for_something_else(parse: Callable[..., Workload]
 )
 def test_slips_in_python_are_refused(spoil: Callable[[KernelGraph], object], says: str) -> None:
     graph = python_graph()
-    with pytest.raises(RequestError, match=re.escape(says)):
+
+    def build() -> None:
         spoil(graph)
         graph.build()
+
+    with pytest.raises(RequestError, match=re.escape(says)):
+        build()
 
 
 def test_the_packages_own_graphs_are_the_generators(graph: Callable[..., Graph]) -> None:

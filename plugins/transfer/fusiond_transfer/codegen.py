@@ -32,10 +32,23 @@ from fusiond.program import (
 )
 from fusiond_transfer import python_module
 
+_WORDS = (
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class compl "
+    "concept const consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default "
+    "delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long "
+    "mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template this "
+    "thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor "
+    "xor_eq plan main linux unix"
+)
+RESERVED = frozenset(_WORDS.split())
+"""No names for a struct or its members: the words of C++20, `plan` (the parameter of our functions), and what g++ and
+the linker keep for themselves."""
+
 
 def files(graph: str, program: Program) -> dict[str, str]:
     """Every file of the export, by name; `graph` is what the graph is called."""
-    name = re.sub(r"\W", "_", graph)
+    name = _identifier(graph)
     found = {f"{name}.h": header(program, name), f"{name}.cu": runner(program, name)}
     renamed = entries(program)
     for source in program.sources:
@@ -65,13 +78,21 @@ class Names:
 
     def __init__(self, program: Program) -> None:
         self.of: dict[str, str] = {}
+        taken = {"streams", "events"}  # the members of the struct that are not the user's
         for name in [each.name for each in program.buffers] + sorted(
             {each.arena or "" for each in program.buffers} - {""}
         ):
-            identifier = re.sub(r"\W", "_", name)
-            while identifier in self.of.values():
+            identifier = _identifier(name)
+            while identifier in taken:
                 identifier += "_"
+            taken.add(identifier)
             self.of[name] = identifier
+
+
+def _identifier(name: str) -> str:
+    """What a name is called in C++: other characters, and the language's own words, give way."""
+    plain = re.sub(r"\W", "_", name)
+    return f"{plain}_" if plain in RESERVED else plain
 
 
 def header(program: Program, name: str) -> str:

@@ -62,14 +62,17 @@ def _label_width(graph: Graph) -> int:
 
 def _messages(schedule: Schedule) -> str:
     names = [kernel.name for kernel in schedule.graph.kernels]
-    size = {each.vector: each.size_bytes for each in schedule.crossings}
+    graph = schedule.graph
+    size = {graph.cell[each.name]: each.size_bytes for each in graph.vectors}
+    places, _ = layout.offsets(schedule.order, size)
     lines = [f"messages: {schedule.startups} for {len(schedule.crossings)} vectors that cross, {schedule.saved} saved"]
     for message in schedule.messages[:MOST_ROWS]:
         where = "at the start" if message.slot < 0 else f"{'before' if message.up else 'after'} {names[message.slot]}"
-        carried = sum(size[name] for name in message.vectors)
+        cells = [graph.cell[name] for name in message.vectors]
+        copied = max(places[cell] + size[cell] for cell in cells) - min(places[cell] for cell in cells)
         between = f" (and {', '.join(message.filler)}, which lie between)" if message.filler else ""
         direction = "upload" if message.up else "download"
-        lines.append(f"  {where}: {direction} {' '.join(message.vectors)}: {carried} bytes{between}")
+        lines.append(f"  {where}: {direction} {' '.join(message.vectors)}: {copied} bytes{between}")
     if schedule.startups > MOST_ROWS:
         lines.append(f"  ... and {schedule.startups - MOST_ROWS} more")
     return "\n".join(lines)

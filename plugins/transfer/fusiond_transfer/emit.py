@@ -95,7 +95,7 @@ def _buffers(script: Script, way: Way) -> tuple[Buffer, ...]:
     places: dict[str, tuple[str, int]] = {}
     if together:
         found, _ = layout.offsets(script.order, sizes)
-        places = {name: ("host", offset) for name, offset in found.items()}
+        places = {name: ("arena@host", offset) for name, offset in found.items()}
     groups = arenas(script, way)
     for name, group in zip(arena_names(groups), groups, strict=True):
         if len(group) > 1:

@@ -35,6 +35,7 @@ class KernelGraph:
         self._placed: list[str] = []
         self._carried: list[tuple[str, str]] = []
         self._adjacent: list[tuple[str, ...]] = []
+        self._loop = False
         self._iterations = 1
         self._limit_bytes: int | None = None
 
@@ -74,7 +75,14 @@ class KernelGraph:
         elements: int | None = None,
         dtype: str | None = None,
     ) -> tuple[str, ...]:
-        """A kernel; `body` is a formula for each output, or left to the default. Gives the names of its outputs."""
+        """A kernel; `body` is a formula for each output, or left to the default. Gives the names of its outputs.
+        RequestError for a text where a sequence of names is wanted: its letters would be the names."""
+        for key, names in (("reads", reads), ("writes", writes)):
+            if isinstance(names, str):
+                raise RequestError(
+                    f"{key} is the text {names[:80]!r}; wanted is a sequence of names, such as ({names[:80]!r},)",
+                    where=f"graph {self.name}: {name}",
+                )
         for each in writes:
             self._declare(each, elements, dtype, None)
         if isinstance(body, Mapping):
@@ -97,6 +105,7 @@ class KernelGraph:
 
     def loop(self, carried: Mapping[str, str], *, iterations: int = 4) -> None:
         """The graph is a loop's body; `carried`: input -> the vector that it is in the next iteration."""
+        self._loop = True
         self._carried += carried.items()
         self._iterations = iterations
 
@@ -117,7 +126,7 @@ class KernelGraph:
             inputs=tuple(self._inputs),
             outputs=tuple(self._outputs),
             placed=tuple(self._placed),
-            loop=bool(self._carried),
+            loop=self._loop,
             carried=tuple(self._carried),
             limit_bytes=self._limit_bytes,
             adjacent=tuple(self._adjacent),
@@ -156,7 +165,10 @@ def written(graph: Graph) -> str:
     """A graph as YAML. ValueError for a kernel with a source of its own: that is a file beside the graph's."""
     lengths = dict.fromkeys(vector.elements for vector in graph.vectors)
     named = {elements: f"elements_{number}" if number else "elements" for number, elements in enumerate(lengths)}
-    lines = [f"graph: {graph.name}", f"sizes: {json.dumps({name: elements for elements, name in named.items()})}"]
+    lines = [
+        f"graph: {json.dumps(graph.name)}",
+        f"sizes: {json.dumps({name: elements for elements, name in named.items()})}",
+    ]
     lines += [f"{key}: {json.dumps(names)}" for key, names in (("inputs", graph.inputs), ("outputs", graph.outputs))]
     if graph.placed:
         lines.append(f"placed: {json.dumps(graph.placed)}")
@@ -171,7 +183,7 @@ def written(graph: Graph) -> str:
         keys = [f"dtype: {vector.dtype}", f"elements: {named[vector.elements]}"]
         if vector.name in graph.inputs:
             keys.append(f"fill: {_fill(vector.fill)}")
-        lines.append(f"  {vector.name}: {{{', '.join(keys)}}}")
+        lines.append(f"  {json.dumps(vector.name)}: {{{', '.join(keys)}}}")
     lines.append("kernels:")
     lines += [f"  - {_kernel(kernel)}" for kernel in graph.kernels]
     return "\n".join(lines) + "\n"
@@ -186,7 +198,7 @@ def _fill(fill: Fill) -> str:
 
 
 def _kernel(kernel: Kernel) -> str:
-    keys = [f"name: {kernel.name}", f"on: {kernel.on}", f"reads: {json.dumps(kernel.reads)}"]
+    keys = [f"name: {json.dumps(kernel.name)}", f"on: {kernel.on}", f"reads: {json.dumps(kernel.reads)}"]
     keys.append(f"writes: {json.dumps(kernel.writes)}")
     if kernel.in_place:
         keys.append(f"in_place: {json.dumps(dict(kernel.in_place))}")

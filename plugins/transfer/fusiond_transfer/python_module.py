@@ -234,7 +234,7 @@ def text(program: Program, name: str, entries: Mapping[tuple[str, str], str]) ->
     return _TEMPLATE.format(
         title=program.name,
         name=name,
-        class_name="".join(part.capitalize() for part in name.split("_")) or "Plan",
+        class_name=_class_name(name),
         an_input=next((each.name for each in host if each.role is Role.INPUT), host[0].name),
         an_output=next(each.name for each in host if each.role is Role.OUTPUT),
         messages=sum(isinstance(each, Copy | CopyBatch) and each.counted for each in program.steps),
@@ -242,6 +242,13 @@ def text(program: Program, name: str, entries: Mapping[tuple[str, str], str]) ->
         sources=_table(sources),
         steps=_table([_described(program, each, entries) for each in program.steps]),
     )
+
+
+def _class_name(name: str) -> str:
+    found = "".join(part.capitalize() for part in name.split("_"))
+    if not found.isidentifier() or found in ("None", "True", "False", "Path"):
+        return f"Plan{found}"
+    return found
 
 
 def _table(value: object) -> str:

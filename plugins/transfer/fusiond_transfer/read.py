@@ -62,10 +62,14 @@ class Read:
 def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, size_where: Mapping[str, str]) -> Read:
     """Read a graph. `sizes` overrule those of the file; `size_where` says where each of them stands."""
     document = inputs.document(path, where=where)
-    keys = document.mapping(known=KEYS, required=("graph", "sizes"))
+    keys = document.mapping(known=KEYS, required=("graph",))
     if not _NAME.fullmatch(keys["graph"].text()):
         raise keys["graph"].fail(f"is {keys['graph'].text()[:80]!r}; wanted is a name of letters, digits, _ and -")
-    known = {name: node.integer(least=1, most=2**40) for name, node in keys["sizes"].mapping().items()}
+    known = (
+        {name: node.integer(least=1, most=2**40) for name, node in keys["sizes"].mapping().items()}
+        if "sizes" in keys
+        else {}
+    )
     odd = (
         {name: node.integer(least=1, most=2**40) for name, node in keys["odd"].mapping().items()}
         if "odd" in keys

@@ -93,8 +93,19 @@ class Script:
 
 
 def script(schedule: Schedule) -> Script:
-    """The script of a schedule."""
-    return _looped(schedule) if schedule.graph.loop else _straight(schedule)
+    """The script of a schedule. Every op has a name of its own, whatever the user's kernels are called."""
+    made = _looped(schedule) if schedule.graph.loop else _straight(schedule)
+    taken = {each.name for each in made.ops if isinstance(each, Call)}
+    ops: list[Op] = []
+    for each in made.ops:
+        if not isinstance(each, Call):
+            name = each.name
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            each = dataclasses.replace(each, name=name) if name != each.name else each
+        ops.append(each)
+    return dataclasses.replace(made, ops=tuple(ops))
 
 
 # --- without a loop -------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ def _sizes(graph: Graph) -> Iterator[Problem]:
         place: Place = ("vectors", each.name)
         if each.dtype not in DTYPES_HERE:
             yield Problem(place, f"{each.name} is of {each.dtype!r}; it can be {', '.join(DTYPES_HERE)}")
+        elif not isinstance(each.elements, int):
+            yield Problem(place, f"{each.name} has {each.elements!r} elements; a whole number is wanted")
         elif each.elements < 1:
             yield Problem(place, f"{each.name} has {each.elements} elements; at least one is wanted")
         elif each.elements * DTYPES[each.dtype][1] > MAX_BYTES:
@@ -135,14 +137,17 @@ def _circle(graph: Graph) -> str:
 
 def _lists(graph: Graph) -> Iterator[Problem]:
     groups = [("inputs", graph.inputs), ("outputs", graph.outputs), ("placed", graph.placed)]
+    inputs = set(graph.inputs)
     for key, names in groups:
+        seen: set[str] = set()
         for position, name in enumerate(names):
             if name not in graph.index:
                 yield Problem((key, position), f"there is no vector {name!r}")
-            elif names.index(name) != position:
+            elif name in seen:
                 yield Problem((key, position), f"{name} stands twice")
+            seen.add(name)
     for position, name in enumerate(graph.placed):
-        if name in graph.index and name not in graph.inputs:
+        if name in graph.index and name not in inputs:
             yield Problem(("placed", position), f"{name} is no input")
     for position, name in enumerate(graph.outputs):
         if name in graph.index and name not in graph.producer:

@@ -45,6 +45,22 @@ def test_a_loop_shows_the_next_turn(graph: Callable[..., Graph]) -> None:
     assert "[p_next]" in text
 
 
+def test_the_bytes_of_a_message_are_those_that_are_copied(
+    analyse: Callable[..., Analysis], strategy: Transfer, graph: Callable[..., Graph]
+) -> None:
+    """From the first byte of the first vector to the last of the last, alignment between them included."""
+    text = """graph: small
+inputs: [a, b]
+outputs: [c]
+vectors: {a: {elements: 3}, b: {elements: 5}, c: {elements: 7}}
+kernels:
+  - {name: k, on: device, reads: [a, b], writes: [c]}
+"""
+    shown = strategy.describe(analyse(text))
+    assert f"before k: upload a b: {256 + 5 * 4} bytes" in shown
+    assert "after k: download c: 28 bytes" in shown
+
+
 def test_what_is_too_large_is_said_and_not_drawn() -> None:
     graph = random_graph(Shape(kernels=300, inputs=9, indegree=(1, 2), outdegree=(1, 2), seed=1))
     found = schedule.build(graph, "fewest")

@@ -61,3 +61,46 @@ def test_every_point_of_its_space_is_right(
                 np.testing.assert_array_equal(found[output], values, err_msg=f"{name} {config}")
     assert done
     assert strategy.probes(analysis)
+
+
+CLASHES = {
+    "vectors called like allocations": (
+        "inputs: [host, a, streams]\noutputs: [arena0, d]\nkernels:\n"
+        "  - {name: k, on: device, reads: [host, a], writes: [b]}\n"
+        "  - {name: m, on: host, reads: [b, streams], writes: [c]}\n"
+        "  - {name: n, on: device, reads: [c], writes: [arena0]}\n"
+        "  - {name: o, on: host, reads: [streams], writes: [d]}"
+    ),
+    "an array beside the arena of the host": (
+        "inputs: [a, host]\noutputs: [c, e]\nkernels:\n"
+        "  - {name: k, on: device, reads: [a], writes: [c]}\n"
+        "  - {name: m, on: host, reads: [host], writes: [e]}"
+    ),
+    "kernels called like copies": (
+        "inputs: [a]\noutputs: [c]\nkernels:\n"
+        "  - {name: down_up_k, on: device, reads: [a], writes: [b]}\n"
+        "  - {name: up_k, on: host, reads: [b], writes: [d]}\n"
+        "  - {name: k, on: device, reads: [d], writes: [c]}"
+    ),
+    "kernels called like what is given and taken": (
+        "inputs: [a]\noutputs: [c]\nkernels:\n"
+        "  - {name: give_a, on: device, reads: [a], writes: [b], in_place: {b: a}}\n"
+        "  - {name: take_c, on: device, reads: [b], writes: [c], in_place: {c: b}}"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLASHES)
+def test_the_names_of_the_user_meet_no_names_of_ours(
+    name: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any
+) -> None:
+    analysis = analyse(f"graph: clash\nsizes: {{elements: 7}}\n{CLASHES[name]}\n")
+    baseline = strategy.baselines(analysis)[0]
+    wanted = device.run(baseline.emit(next(baseline.space.points())))
+    config = next(each for each in strategy.space(analysis, {}).points() if each["grouping"] == "fewest")
+    made = strategy.emit(analysis, config, {})
+    assert isinstance(made, Program)
+    arenas = {each.arena for each in made.buffers} - {None}
+    assert not arenas & {each.name for each in made.buffers if each.arena is None}
+    for output, values in device.run(made, seed=1).items():
+        np.testing.assert_array_equal(values, wanted[output])

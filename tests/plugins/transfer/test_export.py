@@ -205,6 +205,41 @@ def test_nvcc_compiles_and_links_the_export(
     assert done.returncode == 0, done.stderr
 
 
+WORDS = """graph: NAME
+inputs: [int, for, streams, plan, a, a_device]
+outputs: [double, while]
+kernels:
+  - {name: return, on: device, reads: [int, for, streams, a, a_device], writes: [double]}
+  - {name: class, on: host, reads: [double, plan], writes: [while]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "called"), [("int", "Int"), ("none", "PlanNone"), ("path", "PlanPath"), ("_1", "Plan1")]
+)
+def test_the_python_module_has_a_name_of_its_own(
+    name: str, called: str, analyse: Callable[..., Analysis], strategy: Transfer
+) -> None:
+    _, files = exported(analyse(WORDS.replace("NAME", name)), strategy, **WAYS["serial"])
+    (text,) = (text for file, text in files.items() if file.endswith(".py"))
+    compile(text, "plan.py", "exec")
+    assert f"class {called}:" in text
+
+
+@pytest.mark.needs_nvcc
+def test_names_that_are_words_of_the_language_compile(
+    analyse: Callable[..., Analysis], strategy: Transfer, tmp_path: Path
+) -> None:
+    _, files = exported(analyse(WORDS.replace("NAME", "int")), strategy, **WAYS["serial"])
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    done = subprocess.run(
+        ["nvcc", "-arch=sm_75", "-std=c++17", "-Werror", "all-warnings", "-c", "-o", "x", "int_.cu"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.needs_nvcc
 def test_nvcc_takes_the_default_bodies_of_every_type(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -253,6 +254,39 @@ def test_a_mistake_in_python_is_one_line() -> None:
     other.device("k5", reads=("A",), writes=("N",), body={"N": "B + 1"})
     with pytest.raises(RequestError, match="mentions B, which the kernel does not read"):
         other.build()
+
+
+def test_a_graph_needs_no_sizes(parse: Callable[..., Workload]) -> None:
+    found = parse(GOOD.replace("sizes: {n: 8}\nelements: n\n", "")).payload.graph
+    assert {each.elements for each in found.vectors} == {1}
+
+
+def test_names_that_yaml_takes_for_something_else(parse: Callable[..., Workload]) -> None:
+    graph = KernelGraph("null", elements=8, dtype="float64")
+    graph.inputs("null", "yes", "on")
+    graph.device("true", reads=("null", "yes", "on"), writes=("off",), body={"off": "null + yes * on"})
+    graph.outputs("off")
+    assert parse(graph.yaml()).payload.graph == graph.build()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda graph: graph.device("k5", reads="AB", writes=("N",)), "reads is the text 'AB'"),
+        (lambda graph: graph.device("k5", reads=("A",), writes="N"), "writes is the text 'N'"),
+        (lambda graph: graph.loop({}), "nothing is carried"),
+        (lambda graph: graph.host("k5", reads=("A",), writes=("N",), elements=2.5), "2.5 elements; a whole number"),
+    ],
+)
+def test_slips_in_python_are_refused(spoil: Callable[[KernelGraph], object], says: str) -> None:
+    graph = python_graph()
+
+    def build() -> None:
+        spoil(graph)
+        graph.build()
+
+    with pytest.raises(RequestError, match=re.escape(says)):
+        build()
 
 
 def test_the_packages_own_graphs_are_the_generators(graph: Callable[..., Graph]) -> None:

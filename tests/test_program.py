@@ -101,7 +101,8 @@ LEAVES: list[Callable[[], Program]] = [
         (0, "text", "other"), (0, "register_cap", None), (0, "flags", ()), (0, "defines", ()), (1, "text", "")]),
     *(lambda i=i, f=f, v=v: changed("steps", i, **{f: v}) for i, f, v in [  # type: ignore[misc]
         (0, "counted", True), (1, "stream", 0), (1, "after", ()), (2, "byte", 0), (3, "grid", (1, 1, 1)),
-        (3, "shared_bytes", 0), (3, "arguments", ()), (3, "arguments", (Bytes(hex="00" * 8, pointers=((0, "y"),)),)), (4, "arguments", (Bytes(hex="00"),))]),
+        (3, "shared_bytes", 0), (3, "arguments", ()), (3, "arguments", (Bytes(hex="00" * 8, pointers=((0, "y"),)),)),
+        (4, "arguments", (Bytes(hex="00"),))]),
     lambda: dataclasses.replace(PROGRAM, issue="graph"),
 ]  # fmt: skip
 

@@ -122,6 +122,7 @@ def test_a_bad_candidate_is_an_outcome_and_the_job_goes_on(
     assert dict(record.config) in ({"x": 3, "y": 4}, {"x": 3, "y": 6})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "outcome"),
     [("hang", Outcome.TIMED_OUT), ("die", Outcome.WORKER_DIED), ("abort", Outcome.CRASHED)],

@@ -360,6 +360,7 @@ def test_the_whole_of_it_on_the_cpu_device(real: Registry, tmp_path: Path) -> No
     assert max(each.stat().st_mtime_ns for each in tmp_path.glob("hfuse-*.json")) > begun
 
 
+@pytest.mark.slow
 def test_a_candidate_of_a_single_kernel_is_a_sound_program(real: Registry) -> None:
     (pair,) = pairs.chosen(["hist+maxpool"])
     about = static.known(real, pair, target_for_arch("sm_90"))

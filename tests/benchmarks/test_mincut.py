@@ -25,6 +25,7 @@ def small(name: str):
     return reading.read(documents.parse(path.read_text(), str(path)), SIZES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", paper.APPLICATIONS)
 def test_jax_computes_the_same_images(name: str) -> None:
     pytest.importorskip("jax", reason="needs JAX as the peer")

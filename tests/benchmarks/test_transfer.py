@@ -56,6 +56,7 @@ def test_growth_was_measured_up_to_100_000_kernels() -> None:
     assert growth[100_000]["fewest_secs"] < 5
 
 
+@pytest.mark.slow
 def test_growth_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (small,) = planning.growth(print, kernels=(50,))
     assert small["saved"] > 0

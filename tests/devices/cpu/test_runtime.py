@@ -594,6 +594,7 @@ def races_of(host: Path, racy: Path, name: str, *, sound: bool, seed: int) -> li
     return find_races(host, racy, f"{name}_{sound}", launch, [np.zeros(512, np.int32)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*RACES, "wrong_barrier"])
 def test_races_are_found_and_sound_code_is_not_blamed(host: Path, racy: Path, name: str) -> None:
     assert races_of(host, racy, name, sound=True, seed=5) == []
@@ -618,6 +619,7 @@ def test_a_launch_that_fails_is_no_race_check(host: Path, racy: Path) -> None:
 # The other compilers
 
 
+@pytest.mark.slow
 def test_the_portable_switch(folder: Path, features: Module) -> None:
     """Processors without an own switch use ucontext; in a child, because two libraries must not share one process."""
     library = folder / "libportable.so"

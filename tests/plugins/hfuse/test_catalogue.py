@@ -297,6 +297,7 @@ def emitted(strategy, analysis, config):
     return program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_a_pair_gives_the_same_bits_fused(analyse, strategy, same, pair):
     analysis = analyse(*pair, sizes=of_slots(pair, TINY))

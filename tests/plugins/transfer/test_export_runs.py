@@ -61,6 +61,7 @@ def main_of(program: Program, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_the_export_computes_what_the_plan_does(
     name: str, way: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, tmp_path: Path

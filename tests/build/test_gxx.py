@@ -150,3 +150,23 @@ def test_entries_are_exported_by_number() -> None:
     source = Source(name="k", text="", entries=("a<float, 5>", "n::b"), symbols=("s", "t"))
     assert [gxx.exported(source, each) for each in source.entries] == ["entry_0", "entry_1"]
     assert gxx.exported_symbol(source, "t") == "symbol_1"
+
+
+def test_the_precompiled_prelude_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_it, without = BuildCache(tmp_path / "with"), BuildCache(tmp_path / "without")
+    first = gxx.build(KERNEL, cache=with_it)
+    (prelude,) = with_it.folder.glob("*/*.gch")
+    written = prelude.stat().st_ino
+    other_macros = dataclasses.replace(
+        KERNEL,
+        text="#if __CUDA_ARCH__ != 700\n#error not that one\n#endif\n" + KERNEL.text,
+        defines=(("BY", "3"), ("FUSIOND_CUDA_ARCH", "700")),
+    )
+    assert isinstance(gxx.build(other_macros, cache=with_it), Path)
+    assert prelude.stat().st_ino == written
+    monkeypatch.setattr(gxx, "_precompiled", lambda *_: None)
+    second = gxx.build(KERNEL, cache=without)
+    assert isinstance(first, Path)
+    assert isinstance(second, Path)
+    assert first.read_bytes() == second.read_bytes()
+    assert not list(without.folder.glob("*/*.gch"))

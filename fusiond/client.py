@@ -129,6 +129,10 @@ class Client:
 
     # --- the store ---
 
+    def count_jobs(self, states: Sequence[JobState] = ()) -> int:
+        """How many jobs there are, however many `jobs` hands out."""
+        return self.store.count_jobs(list(states) or None)
+
     def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> tuple[JobRow, ...]:
         """The jobs, newest first. One whose process is gone is shown as what it will be: queued."""
         rows = tuple(map(_as_it_is, self.store.jobs(list(states) or None, limit)))

@@ -199,8 +199,11 @@ def test_jobs_says_when_there_are_more(fusiond: Run, database: Path) -> None:
             daemon.submit(store, jobs.read("/job.yaml", JOB.replace("500", str(500 + index)))[0])
     said = fusiond("jobs", "--limit", 3, "--json")
     assert len(said.json) == 3
-    assert said.err == "fusiond: these are the newest 3; there are more (--limit N)\n"
+    assert said.err == "fusiond: the newest 3 of 4 jobs (--limit N shows more)\n"
     assert fusiond("jobs", "--limit", 4).err == ""
+    said = fusiond("jobs", "--limit", 1, "--state", "queued", "--state", "done")
+    assert said.err == "fusiond: the newest 1 of 4 jobs (--limit N shows more)\n"
+    assert fusiond("jobs", "--limit", 1, "--state", "done").err == ""
 
 
 @pytest.mark.parametrize(

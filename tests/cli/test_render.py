@@ -29,7 +29,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return run
 
 
-@pytest.mark.parametrize("width", (20, 47, 60, 72, 80, 81, 90, 100, 120))
+@pytest.mark.parametrize("width", [20, 47, 60, 72, 80, 81, 90, 100, 120])
 def test_no_word_is_broken_and_no_line_too_long(shown: Shown, width: int) -> None:
     text = shown(width, "facts")
     for row in ROWS:

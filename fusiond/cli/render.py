@@ -86,7 +86,14 @@ def _paragraphs(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         print(first)
         told = "; ".join(f"{name} {cell}" for name, cell in zip(columns[1:], others, strict=True) if cell)
         print(
-            textwrap.fill(told, max(wide, 20), initial_indent="    ", subsequent_indent="    ", break_long_words=False)
+            textwrap.fill(
+                told,
+                max(wide, 20),
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
         )
 
 

@@ -262,7 +262,7 @@ def test_a_narrow_terminal_breaks_no_names(monkeypatch: pytest.MonkeyPatch) -> N
         render.table("", ("id", "workload"), [("abcdefgh", "a-rather-long-name-of-a-workload")])
         shown.append(out.getvalue())
     assert re.search(r"abcdefgh +a-rather-long-name-of-a-workload", shown[1])
-    assert shown[0] == "abcdefgh\n    workload a-rather-long-name-of-a-workload\n"
+    assert shown[0] == "abcdefgh\n    workload\n    a-rather-long-name-of-a-workload\n"
 
 
 def test_prune(fusiond: Run, database: Path, done_job: str) -> None:

@@ -12,6 +12,7 @@ from fusiond import jobs
 from fusiond.cli import options, render
 from fusiond.planning import emit_bundles, plan, with_config
 from fusiond.registry import Registry
+from fusiond.words import counted
 
 FACTS = ("program", "launch", "threads", "registers", "spilled", "shared", "barriers", "occupancy", "limited by")
 
@@ -78,7 +79,7 @@ def _print(document: Mapping[str, Any], description: str) -> None:
 
 
 def _facts(facts: Mapping[str, Any]) -> tuple[object, ...]:
-    occupancy = f"{100 * facts['occupancy']:.0f} % ({facts['blocks_per_sm']} blocks)"
+    occupancy = f"{100 * facts['occupancy']:.0f} % ({counted(facts['blocks_per_sm'], 'block')})"
     return (
         *(facts[name] for name in ("candidate", "launch", "threads", "registers", "spill_bytes", "shared_bytes")),
         facts["barriers"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fusiond.words import counted
 from fusiond_stitching import span as spans
 from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import BlockProgram, Kernel
@@ -77,14 +78,16 @@ def described(report: Mapping[str, Any]) -> str:
     for name, groups in by_kernel.items():
         lines.append(f"{name}:")
         lines += [
-            f"  {each['root']}: {len(each['instructions'])} stored in {each['stages']} stages, {each['blocks']} blocks,"
+            f"  {each['root']}: {len(each['instructions'])} stored in {counted(each['stages'], 'stage')},"
+            f" {counted(each['blocks'], 'block')},"
             f" {each['schedule']['sched_type']} split_dim={each['schedule']['split_dim']}"
             f" sword={each['schedule']['sword']}, {each['shared_bytes']} bytes shared"
             for each in groups
         ]
     lines += _noted("not with their readers", report["apart"], "root")
     lines += [
-        f"frame {each['name']}: {each['instructions']} instructions, {each['kernels']} kernels in each round"
+        f"frame {each['name']}: {counted(each['instructions'], 'instruction')},"
+        f" {counted(each['kernels'], 'kernel')} in each round"
         for each in report["frames"]
     ]
     lines += _noted("left to a library", report["library"], "name")

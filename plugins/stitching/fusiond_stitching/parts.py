@@ -20,9 +20,9 @@ from fusiond.keys import content_key, text_key
 from fusiond.model import DeviceLimits, frozen
 from fusiond.program import Fill
 from fusiond_stitching import fills as filling
-from fusiond_stitching import lower, planner, text
+from fusiond_stitching import lower, perflib, planner, text
 from fusiond_stitching.fusion import Group
-from fusiond_stitching.graph import MOVEMENT, SOURCES, Instruction, Module
+from fusiond_stitching.graph import MOVEMENT, Instruction, Module
 from fusiond_stitching.plan import BlockProgram
 from fusiond_stitching.planner import Planned
 from fusiond_stitching.policy import Policy
@@ -48,6 +48,8 @@ class Part:
     """What its inputs hold, by buffer: as the whole module's inputs do where it reads them."""
     bytes: int
     """What it reads and writes, each buffer once."""
+    dots: str
+    """`stitched` where dots are part of groups, else `library`."""
 
 
 def of_plan(module: Module, planned: Planned, fills: Mapping[str, Fill], *, dots: str) -> dict[str, Part]:
@@ -146,6 +148,7 @@ def part(module: Module, alone: Module, fills: Mapping[str, Fill], *, dots: str)
         names=frozen(names),
         fills=frozen(filled),
         bytes=_bytes(own),
+        dots=dots,
     )
 
 
@@ -240,10 +243,12 @@ def _marks(module: Module, given: Mapping[str, Fill]) -> dict[str, str]:
 # --- as one group ---------------------------------------------------------------------------------------
 
 
-def planned(module: Module, policy: Policy, limits: DeviceLimits | None = None) -> Planned:
+def planned(
+    module: Module, policy: Policy, limits: DeviceLimits | None = None, library: perflib.Library | None = None
+) -> Planned:
     """The plan of a group by itself: nothing but its own schedule, storage and exchange is decided."""
     rules = dataclasses.replace(policy, packing=True, barriers=False, lift=False)
-    return planner.plan(module, rules, limits)
+    return planner.plan(module, rules, limits, library)
 
 
 def only(found: Planned) -> BlockProgram | str:

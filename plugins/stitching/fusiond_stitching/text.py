@@ -2,7 +2,7 @@
 
     HloModule NAME
 
-    c0 { ... }                     what reduces and scatters apply, equal ones once
+    apply0 { ... }                 what reduces and scatters apply, equal ones once
     ENTRY main { parameters, instructions in order, ROOT tuple of the outputs }
 
 Reading the text again gives the same module: equal names, order and attributes (`lower.digest`). The results of a
@@ -89,7 +89,7 @@ class _Writer:
     def _computation(self, computation: Computation) -> str:
         """The name under which a computation stands in the text."""
         inner = [*computation.parameters, *computation.instructions]
-        number = {each.name: f"s{place}" for place, each in enumerate(inner)}
+        number = {each.name: f"a{place}" for place, each in enumerate(inner)}
         alone = len(computation.results) == 1
         lines = []
         for each in inner:
@@ -106,7 +106,7 @@ class _Writer:
             results = [next(each for each in inner if each.name == name) for name in computation.results]
             names = ", ".join(number[each.name] for each in results)
             lines.append(f"  ROOT results = {_tuple(results)} tuple({names})")
-        return self.computations.setdefault("\n".join(lines), f"c{len(self.computations)}")
+        return self.computations.setdefault("\n".join(lines), f"apply{len(self.computations)}")
 
 
 def _candidates(word: str) -> Iterator[str]:

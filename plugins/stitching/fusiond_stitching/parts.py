@@ -56,10 +56,11 @@ def of_plan(module: Module, planned: Planned, fills: Mapping[str, Fill], *, dots
     """Root -> part, for each group of a plan that is worth measuring by itself and whose text says all of it. `fills`
     are the whole module's, by buffer."""
     found = {}
+    given = {name: fills[module.buffer_of(name)] for name in module.parameters}
     for root, alone in groups(module, planned).items():
         group = next(each for each in planned.fusion.groups if each.root == root)
         if not _trivial(module, group, alone):
-            made = part(module, alone, fills, dots=dots)
+            made = part(alone, given, dots=dots)
             if made is not None:
                 found[root] = made
     return found
@@ -124,9 +125,9 @@ def _module(ordered: Iterable[Instruction], outputs: Sequence[str], name: str) -
 # --- the form that equal groups have in common ----------------------------------------------------------
 
 
-def part(module: Module, alone: Module, fills: Mapping[str, Fill], *, dots: str) -> Part | None:
-    """A group, as `groups` gives it, in its own names; None when its text, read again, is another module."""
-    given = {name: fills[module.buffer_of(name)] for name in alone.parameters if name in set(module.parameters)}
+def part(alone: Module, given: Mapping[str, Fill], *, dots: str) -> Part | None:
+    """A group, as `groups` gives it, in its own names; None when its text, read again, is another module. `given`: what
+    parameters hold (by name) that the whole module has too."""
     names, own = _renamed(alone, given)
     try:
         body = text.written(own, "part")

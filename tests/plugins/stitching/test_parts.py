@@ -531,7 +531,7 @@ def test_what_is_composed_is_right(runner, folder):
         ways = {}
         for each in analysis.report["parts"]:
             ways[each["name"]] = Way(
-                threads=random_.choice((64, 128, 512)), grain=random_.choice(space.GRAINS),
+                threads=random_.choice((128, 512, 1024)), grain=random_.choice(space.GRAINS),
                 exchange=random_.choice(("warp", "shared")), shared=random_.choice(("device", "paper")),
             )  # fmt: skip
         seed = ("packed_as_measured", "barriers_as_measured")[number]

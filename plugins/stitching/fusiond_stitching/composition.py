@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond.model import Config, DeviceLimits, frozen
+from fusiond.model import Config, DeviceLimits
 from fusiond_stitching import parts, planner
 from fusiond_stitching.graph import Module
 from fusiond_stitching.parts import Part
@@ -76,8 +76,8 @@ class Composed:
     """A plan, and which of its groups run in a way of their own."""
 
     plan: Plan
-    taken: Mapping[str, Way]
-    """By the group's root; `threads` are those of its launch."""
+    taken: tuple[str, ...]
+    """The parts that were taken, a name for each group that runs in a way of its own."""
 
 
 def composed(
@@ -93,7 +93,7 @@ def composed(
     its way. The plan has no problems."""
     composing = _Composing(module, found, own, ways, rules, shared_limits, limits)
     steps: list[Step] = [composing.launch(step) if isinstance(step, Kernel) else step for step in found.plan.steps]
-    return Composed(plan=Plan(steps=tuple(steps), notes=found.plan.notes), taken=frozen(composing.taken))
+    return Composed(plan=Plan(steps=tuple(steps), notes=found.plan.notes), taken=tuple(composing.taken))
 
 
 class _Composing:
@@ -115,7 +115,7 @@ class _Composing:
         self.rules = rules
         self.shared_limits = shared_limits
         self.limits = limits
-        self.taken: dict[str, Way] = {}
+        self.taken: list[str] = []
 
     def launch(self, kernel: Kernel) -> Kernel:
         asked = {self.ways[each.root].threads for each in kernel.programs if each.root in self.ways}
@@ -129,9 +129,7 @@ class _Composing:
         for phase in kernel.phases:
             programs = [made[each.root] for each in phase.programs]
             phases.append(Phase(programs=tuple(each for each in programs if each is not None)))
-        for root in made:
-            if root in self.ways and made[root] is not None:
-                self.taken[root] = dataclasses.replace(self.ways[root], threads=threads)
+        self.taken += [self.parts[root].name for root in made if root in self.ways]
         rules = dataclasses.replace(self.rules, threads=threads)
         return planner.kernel(rules, kernel.name, tuple(phases), self.limits)
 

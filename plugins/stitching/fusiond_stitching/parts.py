@@ -57,12 +57,12 @@ def of_plan(module: Module, planned: Planned, fills: Mapping[str, Fill], *, dots
     are the whole module's, by buffer."""
     found = {}
     given = {name: fills[module.buffer_of(name)] for name in module.parameters}
-    for root, alone in groups(module, planned).items():
-        group = next(each for each in planned.fusion.groups if each.root == root)
-        if not _trivial(module, group, alone):
-            made = part(alone, given, dots=dots)
+    alone = groups(module, planned)
+    for group in planned.fusion.groups:
+        if not _trivial(module, group, alone[group.root]):
+            made = part(alone[group.root], given, dots=dots)
             if made is not None:
-                found[root] = made
+                found[group.root] = made
     return found
 
 

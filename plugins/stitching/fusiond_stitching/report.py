@@ -43,13 +43,16 @@ def report(
     }
 
 
-def composed(made: Composed, planned: Planned) -> str:
-    """What `schedules: measured` came to: how many groups run in their own way, and the threads of the launches."""
+def composed(made: Composed, planned: Planned, times_us: Mapping[str, float]) -> str:
+    """What `schedules: measured` came to: how many groups run in their own way, what they take together by themselves
+    (`times_us`: by part, where it is known), and the threads of the launches."""
     threads: dict[int, int] = {}
     for each in made.plan.kernels:
         threads[each.threads] = threads.get(each.threads, 0) + 1
     shown = ", ".join(f"{count} at {each} threads" for each, count in sorted(threads.items()))
-    return f"measured: {len(made.taken)} of {len(planned.fusion.groups)} groups; launches: {shown}"
+    known = [times_us[name] for name in made.taken if name in times_us]
+    sum_ = f", {sum(known):.1f} us by themselves" if known and len(known) == len(made.taken) else ""
+    return f"measured: {len(made.taken)} of {len(planned.fusion.groups)} groups{sum_}; launches: {shown}"
 
 
 def kernels(planned: Planned) -> int | None:

@@ -271,15 +271,22 @@ class Stitching(StrategyBase):
         job = dataclasses.replace(given, request=frozen(request), lines=frozen(), files=frozen(digests))
         return Asked(job=job, module=part.module, fills=part.fills, dots=part.dots, probes=PROBES, groups=0, group=True)
 
-    def _measured(self, about: Analysed, known: Known) -> dict[str, tuple[Way, float]]:
-        """Parts whose records are known: how each was fastest, and the microseconds that it takes as often as it
-        stands in the packed plan."""
+    def _records(self, about: Analysed, known: Known) -> dict[str, Record]:
+        """Part -> its record, where one is known in which a candidate was measured."""
         found = {}
-        for part, count in about.parts:
+        for part, _ in about.parts if known else ():
             record = known.get(self._workload(part.name, self._part(about, part)).key)
             if isinstance(record, Record) and record.config is not None and record.time_us is not None:
-                found[part.name] = Way.of(record.config), record.time_us * count
+                found[part.name] = record
         return found
+
+    def _ways(self, about: Analysed, known: Known) -> dict[str, Way]:
+        """Part -> how it was fastest."""
+        return {name: Way.of(each.config) for name, each in self._records(about, known).items() if each.config}
+
+    def _times_us(self, about: Analysed, known: Known) -> dict[str, float]:
+        """Part -> what it takes, once."""
+        return {name: each.time_us for name, each in self._records(about, known).items() if each.time_us is not None}
 
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
         about = _known(analysis)
@@ -305,16 +312,17 @@ class Stitching(StrategyBase):
             return ()
         if about.asked.group:
             return spaces.alone_seeds(about.limits)
-        measured = self._measured(about, known)
+        ways, times_us = self._ways(about, known), self._times_us(about, known)
+        counts = {part.name: count for part, count in about.parts}
         wanted: dict[int, float] = {}
-        for way, time_us in measured.values():
-            wanted[way.threads] = wanted.get(way.threads, 0.0) + time_us
+        for name, way in ways.items():
+            wanted[way.threads] = wanted.get(way.threads, 0.0) + counts[name] * times_us[name]
         return spaces.seeds(
             about.limits,
             space_,
             dots=about.asked.dots,
             large=about.large,
-            ways={name: way for name, (way, _) in measured.items()},
+            ways=ways,
             threads=max(wanted, key=lambda each: (wanted[each], -each), default=None),
         )
 
@@ -370,7 +378,7 @@ class Stitching(StrategyBase):
         """Without `known`, what can be chosen whatever the parts' records say."""
         if about.asked.group:
             return spaces.alone(about.limits)
-        ways = {name: way for name, (way, _) in self._measured(about, known or {}).items()}
+        ways = self._ways(about, known or {})
         return spaces.offered(about.limits, dots=about.asked.dots, large=about.large, ways=ways)
 
     def _emitted(
@@ -428,7 +436,7 @@ class Stitching(StrategyBase):
             planned = planner.plan(module, rules, about.limits, perflib.Library(known))
             if not planned.problems:
                 made = self._composed(about, module, rules, planned, ways)
-                values["schedules"] = report.composed(made, planned)
+                values["schedules"] = report.composed(made, planned, self._times_us(about, known))
         return Config.of(values)
 
     def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:

@@ -435,15 +435,19 @@ def test_parts_that_are_fastest_as_everything_is_anyway_change_nothing(name):
 
 def test_each_group_takes_its_own_way_wherever_it_stands(folder):
     analysis = analysed("module: twice.hlo", folder)
-    config, program = measured(analysis, known(analysis, {}, rest=OTHER))
+    found = known(analysis, {}, rest=OTHER)
+    config, program = measured(analysis, found)
     assert threads(program) == [128, 128]
     # What is stored says all of it: no record is needed to make the same Program again.
     assert dict(config)[f"at.{analysis.report['parts'][0]['name']}"] == "128/2048/shared/paper"
     again = Stitching().emit(analysis, config, {})
     assert isinstance(again, Program)
     assert again.key == program.key
-    shown = Stitching().resolved(analysis, config, {})
-    assert shown["schedules"] == "measured: 2 of 2 groups; launches: 2 at 128 threads"
+    shown = [Stitching().resolved(analysis, config, each)["schedules"] for each in ({}, found)]
+    assert shown == [
+        "measured: 2 of 2 groups; launches: 2 at 128 threads",
+        "measured: 2 of 2 groups, 20.0 us by themselves; launches: 2 at 128 threads",
+    ]
     # It is what the part's own job measured, under the names of the module.
     inner = prepare(registry(), Stitching().parts(analysis)[0]).workload
     alone = Stitching().emit(
@@ -519,6 +523,27 @@ def test_a_way_that_a_group_cannot_go_leaves_its_launch_as_it_was(folder):
     assert isinstance(plainly, Program)
     assert made.key == plainly.key
     assert Stitching().resolved(analysis, tiny, {})["schedules"].startswith("measured: 0 of 2 groups")
+
+
+def crossed(part: parts.Part) -> parts.Part:
+    """The part with its sum and its quotient taken for each other."""
+    first, second = (
+        next(each.name for each in part.module.instructions if each.opcode == opcode) for opcode in ("reduce", "divide")
+    )
+    names = {**part.names, first: part.names[second], second: part.names[first]}
+    return dataclasses.replace(part, names=names)
+
+
+def test_a_plan_that_is_put_together_wrongly_is_refused(monkeypatch, folder):
+    analysis = analysed("module: twice.hlo", folder)
+    config, _ = measured(analysis, known(analysis, {}, rest=OTHER))
+    of_plan = parts.of_plan
+    monkeypatch.setattr(
+        parts, "of_plan", lambda *given, **more: {root: crossed(each) for root, each in of_plan(*given, **more).items()}
+    )
+    refused = Stitching().emit(analysis, config, {})
+    assert isinstance(refused, Rejection)
+    assert refused.rule == "invariant"
 
 
 @pytest.mark.slow

@@ -157,10 +157,10 @@ def _renamed(alone: Module, given: Mapping[str, Fill]) -> tuple[dict[str, str], 
     """(new name -> old name, the module under the new names): `p0` for parameters, `v0` for the rest, in the order in
     which they are met from the outputs down; a copy is called as `lower` calls it."""
     marks = _marks(alone, given)
-    outputs = sorted(alone.outputs, key=lambda name: (marks[name], alone.number[name]))
+    copied = {name for name in alone.outputs if alone[name].opcode == "copy"}
+    outputs = sorted(alone.outputs, key=lambda name: (name in copied, marks[name], alone.number[name]))
     order = _postorder(alone, outputs)
-    copies = [name for name in outputs if alone[name].opcode == "copy"]
-    order = [*(name for name in order if name not in copies), *copies]
+    order = [*(name for name in order if name not in copied), *(name for name in outputs if name in copied)]
     new: dict[str, str] = {}
     counts = {"p": itertools.count(), "v": itertools.count()}
     variadic: dict[tuple[object, ...], str] = {}

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import fusiond_stitching.plugin as plugin
 from fusiond import jobs, tuner
@@ -27,13 +29,15 @@ from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.strategy import Target
 from fusiond.testing.strategies import StrategyContract
-from fusiond_stitching import emit, fills, lower, parts, planner, probes, space, split, text
-from fusiond_stitching.composition import Way
+from fusiond_stitching import emit, fills, lower, parts, planner, probes, space, split, text, verify
+from fusiond_stitching.composition import Way, composed
 from fusiond_stitching.graph import Instruction, Module, topological
 from fusiond_stitching.planner import Planned
+from fusiond_stitching.policy import Policy
 from fusiond_stitching.strategy import Stitching
 
 from . import oracle
+from .graphs import modules
 from .policies import LIMITS
 from .test_strategy import H100, job, registry
 
@@ -525,6 +529,43 @@ def test_a_way_that_a_group_cannot_go_leaves_its_launch_as_it_was(folder):
     assert Stitching().resolved(analysis, tiny, {})["schedules"].startswith("measured: 0 of 2 groups")
 
 
+RULES = Policy(
+    layers=False, merge=True, recompute=True, middle=True, spill=True, warp=True, lift=True, packing=True, grain=64,
+    threads=64, shared_limit=4096, multiprocessors=4,
+)  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(modules(), st.integers(0, 2**30))
+def test_any_graph_can_be_taken_apart_and_put_together(written, seed):
+    """Every group is one part, and says so in its text; in whatever ways the parts run, the plan is proved."""
+    module = lower.read(written, "random")
+    random_ = random.Random(seed)
+    planned = planner.plan(module, RULES, LIMITS)
+    assert planned.problems == ()
+    ways = {}
+    for root, alone in parts.groups(module, planned).items():
+        each = parts.part(alone, {}, **FOUND)
+        if each is None:  # a constant that is stored for a library call: read again, it needs no reshape
+            assert not alone.parameters
+            continue
+        program = parts.only(parts.planned(lower.read(each.text, each.name), RULES, LIMITS))
+        assert not isinstance(program, str), program
+        mine = {each.names[result.instruction] for result in program.results}
+        assert mine == {result.instruction for result in planned.programs[root].results}
+        ways[each.name] = Way(
+            threads=random_.choice((32, 64, 128)), grain=random_.choice((16, 64, 512)),
+            exchange=random_.choice(("warp", "shared")), shared=random_.choice(("device", "paper")),
+        )  # fmt: skip
+    for rules in (RULES, dataclasses.replace(RULES, barriers=True)):
+        found = planner.plan(module, rules, LIMITS)
+        again = {root: parts.part(alone, {}, **FOUND) for root, alone in parts.groups(module, found).items()}
+        again = {root: each for root, each in again.items() if each is not None}
+        made = composed(module, found, again, ways, rules, {"device": 4096, "paper": 1024}, LIMITS)
+        assert verify.problems(module, made.plan, shared_limit=4096) == ()
+        assert len(made.plan.steps) == len(found.plan.steps)
+
+
 def crossed(part: parts.Part) -> parts.Part:
     """The part with its sum and its quotient taken for each other."""
     first, second = (
@@ -589,9 +630,9 @@ def test_a_module_from_the_job_to_the_record(tmp_path: Path, gxx_here: None) -> 
         TWICE.replace("64,96", "32,128").replace("[96,96]", "[128,128]").replace("[64]", "[32]")
     )
     text_ = "strategy: stitching\nmodule: twice.hlo\ndevice: cpu\nsearch: {trials: 2, timeout: 2m, seed: 1}\n"
-    (given,) = jobs.read(tmp_path / "job.yaml", text_)
+    (asked,) = jobs.read(tmp_path / "job.yaml", text_)
     with Store.open(tmp_path / "store.sqlite") as store:
-        row = tuner.submit(store, found, given)
+        row = tuner.submit(store, found, asked)
         store.claim("test", job=row.id)
         state = tuner.Tuner(store, found, Events(), least_patience_secs=3).run(row.id, lambda: False)
         assert state is JobState.DONE, store.job(row.id).problem
@@ -610,7 +651,7 @@ def test_a_module_from_the_job_to_the_record(tmp_path: Path, gxx_here: None) -> 
         way = Way.of(inner.config)
         assert trials[1].config[f"at.{part.workload_name}"] == str(way)
         assert str(trials[1].resolved["schedules"]).startswith("measured: 2 of 2 groups")
-        prepared = tuner.prepare(found, given)
+        prepared = tuner.prepare(found, asked)
         analysis = prepared.strategy.analyse(prepared.workload, target_of(CpuProvider(), device))
         again = prepared.strategy.space(analysis, {part.workload_key: inner})
         assert again.hash == store.job(row.id).space_hash, "a job that was killed goes on in the space it had"

@@ -96,7 +96,7 @@ def described(report: Mapping[str, Any]) -> str:
             for each in groups
         ]
     if report.get("parts"):
-        lines.append("measured by themselves:")
+        lines.append("measured by themselves first:")
         lines += [
             f"  {each['name']}: {each['bytes']} bytes" + (f", {each['groups']} groups" if each["groups"] > 1 else "")
             for each in report["parts"]

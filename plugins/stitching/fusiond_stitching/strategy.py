@@ -134,6 +134,8 @@ class Stitching(StrategyBase):
         filled = fills.read(module, _node(job, "inputs") if "inputs" in job.request else None, file)
         dots = _node(job, "dots").choice(*DOTS) if "dots" in job.request else DOTS[0]
         group = "group" in job.request and _node(job, "group").boolean()
+        if group and "groups" in job.request:
+            raise _node(job, "groups").fail("a job with `group: true` is one group; leave this out")
         asked = Asked(
             job=job,
             module=module,

@@ -215,7 +215,10 @@ def test_groups_that_differ_are_two_texts(change):
         assert sum(each["groups"] for each in found.report["parts"]) == 2
 
 
-@pytest.mark.parametrize(("name", "distinct", "groups"), [("lstm_step", 12, 15), ("bilstm_step", 16, 25)])
+@pytest.mark.parametrize(
+    ("name", "distinct", "groups"),
+    [("lstm_step", 12, 15), pytest.param("bilstm_step", 16, 25, marks=pytest.mark.slow)],
+)
 def test_layers_that_repeat_are_measured_once(name, distinct, groups):
     found = Split.of(name).parts()
     assert (len({each.name for each in found.values()}), len(found)) == (distinct, groups)
@@ -380,6 +383,7 @@ def test_a_job_for_a_group_that_is_none_is_planned_and_told_so(folder):
         ("module: lr_step\ngroups: -1", "groups: is -1"),
         ("module: lr_step\ngroups: many", "a whole number is wanted"),
         ("module: lr_step\ngroup: 3", "write true or false"),
+        ("module: lr_step\ngroup: true\ngroups: 3", "groups: a job with `group: true` is one group"),
         ("module: 'HloModule m'", "there is no ENTRY"),
     ],
 )
@@ -423,7 +427,7 @@ def test_nothing_is_composed_before_something_is_known(folder):
     assert names[:4] == ["packed", "packed_as_measured", "barriers", "barriers_as_measured"]
 
 
-@pytest.mark.parametrize("name", ["speech_fwd", "w2v_step", "lr_step"])
+@pytest.mark.parametrize("name", ["speech_fwd", "lr_step"])
 def test_parts_that_are_fastest_as_everything_is_anyway_change_nothing(name):
     analysis = analysed(f"module: {name}\ngroups: 50")
     found = known(analysis, {}, rest=DEFAULT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,16 @@ from fusiond.model import (
     Config,
     DeviceInfo,
     Job,
+    Record,
     Rejection,
     Value,
     Workload,
+    frozen,
 )
 from fusiond.program import Launch, Program, problems
 from fusiond.registry import Registry
 from fusiond.space import Space
+from fusiond.store.database import Store
 from fusiond.strategy import Known, Strategy, Target
 from fusiond.study import check_seeds
 
@@ -153,6 +156,8 @@ class Plan:
     """One line each, for people: what would have told more."""
     chosen: Config | None = None
     """What `--set` made of the first seed."""
+    known: Known = field(default_factory=frozen, repr=False)
+    """What the device had answered for parts and probes."""
 
     @property
     def workload(self) -> Workload:
@@ -189,17 +194,41 @@ class Plan:
         }
 
 
-def plan(registry: Registry, job: Job, *, arch: str | None = None, known: Known | None = None) -> Plan:
-    """All that is known of a job without running it, for its device or for the architecture that is named."""
+def answers(
+    store: Store, registry: Registry, strategy: Strategy, analysis: Analysis, device_key: str
+) -> dict[str, Record | float]:
+    """What a device has answered for the parts and probes of a workload."""
+    parts = [prepare(registry, job).workload.key for job in strategy.parts(analysis)]
+    known: dict[str, Record | float] = {**store.known(device_key, parts)}
+    for probe in strategy.probes(analysis):
+        time_us = store.probe(probe.key, device_key, strategy.version)
+        if time_us is not None:
+            known[probe.key] = time_us
+    return known
+
+
+def plan(
+    registry: Registry,
+    job: Job,
+    *,
+    arch: str | None = None,
+    known: Known | None = None,
+    store: Store | None = None,
+) -> Plan:
+    """All that is known of a job without running it, for its device or for the architecture that is named. `store`:
+    where to look up what the device has answered for parts and probes."""
     prepared = prepare(registry, job)
+    strategy = prepared.strategy
+    known = dict(known or {})
     if arch is not None:
         target, device = target_for_arch(arch), arch
+        analysis = strategy.analyse(prepared.workload, target)
     else:
         provider, info = choose_device(registry, job.device)
         target, device = target_of(provider, info), info.name
-    known = known or {}
-    strategy = prepared.strategy
-    analysis = strategy.analyse(prepared.workload, target)
+        analysis = strategy.analyse(prepared.workload, target)
+        if store is not None:
+            known |= answers(store, registry, strategy, analysis, info.key)
     space = strategy.space(analysis, known)
     seeds, refused = check_seeds(space, strategy.seeds(analysis, space, known))
     rejections = [*analysis.rejections, *refused_seeds(refused)]
@@ -224,10 +253,18 @@ def plan(registry: Registry, job: Job, *, arch: str | None = None, known: Known 
         seeds=seeds,
         rejections=tuple(rejections),
         parts=len(strategy.parts(analysis)),
+        known=frozen(known),
         probes_missing=sum(each.key not in known for each in strategy.probes(analysis)),
         facts=facts,
-        notes=_notes(target, facts),
+        notes=(*_answered(strategy, analysis, known, device), *_notes(target, facts)),
     )
+
+
+def _answered(strategy: Strategy, analysis: Analysis, known: Known, device: str) -> tuple[str, ...]:
+    """How many of a workload's parts have a record, where any has one."""
+    parts = len(strategy.parts(analysis))
+    records = sum(isinstance(each, Record) for each in known.values())
+    return (f"{records} of {parts} parts have a record on {device}",) if records else ()
 
 
 def kernel_facts(target: Target, programs: Mapping[str, Program]) -> tuple[KernelFacts, ...] | None:
@@ -314,7 +351,7 @@ def with_config(found: Plan, settings: Mapping[str, str], known: Known | None = 
     RequestError when that is no point of the space.
     """
     config = chosen_config(found, settings)
-    program = emitted(found.prepared.strategy, found.analysis, config, known or {})
+    program = emitted(found.prepared.strategy, found.analysis, config, found.known if known is None else known)
     if isinstance(program, Rejection):
         refused = dataclasses.replace(program, nodes=("set", *program.nodes))
         return dataclasses.replace(found, chosen=config, rejections=(*found.rejections, refused))
@@ -354,7 +391,7 @@ def emit_bundles(registry: Registry, found: Plan, settings: Mapping[str, str], f
     config = chosen_config(found, settings)
     strategy = found.prepared.strategy
     native = reference(strategy, found.analysis)
-    candidate = emitted(strategy, found.analysis, config, {})
+    candidate = emitted(strategy, found.analysis, config, found.known)
     if isinstance(candidate, Rejection):
         raise RequestError(f"{config} is refused: {candidate.detail} ({candidate.rule})", where="--emit")
     paths = folder / "native", folder / "candidate"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fusiond import jobs
 from fusiond.cli import options, render
+from fusiond.errors import StoreError
 from fusiond.planning import emit_bundles, plan, with_config
 from fusiond.registry import Registry
+from fusiond.store.database import Store
 from fusiond.words import counted
 
 FACTS = ("program", "launch", "threads", "registers", "spilled", "shared", "barriers", "occupancy", "limited by")
@@ -34,7 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     chosen = options.settings(arguments.set, where="--set")
     registry = Registry.load()
-    plans = [plan(registry, job, arch=arguments.arch) for job in jobs.read(arguments.job)]
+    with _store(arguments) as store:
+        plans = [plan(registry, job, arch=arguments.arch, store=store) for job in jobs.read(arguments.job)]
     if arguments.emit is not None:
         for index, each in enumerate(plans):
             folder = Path(arguments.emit)
@@ -50,6 +54,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.emit is not None:
         print(f"wrote {arguments.emit}")
     return 0
+
+
+@contextmanager
+def _store(arguments: argparse.Namespace) -> Iterator[Store | None]:
+    """The store, which knows what parts and probes came to; None where none can be read, since planning needs none."""
+    try:
+        store = Store.open(options.database(arguments), create=False)
+    except StoreError:
+        yield None
+        return
+    with store:
+        yield store
 
 
 def _print(document: Mapping[str, Any], description: str) -> None:

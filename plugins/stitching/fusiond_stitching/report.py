@@ -7,6 +7,7 @@ from typing import Any
 
 from fusiond.words import counted
 from fusiond_stitching import span as spans
+from fusiond_stitching.composition import Composed
 from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import BlockProgram, Kernel
 from fusiond_stitching.planner import Planned
@@ -41,6 +42,18 @@ def report(
         ],
         "problems": [problem for each in plans.values() for problem in each.problems],
     }
+
+
+def composed(made: Composed, planned: Planned, times_us: Mapping[str, float]) -> str:
+    """What `schedules: measured` came to: how many groups run in their own way, what they take together by themselves
+    (`times_us`: by part, where it is known), and the threads of the launches."""
+    threads: dict[int, int] = {}
+    for each in made.plan.kernels:
+        threads[each.threads] = threads.get(each.threads, 0) + 1
+    shown = ", ".join(f"{count} at {each} threads" for each, count in sorted(threads.items()))
+    known = [times_us[name] for name in made.taken if name in times_us]
+    sum_ = f", {sum(known):.1f} us by themselves" if known and len(known) == len(made.taken) else ""
+    return f"measured: {len(made.taken)} of {len(planned.fusion.groups)} groups{sum_}; launches: {shown}"
 
 
 def kernels(planned: Planned) -> int | None:
@@ -83,6 +96,12 @@ def described(report: Mapping[str, Any]) -> str:
             f" {each['schedule']['sched_type']} split_dim={each['schedule']['split_dim']}"
             f" sword={each['schedule']['sword']}, {each['shared_bytes']} bytes shared"
             for each in groups
+        ]
+    if report.get("parts"):
+        lines.append("measured by themselves first:")
+        lines += [
+            f"  {each['name']}: {each['bytes']} bytes" + (f", {each['groups']} groups" if each["groups"] > 1 else "")
+            for each in report["parts"]
         ]
     lines += _noted("not with their readers", report["apart"], "root")
     lines += [

@@ -122,7 +122,10 @@ class Runner:
             cpp = out.with_suffix(".cpp")
             cpp.write_text(unit)
             done = subprocess.run(
-                commands.kernel(cpp, out, flags=[OPTIMISE], precompiled=self.folder), capture_output=True, text=True, check=False
+                commands.kernel(cpp, out, flags=[OPTIMISE], precompiled=self.folder),
+                capture_output=True,
+                text=True,
+                check=False,
             )
             assert done.returncode == 0, done.stderr
         return out

@@ -1,11 +1,14 @@
 """What a module's inputs hold while it is measured: as the job says, else by what the module does with them.
 
 Floats are uniform in -1 .. 1. Whole numbers that index something (a gather, a scatter, a dynamic-slice) stay inside
-it, those that are compared with an iota inside that; others are 0 .. 9. A fill is part of the workload's key.
+it, those that are compared with an iota inside that; others are 0 .. 9. Stand-ins for what a foreign instruction would
+give are filled like inputs, with what is known of it: random bits are any bits, a sorted iota holds numbers of the
+iota. A fill is part of the workload's key.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from fusiond.documents import Node
@@ -21,15 +24,44 @@ _DEEP = 12
 
 
 def default(module: Module, name: str) -> Fill:
-    """The fill of a parameter that the job says nothing about."""
+    """The fill of a parameter or of a foreign result that the job says nothing about."""
     instruction = module[name]
     kind = DTYPES[instruction.dtype]
-    if "float" in kind:
-        return Fill(kind="uniform", low=-1.0, high=1.0)
     if kind == "bool":
         return Fill(kind="integers", low=0, high=1)
+    if "float" in kind:
+        return _drawn(module, instruction) or Fill(kind="uniform", low=-1.0, high=1.0)
     limit = _limit(module, name, _DEEP)
-    return Fill(kind="integers", low=0, high=max(0, limit) if limit is not None else MOST)
+    if limit is not None:
+        return Fill(kind="integers", low=0, high=max(0, limit))
+    if instruction.opcode == "rng-bit-generator":
+        bits = int(instruction.dtype[1:])
+        signed = instruction.dtype.startswith("s")
+        # Fills hold their bounds as floats: of 64 bits, those that a float holds exactly.
+        most = 2 ** min(bits - signed, 53) - 1
+        return Fill(kind="integers", low=-most if signed else 0, high=most)
+    if instruction.opcode == "sort":
+        within = _iota_size(module, instruction.operands[instruction.attributes["result"]], _DEEP)
+        return Fill(kind="integers", low=0, high=MOST if within is None else max(0, within))
+    return Fill(kind="integers", low=0, high=MOST)
+
+
+def _drawn(module: Module, instruction: Instruction) -> Fill | None:
+    """The fill that says what an `rng` does, when its two parameters are constants; None for everything else."""
+    distribution = instruction.attributes.get("distribution")
+    if distribution not in ("uniform", "normal") or len(instruction.operands) != 2:
+        return None
+    numbers = []
+    for operand in instruction.operands:
+        source = module.base(operand)
+        source = module[source.operands[0]] if source.opcode == "copy" else source
+        if source.opcode != "constant" or source.elements != 1:
+            return None
+        numbers.append(float(source.attributes["values"][0]))
+    low, high = numbers
+    if not (math.isfinite(low) and math.isfinite(high)) or (high < low if distribution == "uniform" else high < 0):
+        return None
+    return Fill(kind=distribution, low=low, high=high)
 
 
 def _limit(module: Module, name: str, depth: int) -> int | None:
@@ -80,12 +112,13 @@ def _iota_size(module: Module, name: str, depth: int) -> int | None:
 
 
 def read(module: Module, node: Node | None, file: Callable[[Node], tuple[str, str]]) -> dict[str, Fill]:
-    """Buffer -> fill for all parameters; `node` is the job's `inputs`, `file` finds an .npy file (path, content key).
-    RequestError for a name or a fill that does not fit."""
-    found = {module.buffer_of(name): default(module, name) for name in module.parameters}
+    """Buffer -> fill for all parameters and stand-ins; `node` is the job's `inputs`, `file` finds an .npy file (path,
+    content key). RequestError for a name or a fill that does not fit."""
+    given = (*module.parameters, *module.stand_ins)
+    found = {module.buffer_of(name): default(module, name) for name in given}
     if node is None:
         return found
-    by_buffer = {module.buffer_of(name): module[name] for name in module.parameters}
+    by_buffer = {module.buffer_of(name): module[name] for name in given}
     for name, each in node.mapping(known=tuple(found)).items():
         found[name] = _fill(each, by_buffer[name], file)
     return found

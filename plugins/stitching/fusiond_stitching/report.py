@@ -28,7 +28,7 @@ def report(
         "bytes": {"ideal": ideal_bytes(module), **{name: moved(module, each.plan) for name, each in plans.items()}},
         "groups": [_group(module, kernel, program) for kernel in planned.plan.kernels for program in kernel.programs],
         "apart": [{"root": root, "reason": reason} for root, reason in sorted(planned.plan.notes.items())],
-        "library": [{"name": name, "reason": reason} for name, reason in module.foreign.items()],
+        "library": [_boundary(module, name, reason) for name, reason in module.foreign.items()],
         "frames": [
             {
                 "name": each.name,
@@ -40,6 +40,30 @@ def report(
         ],
         "problems": [problem for each in plans.values() for problem in each.problems],
     }
+
+
+def _boundary(module: Module, name: str, reason: str) -> dict[str, Any]:
+    """A foreign instruction: why it is one, and the buffers round it. `stand_in` is None where nobody here reads its
+    result; `reads` names the buffers of its operands (those that have one: constants have none)."""
+    instruction = module[name]
+    bases = (module.base(each).name for each in instruction.operands)
+    return {
+        "name": name,
+        "reason": reason,
+        "stand_in": module.stand_ins.get(name),
+        "shape": f"{instruction.dtype}[{','.join(map(str, instruction.dims))}]",
+        "reads": [
+            module.stand_ins.get(each, f"what {each} gives") if each in module.foreign else module.buffer_of(each)
+            for each in dict.fromkeys(bases)
+            if module[each].opcode != "constant"
+        ],
+    }
+
+
+def _filled(boundary: Mapping[str, Any]) -> str:
+    said = f"{boundary['stand_in']} is filled" if boundary["stand_in"] else "nobody here reads its result"
+    reads = f", it reads {', '.join(boundary['reads'])}" if boundary["reads"] else ""
+    return f"  {boundary['name']} {boundary['shape']}: {said}{reads} ({boundary['reason']})"
 
 
 def kernels(planned: Planned) -> int | None:
@@ -85,9 +109,12 @@ def described(report: Mapping[str, Any]) -> str:
     lines += _noted("not with their readers", report["apart"], "root")
     lines += [
         f"frame {each['name']}: {each['instructions']} instructions, {each['kernels']} kernels in each round"
+        f" (a job of its own with 'frame: {each['name']}')"
         for each in report["frames"]
     ]
-    lines += _noted("left to a library", report["library"], "name")
+    if report["library"]:
+        lines.append("left to a library, and filled instead of computed:")
+        lines += [_filled(each) for each in report["library"]]
     return "\n".join(lines)
 
 

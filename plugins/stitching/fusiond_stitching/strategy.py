@@ -73,7 +73,7 @@ class Stitching(StrategyBase):
 
     name = "stitching"
     version = 1
-    job_keys: tuple[str, ...] = ("module", "inputs", "dots", "probes")
+    job_keys: tuple[str, ...] = ("module", "frame", "inputs", "dots", "probes")
 
     # --- Job -> Workload ---
 
@@ -91,6 +91,10 @@ class Stitching(StrategyBase):
         path = inputs.resolve("module", name, where=root.where)
         text = inputs.text(path, where=root.where)
         module = lower.read(text, path)
+        title = PurePath(path).stem
+        if "frame" in job.request:
+            module = _frame(module, _node(job, "frame"))
+            title = f"{title}:{module.name}"
         if not any(module.fusable(each) for each in module.instructions):
             raise RequestError("there is nothing to fuse: no instruction but library calls", where=path)
 
@@ -102,7 +106,6 @@ class Stitching(StrategyBase):
         filled = fills.read(module, _node(job, "inputs") if "inputs" in job.request else None, file)
         dots = _node(job, "dots").choice(*DOTS) if "dots" in job.request else DOTS[0]
         probes = _node(job, "probes").integer(least=0, most=10_000) if "probes" in job.request else PROBES
-        title = PurePath(path).stem
         hashes = {path: text_key(text)}
         hashes |= {each.file: each.digest for each in filled.values() if each.file and each.digest}
         return Workload(
@@ -153,8 +156,7 @@ class Stitching(StrategyBase):
     def _rejections(self, asked: Asked, plans: Mapping[str, Planned]) -> tuple[Rejection, ...]:
         """What cannot be emitted at all: then nothing is tuned, and the plans are still worth reading."""
         module = asked.module
-        found = [Rejection(rule="library", nodes=(name,), detail=reason) for name, reason in module.foreign.items()]
-        found += [
+        found = [
             Rejection(rule="shared_memory", nodes=(module.name,), detail=problem)
             for name in ("unfused", "xla_rules", "paper")
             for problem in plans[name].problems
@@ -280,6 +282,14 @@ class Stitching(StrategyBase):
     def _xla(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> Policy:
         rules = policy.xla_rules(threads=threads, multiprocessors=max(1, limits.multiprocessors))
         return dataclasses.replace(rules, shared_limit=min(spaces.DEFAULT_SHARED_BYTES, limits.shared_bytes_per_block))
+
+
+def _frame(module: Module, node: Node) -> Module:
+    """The body, condition or branch that a job asks for by its name."""
+    found = {each.name: each for each in module.all_frames}
+    if not found:
+        raise node.fail(f"{module.name} has no frames: there is no while and no conditional in it")
+    return found[node.choice(*found)]
 
 
 def _node(job: Job, key: str) -> Node:

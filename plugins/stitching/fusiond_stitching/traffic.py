@@ -53,7 +53,7 @@ def ideal_bytes(module: Module) -> int:
         for operand in each.operands
     }
     read = {name for name in read if name in calls or module[name].opcode == "parameter"}
-    written = {name for name in module.outputs if name not in calls}
+    written = {name for name in module.outputs if name not in calls and module[name].opcode != "parameter"}
     for name in calls:
         for operand in module[name].operands:
             source = base_of(module, operand)

@@ -106,9 +106,12 @@ class _Checking:
                 self._library(step, each)
             else:
                 self._kernel(step, each)
-        for name in self.module.outputs:
+        for name, buffer in self.module.computed.items():
             if self.module[name].elements and not self._stored(name):
-                self.found.append(f"output {name} is never written to {self.module.buffer_of(name)}")
+                self.found.append(f"{name} is never written to {buffer}")
+        for name in self.module.foreign:
+            if name not in self.places:
+                self.found.append(f"library call {name} is never made")
 
     def _locate(self, name: str, place: _Place, where: str) -> None:
         if name not in self.module.by_name:

@@ -19,6 +19,7 @@ MOST = 9
 _KINDS = ("zeros", "constant", "uniform", "normal", "integers", "iota")
 _PASSED = frozenset({"reshape", "broadcast", "transpose", "slice", "copy", "convert", "concatenate", "clamp", "select",
                      "add", "maximum", "minimum", "reverse"})  # fmt: skip
+_BITWISE = frozenset({"shift-left", "shift-right-logical", "shift-right-arithmetic", "and", "or", "xor"})
 _DEEP = 12
 """How many instructions an index is followed through."""
 
@@ -34,7 +35,10 @@ def default(module: Module, name: str) -> Fill:
     limit = _limit(module, name, _DEEP)
     if limit is not None:
         return Fill(kind="integers", low=0, high=max(0, limit))
-    if instruction.opcode == "rng-bit-generator":
+    drawn = _drawn(module, instruction)
+    if drawn is not None and drawn.kind == "uniform" and drawn.low < drawn.high:
+        return Fill(kind="integers", low=drawn.low, high=drawn.high - 1)
+    if name in module.foreign and (instruction.opcode.startswith("rng") or _is_bits(module, name, _DEEP)):
         bits = int(instruction.dtype[1:])
         signed = instruction.dtype.startswith("s")
         # Fills hold their bounds as floats: of 64 bits, those that a float holds exactly.
@@ -62,6 +66,15 @@ def _drawn(module: Module, instruction: Instruction) -> Fill | None:
     if not (math.isfinite(low) and math.isfinite(high)) or (high < low if distribution == "uniform" else high < 0):
         return None
     return Fill(kind=distribution, low=low, high=high)
+
+
+def _is_bits(module: Module, name: str, depth: int) -> bool:
+    """Somebody takes it apart bit by bit."""
+    for user in module.users[name] if depth else ():
+        reader = module[user]
+        if reader.opcode in _BITWISE or (reader.opcode in _PASSED and _is_bits(module, user, depth - 1)):
+            return True
+    return False
 
 
 def _limit(module: Module, name: str, depth: int) -> int | None:

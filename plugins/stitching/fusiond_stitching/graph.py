@@ -238,8 +238,8 @@ class Module:
 
     @functools.cached_property
     def handed(self) -> Mapping[str, str]:
-        """Values that foreign instructions read, when they are neither sources nor outputs nor foreign themselves -> the
-        buffer in which they are found (`operand_0`)."""
+        """Values that foreign instructions read, when they are neither sources nor outputs nor foreign -> the buffer in
+        which they are found (`operand_0`)."""
         users = (self.by_name[name] for name in self.foreign)
         read = dict.fromkeys(self.base(operand).name for user in users for operand in user.operands)
         mine = (

@@ -316,8 +316,8 @@ class _Lowering:
 
 
 def _materialise(kept: dict[str, Instruction], foreign: Mapping[str, str]) -> None:
-    """Dots read buffers, and a constant has none: they read a copy of it. (What a foreign instruction makes of constants
-    is not ours to say.)"""
+    """Dots read buffers, and a constant has none: they read a copy of it. (How a foreign instruction comes by its
+    constants is not ours to say.)"""
     for call in list(kept.values()):
         if call.opcode != "dot" or call.name in foreign:
             continue

@@ -43,14 +43,17 @@ def report(
 
 
 def _boundary(module: Module, name: str, reason: str) -> dict[str, Any]:
-    """A foreign instruction: why it is one, and the buffers round it. `stand_in` is None where nobody here reads its
-    result; `reads` names the buffers of its operands (those that have one: constants have none)."""
+    """A foreign instruction: why it is one, and the buffers round it. `call` is the same for the results of one call;
+    `stand_in` is None where nobody here reads this one, `result` its place in the module's results, if it has one.
+    `reads` names the buffers of its operands (those that have one: constants have none)."""
     instruction = module[name]
     bases = (module.base(each).name for each in instruction.operands)
     return {
         "name": name,
         "reason": reason,
+        "call": instruction.attributes.get("call", name),
         "stand_in": module.stand_ins.get(name),
+        "result": module.outputs.index(name) if name in module.is_output else None,
         "shape": f"{instruction.dtype}[{','.join(map(str, instruction.dims))}]",
         "reads": [
             module.stand_ins.get(each, f"what {each} gives") if each in module.foreign else module.buffer_of(each)
@@ -61,9 +64,9 @@ def _boundary(module: Module, name: str, reason: str) -> dict[str, Any]:
 
 
 def _filled(boundary: Mapping[str, Any]) -> str:
-    said = f"{boundary['stand_in']} is filled" if boundary["stand_in"] else "nobody here reads its result"
-    reads = f", it reads {', '.join(boundary['reads'])}" if boundary["reads"] else ""
-    return f"  {boundary['name']} {boundary['shape']}: {said}{reads} ({boundary['reason']})"
+    said = [f"{boundary['stand_in']} is filled"] if boundary["stand_in"] else []
+    said += [] if boundary["result"] is None else [f"result {boundary['result']} of the module, not compared"]
+    return f"{boundary['name']} {boundary['shape']}: {', '.join(said)}"
 
 
 def kernels(planned: Planned) -> int | None:
@@ -113,8 +116,14 @@ def described(report: Mapping[str, Any]) -> str:
         for each in report["frames"]
     ]
     if report["library"]:
-        lines.append("left to a library, and filled instead of computed:")
-        lines += [_filled(each) for each in report["library"]]
+        lines.append("left to a library; what it gives is filled, not computed:")
+        calls: dict[str, list[Mapping[str, Any]]] = {}
+        for each in report["library"]:
+            calls.setdefault(each["call"], []).append(each)
+        for results in calls.values():
+            read = f", which reads {', '.join(results[0]['reads'])}" if results[0]["reads"] else ""
+            lines.append(f"  {results[0]['reason']}{read}")
+            lines += [f"    {_filled(each)}" for each in results if each["stand_in"] or each["result"] is not None]
     return "\n".join(lines)
 
 

@@ -3,7 +3,7 @@
 Floats are uniform in -1 .. 1. Whole numbers that index something (a gather, a scatter, a dynamic-slice) stay inside
 it, those that are compared with an iota inside that; others are 0 .. 9. Stand-ins for what a foreign instruction would
 give are filled like inputs, with what is known of it: random bits are any bits, a sorted iota holds numbers of the
-iota. A fill is part of the workload's key.
+iota, a status that is compared with 0 says that all went well. A fill is part of the workload's key.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def default(module: Module, name: str) -> Fill:
     limit = _limit(module, name, _DEEP)
     if limit is not None:
         return Fill(kind="integers", low=0, high=max(0, limit))
+    if instruction.opcode == "custom-call" and _is_status(module, name):
+        return Fill(kind="zeros")
     drawn = _drawn(module, instruction)
     if drawn is not None and drawn.kind == "uniform" and drawn.low < drawn.high:
         return Fill(kind="integers", low=drawn.low, high=drawn.high - 1)
@@ -66,6 +68,23 @@ def _drawn(module: Module, instruction: Instruction) -> Fill | None:
     if not (math.isfinite(low) and math.isfinite(high)) or (high < low if distribution == "uniform" else high < 0):
         return None
     return Fill(kind=distribution, low=low, high=high)
+
+
+def _is_status(module: Module, name: str) -> bool:
+    """Whoever reads it compares it with 0, as jax does with what LAPACK says: anything else means NaN everywhere."""
+    users = [module[each] for each in module.users[name]]
+    while users and all(each.opcode in ("reshape", "broadcast") for each in users):
+        users = [module[each] for user in users for each in module.users[user.name]]
+    return bool(users) and all(
+        each.opcode == "compare" and any(_is_zero(module, operand) for operand in each.operands) for each in users
+    )
+
+
+def _is_zero(module: Module, name: str) -> bool:
+    source = module[name]
+    while source.opcode in ("reshape", "broadcast"):
+        source = module[source.operands[0]]
+    return source.opcode == "constant" and set(source.attributes["values"]) == {0}
 
 
 def _is_bits(module: Module, name: str, depth: int) -> bool:

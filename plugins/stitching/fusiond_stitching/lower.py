@@ -187,14 +187,15 @@ class _Lowering:
         return ""
 
     def _outside(self, raw: Raw, name: str, operands: list[Value], reason: str) -> Value:
-        """A boundary: one instruction, and one more for every further result."""
+        """A boundary: one instruction, and one more for every further result. (One of type `none` where it has none: it
+        may still do something.)"""
         for attribute in ("body", "condition", "true_computation", "false_computation"):
             if attribute in raw.attributes:
                 self.frames[raw.called(attribute)] = attribute == "body"
         if "branch_computations" in raw.attributes:
             self.frames.update(dict.fromkeys(raw.branches(), False))
         leaves = tuple(_leaves(tuple(operands)))
-        members = list(_arrays(raw.shape))
+        members = list(_arrays(raw.shape)) or [Array("none", ())]
         results: list[Value] = []
         for place, shape in enumerate(members):
             own = name if len(members) == 1 else self._fresh(f"{name}.{place}")

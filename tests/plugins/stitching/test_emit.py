@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fusiond.model import Rejection
 from fusiond.program import Launch
 from fusiond_stitching import emit, lower, planner
 from fusiond_stitching.plan import (
@@ -68,7 +69,8 @@ def test_the_text_is_the_same_every_time():
     assert batch.program(plan) == batch.program(plan)
 
 
-def test_a_boundary_without_code_is_named():
+def test_a_boundary_is_never_inlined():
+    """A plan that leaves the call out has no code for what reads its result."""
     text = """\
 HloModule sorts
 less {
@@ -84,7 +86,10 @@ ENTRY main {
 }
 """
     here = lower.read(text, "sorts.hlo")
-    made = emit.program(here, handmade.unfused(here))
+    plan = handmade.unfused(here)
+    assert not isinstance(emit.program(here, plan), Rejection)
+    made = emit.program(here, Plan(steps=plan.kernels))
+    assert isinstance(made, Rejection)
     assert made.rule == "no_code"
     assert "sort" in made.detail
 

@@ -207,7 +207,10 @@ def precisions(module: Module) -> dict[str, tuple[int, float]]:
     found: dict[str, tuple[int, float]] = {}
     for each in module.instructions:
         length, epsilon = 1, _EPSILON.get(each.dtype, 0.0)
-        for operand in () if each.name in module.foreign else each.operands:
+        if each.name in module.foreign:
+            found[each.name] = (length, epsilon)
+            continue
+        for operand in each.operands:
             length = max(length, found[operand][0])
             epsilon = max(epsilon, found[operand][1])
         if each.opcode == "reduce":

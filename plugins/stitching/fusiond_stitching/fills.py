@@ -61,7 +61,7 @@ def _drawn(module: Module, instruction: Instruction) -> Fill | None:
     for operand in instruction.operands:
         source = module.base(operand)
         source = module[source.operands[0]] if source.opcode == "copy" else source
-        if source.opcode != "constant" or source.elements != 1:
+        if source.opcode != "constant" or source.elements != 1 or source.name in module.foreign:
             return None
         numbers.append(float(source.attributes["values"][0]))
     low, high = numbers
@@ -84,7 +84,7 @@ def _is_zero(module: Module, name: str) -> bool:
     source = module[name]
     while source.opcode in ("reshape", "broadcast"):
         source = module[source.operands[0]]
-    return source.opcode == "constant" and set(source.attributes["values"]) == {0}
+    return source.opcode == "constant" and set(source.attributes.get("values", ())) == {0}
 
 
 def _is_bits(module: Module, name: str, depth: int) -> bool:
@@ -104,7 +104,7 @@ def _limit(module: Module, name: str, depth: int) -> int | None:
     for user in module.users[name]:
         reader = module[user]
         limits = [_as_index(module, reader, place) for place, each in enumerate(reader.operands) if each == name]
-        if reader.opcode in _PASSED:
+        if reader.opcode in _PASSED and user not in module.foreign:
             limits.append(_limit(module, user, depth - 1))
         if reader.opcode == "compare":
             other = next((each for each in reader.operands if each != name), name)
@@ -116,7 +116,7 @@ def _limit(module: Module, name: str, depth: int) -> int | None:
 
 
 def _as_index(module: Module, reader: Instruction, place: int) -> int | None:
-    if not reader.operands:
+    if not reader.operands or reader.name in module.foreign:
         return None
     attributes = reader.attributes
     dims = module[reader.operands[0]].dims
@@ -135,6 +135,8 @@ def _as_index(module: Module, reader: Instruction, place: int) -> int | None:
 
 def _iota_size(module: Module, name: str, depth: int) -> int | None:
     instruction = module[name]
+    if name in module.foreign:
+        return None
     if instruction.opcode == "iota":
         size: int = instruction.dims[instruction.attributes["dimension"]]
         return size - 1

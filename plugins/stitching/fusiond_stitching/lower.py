@@ -38,6 +38,8 @@ Value: TypeAlias = "str | tuple[Value, ...]"
 IDENTITIES = frozenset({"copy", "optimization-barrier", "copy-start", "copy-done"})
 NOTES = frozenset({"Sharding", "annotate_device_placement", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 """Custom calls that only carry a remark."""
+OTHER_TYPES = re.compile(r"c64|c128|[su][124]|f[48]e\w+|token|opaque")
+"""HLO's types that no code is written for: such a parameter is left to a library with all that reads it."""
 EFFECTS = frozenset({"infeed", "outfeed", "send", "send-done", "recv", "recv-done", "rng-get-and-update-state"})
 """What does something even where nobody reads its result."""
 CALLED = ("to_apply", "calls", "body", "condition", "true_computation", "false_computation", "branch_computations",
@@ -88,6 +90,8 @@ class _Lowering:
             )
         number = next(count)
         if shape.dtype not in DTYPES:
+            if not OTHER_TYPES.fullmatch(shape.dtype):
+                raise raw.fail(f"the type {shape.dtype} is not known; known: {', '.join(DTYPES)}")
             self.foreign[name] = f"parameter {raw.name!r}: the type {shape.dtype} is not known"
             return self._add(raw, name, "input", shape, (), {"number": number})
         return self._add(raw, name, "parameter", shape, (), {"number": number})

@@ -587,7 +587,7 @@ def test_random_numbers_are_filled_as_they_are_distributed():
 
 
 def test_exported_launches_come_in_parts():
-    """Nothing is read that an earlier part, or the caller before it, has not computed; and all is computed in the end."""
+    """Nothing is read that an earlier part, or the caller before it, has not computed."""
     module = lower.read(text_of("two halves of a group", "a loop, with state that stays"), "x.hlo")
     files = export.files(module, emit.program(module, planned(module, "grid")))
     python: dict = {"__name__": "launch"}

@@ -191,7 +191,8 @@ def test_a_frame_is_a_job_of_its_own(folder):
     assert prepared.name == "loop:body"
     assert prepared.content["module"] != prepare(registry(), job("module: loop.hlo", path)).workload.content["module"]
     found = plan(registry(), job("module: loop.hlo\nframe: body", path), arch="sm_90")
-    assert "a job of its own with 'frame: body'" in plan(registry(), job("module: loop.hlo", path)).description
+    parent = plan(registry(), job("module: loop.hlo", path), arch="sm_90")
+    assert "a job of its own with 'frame: body'" in parent.description
     assert {each.name for each in reference(Stitching(), found.analysis).buffers} == {"in_0", "in_1", "out_0", "out_1"}
     with pytest.raises(RequestError, match=r"job.yaml.*frame: is 'x'; it can be body, test"):
         prepare(registry(), job("module: loop.hlo\nframe: x", path))

@@ -440,8 +440,8 @@ def _simplified(
         operands = tuple(alias[each] for each in instruction.operands)
         new = dataclasses.replace(instruction, operands=operands) if operands != instruction.operands else instruction
         if new.opcode == "dot" and new.name not in foreign:
-            new = _folded(new, kept)
-        same = _identity(new, kept) if new.name not in foreign else None
+            new = _folded(new, kept, foreign)
+        same = _identity(new, kept, foreign) if new.name not in foreign else None
         if same is None and new.opcode != "parameter" and new.name not in foreign:
             key = _value_key(new)
             same = seen.setdefault(key, new.name)
@@ -473,14 +473,14 @@ def _canonical(computation: Computation) -> str:
     return "\n".join([*lines, str([number[each] for each in computation.results])])
 
 
-def _identity(instruction: Instruction, kept: Mapping[str, Instruction]) -> str | None:
+def _identity(instruction: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> str | None:
     """The operand that this instruction equals, when it changes nothing."""
     if len(instruction.operands) != 1:
         return None
     (operand,) = instruction.operands
     before = kept[operand]
     if before.dims != instruction.dims or before.dtype != instruction.dtype:
-        if instruction.opcode == "reshape" and before.opcode == "reshape":
+        if instruction.opcode == "reshape" and before.opcode == "reshape" and operand not in foreign:
             first = before.operands[0]
             if kept[first].dims == instruction.dims:
                 return first
@@ -494,13 +494,13 @@ def _identity(instruction: Instruction, kept: Mapping[str, Instruction]) -> str 
     return None
 
 
-def _folded(dot: Instruction, kept: Mapping[str, Instruction]) -> Instruction:
+def _folded(dot: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:
     """A dot whose operands are read through their transposes, where the order of the result's dims stays."""
     operands = list(dot.operands)
     attributes = dict(dot.attributes)
     for place, side in enumerate(("lhs", "rhs")):
         source = kept[operands[place]]
-        if source.opcode != "transpose":
+        if source.opcode != "transpose" or source.name in foreign:
             continue
         order = source.attributes["dimensions"]
         used = attributes[f"{side}_batch"] + attributes[f"{side}_contracting"]

@@ -32,7 +32,7 @@ from fusiond_stitching.semantics import (
 from .running import Runner
 
 INTEGERS = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
-FLOATS = ("f32", "f64")
+FLOATS = ("f16", "bf16", "f32", "f64")
 ALL = ("pred", *INTEGERS, *FLOATS)
 
 UNARY: dict[str, Callable[[Any], Any]] = {
@@ -157,7 +157,7 @@ def accepts(function: Callable[..., Any], *arrays: np.ndarray) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ALL if name not in ("s16", "u16", "u64")])
+@pytest.mark.parametrize("name", ALL)
 def test_operations(name, runner):
     cases = Cases(name)
     kind, a, b = cases.kind, cases.a, cases.b

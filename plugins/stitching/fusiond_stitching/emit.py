@@ -234,6 +234,17 @@ def tolerance(instruction: Instruction, length: int, epsilon: float) -> Compare:
     return Compare(kind="close", rtol=epsilon * (64 + 16 * root), atol=epsilon * (8 + 2 * root) + cancelled)
 
 
+def near_ties(module: Module) -> tuple[str, ...]:
+    """Buffers of whole numbers and truth values that depend on sums of floats: by a comparison, an argmax, a rounding.
+    They are compared exactly, and where two values all but tie, another order of a sum may give another result."""
+    precision = precisions(module)
+    return tuple(
+        buffer
+        for name, buffer in module.computed.items()
+        if TYPES[module[name].dtype].kind != "float" and precision[name][0] > 1 and precision[name][1] > 0
+    )
+
+
 def compares(module: Module) -> dict[str, Compare]:
     """Buffer of an output, or of what a foreign instruction reads -> how it is compared."""
     precision = precisions(module)

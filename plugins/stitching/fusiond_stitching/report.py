@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusiond_stitching import span as spans
+from fusiond_stitching.emit import near_ties
 from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import BlockProgram, Kernel
 from fusiond_stitching.planner import Planned
@@ -38,6 +39,7 @@ def report(
             }
             for each in module.all_frames
         ],
+        "near_ties": list(near_ties(module)),
         "problems": [problem for each in plans.values() for problem in each.problems],
     }
 
@@ -115,6 +117,11 @@ def described(report: Mapping[str, Any]) -> str:
         f" (a job of its own with 'frame: {each['name']}')"
         for each in report["frames"]
     ]
+    if report["near_ties"]:
+        buffers = ", ".join(report["near_ties"])
+        lines.append(
+            f"{buffers}: decided by sums of floats, and compared exactly; whole numbers as inputs have no near ties"
+        )
     if report["library"]:
         lines.append("left to a library; what it gives is filled, not computed:")
         calls: dict[str, list[Mapping[str, Any]]] = {}

@@ -401,12 +401,13 @@ class _Planner:
     def _by_one_thread(self, stage: _Stage, name: str) -> bool:
         """Every element of a value that a stage reads has been written by the very thread that reads it."""
         writer = self.stage_of[name]
-        mine, theirs = self._threads_of(stage), self._threads_of(writer)
         reduction = self.reduction(stage)
-        if len(mine) == len(theirs) == 1 and (reduction is None or reduction.lanes == 1):
+        if stage.chunk.size == writer.chunk.size == 1 and (reduction is None or reduction.lanes == 1):
             return True
+        if (stage.chunk, stage.dims) != (writer.chunk, writer.dims):
+            return False
         at_own_index = all(self.reads[each].get(name, True) for each in stage.results)
-        return at_own_index and (stage.chunk, stage.dims) == (writer.chunk, writer.dims) and mine == theirs
+        return at_own_index and self._threads_of(stage) == self._threads_of(writer)
 
     def _threads_of(self, stage: _Stage) -> Sequence[int]:
         """The thread that writes each element of a chunk; where they repeat, only the first round."""

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fusiond.planning import prepare
 from fusiond.program import Program, Role
 from fusiond.strategy import Target
-from fusiond_stitching import emit, export, fills, lower, planner, split, verify
+from fusiond_stitching import emit, export, fills, lower, planner, split, traffic, verify
 from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import Kernel, LibraryCall, Plan
 from fusiond_stitching.strategy import Stitching
@@ -327,6 +327,7 @@ def test_plans_are_cut_at_boundaries(name, policy):
         assert behind(module, own) <= done
         done |= own
     assert set(module.foreign) <= done
+    assert traffic.ideal_bytes(module) <= traffic.moved(module, plan)
 
 
 def behind(module: Module, names) -> set[str]:

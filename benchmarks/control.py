@@ -40,10 +40,10 @@ def main() -> None:
         device_lock(device, stop=lambda: False, waiting=lambda: None),
     ):
         runner = Supervisor(provider, device)
-        for entry in check.read_index(given.bundles)[: given.most]:
-            if entry.get("expect") != "any":
-                found.append(control(runner, given.bundles / entry["native"], Path(folder), entry["name"]))
-                sys.stderr.write(f"{found[-1]}\n")
+        entries = [each for each in check.read_index(given.bundles) if each.get("expect") != "any"]
+        for entry in spread(entries, given.most):
+            found.append(control(runner, given.bundles / entry["native"], Path(folder), entry["name"]))
+            sys.stderr.write(f"{found[-1]}\n")
         runner.close()
     counts = Counter(each["verdict"] for each in found)
     print(
@@ -59,6 +59,12 @@ def main() -> None:
             indent=1,
         )
     )
+
+
+def spread(entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """So many of them, evenly: each strategy has its place in the list."""
+    wanted = min(most, len(entries))
+    return [entries[number * len(entries) // wanted] for number in range(wanted)]
 
 
 def control(runner: Supervisor, bundle: Path, folder: Path, name: str) -> dict[str, Any]:

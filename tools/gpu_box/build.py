@@ -1,8 +1,9 @@
 """Builds the folder that a GPU box without a registry runs: `python -m tools.gpu_box.build OUT [--wheels DIR]`.
 
+    OUT.tar.gz          all of it, to carry there
     OUT/run_all.py      the one command there: `python run_all.py`
     OUT/source/         this repository's packages, benchmarks, tests and jobs, and what makes plugins known
-    OUT/wheels/         what the box lacks, as wheels (--wheels DIR)
+    OUT/wheels/         what the box lacks, as wheels: fetched (wheels.py), and those in --wheels DIR (PyCUDA)
     OUT/bundles/        every workload of the catalogue, unfused and with the first seeds of its strategy, built here by
                         nvcc for --arch; and questions that only a GPU can answer (questions.py)
     OUT/manifest.json   date, commit, compiler, what is in it, and what could not be built and why
@@ -21,6 +22,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +40,7 @@ from fusiond.model import BuildFailed, Job
 from fusiond.planning import Plan, emitted, plan, reference, sound
 from fusiond.program import Program
 from fusiond.registry import Registry
-from tools.gpu_box import questions
+from tools.gpu_box import questions, wheels
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -61,7 +64,12 @@ def main(argv: Sequence[str]) -> int:
     """The exit status: 0 built, 1 some workload was not, 2 the request was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tools.gpu_box.build")
     parser.add_argument("out", type=Path, help="a folder that does not exist yet")
-    parser.add_argument("--wheels", type=Path, help="wheels that the box lacks: PyCUDA, and what it needs")
+    parser.add_argument("--wheels", type=Path, help="wheels that cannot be fetched: PyCUDA, for the box's Python")
+    parser.add_argument("--no-fetch", action="store_true", help="only the wheels in --wheels")
+    parser.add_argument("--python", default="3.12", metavar="X.Y", help="of the box; default: 3.12")
+    parser.add_argument(
+        "--there", nargs="*", default=wheels.THERE, metavar="NAME", help="what the box has; default: numpy pip"
+    )
     parser.add_argument("--arch", default="sm_90", help="sm_90, sm_80, ...; or cpu; default: sm_90")
     parser.add_argument("--seeds", type=int, default=2, help="candidates of each workload; default: 2")
     parser.add_argument("--only", nargs="*", metavar="STRATEGY[:NAME]", help="default: all of all strategies")
@@ -74,10 +82,15 @@ def main(argv: Sequence[str]) -> int:
         return 2
     given.out.mkdir(parents=True)
     _copy_source(given.out / "source")
-    (given.out / "wheels").mkdir()
-    for wheel in sorted(given.wheels.glob("*.whl")) if given.wheels else ():
-        shutil.copy(wheel, given.out / "wheels")
+    problem = ""
+    if given.no_fetch:
+        (given.out / "wheels").mkdir()
+        for wheel in sorted(given.wheels.glob("*.whl")) if given.wheels else ():
+            shutil.copyfile(wheel, given.out / "wheels" / wheel.name)
+    else:
+        problem = wheels.fetch(given.out / "wheels", own=given.wheels, python=given.python, there=given.there)
     shutil.copy(HERE / "run_all.py", given.out / "run_all.py")
+    begun = time.monotonic()
     entries, failed = write_bundles(Registry.load(), given.out / "bundles", given.arch, given.seeds, given.only)
     manifest = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -87,13 +100,26 @@ def main(argv: Sequence[str]) -> int:
         "nvcc": nvcc.version(),
         "entries": len(entries),
         "candidates": sum(len(each["candidates"]) for each in entries),
-        "not_built": failed,
+        "build_secs": round(time.monotonic() - begun, 1),
+        "python": None if given.no_fetch else given.python,
+        "wheels": sorted(each.name for each in (given.out / "wheels").iterdir()),
+        "not_built": failed + ([problem] if problem else []),
     }
     (given.out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    sys.stdout.write(f"{given.out}: {manifest['entries']} workloads, {manifest['candidates']} candidates\n")
-    for line in failed:
+    packed = _packed(given.out)
+    said = f"{manifest['entries']} workloads, {manifest['candidates']} candidates, {len(manifest['wheels'])} wheels"
+    sys.stdout.write(f"{packed}: {said}, {packed.stat().st_size / 2**20:.1f} MiB\n")
+    for line in manifest["not_built"]:
         sys.stdout.write(f"not built: {line}\n")
-    return 1 if failed else 0
+    return 1 if manifest["not_built"] else 0
+
+
+def _packed(folder: Path) -> Path:
+    """The folder as one file to carry."""
+    path = folder.with_name(f"{folder.name}.tar.gz")
+    with tarfile.open(path, "w:gz", compresslevel=6) as archive:
+        archive.add(folder, arcname=folder.name)
+    return path
 
 
 # --- bundles --------------------------------------------------------------------------------------------

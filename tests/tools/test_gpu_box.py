@@ -217,8 +217,18 @@ def test_every_catalogue_has_its_jobs(real: Any) -> None:
         assert sum(each == strategy for each, _ in found) == expected
 
 
-def test_the_steps_name_what_they_write(tmp_path: Path) -> None:
+def test_the_steps_name_what_they_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "source").mkdir()
+    shutil.copytree(ROOT / "configs", tmp_path / "source" / "configs")
+    monkeypatch.setattr(run_all, "HERE", tmp_path)
     made = list(run_all.steps("cuda:0", tmp_path))
-    assert [each.name for each in made][:3] == ["check", "contract", "control"]
+    names = [each.name for each in made]
+    assert names[:7] == [*(f"check:{each}" for each in ("questions", *build.REQUESTS)), "tests", "control"]
+    assert {name for name in names if name.startswith("bench:")} == {f"bench:{each}" for each in build.REQUESTS}
+    assert {name.partition(":")[2] for name in names if name.startswith("job:")} == {
+        each.stem for each in (ROOT / "configs" / "jobs").glob("*.yaml")
+    }
+    # A machine is lent for minutes: none of them takes longer than one command there may.
+    assert max(each.minutes for each in made) <= 9
     assert len({each.name for each in made}) == len(made)
     shutil.rmtree(tmp_path)

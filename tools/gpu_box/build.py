@@ -37,7 +37,7 @@ from fusiond.bundle import write_bundle
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import FusiondError
 from fusiond.model import BuildFailed, Job
-from fusiond.planning import Plan, emitted, plan, reference, sound
+from fusiond.planning import Plan, emitted, plan, prepare, reference, sound
 from fusiond.program import Program
 from fusiond.registry import Registry
 from tools.gpu_box import questions, wheels
@@ -54,9 +54,9 @@ REQUESTS: Mapping[str, tuple[str, str]] = {
 }
 SMALL: Mapping[str, Mapping[str, int]] = {
     "mincut": {"width": 64, "height": 48},
-    "transfer": {"elements": 512},
+    "transfer": {"elements": 512, "side": 16},
 }
-"""For the processor."""
+"""For the processor: those of them that a workload has."""
 QUESTION_SECS = 10.0
 
 
@@ -167,13 +167,14 @@ def catalogue(registry: Registry, *, small: bool) -> Iterator[tuple[str, str, Jo
         chosen = [f"[{a}, {b}]" for a, b in itertools.combinations(names, 2)] if key == "pair" else names
         for each in chosen:
             members = each.strip("[]").split(", ")
-            sizes = dict(SMALL.get(strategy, {})) if small else {}
-            if small and key == "pair":
-                sizes = {f"{member}.{size}": value for member in members for size, value in TINY[member].items()}
-            text = f"strategy: {strategy}\n{key}: {each}\ndevice: {'cpu' if small else 'auto'}\n"
-            if sizes:
-                text += f"sizes: {json.dumps(sizes)}\n"
-            (job,) = jobs.read(str(ROOT / "catalogue.yaml"), text)
+            (job,) = jobs.read("catalogue.yaml", f"strategy: {strategy}\n{key}: {each}\n")
+            if small:
+                wanted = SMALL.get(strategy, {})
+                if key == "pair":
+                    wanted = {f"{member}.{size}": value for member in members for size, value in TINY[member].items()}
+                known = prepare(registry, job).workload.sizes
+                sizes = {name: value for name, value in wanted.items() if name in known}
+                job = dataclasses.replace(job, device="cpu", sizes=sizes)
             yield strategy, ",".join(members), job
 
 

@@ -1,7 +1,8 @@
-"""The control: native against native must not be called faster. `python benchmarks/control.py --bundles DIR`, JSON on
+"""The control: native against native must not be called faster. `python benchmarks/control.py [--bundles DIR]`, JSON on
 standard output.
 
-Each unfused bundle of a folder (see `fusiond.devices.check`) is measured against a copy of itself as a finalist is: in
+Each unfused bundle of a folder (see `fusiond.devices.check`; without one, of the cpu device's small catalogue, built
+here) is measured against a copy of itself as a finalist is: in
 five fresh processes, ten pairs each, interval over the processes. `fuse` would be a mistake; `undecided` is none.
 """
 
@@ -29,7 +30,7 @@ LEAST_GAIN = 1.02
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bundles", type=Path, required=True)
+    parser.add_argument("--bundles", type=Path)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--most", type=int, default=40, help="of the bundles; default: 40")
     given = parser.parse_args()
@@ -40,9 +41,10 @@ def main() -> None:
         device_lock(device, stop=lambda: False, waiting=lambda: None),
     ):
         runner = Supervisor(provider, device)
-        entries = [each for each in check.read_index(given.bundles) if each.get("expect") != "any"]
+        bundles = given.bundles or built(Path(folder) / "bundles")
+        entries = [each for each in check.read_index(bundles) if each.get("expect") != "any"]
         for entry in spread(entries, given.most):
-            found.append(control(runner, given.bundles / entry["native"], Path(folder), entry["name"]))
+            found.append(control(runner, bundles / entry["native"], Path(folder), entry["name"]))
             sys.stderr.write(f"{found[-1]}\n")
         runner.close()
     counts = Counter(each["verdict"] for each in found)
@@ -59,6 +61,17 @@ def main() -> None:
             indent=1,
         )
     )
+
+
+def built(folder: Path) -> Path:
+    """The unfused programs of the catalogue for the cpu device, without candidates."""
+    from fusiond.registry import Registry
+    from tools.gpu_box import build  # not in the folder that it builds
+
+    _, failed = build.write_bundles(Registry.load(), folder, "cpu", 0, list(build.REQUESTS))
+    if failed:
+        raise SystemExit(failed[0])
+    return folder
 
 
 def spread(entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:

@@ -97,9 +97,10 @@ def main() -> int:
     report["runs"].append({"date": now(), "command": command, "machine": machine(given.device), "manifest": manifest})
     entries: dict[str, dict[str, Any]] = {each["name"]: each for each in report["steps"]}
     ran = []
+    if given.steps:  # whoever names a step has the time for it
+        wanted = [dataclasses.replace(each, skip="") if each.forced else each for each in wanted]
+    possible = {each.name for each in (*every, *wanted) if not each.skip}
     for step in wanted:
-        if given.steps and step.forced:
-            step = dataclasses.replace(step, skip="")
         if given.steps is None and entries.get(step.name, {}).get("state") in ENDED:
             continue
         ran.append(run(step, given.out, environment, end - time.monotonic()))
@@ -113,7 +114,7 @@ def main() -> int:
     left = [
         str(number)
         for number, each in enumerate(every, 1)
-        if not each.skip and entries.get(each.name, {}).get("state") not in ENDED
+        if each.name in possible and entries.get(each.name, {}).get("state") not in ENDED
     ]
     print(f"{len(ran)} steps; failed: {', '.join(failed) or 'none'}; left to do: {' '.join(left) or 'none'}")
     print(f"results in {given.out}", flush=True)
@@ -185,7 +186,19 @@ def steps(device: str, out: Path) -> Iterator[Step]:
             minutes=8 if kind == "hfuse" else 4,
             result=file,
         )
-    pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", "-rs"]
+    pytest = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=--import-mode=importlib",
+        "-o",
+        "filterwarnings=",
+        "-rs",
+    ]
     tests = ["-m", "needs_gpu", "tests/devices"] if gpu else ["tests/devices/test_cpu_contract.py"]
     yield Step(
         name="tests",
@@ -313,7 +326,20 @@ def unpack() -> None:
     wheels = sorted((HERE / "wheels").glob("*.whl"))
     if SITE.exists() or not wheels:
         return
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(SITE)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+        "--target",
+        str(SITE),
+    ]
     done = subprocess.run([*command, *map(str, wheels)], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return

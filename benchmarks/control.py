@@ -14,6 +14,7 @@ import math
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ def main() -> None:
     parser.add_argument("--bundles", type=Path)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--most", type=int, default=40, help="of the bundles; default: 40")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin none after so long")
     given = parser.parse_args()
+    end = time.monotonic() + 60 * given.minutes
     provider, device = check.find(given.device)
     found = []
     with (
@@ -46,6 +49,8 @@ def main() -> None:
         bundles = given.bundles or built(Path(folder) / "bundles")
         entries = [each for each in check.read_index(bundles) if each.get("expect") != "any"]
         for entry in spread(entries, given.most):
+            if time.monotonic() > end:
+                break
             found.append(control(runner, bundles / entry["native"], Path(folder), entry["name"]))
             sys.stderr.write(f"{found[-1]}\n")
         runner.close()

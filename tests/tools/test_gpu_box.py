@@ -176,6 +176,22 @@ def test_a_step_that_is_not_there(word: str) -> None:
         run_all.chosen(every, [word])
 
 
+def test_a_toolkit_that_is_not_on_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_all, "CUDA", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    assert run_all.found("nvcc") is None
+    for version in ("cuda-12.8", "cuda-13.0"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        (tmp_path / version / "bin" / "nvcc").touch(mode=0o755)
+    assert run_all.found("nvcc") == str(tmp_path / "cuda-13.0" / "bin" / "nvcc")
+    (tmp_path / "source" / "plugins").mkdir(parents=True)
+    monkeypatch.setattr(run_all, "HERE", tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = run_all.made_environment(tmp_path)["PATH"]
+    assert shutil.which("nvcc", path=path) == run_all.found("nvcc")
+
+
 def test_what_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pip is asked for all that fusiond, its GPU devices and their tests need; what the box has is left out."""
     asked: list[list[str]] = []

@@ -4,6 +4,7 @@
     python run_all.py                       all of it, on cuda:0
     python run_all.py --minutes 9           ends within that time; the same command goes on with what is left
     python run_all.py --steps 1-6 control   only these, done already or not
+    python run_all.py --steps 8 --limit 60  with another time limit than its own
     python run_all.py --device cpu          tries the folder out where there is no GPU (built with --arch cpu)
 
 Results are in results/ (--out), and all of them in results.tar.gz, both written after each step: run_all.json says what
@@ -36,6 +37,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SITE = HERE / "site"
+CUDA = Path("/usr/local")
 QUERY = "name,uuid,driver_version,memory.total"
 TAIL = 6000
 """Characters of a step's output that are kept."""
@@ -47,10 +49,10 @@ CUT = "cut short"
 CHECKED = "every workload of the catalogue, fused and unfused, compared and timed"
 BENCHMARKS = {
     # name: (options on a GPU, minutes). hfuse and mincut write what they have after each pair and each application.
-    "hfuse": (["--quick", "--no-plots", "--pairs", "batchnorm+hist", "hist+maxpool", "blake256+ethash"], 9.0),
-    "mincut": (["--only", "harris", "sobel", "unsharp"], 9.0),
-    "stitching": ([], 6.0),
-    "transfer": (["--quick"], 8.0),
+    "hfuse": (["--quick", "--no-plots", "--pairs", "batchnorm+hist", "hist+maxpool", "blake256+ethash"], 6.0),
+    "mincut": (["--only", "sobel", "unsharp", "harris"], 6.0),
+    "stitching": ([], 5.0),
+    "transfer": (["--quick"], 5.0),
 }
 
 
@@ -77,6 +79,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--steps", nargs="*", metavar="STEP", help="only these: names, numbers, 3-6, 7-")
+    parser.add_argument("--limit", type=float, metavar="MINUTES", help="of every step, in place of its own")
     parser.add_argument("--list", action="store_true", help="say what there is to do, and how it went so far")
     given = parser.parse_args()
     end = time.monotonic() + 60 * given.minutes
@@ -99,6 +102,8 @@ def main() -> int:
     ran = []
     if given.steps:  # whoever names a step has the time for it
         wanted = [dataclasses.replace(each, skip="") if each.forced else each for each in wanted]
+    if given.limit is not None:
+        wanted = [dataclasses.replace(each, minutes=given.limit) for each in wanted]
     possible = {each.name for each in (*every, *wanted) if not each.skip}
     for step in wanted:
         if given.steps is None and entries.get(step.name, {}).get("state") in ENDED:
@@ -172,7 +177,7 @@ def steps(device: str, out: Path) -> Iterator[Step]:
     python = sys.executable
     source = HERE / "source"
     gpu = device != "cpu"
-    toolkit = None if shutil.which("nvcc") else "nvcc is not on PATH"
+    toolkit = None if found("nvcc") else "nvcc is not on PATH, and not in /usr/local/cuda/bin"
     bundles = str(HERE / "bundles")
     looking = [python, "-m", "fusiond.devices.check", bundles, "--device", device]
     for kind in ("questions", "hfuse", "mincut", "stitching", "transfer"):
@@ -237,7 +242,7 @@ def steps(device: str, out: Path) -> Iterator[Step]:
         minutes=3,
         result="worker.json",
     )
-    sanitizer = shutil.which("compute-sanitizer")
+    sanitizer = found("compute-sanitizer")
     yield Step(
         name="sanitize",
         what="memcheck, racecheck and synccheck of the first candidate of each workload",
@@ -368,11 +373,24 @@ def made_environment(out: Path) -> dict[str, str]:
     work.mkdir(exist_ok=True)
     return {
         **os.environ,
+        "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, toolkits())]),
         "PYTHONPATH": os.pathsep.join([*map(str, places), *([older] if older else [])]),
         "PYTHONUNBUFFERED": "1",
         "FUSIOND_DB": str(work / "fusiond.sqlite"),
         "FUSIOND_CACHE": str(work / "cache"),
     }
+
+
+def toolkits() -> list[Path]:
+    """Where CUDA's tools may be without being on PATH."""
+    home = os.environ.get("CUDA_HOME")
+    places = [Path(home) / "bin"] if home else []
+    return [*places, CUDA / "cuda" / "bin", *sorted(CUDA.glob("cuda-*/bin"), reverse=True)]
+
+
+def found(tool: str) -> str | None:
+    """Where a tool of CUDA's is; None where it is not installed."""
+    return shutil.which(tool, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, toolkits())]))
 
 
 def there(module: str) -> bool:
@@ -384,7 +402,7 @@ def machine(device: str) -> dict[str, Any]:
     found: dict[str, Any] = {"device": device, "python": platform.python_version(), "system": platform.platform()}
     asked: dict[str, Callable[[], str]] = {
         "gpu": lambda: said(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]),
-        "nvcc": lambda: said(["nvcc", "--version"]).splitlines()[-1],
+        "nvcc": lambda: said([found("nvcc") or "nvcc", "--version"]).splitlines()[-1],
     }
     for name, ask in asked.items():
         try:

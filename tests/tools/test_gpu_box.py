@@ -134,9 +134,11 @@ def test_no_step_begins_when_no_time_is_left_and_it_is_begun_the_next_time(box: 
     first = str([each.name for each in run_all.steps("cpu", box)].index("check:transfer") + 1)
     status, report = run(box, "--steps", first, "--minutes", "0.1")
     assert (status, report["steps"][0]["reason"]) == (0, "no time left")
+    status, report = run(box, "--steps", first, "--limit", "0.0005")
+    assert (status, states(report)) == (1, {"check:transfer": "timed out"})
     _, report = run(box, "--steps", first)
     assert states(report) == {"check:transfer": "done"}
-    assert len(report["runs"]) == 2
+    assert len(report["runs"]) == 3
     # Done before a fresh machine: what was carried back there is what it goes on from, and nothing is forgotten.
     _, report = run(box, "--steps", "sanitize", "--minutes", "0.1")
     assert states(report) == {"check:transfer": "done", "sanitize": "skipped"}
@@ -180,16 +182,16 @@ def test_a_toolkit_that_is_not_on_path_is_found(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(run_all, "CUDA", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)
-    assert run_all.found("nvcc") is None
+    assert run_all.tool("nvcc") is None
     for version in ("cuda-12.8", "cuda-13.0"):
         (tmp_path / version / "bin").mkdir(parents=True)
         (tmp_path / version / "bin" / "nvcc").touch(mode=0o755)
-    assert run_all.found("nvcc") == str(tmp_path / "cuda-13.0" / "bin" / "nvcc")
+    assert run_all.tool("nvcc") == str(tmp_path / "cuda-13.0" / "bin" / "nvcc")
     (tmp_path / "source" / "plugins").mkdir(parents=True)
     monkeypatch.setattr(run_all, "HERE", tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     path = run_all.made_environment(tmp_path)["PATH"]
-    assert shutil.which("nvcc", path=path) == run_all.found("nvcc")
+    assert shutil.which("nvcc", path=path) == run_all.tool("nvcc")
 
 
 def test_what_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +227,7 @@ def test_every_catalogue_has_its_jobs(real: Any) -> None:
     """What is not in REQUESTS would silently be left out."""
     assert set(build.REQUESTS) == set(real.strategies)
     assert {kind for kind, _ in build.REQUESTS.values()} == {kind for kind, _ in real.catalogue}
-    found = [(strategy, name) for strategy, name, _ in build.catalogue(real, small=False)]
+    found = [(strategy, name) for strategy, name, _ in build.catalogue(real)]
     assert len(found) == len(set(found))
     for strategy, (kind, key) in build.REQUESTS.items():
         names = real.names(kind)

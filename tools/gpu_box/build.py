@@ -136,17 +136,15 @@ def write_bundles(
     def made(asked: tuple[str, str, Job]) -> tuple[dict[str, Any] | None, list[str]]:
         strategy, name, job = asked
         try:
+            if arch == "cpu":
+                job = small(registry, strategy, name, job)
             found = plan(registry, job, arch=None if arch == "cpu" else arch)
             entry, lines = _workload(provider, found, folder, f"{strategy}/{name.replace(',', '+')}", seeds)
         except FusiondError as problem:
             return None, [f"{strategy} {name}: {problem}"]
         return entry, [f"{strategy} {name}: {line}" for line in lines]
 
-    asked = [
-        each
-        for each in catalogue(registry, small=arch == "cpu")
-        if not only or each[0] in only or f"{each[0]}:{each[1]}" in only
-    ]
+    asked = [each for each in catalogue(registry) if not only or each[0] in only or f"{each[0]}:{each[1]}" in only]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers are processes of their own
         for entry, lines in pool.map(made, asked):
             failed += lines
@@ -158,7 +156,7 @@ def write_bundles(
     return entries, failed
 
 
-def catalogue(registry: Registry, *, small: bool) -> Iterator[tuple[str, str, Job]]:
+def catalogue(registry: Registry) -> Iterator[tuple[str, str, Job]]:
     """Every workload that the strategies' catalogues name: (strategy, name, job). Kernels come in pairs."""
     for strategy, (kind, key) in REQUESTS.items():
         if strategy not in registry.strategies:
@@ -166,16 +164,17 @@ def catalogue(registry: Registry, *, small: bool) -> Iterator[tuple[str, str, Jo
         names = sorted(registry.names(kind))
         chosen = [f"[{a}, {b}]" for a, b in itertools.combinations(names, 2)] if key == "pair" else names
         for each in chosen:
-            members = each.strip("[]").split(", ")
             (job,) = jobs.read("catalogue.yaml", f"strategy: {strategy}\n{key}: {each}\n")
-            if small:
-                wanted = SMALL.get(strategy, {})
-                if key == "pair":
-                    wanted = {f"{member}.{size}": value for member in members for size, value in TINY[member].items()}
-                known = prepare(registry, job).workload.sizes
-                sizes = {name: value for name, value in wanted.items() if name in known}
-                job = dataclasses.replace(job, device="cpu", sizes=sizes)
-            yield strategy, ",".join(members), job
+            yield strategy, each.strip("[]").replace(", ", ","), job
+
+
+def small(registry: Registry, strategy: str, name: str, job: Job) -> Job:
+    """A workload of the catalogue for the processor."""
+    wanted = SMALL.get(strategy, {})
+    if REQUESTS[strategy][1] == "pair":
+        wanted = {f"{member}.{size}": value for member in name.split(",") for size, value in TINY[member].items()}
+    known = prepare(registry, job).workload.sizes
+    return dataclasses.replace(job, device="cpu", sizes={size: wanted[size] for size in wanted if size in known})
 
 
 def _workload(

@@ -177,7 +177,7 @@ def steps(device: str, out: Path) -> Iterator[Step]:
     python = sys.executable
     source = HERE / "source"
     gpu = device != "cpu"
-    toolkit = None if found("nvcc") else "nvcc is not on PATH, and not in /usr/local/cuda/bin"
+    toolkit = None if tool("nvcc") else "nvcc is not on PATH, and not in /usr/local/cuda/bin"
     bundles = str(HERE / "bundles")
     looking = [python, "-m", "fusiond.devices.check", bundles, "--device", device]
     for kind in ("questions", "hfuse", "mincut", "stitching", "transfer"):
@@ -242,7 +242,7 @@ def steps(device: str, out: Path) -> Iterator[Step]:
         minutes=3,
         result="worker.json",
     )
-    sanitizer = found("compute-sanitizer")
+    sanitizer = tool("compute-sanitizer")
     yield Step(
         name="sanitize",
         what="memcheck, racecheck and synccheck of the first candidate of each workload",
@@ -388,9 +388,9 @@ def toolkits() -> list[Path]:
     return [*places, CUDA / "cuda" / "bin", *sorted(CUDA.glob("cuda-*/bin"), reverse=True)]
 
 
-def found(tool: str) -> str | None:
+def tool(name: str) -> str | None:
     """Where a tool of CUDA's is; None where it is not installed."""
-    return shutil.which(tool, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, toolkits())]))
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, toolkits())]))
 
 
 def there(module: str) -> bool:
@@ -402,7 +402,7 @@ def machine(device: str) -> dict[str, Any]:
     found: dict[str, Any] = {"device": device, "python": platform.python_version(), "system": platform.platform()}
     asked: dict[str, Callable[[], str]] = {
         "gpu": lambda: said(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]),
-        "nvcc": lambda: said([found("nvcc") or "nvcc", "--version"]).splitlines()[-1],
+        "nvcc": lambda: said([tool("nvcc") or "nvcc", "--version"]).splitlines()[-1],
     }
     for name, ask in asked.items():
         try:

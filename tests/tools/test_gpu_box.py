@@ -178,6 +178,12 @@ def test_a_step_that_is_not_there(word: str) -> None:
         run_all.chosen(every, [word])
 
 
+def test_no_test_that_needs_a_gpu_is_forgotten() -> None:
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.needs_gpu" in path.read_text("utf-8")]
+    found = {path.relative_to(ROOT).as_posix() for path in marked if path != Path(__file__)}
+    assert found == set(run_all.GPU_TESTS)
+
+
 def test_a_toolkit_that_is_not_on_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_all, "CUDA", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -47,6 +47,8 @@ ENDED = ("done", "failed", "timed out")
 CUT = "cut short"
 """It had less time than it may take, and is begun again."""
 CHECKED = "every workload of the catalogue, fused and unfused, compared and timed"
+GPU_TESTS = ["tests/devices/test_cuda_contract.py", "tests/devices/cuda/test_on_a_gpu.py"]
+"""By name: what stands beside them needs more modules than a box has."""
 BENCHMARKS = {
     # name: (options on a GPU, minutes). hfuse and mincut write what they have after each pair and each application.
     "hfuse": (["--quick", "--no-plots", "--pairs", "batchnorm+hist", "hist+maxpool", "blake256+ethash"], 6.0),
@@ -204,7 +206,7 @@ def steps(device: str, out: Path) -> Iterator[Step]:
         "filterwarnings=",
         "-rs",
     ]
-    tests = ["-m", "needs_gpu", "tests/devices"] if gpu else ["tests/devices/test_cpu_contract.py"]
+    tests = GPU_TESTS if gpu else ["tests/devices/test_cpu_contract.py"]
     yield Step(
         name="tests",
         what="the tests that need a GPU; the device keeps the contract of devices",

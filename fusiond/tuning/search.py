@@ -21,6 +21,7 @@ from fusiond.study import Study, check_seeds
 from fusiond.tuning import health
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
 from fusiond.tuning.recording import Recorder
+from fusiond.words import counted
 
 MOST_AHEAD = 16
 """Candidates that the sampler is asked for before the first of them is measured, at most; with few cores it is fewer.
@@ -76,7 +77,8 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
                 break
     wall, busy = time.monotonic() - begun, context.measurer.busy_secs - busy
     if wall > 0:
-        context.phase("searched", f"{study.done} candidates in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
+        tried = counted(study.done, "candidate")
+        context.phase("searched", f"{tried} in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
 
 
 def _study(context: Context, asks: list[Ask]) -> Study:

@@ -15,7 +15,7 @@ help:
 	@echo "make lint     ruff, mypy, import-linter"
 	@echo "make format   ruff's formatter"
 	@echo "make bench    benchmarks/ (figures beside the alternative, as ratios)"
-	@echo "make bundle-gpu WHEELS=DIR   gpu-box/: all that a GPU machine without a registry runs with one command"
+	@echo "make bundle-gpu WHEELS=DIR   gpu-box.tar.gz: all that a GPU machine without a registry runs with one command"
 
 install: $(STAMP)
 
@@ -49,9 +49,10 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
-# Then carry gpu-box/ to the machine with the GPU, and there: python run_all.py
+# Then carry gpu-box.tar.gz to the machine with the GPU: docs/gpu-box.md
 bundle-gpu: $(STAMP)
-	$(BIN)/python -m tools.gpu_box.build $(or $(OUT),gpu-box) --arch $(or $(ARCH),sm_90) $(if $(WHEELS),--wheels $(WHEELS))
+	$(BIN)/python -m tools.gpu_box.build $(or $(OUT),gpu-box) --arch $(or $(ARCH),sm_90) \
+		--python $(or $(PYTHON_THERE),3.12) $(if $(WHEELS),--wheels $(WHEELS))
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,7 +1,8 @@
-"""The control: native against native must not be called faster. `python benchmarks/control.py --bundles DIR`, JSON on
+"""The control: native against native must not be called faster. `python benchmarks/control.py [--bundles DIR]`, JSON on
 standard output.
 
-Each unfused bundle of a folder (see `fusiond.devices.check`) is measured against a copy of itself as a finalist is: in
+Each unfused bundle of a folder (see `fusiond.devices.check`; without one, of the cpu device's small catalogue, built
+here) is measured against a copy of itself as a finalist is: in
 five fresh processes, ten pairs each, interval over the processes. `fuse` would be a mistake; `undecided` is none.
 """
 
@@ -13,6 +14,7 @@ import math
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,17 +24,21 @@ from fusiond.devices import check, protocol
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.model import Measurement, Purpose
+from fusiond.model import MeasureFailed, Measurement, Purpose
 
 LEAST_GAIN = 1.02
+EXTRA_PROCESSES = 3
+"""As in `fusiond.tuning.finals`, which needs more than NumPy."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bundles", type=Path, required=True)
+    parser.add_argument("--bundles", type=Path)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--most", type=int, default=40, help="of the bundles; default: 40")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin none after so long")
     given = parser.parse_args()
+    end = time.monotonic() + 60 * given.minutes
     provider, device = check.find(given.device)
     found = []
     with (
@@ -40,10 +46,13 @@ def main() -> None:
         device_lock(device, stop=lambda: False, waiting=lambda: None),
     ):
         runner = Supervisor(provider, device)
-        for entry in check.read_index(given.bundles)[: given.most]:
-            if entry.get("expect") != "any":
-                found.append(control(runner, given.bundles / entry["native"], Path(folder), entry["name"]))
-                sys.stderr.write(f"{found[-1]}\n")
+        bundles = given.bundles or built(Path(folder) / "bundles")
+        entries = [each for each in check.read_index(bundles) if each.get("expect") != "any"]
+        for entry in spread(entries, given.most):
+            if time.monotonic() > end:
+                break
+            found.append(control(runner, bundles / entry["native"], Path(folder), entry["name"]))
+            sys.stderr.write(f"{found[-1]}\n")
         runner.close()
     counts = Counter(each["verdict"] for each in found)
     print(
@@ -61,21 +70,43 @@ def main() -> None:
     )
 
 
+def built(folder: Path) -> Path:
+    """The unfused programs of the catalogue for the cpu device, without candidates."""
+    from fusiond.registry import Registry
+    from tools.gpu_box import build  # not in the folder that it builds
+
+    _, failed = build.write_bundles(Registry.load(), folder, "cpu", 0, list(build.REQUESTS))
+    if failed:
+        raise SystemExit(failed[0])
+    return folder
+
+
+def spread(entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """So many of them, evenly: each strategy has its place in the list."""
+    wanted = min(most, len(entries))
+    return [entries[number * len(entries) // wanted] for number in range(wanted)]
+
+
 def control(runner: Supervisor, bundle: Path, folder: Path, name: str) -> dict[str, Any]:
     """One verdict on a bundle against its copy: buffers of its own, and nothing else is different."""
     copy = folder / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(bundle, copy)
     logs: list[float] = []
-    for _ in range(verdict.LEAST_PROCESSES):
+    reason = ""
+    for _ in range(verdict.LEAST_PROCESSES + EXTRA_PROCESSES):  # as for a finalist: a noisy one gets another
+        if len(logs) == verdict.LEAST_PROCESSES:
+            break
         runner.fresh()
         request = protocol.Sample(candidate=str(copy), baseline=str(bundle), plan=Sampling(purpose=Purpose.FINAL))
         reply = runner.call(request, 120)
-        if not isinstance(reply, Measurement):
-            return {"name": name, "verdict": "failed", "reason": str(reply)}
-        logs.append(verdict.process_ratio(reply))
+        if isinstance(reply, Measurement):
+            logs.append(verdict.process_ratio(reply))
+        elif isinstance(reply, MeasureFailed):
+            reason = f"{reply.outcome.value}: {reply.reason}"
     concluded = verdict.conclude({"copy": logs}, LEAST_GAIN)
-    assert concluded is not None
+    if concluded is None:
+        return {"name": name, "verdict": "failed", "reason": reason}
     return {
         "name": name,
         "verdict": concluded.verdict.value,

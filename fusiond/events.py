@@ -6,6 +6,7 @@ Presentation lives elsewhere: a subscriber that raises is dropped with a logged 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -61,9 +62,14 @@ class RecordChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
+    """`wall_secs` and `device_share`: how long the job ran over all its sessions, and the part of that in which its
+    device measured."""
+
     job: str
     state: str
     problem: str | None = None
+    wall_secs: float | None = None
+    device_share: float | None = None
 
 
 Event: TypeAlias = JobStarted | PhaseStarted | BaselineMeasured | TrialFinished | RecordChanged | JobEnded
@@ -71,10 +77,12 @@ Subscriber: TypeAlias = Callable[[Event], None]
 
 
 class Events:
-    """A list of subscribers, called in order in the publisher's thread."""
+    """A list of subscribers, called in order in the publisher's thread, for one event at a time: no subscriber has to
+    know of threads."""
 
     def __init__(self, *subscribers: Subscriber) -> None:
         self._subscribers = list(subscribers)
+        self._lock = threading.RLock()
 
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)
@@ -84,9 +92,10 @@ class Events:
         self._subscribers = [each for each in self._subscribers if each != subscriber]
 
     def publish(self, event: Event) -> None:
-        for subscriber in tuple(self._subscribers):
-            try:
-                subscriber(event)
-            except Exception:
-                log.exception("a subscriber failed on %s and is dropped", type(event).__name__)
-                self.unsubscribe(subscriber)
+        with self._lock:
+            for subscriber in tuple(self._subscribers):
+                try:
+                    subscriber(event)
+                except Exception:
+                    log.exception("a subscriber failed on %s and is dropped", type(event).__name__)
+                    self.unsubscribe(subscriber)

@@ -49,7 +49,8 @@ class References:
 
 
 class Measurer:
-    """One device, one folder for bundles, one for the references of a job. Not thread-safe; its builds are."""
+    """One device, one folder for bundles, one for the references of a job. Measuring is for one thread; whatever
+    only makes something (`ahead`, `build_ahead`, `bundle_now`) is for any."""
 
     def __init__(
         self,
@@ -75,7 +76,11 @@ class Measurer:
         self.jobs = jobs or os.cpu_count() or 1
         """How many compilers run at once."""
         self._pool = ThreadPoolExecutor(max_workers=self.jobs, thread_name_prefix="build")
+        self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record")
+        self._recording: Future[None] | None = None
         self._builds: dict[Source, Future[Binary | BuildFailed]] = {}
+        self._bundled: dict[str, Path | MeasureFailed] = {}
+        """Program key -> its bundle."""
         self._making: list[Future[object]] = []
         self._lock = threading.Lock()
         bundles.mkdir(parents=True, exist_ok=True)
@@ -83,13 +88,14 @@ class Measurer:
 
     def close(self) -> None:
         """Drop what is being built and the references; the bundles stay."""
+        self._beside.shutdown(wait=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
         shutil.rmtree(self._work, ignore_errors=True)
 
     # --- building ---
 
     def ahead(self, make: Callable[[], Made]) -> Future[Made]:
-        """Make something on any core: programs, whose making may compile, and which `build_now` then builds."""
+        """Make something on any core: programs, whose making may compile, and which `bundle_now` then builds."""
         future = self._pool.submit(make)
         self._making = [each for each in self._making if not each.done()]
         self._making.append(future)  # type: ignore[arg-type]
@@ -102,9 +108,15 @@ class Measurer:
                 if source not in self._builds:
                     self._builds[source] = self._pool.submit(self._provider.build, source, self._arch)
 
-    def build_now(self, program: Program) -> None:
-        """Build what is not built or being built yet, in this thread: for those that run in the pool already, where a
-        new build would have to wait for all that is queued before it."""
+    def meanwhile(self, work: Callable[[], None]) -> Future[None]:
+        """Do this while the device measures, before whatever waits for a core. What is measured on the cores waits for
+        it."""
+        self._recording = self._beside.submit(work)
+        return self._recording
+
+    def bundle_now(self, program: Program) -> Path | MeasureFailed:
+        """Build what is not built or being built yet, and write the bundle, in this thread: for those that run in the
+        pool already, where a new build would have to wait for all that is queued before it."""
         for source in program.sources:
             with self._lock:
                 if source in self._builds:
@@ -115,9 +127,16 @@ class Measurer:
                 future.set_result(self._provider.build(source, self._arch))
             except BaseException as problem:  # whoever waits for it is told
                 future.set_exception(problem)
+        return self.bundle(program)
 
     def bundle(self, program: Program) -> Path | MeasureFailed:
-        """Wait for the builds of a program and write its bundle."""
+        """Wait for the builds of a program and write its bundle; once, however often it is asked for."""
+        known = self._bundled.get(program.key)
+        if known is None:
+            known = self._bundled[program.key] = self._written(program)
+        return known
+
+    def _written(self, program: Program) -> Path | MeasureFailed:
         self.build_ahead(program)
         binaries = {}
         for source in program.sources:
@@ -135,8 +154,10 @@ class Measurer:
         return folder
 
     def _quiet(self, *programs: Program) -> None:
-        """Wait until no build competes with a measurement that happens on the cores."""
+        """Wait until nothing competes with a measurement that happens on the cores."""
         if self._provider.shares_cores or any(each.host_sensitive for each in programs):
+            if self._recording is not None:  # this first: it asks for more
+                self._recording.exception()
             for made in self._making:  # these first: they begin builds
                 made.exception()
             for future in list(self._builds.values()):

@@ -316,6 +316,8 @@ class DeviceState:
     """Reasons, comma separated; empty when none is active."""
     others: int = 0
     """Other processes with work on the device."""
+    power_w: float | None = None
+    """What the board draws."""
     canary_us: float | None = None
     """What a kernel that is always the same took: slower than it was in this session means that the device is."""
 

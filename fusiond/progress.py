@@ -27,7 +27,7 @@ class Progress:
     baseline  detail (its name), time_us
     trial     outcome, detail (the config), ratio, reason, done, budget, best
     record    detail (the verdict)
-    ended     state, problem; nothing comes after it
+    ended     state, problem, wall_secs, device_share; nothing comes after it
     """
 
     job: str
@@ -45,6 +45,8 @@ class Progress:
     budget: int | None = None
     best: float | None = None
     problem: str | None = None
+    wall_secs: float | None = None
+    device_share: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Only the fields that are set."""
@@ -96,7 +98,14 @@ def of_event(event: Event) -> Progress:
         case JobEnded():
             # A job that was asked to stop goes back to the queue: it has not ended.
             kind = "ended" if JobState(event.state).ended else "job"
-            return Progress(job=event.job, event=kind, state=str(event.state), problem=event.problem)
+            return Progress(
+                job=event.job,
+                event=kind,
+                state=str(event.state),
+                problem=event.problem,
+                wall_secs=event.wall_secs,
+                device_share=event.device_share,
+            )
 
 
 def of_row(row: JobRow) -> Progress:
@@ -116,4 +125,11 @@ def of_row(row: JobRow) -> Progress:
 
 def end_of_row(row: JobRow) -> Progress:
     """The last line about a job that has ended."""
-    return Progress(job=row.id, event="ended", state=str(row.state), problem=row.problem)
+    return Progress(
+        job=row.id,
+        event="ended",
+        state=str(row.state),
+        problem=row.problem,
+        wall_secs=row.wall_secs or None,
+        device_share=row.device_share,
+    )

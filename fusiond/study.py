@@ -17,6 +17,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -64,6 +65,9 @@ class Study:
         self._sequence = 0
         self._useful = 0
         self._conditional = any(each.when is not None for each in space.parameters)
+        # By name, as Optuna has them: the order decides what the sampler draws.
+        several = sorted((each for each in space.parameters if len(each.values) > 1), key=lambda each: each.name)
+        self._distributions = {each.name: _distribution(each) for each in several}
         self._study = optuna.create_study(direction="maximize", sampler=self._sampler(0))
         self._seeds = _distinct(seeds)
         self._grid = space.points() if self.whole else iter(())
@@ -180,7 +184,10 @@ class Study:
             # `group` is what samples conditional parameters jointly; it has been "experimental" since Optuna 2.8.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             # No constant liar: what it takes from trials that are out cannot be rebuilt, and few of them are.
-            return optuna.samplers.TPESampler(seed=self._number(sequence), group=self._conditional, constant_liar=False)
+            seed = self._number(sequence)
+            if self._conditional:
+                return optuna.samplers.TPESampler(seed=seed, group=True, constant_liar=False)
+            return _JointSampler(self._distributions, seed=seed, constant_liar=False)
 
     def _number(self, sequence: int) -> int:
         """A 32-bit number from (job's seed, number of the ask)."""
@@ -226,6 +233,20 @@ class Study:
             params={each.name: config[each.name] for each in active},
             distributions={each.name: _distribution(each) for each in active},
         )
+
+
+class _JointSampler(optuna.samplers.TPESampler):
+    """TPE over parameters that every trial has. Optuna finds out which those are by looking at all trials, for each ask
+    anew; here it is known."""
+
+    def __init__(self, distributions: Mapping[str, BaseDistribution], **options: Any) -> None:
+        super().__init__(**options)
+        self._distributions = dict(distributions)
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: optuna.trial.FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return self._distributions
 
 
 def _distinct(seeds: Sequence[tuple[str, Config]]) -> tuple[tuple[str, Config], ...]:

@@ -8,9 +8,11 @@ job that was killed anywhere goes on from there.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 from fusiond import events as say
 from fusiond.devices.base import DeviceProvider
@@ -85,7 +87,7 @@ class Tuner:
         except Interrupted as interruption:
             if not self._store.cancel_requested(job_id):
                 self._store.requeue(job_id)
-                self._events.publish(say.JobEnded(job=job_id, state=JobState.QUEUED.value, problem=str(interruption)))
+                self._ended(job_id, JobState.QUEUED, str(interruption))
                 return JobState.QUEUED
             state = JobState.CANCELLED
         except _Outdated as reason:
@@ -96,13 +98,25 @@ class Tuner:
             submit(self._store, self._registry, job, kind=kind)
         except DeviceSick as sickness:
             self._store.requeue(job_id)
-            self._events.publish(say.JobEnded(job=job_id, state=JobState.QUEUED.value, problem=str(sickness)))
+            self._ended(job_id, JobState.QUEUED, str(sickness))
             raise
         except FusiondError as failure:
             state, problem = JobState.FAILED, str(failure)
         self._store.finish(job_id, state, problem)  # does nothing to a job that has ended
-        self._events.publish(say.JobEnded(job=job_id, state=state.value, problem=problem))
+        self._ended(job_id, state, problem)
         return state
+
+    def _ended(self, job_id: str, state: JobState, problem: str | None) -> None:
+        row = self._known_row(job_id)
+        self._events.publish(
+            say.JobEnded(
+                job=job_id,
+                state=state.value,
+                problem=problem,
+                wall_secs=row.wall_secs or None,
+                device_share=row.device_share,
+            )
+        )
 
     def _run(self, job_id: str, stop: Callable[[], bool], device: DeviceInfo | None) -> None:
         row = self._known_row(job_id)
@@ -145,14 +159,25 @@ class Tuner:
                 neighbours=neighbours,
             )
             try:
-                context = self._context(row, prepared, provider, info, measurer, asked_to_stop)
-                if row.kind == "verify":
-                    self._verify(context)
-                else:
-                    self._tune(context)
+                with self._timed(row.id, measurer):
+                    context = self._context(row, prepared, provider, info, measurer, asked_to_stop)
+                    if row.kind == "verify":
+                        self._verify(context)
+                    else:
+                        self._tune(context)
             finally:
                 measurer.close()
                 runner.close()
+
+    @contextlib.contextmanager
+    def _timed(self, job_id: str, measurer: Measurer) -> Iterator[None]:
+        """Add to a job's time what passes meanwhile, and for how much of that the device was busy."""
+        begun, busy = time.monotonic(), measurer.busy_secs
+        try:
+            yield
+        finally:
+            wall_secs, device_secs = time.monotonic() - begun, measurer.busy_secs - busy
+            self._store.add_time(job_id, wall_secs=wall_secs, device_secs=device_secs)
 
     def _known_row(self, job_id: str) -> JobRow:
         row = self._store.job(job_id)
@@ -262,9 +287,11 @@ class Tuner:
                 context.phase("part", part.workload.name)
                 row = self._store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
                 self._store.claim(this_process(), job=row.id)
-                inner = self._context(row, part, context.provider, context.device, context.measurer, context.stop)
                 try:
-                    self._tune(inner)
+                    with self._timed(row.id, context.measurer):
+                        self._tune(
+                            self._context(row, part, context.provider, context.device, context.measurer, context.stop)
+                        )
                 except BaseException:
                     self._store.requeue(row.id)
                     raise

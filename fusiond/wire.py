@@ -28,6 +28,15 @@ def job_document(row: JobRow) -> dict[str, Any]:
     }
 
 
+def time_of(row: JobRow) -> dict[str, float | None]:
+    """How long a job ran, and the part of that in which its device measured; null before that is known."""
+    share = row.device_share
+    return {
+        "wall_secs": round(row.wall_secs, 3) if row.wall_secs else None,
+        "device_share": None if share is None else round(share, 3),
+    }
+
+
 def job_entry(row: JobRow) -> dict[str, Any]:
     """A job in a list: the same, and what tells jobs apart."""
     return {
@@ -42,4 +51,5 @@ def job_entry(row: JobRow) -> dict[str, Any]:
         "created_at": row.created_at,
         "started_at": row.started_at,
         "ended_at": row.ended_at,
+        **time_of(row),
     }

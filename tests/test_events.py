@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 
 import pytest
 
@@ -66,3 +68,24 @@ def test_one_may_leave_while_being_called() -> None:
     events.subscribe(listener.hear)
     events.publish(PHASE)
     assert listener.heard == [PHASE]
+
+
+def test_one_event_at_a_time_whichever_thread_publishes() -> None:
+    """A subscriber may publish itself; two threads never meet in one."""
+    inside: list[int] = []
+    met: list[int] = []
+
+    def note(event: Event) -> None:
+        inside.append(1)
+        time.sleep(0.002)
+        met.append(len(inside))
+        inside.pop()
+
+    events = Events(note)
+    events.subscribe(lambda event: events.publish(PHASE) if isinstance(event, JobEnded) else None)
+    threads = [threading.Thread(target=events.publish, args=(JobEnded(job="1", state="done"),)) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert met == [1] * 8

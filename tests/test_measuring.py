@@ -151,7 +151,7 @@ def test_what_is_made_ahead_is_built_before_what_is_made_behind_it(tmp_path: Pat
 
     def make(cost: int) -> None:
         said.append(f"made {cost}")
-        measurer.build_now(program(cost_us=cost))
+        measurer.bundle_now(program(cost_us=cost))
         said.append(f"built {len(provider.builds)}")
 
     made = [measurer.ahead(functools.partial(make, cost)) for cost in (1, 2, 3)]
@@ -169,9 +169,9 @@ def test_a_build_that_raises_is_told_to_whoever_waits(tmp_path: Path) -> None:
             raise OSError("no space left")
 
     measurer = Measurer(Broken(), InProcess(Broken(), DEVICE), tmp_path / "b", tmp_path / "w")
-    measurer.build_now(program())
-    with pytest.raises(OSError, match="no space left"):
-        measurer.bundle(program())
+    for ask in (measurer.bundle_now, measurer.bundle):
+        with pytest.raises(OSError, match="no space left"):
+            ask(program())
     measurer.close()
 
 
@@ -289,8 +289,11 @@ def test_nothing_builds_beside_a_measurement_that_needs_the_cores(
     monkeypatch.setattr(runner, "call", call)
     opened = threading.Timer(0.2, provider.gate.set)
     opened.start()
+    # What is written down meanwhile asks for another build, which is waited for as well.
+    measurer.meanwhile(lambda: measurer.ahead(lambda: measurer.bundle_now(program(cost_us=9))) and None)
     assert isinstance(measurer.sample(candidate, program(), PLAN, references), Measurement)
     assert building_while_measured == [quiet == ""]
+    assert quiet == "" or len(provider.builds) == 4
     opened.join()
 
 

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from optuna.trial import TrialState
 
 from fusiond.model import Ask, Config, Outcome, Trial
 from fusiond.space import Parameter, Space
-from fusiond.study import Study, check_seeds
+from fusiond.study import Study, _JointSampler, check_seeds
 
 GRID = Space(parameters=(Parameter(name="x", values=(0, 1, 2)), Parameter(name="y", values=("a", "b"))))
 CONDITIONAL = Space(
@@ -268,3 +269,26 @@ def test_every_kind_of_value_can_be_asked_for() -> None:
     assert asks[0].config["a"] is None
     assert len({each.config.key for each in asks}) == 30
     assert all(space.problems(each.config) == () for each in asks)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_the_sampler_draws_what_optuna_s_own_would(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told which parameters every trial has; Optuna's finds out, and comes to the same."""
+    numbers, words = tuple(range(20)), ("a", "b", "c", "d")
+    space = Space(
+        parameters=(
+            Parameter(name="z", values=numbers),
+            Parameter(name="alone", values=(1,)),
+            Parameter(name="a", values=words),
+            Parameter(name="m", values=numbers),
+        ),
+        restrictions=("z + m != 17",),
+    )
+    found = []
+    for own in (True, False):
+        if not own:
+            method = "infer_relative_search_space"
+            monkeypatch.setattr(_JointSampler, method, getattr(optuna.samplers.TPESampler, method))
+        asks, _ = drive(new(space, 40, seed=seed), ahead=3)
+        found.append([str(each.config) for each in asks])
+    assert found[0] == found[1]

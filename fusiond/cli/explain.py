@@ -116,6 +116,8 @@ def _print(
     render.table("unfused", ("#", "way", "config", "time", "outcome"), _baseline_rows(trials))
     render.table("fused", ("#", "origin", "config", "ratio", "time", "outcome"), _candidate_rows(trials))
     print(_counts(trials))
+    if row.device_share is not None:
+        print(f"{row.wall_secs:.1f} s, the device measured for {row.device_share:.0%} of it")
     configs = {each.program_key: str(each.config) for each in trials}
     if finals:
         measured = [(configs.get(key, key[:8]), len(found), *_range(found)) for key, found in finals.items()]

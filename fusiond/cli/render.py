@@ -216,6 +216,9 @@ def line(progress: Progress) -> str:
         case "record":
             return f"the answer is now: {progress.detail}"
         case "ended":
-            return f"job {progress.job} is {progress.state}" + (f": {progress.problem}" if progress.problem else "")
+            text = f"job {progress.job} is {progress.state}" + (f": {progress.problem}" if progress.problem else "")
+            if progress.wall_secs and progress.device_share is not None:
+                text += f" ({progress.wall_secs:.1f} s; the device measured for {progress.device_share:.0%} of it)"
+            return text
         case _:
             return ""

@@ -24,6 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
     known["best"] = render.ratio(row.best_ratio) or "nothing yet"
     known["trials"] = f"{row.trials} of {row.budget}"
     known.pop("budget", None)
+    if row.device_share is not None:
+        known["device_share"] = f"{row.device_share:.0%}"
     width = max(len(name) for name in known)
     print("\n".join(f"{name:<{width}}  {value}" for name, value in known.items()))
     return 0

@@ -28,6 +28,7 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow, unknown_job
 from fusiond.store.owner import this_process
 from fusiond.tuner import Tuner
+from fusiond.wire import time_of
 from fusiond.words import counted
 
 
@@ -79,7 +80,7 @@ def tune(
         raise _interrupted(store, ended, again)
     if state is not JobState.DONE:
         raise JobFailed(f"job {row.id} {state.value}: {ended.problem or 'no reason was recorded'}")
-    return answer(store, ended, records[-1] if records else None)
+    return {**answer(store, ended, records[-1] if records else None), "job": {"id": ended.id, **time_of(ended)}}
 
 
 def answer(store: Store, row: JobRow, record: Record | None) -> dict[str, Any]:

@@ -42,11 +42,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path, help="a folder with an index.json")
     parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the results go, as JSON; after every entry")
+    parser.add_argument("--only", nargs="+", metavar="PREFIX", help="entries whose names begin so")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no entry after so long")
     given = parser.parse_args(argv)
     try:
         provider, device = find(given.device)
         entries = read_index(given.folder)
+        if given.only:
+            entries = [each for each in entries if each["name"].startswith(tuple(given.only))]
         results: list[dict[str, Any]] = []
         document = {"device": device.name, "model": device.model, "env": dict(device.env), "results": results}
         end = time.monotonic() + 60 * given.minutes

@@ -26,7 +26,7 @@ from fusiond.store.owner import is_alive
 _COLUMNS = """
     SELECT j.number, j.id, j.kind, w.strategy, w.name AS workload_name, j.workload_key, j.device, j.device_key, j.state,
         j.priority, j.parent_id, j.problem, j.search, j.space_hash, j.created_at, j.started_at, j.ended_at,
-        j.cancel_requested, j.owner,
+        j.cancel_requested, j.owner, j.wall_secs, j.device_secs,
         (SELECT COUNT(*) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS trials,
         (SELECT MAX(t.ratio) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS best_ratio
     FROM jobs j JOIN workloads w USING (workload_key)
@@ -73,6 +73,15 @@ class JobRow:
     cancel_requested: bool
     owner: str = ""
     """The process that runs it (`fusiond.store.owner`); empty when none does."""
+    wall_secs: float = 0.0
+    """How long it ran, waiting for the device not included; of sessions that were killed nothing is known."""
+    device_secs: float = 0.0
+    """For how much of that its device was busy."""
+
+    @property
+    def device_share(self) -> float | None:
+        """The part of its time in which the device measured; None before that is known."""
+        return self.device_secs / self.wall_secs if self.wall_secs else None
 
     @property
     def lost(self) -> bool:
@@ -266,6 +275,16 @@ class Jobs(Connected):
             _demand(database, id)
             database.execute("UPDATE jobs SET device_key = ? WHERE id = ?", [device_key, id])
 
+    def add_time(self, id: str, *, wall_secs: float, device_secs: float) -> None:
+        """Add a session to how long a job ran. RequestError when there is no such job."""
+        with self._transaction() as database:
+            _demand(database, id)
+            database.execute(
+                "UPDATE jobs SET wall_secs = COALESCE(wall_secs, 0) + ?, device_secs = COALESCE(device_secs, 0) + ? "
+                "WHERE id = ?",
+                [wall_secs, device_secs, id],
+            )
+
     def set_space(self, id: str, space_hash: str) -> None:
         """Write down which space a job searches. RequestError when there is no such job."""
         with self._transaction() as database:
@@ -312,6 +331,8 @@ def _job_row(row: Row) -> JobRow:
         best_ratio=row["best_ratio"],
         cancel_requested=bool(row["cancel_requested"]),
         owner=row["owner"] or "",
+        wall_secs=row["wall_secs"] or 0.0,
+        device_secs=row["device_secs"] or 0.0,
     )
 
 

@@ -29,6 +29,13 @@ def m001_tables(database: Database) -> None:
     _records(database)
 
 
+@STEPS()
+def m002_time_of_jobs(database: Database) -> None:
+    """How long a job ran, and for how much of that its device was busy; both over all of its sessions."""
+    for column in ("wall_secs", "device_secs"):
+        database.table("jobs").add_column(column, float)
+
+
 def _devices(database: Database) -> None:
     database.table("devices").create(  # what a device is: one row for all boards of a model
         {"device_key": str, "model": str, "arch": str, "memory_bytes": int, "mig": str, "evidence": str, "limits": str},

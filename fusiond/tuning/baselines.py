@@ -76,7 +76,7 @@ def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: R
 
 
 def _make(context: Context, baseline: Baseline, config: Config) -> None:
-    context.measurer.build_now(context.normal(baseline.emit(config)))
+    context.measurer.bundle_now(context.normal(baseline.emit(config)))
 
 
 def _point(

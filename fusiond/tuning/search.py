@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import time
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,8 @@ from fusiond.program import Program
 from fusiond.study import Study, check_seeds
 from fusiond.tuning import health
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
+from fusiond.tuning.recording import Recorder
+from fusiond.words import counted
 
 MOST_AHEAD = 16
 """Candidates that the sampler is asked for before the first of them is measured, at most; with few cores it is fewer.
@@ -33,6 +34,8 @@ class Candidate:
 
     ask: Ask
     program: Program | Rejection
+    refusal: Rejection | None
+    """What the strategy has against its program, now that it is compiled."""
     odd: Program | Rejection | None
 
 
@@ -46,25 +49,36 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
     begun, busy = time.monotonic(), context.measurer.busy_secs
     deadline = begun + search_plan.timeout_secs
     best = max((each.ratio or 0.0 for each in context.store.trials(context.row.id)), default=0.0)
-    for candidate in _candidates(context, study, odd):
-        ask, program = candidate.ask, candidate.program
-        trial = _trial(context, candidate, references, odd, baseline, best or None)
+
+    def record(candidate: Candidate, trial: Trial, best: float) -> None:
+        """What is left to do for a measured candidate: write it down, say so, and ask for more."""
+        program = candidate.program if isinstance(candidate.program, Program) else None
         with context.store.transaction():
             context.store.add_asks(context.row.id, asks)
-            context.save_trial(trial, program if isinstance(program, Program) else None, baseline.program)
+            context.save_trial(trial, program, baseline.program)
         asks.clear()
-        study.tell(ask, trial)
-        best = max(best, trial.ratio or 0.0)
+        study.tell(candidate.ask, trial)
         context.events.publish(
             say.TrialFinished(job=context.row.id, trial=trial, done=study.done, budget=study.budget, best=best or None)
         )
-        context.pause_point()
-        if time.monotonic() > deadline:
-            context.phase("search", f"ended after {search_plan.timeout_secs:.0f} s, as the job asks")
-            break
+        ahead.told()
+
+    ahead = _Ahead(context, study, odd)
+    with Recorder(context.measurer) as recorder:
+        ahead.begin()
+        while (candidate := ahead.next(recorder)) is not None:
+            trial = _trial(context, recorder, candidate, references, odd, baseline, best or None)
+            best = max(best, trial.ratio or 0.0)
+            recorder.hand_over(trial.program_key, functools.partial(record, candidate, trial, best))
+            context.pause_point()
+            if time.monotonic() > deadline:
+                recorder.wait()
+                context.phase("search", f"ended after {search_plan.timeout_secs:.0f} s, as the job asks")
+                break
     wall, busy = time.monotonic() - begun, context.measurer.busy_secs - busy
     if wall > 0:
-        context.phase("searched", f"{study.done} candidates in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
+        tried = counted(study.done, "candidate")
+        context.phase("searched", f"{tried} in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
 
 
 def _study(context: Context, asks: list[Ask]) -> Study:
@@ -87,35 +101,55 @@ def _study(context: Context, asks: list[Ask]) -> Study:
     )
 
 
-def _candidates(context: Context, study: Study, odd: Odd | None) -> Iterator[Candidate]:
-    """What the study asks for, some steps ahead: the next ones are emitted (a strategy may compile to know registers)
-    and built on the cores while this one is measured."""
-    jobs = context.measurer.jobs
-    ahead = 4 * jobs + 4 if study.whole else min(2 * jobs + 2, MOST_AHEAD)
-    waiting: deque[Future[Candidate]] = deque()
-    while True:
-        while len(waiting) < ahead and (ask := study.next()) is not None:
-            waiting.append(context.measurer.ahead(functools.partial(_made, context, ask, odd)))
-        if not waiting:
-            return
-        yield waiting.popleft().result()
+class _Ahead:
+    """What the study asks for, some steps ahead: the next ones are emitted (a strategy may compile to know registers),
+    built and bundled on the cores while this one is measured.
+
+    It asks for one more after each trial that the study was told of, however far the measurements are by then: so the
+    study always chooses from what it would know if everything were done in turn.
+    """
+
+    def __init__(self, context: Context, study: Study, odd: Odd | None) -> None:
+        self._context, self._study, self._odd = context, study, odd
+        jobs = context.measurer.jobs
+        self._ahead = 4 * jobs + 4 if study.whole else min(2 * jobs + 2, MOST_AHEAD)
+        self._waiting: deque[Future[Candidate]] = deque()
+        self._under_way = 0
+
+    def begin(self) -> None:
+        """Ask for the first ones."""
+        while self._under_way < self._ahead and (ask := self._study.next()) is not None:
+            self._waiting.append(self._context.measurer.ahead(functools.partial(_made, self._context, ask, self._odd)))
+            self._under_way += 1
+
+    def told(self) -> None:
+        """The study was told of one of them: ask for another."""
+        self._under_way -= 1
+        self.begin()
+
+    def next(self, recorder: Recorder) -> Candidate | None:
+        """The next one, once it is made; None when the study has nothing more to ask."""
+        if not self._waiting:
+            recorder.wait()
+        return self._waiting.popleft().result() if self._waiting else None
 
 
 def _made(context: Context, ask: Ask, odd: Odd | None) -> Candidate:
     """In a thread of its own, several at a time."""
     program = context.emit(context.analysis, ask.config)
-    other = None
-    if isinstance(program, Program):
-        context.measurer.build_now(program)
-        if odd is not None and isinstance(odd.references, References):
+    other = refusal = None
+    if isinstance(program, Program) and not isinstance(context.measurer.bundle_now(program), MeasureFailed):
+        refusal = inspected(context.strategy, context.provider, program, context.device.arch)
+        if refusal is None and odd is not None and isinstance(odd.references, References):
             other = context.emit(odd.analysis, ask.config)
             if isinstance(other, Program):
-                context.measurer.build_now(other)
-    return Candidate(ask=ask, program=program, odd=other)
+                context.measurer.bundle_now(other)
+    return Candidate(ask=ask, program=program, refusal=refusal, odd=other)
 
 
 def _trial(
     context: Context,
+    recorder: Recorder,
     candidate: Candidate,
     references: References,
     odd: Odd | None,
@@ -132,6 +166,7 @@ def _trial(
         program_key=program.key,
         resolved=dict(context.strategy.resolved(context.analysis, ask.config, context.known)),
     )
+    recorder.wait_for(program.key)
     known = context.store.measured(program.key, baseline.program.key, context.device.key, context.device.env_key)
     if known is not None:  # an equal program was measured against the same baseline, perhaps for another config
         return dataclasses.replace(
@@ -144,9 +179,9 @@ def _trial(
     built = context.measurer.bundle(program)
     if isinstance(built, MeasureFailed):
         return dataclasses.replace(plain, outcome=built.outcome, reason=built.reason)
-    refusal = inspected(context.strategy, context.provider, program, context.device.arch)
-    if refusal is not None:
-        return dataclasses.replace(plain, outcome=Outcome.REFUSED, reason=f"{refusal.rule}: {refusal.detail}")
+    if candidate.refusal is not None:
+        reason = f"{candidate.refusal.rule}: {candidate.refusal.detail}"
+        return dataclasses.replace(plain, outcome=Outcome.REFUSED, reason=reason)
     worst = _check(context, program, candidate, references, odd)
     if isinstance(worst, MeasureFailed):
         health.after(context, worst, references)

@@ -74,6 +74,22 @@ def test_explain(fusiond: Run, done_job: str) -> None:
     assert "verdict: fuse, against streams_ab: 1.230x, 95% interval 1.210 to 1.250" in text
 
 
+def test_how_long_a_job_took_and_for_how_much_of_it_its_device_measured(
+    fusiond: Run, database: Path, done_job: str
+) -> None:
+    assert fusiond("jobs", "--json").json[0]["device_share"] is None  # not known: nothing is said
+    assert "measured for" not in fusiond("explain", done_job).out
+    with Store.open(database) as store:
+        store.add_time(done_job, wall_secs=20.0, device_secs=15.0)
+        store.add_time(done_job, wall_secs=5.0, device_secs=4.0)
+    (listed,) = fusiond("jobs", "--json").json
+    assert (listed["wall_secs"], listed["device_share"]) == (25.0, 0.76)
+    assert fusiond("explain", done_job, "--json").json["job"]["device_share"] == 0.76
+    assert "25.0 s, the device measured for 76% of it" in fusiond("explain", done_job).out
+    assert "device_share  76%" in fusiond("show", done_job).out
+    assert fusiond("watch", done_job).out.endswith("is done (25.0 s; the device measured for 76% of it)\n")
+
+
 @pytest.fixture
 def registry(fakes: Registry, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """The fake device and the toy strategy, and a plugin that did not load."""

@@ -86,6 +86,13 @@ def test_a_job_that_somebody_else_runs_is_followed(store: Store, fakes: Registry
     assert said[-1] == f"job {row.id} is failed: the device is sick"
 
 
+def test_the_document_of_a_run_names_the_job_and_its_time(store: Store, fakes: Registry, row: JobRow) -> None:
+    found = tuning.tune(store, fakes, row, Lines(lambda text: None), again="again", when_busy="share")
+    assert found["job"]["id"] == row.id
+    assert found["job"]["wall_secs"] > 0
+    assert 0 < found["job"]["device_share"] < 1
+
+
 def test_nothing_is_stored_when_one_job_of_a_sweep_is_wrong(
     fusiond: Callable[..., Any], fakes: Registry, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +132,10 @@ def test_nothing_is_stored_when_one_job_of_a_sweep_is_wrong(
         ),
         (Progress(job="j", event="record", detail="keep"), "the answer is now: keep"),
         (Progress(job="j", event="ended", state="failed", problem="no"), "job j is failed: no"),
+        (
+            Progress(job="j", event="ended", state="done", wall_secs=12.34, device_share=0.876),
+            "job j is done (12.3 s; the device measured for 88% of it)",
+        ),
         (Progress(job="j", event="of a newer daemon"), ""),
     ],
 )

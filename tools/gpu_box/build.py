@@ -1,8 +1,9 @@
 """Builds the folder that a GPU box without a registry runs: `python -m tools.gpu_box.build OUT [--wheels DIR]`.
 
+    OUT.tar.gz          all of it, to carry there
     OUT/run_all.py      the one command there: `python run_all.py`
     OUT/source/         this repository's packages, benchmarks, tests and jobs, and what makes plugins known
-    OUT/wheels/         what the box lacks, as wheels (--wheels DIR)
+    OUT/wheels/         what the box lacks, as wheels: fetched (wheels.py), and those in --wheels DIR (PyCUDA)
     OUT/bundles/        every workload of the catalogue, unfused and with the first seeds of its strategy, built here by
                         nvcc for --arch; and questions that only a GPU can answer (questions.py)
     OUT/manifest.json   date, commit, compiler, what is in it, and what could not be built and why
@@ -21,6 +22,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,10 +37,10 @@ from fusiond.bundle import write_bundle
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import FusiondError
 from fusiond.model import BuildFailed, Job
-from fusiond.planning import Plan, emitted, plan, reference, sound
+from fusiond.planning import Plan, emitted, plan, prepare, reference, sound
 from fusiond.program import Program
 from fusiond.registry import Registry
-from tools.gpu_box import questions
+from tools.gpu_box import questions, wheels
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -51,9 +54,9 @@ REQUESTS: Mapping[str, tuple[str, str]] = {
 }
 SMALL: Mapping[str, Mapping[str, int]] = {
     "mincut": {"width": 64, "height": 48},
-    "transfer": {"elements": 512},
+    "transfer": {"elements": 512, "side": 16},
 }
-"""For the processor."""
+"""For the processor: those of them that a workload has."""
 QUESTION_SECS = 10.0
 
 
@@ -61,7 +64,12 @@ def main(argv: Sequence[str]) -> int:
     """The exit status: 0 built, 1 some workload was not, 2 the request was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tools.gpu_box.build")
     parser.add_argument("out", type=Path, help="a folder that does not exist yet")
-    parser.add_argument("--wheels", type=Path, help="wheels that the box lacks: PyCUDA, and what it needs")
+    parser.add_argument("--wheels", type=Path, help="wheels that cannot be fetched: PyCUDA, for the box's Python")
+    parser.add_argument("--no-fetch", action="store_true", help="only the wheels in --wheels")
+    parser.add_argument("--python", default="3.12", metavar="X.Y", help="of the box; default: 3.12")
+    parser.add_argument(
+        "--there", nargs="*", default=wheels.THERE, metavar="NAME", help="what the box has; default: numpy pip"
+    )
     parser.add_argument("--arch", default="sm_90", help="sm_90, sm_80, ...; or cpu; default: sm_90")
     parser.add_argument("--seeds", type=int, default=2, help="candidates of each workload; default: 2")
     parser.add_argument("--only", nargs="*", metavar="STRATEGY[:NAME]", help="default: all of all strategies")
@@ -74,10 +82,15 @@ def main(argv: Sequence[str]) -> int:
         return 2
     given.out.mkdir(parents=True)
     _copy_source(given.out / "source")
-    (given.out / "wheels").mkdir()
-    for wheel in sorted(given.wheels.glob("*.whl")) if given.wheels else ():
-        shutil.copy(wheel, given.out / "wheels")
+    problem = ""
+    if given.no_fetch:
+        (given.out / "wheels").mkdir()
+        for wheel in sorted(given.wheels.glob("*.whl")) if given.wheels else ():
+            shutil.copyfile(wheel, given.out / "wheels" / wheel.name)
+    else:
+        problem = wheels.fetch(given.out / "wheels", own=given.wheels, python=given.python, there=given.there)
     shutil.copy(HERE / "run_all.py", given.out / "run_all.py")
+    begun = time.monotonic()
     entries, failed = write_bundles(Registry.load(), given.out / "bundles", given.arch, given.seeds, given.only)
     manifest = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -87,13 +100,26 @@ def main(argv: Sequence[str]) -> int:
         "nvcc": nvcc.version(),
         "entries": len(entries),
         "candidates": sum(len(each["candidates"]) for each in entries),
-        "not_built": failed,
+        "build_secs": round(time.monotonic() - begun, 1),
+        "python": None if given.no_fetch else given.python,
+        "wheels": sorted(each.name for each in (given.out / "wheels").iterdir()),
+        "not_built": failed + ([problem] if problem else []),
     }
     (given.out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    sys.stdout.write(f"{given.out}: {manifest['entries']} workloads, {manifest['candidates']} candidates\n")
-    for line in failed:
+    packed = _packed(given.out)
+    said = f"{manifest['entries']} workloads, {manifest['candidates']} candidates, {len(manifest['wheels'])} wheels"
+    sys.stdout.write(f"{packed}: {said}, {packed.stat().st_size / 2**20:.1f} MiB\n")
+    for line in manifest["not_built"]:
         sys.stdout.write(f"not built: {line}\n")
-    return 1 if failed else 0
+    return 1 if manifest["not_built"] else 0
+
+
+def _packed(folder: Path) -> Path:
+    """The folder as one file to carry."""
+    path = folder.with_name(f"{folder.name}.tar.gz")
+    with tarfile.open(path, "w:gz", compresslevel=6) as archive:
+        archive.add(folder, arcname=folder.name)
+    return path
 
 
 # --- bundles --------------------------------------------------------------------------------------------
@@ -110,17 +136,15 @@ def write_bundles(
     def made(asked: tuple[str, str, Job]) -> tuple[dict[str, Any] | None, list[str]]:
         strategy, name, job = asked
         try:
+            if arch == "cpu":
+                job = small(registry, strategy, name, job)
             found = plan(registry, job, arch=None if arch == "cpu" else arch)
             entry, lines = _workload(provider, found, folder, f"{strategy}/{name.replace(',', '+')}", seeds)
         except FusiondError as problem:
             return None, [f"{strategy} {name}: {problem}"]
         return entry, [f"{strategy} {name}: {line}" for line in lines]
 
-    asked = [
-        each
-        for each in catalogue(registry, small=arch == "cpu")
-        if not only or each[0] in only or f"{each[0]}:{each[1]}" in only
-    ]
+    asked = [each for each in catalogue(registry) if not only or each[0] in only or f"{each[0]}:{each[1]}" in only]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers are processes of their own
         for entry, lines in pool.map(made, asked):
             failed += lines
@@ -132,7 +156,7 @@ def write_bundles(
     return entries, failed
 
 
-def catalogue(registry: Registry, *, small: bool) -> Iterator[tuple[str, str, Job]]:
+def catalogue(registry: Registry) -> Iterator[tuple[str, str, Job]]:
     """Every workload that the strategies' catalogues name: (strategy, name, job). Kernels come in pairs."""
     for strategy, (kind, key) in REQUESTS.items():
         if strategy not in registry.strategies:
@@ -140,15 +164,17 @@ def catalogue(registry: Registry, *, small: bool) -> Iterator[tuple[str, str, Jo
         names = sorted(registry.names(kind))
         chosen = [f"[{a}, {b}]" for a, b in itertools.combinations(names, 2)] if key == "pair" else names
         for each in chosen:
-            members = each.strip("[]").split(", ")
-            sizes = dict(SMALL.get(strategy, {})) if small else {}
-            if small and key == "pair":
-                sizes = {f"{member}.{size}": value for member in members for size, value in TINY[member].items()}
-            text = f"strategy: {strategy}\n{key}: {each}\ndevice: {'cpu' if small else 'auto'}\n"
-            if sizes:
-                text += f"sizes: {json.dumps(sizes)}\n"
-            (job,) = jobs.read(str(ROOT / "catalogue.yaml"), text)
-            yield strategy, ",".join(members), job
+            (job,) = jobs.read("catalogue.yaml", f"strategy: {strategy}\n{key}: {each}\n")
+            yield strategy, each.strip("[]").replace(", ", ","), job
+
+
+def small(registry: Registry, strategy: str, name: str, job: Job) -> Job:
+    """A workload of the catalogue for the processor."""
+    wanted = SMALL.get(strategy, {})
+    if REQUESTS[strategy][1] == "pair":
+        wanted = {f"{member}.{size}": value for member in name.split(",") for size, value in TINY[member].items()}
+    known = prepare(registry, job).workload.sizes
+    return dataclasses.replace(job, device="cpu", sizes={size: wanted[size] for size in wanted if size in known})
 
 
 def _workload(

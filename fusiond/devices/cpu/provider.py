@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import fusiond
 from fusiond.build import gxx
@@ -16,7 +17,9 @@ from fusiond.devices.cpu.native import MAX_SHARED_BYTES
 from fusiond.errors import UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
 from fusiond.program import Alloc, Program, Source, SourceKind, replace_sources
-from fusiond.strategy import Facts
+
+if TYPE_CHECKING:  # bundles are checked with NumPy alone: nothing that reads YAML may be imported with this module
+    from fusiond.strategy import Facts
 
 LIMITS = DeviceLimits(
     multiprocessors=1,

@@ -27,7 +27,7 @@ from fusiond.devices.cuda.driver import Driver, DriverError, Graph
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.issue import Issuer, Streams, holds_up_the_host
-from fusiond.devices.cuda.memory import ProgramMemory
+from fusiond.devices.cuda.memory import ProgramMemory, refuse_too_much
 from fusiond.devices.cuda.modules import DriverFunction, DriverModule
 from fusiond.devices.host import HostLibrary
 from fusiond.model import DeviceLimits, Outcome
@@ -85,6 +85,7 @@ class CudaProgram:
         self._load_sources()
         self._functions = self._kernels()
         with named("allocating the buffers"):
+            refuse_too_much(cuda, program)
             self._memory = ProgramMemory(cuda, program, self._symbols())
         try:
             self._streams = Streams(cuda, [step.stream for step in program.steps])

@@ -23,6 +23,8 @@ GUARD_BYTES = 4096
 GUARD_BYTE = 0xDB
 """Not 0, not all ones, not what poison consists of: what a stray kernel is unlikely to write."""
 _PAGE = 4096
+LEFT_TO_OTHERS = 1 / 16
+"""Of the device's memory: a Program never takes the last of it, which a neighbour may be about to need."""
 
 Raw = NDArray[np.uint8]
 
@@ -215,6 +217,34 @@ class ProgramMemory:
         for block in self.blocks.values():
             block.free()
         self.blocks.clear()
+
+
+def device_bytes(program: Program) -> int:
+    """Bytes of device memory that a Program holds while it is measured: its buffers, the pristine copies of those that
+    are reset for each run, and the guard zones. A module's variables themselves come with the module."""
+    there = [each for each in program.buffers if each.symbol is not None or each.memory is Memory.DEVICE]
+    sizes = [each.size_bytes for each in there if each.arena is None and each.symbol is None]
+    sizes += [
+        max(each.offset_bytes + each.size_bytes for each in members)
+        for members in arenas(program).values()
+        if members[0].memory is Memory.DEVICE
+    ]
+    copies = sum(each.size_bytes for each in there if each.role is Role.INOUT and each.reset == "each_run")
+    return sum(sizes) + 2 * GUARD_BYTES * len(sizes) + copies
+
+
+def refuse_too_much(cuda: Any, program: Program) -> None:
+    """Bound what a Program may take: ExecutionError before anything is allocated."""
+    needed = device_bytes(program)
+    free, total = cuda.mem_get_info()
+    left = int(total * LEFT_TO_OTHERS)
+    if needed > free - left:
+        spared = f"{_gib(free)} GiB are free, and {_gib(left)} are left to others"
+        raise ExecutionError(Outcome.LAUNCH_REFUSED, f"it needs {_gib(needed)} GiB of device memory; {spared}")
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.3g}"
 
 
 def arenas(program: Program) -> dict[str, list[Buffer]]:

@@ -1,4 +1,4 @@
-"""What NVML knows of a GPU: clock, temperature, throttling, who else is there. Everything degrades to "not known".
+"""What NVML knows of a GPU: clock, temperature, power, throttling, who else is there. Everything degrades to "unknown".
 
 The library is `pynvml` of the package nvidia-ml-py, part of the extra `fusiond[cuda]`. NVML needs no context, so
 the daemon's process may ask as well.
@@ -55,10 +55,12 @@ class Sensors:
             return DeviceState()
         clock = self._ask("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")
         temperature = self._ask("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU")
+        milliwatts = self._ask("nvmlDeviceGetPowerUsage")
         return DeviceState(
             clock_mhz=None if clock is None else float(clock),
             temperature_c=None if temperature is None else float(temperature),
             throttle=self._throttle(),
+            power_w=None if milliwatts is None else milliwatts / 1000,
             others=self._others(),
         )
 

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the results as JSON, written after each bundle")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECS", help="of each tool's run")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="bundles that are looked at at once")
     given = parser.parse_args(argv)
     bundles = {given.bundle.name: given.bundle}
     if (given.bundle / "index.json").is_file():
@@ -92,16 +94,24 @@ def main(argv: Sequence[str]) -> int:
             if each["candidates"] and each.get("expect") != "any"
         }
     results: dict[str, Any] = {}
-    try:
-        for name, bundle in bundles.items():
-            results[name] = list(sanitize(bundle, given.device, timeout_secs=given.timeout))
-            sys.stdout.write(f"{name}: {'; '.join(results[name]) or 'no errors'}\n")
-            sys.stdout.flush()
-            if given.out is not None:
-                given.out.write_text(json.dumps({"tools": TOOLS, "results": results}, indent=1) + "\n")
-    except NotHere as problem:
-        sys.stderr.write(f"{problem}\n")
-        return 2
+    with ThreadPoolExecutor(given.jobs) as pool:
+        looks = {
+            pool.submit(sanitize, bundle, given.device, timeout_secs=given.timeout): name
+            for name, bundle in bundles.items()
+        }
+        try:
+            for look in as_completed(looks):
+                name = looks[look]
+                results[name] = list(look.result())
+                sys.stdout.write(f"{name}: {'; '.join(results[name]) or 'no errors'}\n")
+                sys.stdout.flush()
+                if given.out is not None:
+                    kept = {each: results[each] for each in bundles if each in results}
+                    given.out.write_text(json.dumps({"tools": TOOLS, "results": kept}, indent=1) + "\n")
+        except NotHere as problem:
+            pool.shutdown(cancel_futures=True)
+            sys.stderr.write(f"{problem}\n")
+            return 2
     return 1 if any(results.values()) else 0
 
 

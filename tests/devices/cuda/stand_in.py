@@ -177,6 +177,7 @@ def module(path: str) -> Any:
         Context=Context,
         init=lambda: None,
         mem_alloc=DeviceAllocation,
+        mem_get_info=lambda: (3 << 30, 4 << 30),
         pagelocked_empty=pagelocked_empty,
         module_from_buffer=Module,
         memset_d8=lambda to, byte, n: call("cuMemsetD8_v2", c_uint64(to), byte, c_size_t(n)),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fusiond.devices.base import ExecutionError
+from fusiond.devices.cuda.memory import device_bytes
 from fusiond.fills import initial
 from fusiond.model import Outcome
 from fusiond.program import (
@@ -444,6 +445,39 @@ def test_driver_errors_become_outcomes(gpu: Any, function: str, code: int, expec
     found, reason = outcome(gpu, of)
     assert found is expected
     assert "failed: " in reason
+
+
+def test_the_last_of_the_memory_is_left_to_others(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before anything is allocated."""
+    of, held = program((launch("a"),)), gpu.live_allocations
+    monkeypatch.setattr(gpu.cuda, "mem_get_info", lambda: (device_bytes(of) + 63, 1024))
+    found, reason = outcome(gpu, of)
+    assert (found, gpu.live_allocations) == (Outcome.LAUNCH_REFUSED, held)
+    number = r"[0-9.e-]+"
+    words = f"it needs {number} GiB of device memory; {number} GiB are free, and {number} are left to others"
+    assert re.fullmatch(words, reason)
+    monkeypatch.setattr(gpu.cuda, "mem_get_info", lambda: (device_bytes(of) + 64, 1024))
+    gpu.load(of).close()
+
+
+def test_what_a_program_holds_is_what_it_allocates(gpu: Any) -> None:
+    """Buffers, an arena, guard zones, and the copies of what is reset for each run; nothing that is on the host."""
+    of = program(
+        (launch("a"),),
+        buffer("x"),
+        buffer("in", Role.INPUT),
+        buffer("kept", reset="never"),
+        buffer("left", arena="r"),
+        buffer("right", Role.OUTPUT, arena="r", offset_bytes=1024),
+        buffer("there", memory=Memory.PINNED),
+        buffer("w", symbol="k:weights", elements=4),
+    )
+    gpu.log()
+    loaded = gpu.load(of)
+    loaded.snapshot()
+    sizes = [int(line.split()[1]) for line in gpu.log() if line.startswith("allocate ") and len(line.split()) == 2]
+    assert sum(sizes) == device_bytes(of)
+    loaded.close()
 
 
 @pytest.mark.parametrize("clock", ["device", "wall"])

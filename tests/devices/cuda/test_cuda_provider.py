@@ -148,6 +148,7 @@ def test_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     board = _Nvml(
         nvmlDeviceGetClockInfo=1980,
         nvmlDeviceGetTemperature=55,
+        nvmlDeviceGetPowerUsage=412_500,
         nvmlDeviceGetCurrentClocksEventReasons=0x1 | 0x4 | 0x40,
         nvmlDeviceGetComputeRunningProcesses=[other],
         nvmlSystemGetDriverVersion="580.65.06",
@@ -155,7 +156,7 @@ def test_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "pynvml", board)
     sensors = nvml.Sensors("GPU-1")
     state = sensors.state()
-    assert (state.clock_mhz, state.temperature_c, state.others) == (1980.0, 55.0, 1)
+    assert (state.clock_mhz, state.temperature_c, state.power_w, state.others) == (1980.0, 55.0, 412.5, 1)
     assert state.throttle == "power_cap,hw_thermal"  # being idle is no throttling
     assert sensors.driver_version() == "580.65.06"
 

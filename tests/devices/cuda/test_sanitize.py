@@ -85,3 +85,12 @@ def test_a_folder_of_bundles(fake, tmp_path: Path) -> None:  # type: ignore[no-u
     assert set(log.read_text().splitlines()) == {"memcheck a", "racecheck a", "synccheck a"}
     found = json.loads((tmp_path / "out.json").read_text())["results"]
     assert found == {"one": ["memcheck: Invalid __shared__ read of size 8 bytes"]}
+
+
+def test_several_at_once_are_kept_in_the_order_of_the_folder(fake, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    fake()
+    names = [f"entry{number}" for number in range(6)]
+    entries = [{"name": name, "candidates": [{"path": f"{name}/a"}]} for name in names]
+    (tmp_path / "index.json").write_text(json.dumps({"entries": entries}))
+    assert sanitize.main([str(tmp_path), "--jobs", "3", "--out", str(tmp_path / "out.json")]) == 0
+    assert list(json.loads((tmp_path / "out.json").read_text())["results"]) == names

@@ -1,0 +1,227 @@
+"""docs/results-fusiond.md from benchmarks/results/cpu: what fusiond itself costs, and how often it is right."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+KEPT = HERE / "results" / "cpu"
+PAGE = HERE.parent / "docs" / "results-fusiond.md"
+Run = Mapping[str, Any]
+
+WIDTH = 120
+
+
+def render(kept: Mapping[str, Run]) -> str:
+    """The page; a benchmark that has not been run yet has its line, too."""
+    parts = ["# What fusiond itself costs\n", HEAD]
+    for name, title, words in SECTIONS:
+        parts.append(f"## {title}\n")
+        run = kept.get(name)
+        if run is None:
+            parts.append(f"Not measured yet: `python -m benchmarks {name}`.\n")
+            continue
+        parts += [*words(run["result"]), _origin(run)]
+    return "\n".join(parts)
+
+
+def read(folder: Path = KEPT) -> dict[str, Run]:
+    """What `python -m benchmarks` has kept: name -> run."""
+    found = {}
+    for name, _, _ in SECTIONS:
+        path = folder / f"{name}.json"
+        if path.is_file():
+            found[name] = json.loads(path.read_text())
+    return found
+
+
+def _origin(run: Run) -> str:
+    machine = run["machine"]
+    load = machine.get("load_at_start")
+    busy = "" if load is None else f", load {load} when it began"
+    where = f"{machine['cores']} cores of {machine['processor']}{busy}, Python {machine['python']}"
+    return f"`{run['command']}`, {run['date'][:10]}, {where}.\n"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(map(str, each))} |\n" for each in lines)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _said(*words: str) -> str:
+    """A paragraph."""
+    return textwrap.fill(" ".join(words), WIDTH, break_on_hyphens=False, break_long_words=False) + "\n"
+
+
+HEAD = _said(
+    "Written by `python -m benchmarks --page` from [benchmarks/results/cpu/](../benchmarks/results/cpu/). `python -m",
+    "benchmarks` measures everything again, one after the other, and writes this page; it needs no GPU, and an idle",
+    "machine. Read the ratios, not the times: the machines are shared.",
+)
+
+
+# --- the sections ---------------------------------------------------------------------------------------
+
+
+def _verdict(result: Run) -> Iterable[str]:
+    yield _said(
+        f"Simulated, {result['runs']:,} runs a row: three finalists of one true speed-up, five processes each,",
+        f"`least_gain` {result['least_gain']}. Every process shifts its ratios by a common amount, every pair by its",
+        "own: *quiet* by 0.3 % and 0.2 % (standard deviations), *usual* by 0.6 % and 0.4 %, *noisy* by 1.5 % and 1.0",
+        "%. On top of the usual noise, sample by sample: *drift*, the device becomes 10 % slower within each",
+        "process; *bimodal*, the clock jumps between two states 16 % apart, every 12 samples on the average;",
+        "*outliers*, one sample in 20 takes 1.2 to 3 times as long; *all* three. These figures are assumptions, not",
+        "measurements. The canary and the session's clock would throw many of these batches away before. The last",
+        "column is what pooling the samples of one process would say.",
+    )
+    rows = [
+        (
+            each["noise"],
+            f"{each['true_gain']:.2f}",
+            *(_percent(each[name]) for name in ("fuse", "undecided", "keep", "pooled_says_faster")),
+        )
+        for each in result["table"]
+    ]
+    yield _table(("noise", "true gain", "`fuse`", "`undecided`", "`keep`", 'pooled samples say "faster"'), rows)
+    worst = max(each["fuse"] for each in result["table"] if each["true_gain"] <= 1.0)
+    least = min(each["fuse"] for each in result["table"] if each["true_gain"] == 1.03)
+    yield _said(
+        f"A true 1.00 is called `fuse` in {_percent(worst)} of the runs at most (goal: under 2 %), a true 1.03 is",
+        f"found in {_percent(least)} at least (goal: over 90 %).",
+    )
+
+
+def _control(result: Run) -> Iterable[str]:
+    counts = ", ".join(f"{count} `{name}`" for name, count in sorted(result["verdicts"].items()))
+    yield _said(
+        "Unfused programs of the catalogue against copies of themselves, measured as finalists are, on the",
+        f"`{result['device']}` device ({result['evidence']}): {counts}. `fuse` would be a mistake; `undecided` is",
+        "none.",
+    )
+    rows = [
+        (each["name"], each["verdict"], each.get("speedup", ""), " to ".join(map(str, each.get("ci95", ()))))
+        for each in result["controls"]
+    ]
+    yield _table(("program", "verdict", "ratio", "95 % interval"), rows)
+
+
+def _pipeline(result: Run) -> Iterable[str]:
+    recorded = result["recorded"]
+    yield _said(
+        f"Compile times (nvcc {recorded['nvcc']}, {recorded['arch']}) and measuring times of {recorded['candidates']}",
+        f"candidates of `{recorded['workload']}`, recorded once, are replayed through the real tuner, with the",
+        "measuring scaled so that the cores, the device or both are the limit. The ideal is the same work in the",
+        "same order by a tuner that costs nothing. The cores are emulated: a replayed compiler sleeps. Goal: at",
+        "least 90 % of the ideal.",
+    )
+    rows = [
+        (
+            each["cores"],
+            each["limited_by"],
+            each["space"],
+            f"{each['makespan_secs']:.1f} s",
+            f"{each['ideal_secs']:.1f} s",
+            _percent(each["of_ideal"]),
+            _percent(each["device_busy"]),
+        )
+        for each in result["table"]
+    ]
+    yield _table(("cores", "limited by", "space", "took", "ideal", "of the ideal", "device busy"), rows)
+
+
+def _tuner(result: Run) -> Iterable[str]:
+    yield _said(
+        f"A job of {result['trials']} trials on the fake device. *In all*: a measurement takes no time, so this is",
+        "everything, the fake device's own work included. *Waiting*: a measurement takes",
+        f"{result['waiting_ms']['measuring']:.0f} ms, and this is for how long the device then waits from one trial",
+        "to the next. Optuna alone: ask and tell, the same sampler, the same space. Goal: 10 ms.",
+    )
+    rows = [
+        ("in all", f"{result['fusiond_ms']['mean']:.1f} ms"),
+        ("of that, the fake device", f"{result['fake_device_ms']['mean']:.1f} ms"),
+        ("waiting", f"{result['waiting_ms']['mean']:.1f} ms"),
+        ("Optuna alone", f"{result['optuna_ms']['mean']:.1f} ms"),
+    ]
+    yield _table(("a trial", "mean"), rows)
+
+
+def _worker(result: Run) -> Iterable[str]:
+    yield _said(
+        f"The `{result['device']}` device, {result['rounds']} rounds, medians. On a GPU most of it is the new",
+        "context.",
+    )
+    rows = [
+        ("an answer of a child that is there", f"{result['there_ms']:.0f} ms"),
+        ("the first answer after the child was killed", f"{result['killed_ms']:.0f} ms"),
+        ("so replacing it costs", f"{result['replacing_ms']:.0f} ms"),
+        ("the slowest", f"{result['slowest_ms']:.0f} ms"),
+    ]
+    yield _table(("", "time"), rows)
+
+
+def _best(result: Run) -> Iterable[str]:
+    yield _said(
+        f"Whole processes from a cold shell, {result['rounds']} rounds, interleaved. Goal: well under 200 ms.",
+        f"`fusiond best` takes {result['ratio_best_to_bare']} times as long as a bare Python.",
+    )
+    names = {
+        "bare": 'a bare Python: `python -c "import sqlite3, json"`',
+        "best": "`fusiond best`",
+        "best_json": "`python -m fusiond best --json`",
+    }
+    rows = [
+        (words, f"{result[f'{name}_ms']['least']:.0f} ms", f"{result[f'{name}_ms']['median']:.0f} ms")
+        for name, words in names.items()
+    ]
+    yield _table(("", "least", "median"), rows)
+
+
+def _store(result: Run) -> Iterable[str]:
+    ratio = result["ratios"]["start_lookup_to_bare"]
+    yield _said(
+        f"{result['records']:,} records in a file of {result['file_bytes'] / 2**20:.0f} MiB. Starting Python with",
+        f"what `fusiond best` imports takes {ratio} times as long as with `sqlite3` and `json` alone.",
+    )
+    rows = [(f"look-up: {name}", f"{each['median']:.0f} us") for name, each in result["lookup_us"].items()]
+    rows.append(("an acknowledged trial, its fsync included", f"{result['acknowledged_trial_us']['median']:.0f} us"))
+    yield _table(("", "median"), rows)
+
+
+def _cpu_device(result: Run) -> Iterable[str]:
+    yield _said(
+        "Kernels of the catalogue, the least of several runs each, beside serial C++ loops of the same compiler",
+        f"({result['compiler']}).",
+    )
+    rows = [
+        (
+            name,
+            f"{each['cpu_device_ms']:.0f} ms",
+            f"{each['in_order_ms']:.0f} ms",
+            each["ratio_to_in_order"],
+            each.get("ratio_to_as_threads", ""),
+        )
+        for name, each in result.items()
+        if isinstance(each, dict)
+    ]
+    columns = ("kernel", "cpu device", "loop in the order of memory", "ratio", "ratio to a loop in the threads' order")
+    yield _table(columns, rows)
+
+
+SECTIONS: Sequence[tuple[str, str, Callable[[Run], Iterable[str]]]] = (
+    ("verdict", "How often the verdict is right", _verdict),
+    ("control", "Native against native", _control),
+    ("pipeline", "Compiling while the device measures", _pipeline),
+    ("tuner", "A trial, beside building and running it", _tuner),
+    ("worker", "A lost child process", _worker),
+    ("best", "`fusiond best`", _best),
+    ("store", "The store", _store),
+    ("cpu_device", "The cpu device", _cpu_device),
+)

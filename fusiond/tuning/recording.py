@@ -1,0 +1,56 @@
+"""What comes after a measurement, done while the next candidate is measured."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+
+from fusiond.measuring import Measurer
+
+log = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Does one thing at a time beside the measurements: a trial's commit, telling the study, asking it for more.
+
+    Nothing counts before it is on disk: whoever is told of a trial is told by the work that is handed over, after its
+    commit. What one trial left to do is done before that of the next one begins, so no more than one measured trial is
+    ever not on disk yet. On leaving the block everything is done; a failure is raised there at the latest.
+    """
+
+    def __init__(self, measurer: Measurer) -> None:
+        self._measurer = measurer
+        self._under_way: Future[None] | None = None
+        self._program: str | None = None
+
+    def hand_over(self, program_key: str | None, work: Callable[[], None]) -> None:
+        """Begin this work as soon as the last one is done. `program_key`: of the trial that it writes down."""
+        self.wait()
+        self._program = program_key
+        self._under_way = self._measurer.meanwhile(work)
+
+    def wait(self) -> None:
+        """Until everything that was handed over is done. Raises what it raised."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def wait_for(self, program_key: str) -> None:
+        """Until no trial of that program is on its way into the store: only then the store can be asked for it."""
+        if program_key == self._program:
+            self.wait()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.wait()
+        except Exception:
+            if problem is None:
+                raise
+            log.exception("the last trial could not be written down")

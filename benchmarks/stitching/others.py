@@ -30,7 +30,7 @@ class Function:
     @functools.cached_property
     def text(self) -> str:
         """HLO as jax lowers it for any device, before XLA."""
-        return str(jax.jit(self.function).lower(*self.inputs).as_text(dialect="hlo"))
+        return str(jax.jit(self.function, keep_unused=True).lower(*self.inputs).as_text(dialect="hlo"))
 
 
 def functions() -> Mapping[str, Function]:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from fusiond.errors import RequestError
 from fusiond.keys import content_key
 from fusiond.model import frozen
-from fusiond_stitching import hlo, shapes, squeeze
+from fusiond_stitching import hlo, loops, shapes, squeeze
 from fusiond_stitching.attributes import attributes_of, number
 from fusiond_stitching.graph import (
     BYTES,
@@ -137,6 +137,11 @@ class _Lowering:
             return self._inline(self._called(name, raw.where), operands, f"{prefix}{raw.name}/")
         if opcode in IDENTITIES or (opcode == "custom-call" and raw.text("custom_call_target").strip('"') in NOTES):
             return operands[0] if len(operands) == 1 else tuple(operands)
+        if opcode == "while" and (count := self._trips(raw, operands)) is not None:
+            body = self._called(raw.called("body"), raw.where)
+            for trip in range(count):
+                operands = [self._inline(body, operands, f"{prefix}{raw.name}/{trip}/")]
+            return operands[0]
         name = self._fresh(prefix + raw.name)
         reason = self._strange(raw, operands)
         if reason or isinstance(raw.shape, Several):
@@ -160,6 +165,17 @@ class _Lowering:
             return self._bitcast(raw, name, operands[0], shape)
         attributes = attributes_of(raw, lambda: _scalar(self, raw))
         return self._add(raw, name, opcode, shape, operands, attributes)
+
+    def _trips(self, raw: Raw, operands: list[Value]) -> int | None:
+        """How often a loop is written out; None for one that is a boundary."""
+        place = loops.counter(self.raw, raw)
+        state = operands[0] if len(operands) == 1 else ""
+        if place is None or not isinstance(state, tuple) or not 0 <= place < len(state):
+            return None
+        first = state[place]
+        if not isinstance(first, str) or self.found[first].opcode != "constant":
+            return None
+        return loops.trips(self.raw, raw, int(self.found[first].attributes["values"][0]))
 
     def _strange(self, raw: Raw, operands: list[Value]) -> str:
         """Why this instruction is a boundary; empty when it is not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusiond_stitching import hlo
+from fusiond_stitching import hlo, windows
 from fusiond_stitching.graph import Computation
 from fusiond_stitching.hlo import Raw
 
@@ -61,6 +61,8 @@ def attributes_of(raw: Raw, computation: Callable[[], Computation], result: int 
         return _gather(raw)
     if opcode == "scatter":
         return {**_scatter(raw), "computation": computation()}
+    if opcode == "window":
+        return windows.attributes_of(raw)
     if opcode == "dynamic-slice":
         return {"sizes": raw.integers("dynamic_slice_sizes")}
     return {}

@@ -2,7 +2,7 @@
 
 `Elemental.value(scope, name, indices)` gives the text of the instruction's element at `indices` and writes the
 statements it needs into the scope: of the instruction itself, and of all that is inlined into it. What a `Reader` has
-in memory is loaded. Movement (reshape, broadcast, transpose, slice, reverse) is index algebra and costs no statement.
+in memory is loaded. Movement (reshape, broadcast, transpose, slice, reverse, window) is index algebra and costs no statement.
 """
 
 from __future__ import annotations
@@ -225,6 +225,25 @@ def _concatenate(self: Elemental, scope: Scope, instruction: Instruction, indice
 
 
 def _pad(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+    return (yield from _padded(self, scope, instruction, indices))
+
+
+def _window(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+    """A pad, at the place that the window's index and the index inside it come to."""
+    attributes = instruction.attributes
+    rank = len(attributes["sizes"])
+    inside = iter(indices[rank:])
+    places = [
+        index * stride if size == 1 else index * stride + next(inside) * dilation
+        for index, size, stride, dilation in zip(
+            indices[:rank], attributes["sizes"], attributes["strides"], attributes["dilation"], strict=True
+        )
+    ]
+    return (yield from _padded(self, scope, instruction, places))
+
+
+def _padded(self: Elemental, scope: Scope, instruction: Instruction, indices: Sequence[Index]) -> Step:
+    """The operand's element at `indices` less what was padded in front of it, or the value outside of it."""
     operand, padding = self.module.operands(instruction)
     attributes = instruction.attributes
     conditions: list[str] = []
@@ -252,7 +271,7 @@ def _pad(self: Elemental, scope: Scope, instruction: Instruction, indices: Indic
         return (yield scope, operand.name, tuple(each(scope) for each in moved))
     kind = type_of(instruction)
     outside = yield scope, padding.name, ()
-    name = scope.function.fresh("pad")
+    name = scope.function.fresh(instruction.opcode)
     scope.line(f"{kind.value} {name} = {outside};")
     with scope.block(f"if ({' && '.join(conditions)})") as inner:
         value = yield inner, operand.name, tuple(each(inner) for each in moved)
@@ -395,6 +414,7 @@ STEPS: Mapping[str, Write] = {
     "reverse": _reverse,
     "concatenate": _concatenate,
     "pad": _pad,
+    "window": _window,
     "reduce": _reduce,
     "dot": _dot,
 }

@@ -46,7 +46,7 @@ WASTE = 256
 """Elements that every block may compute twice without being asked."""
 COPIES = 4
 """By XLA's rules: how many kernels may compute a cheap instruction again."""
-_FREE = frozenset({"reshape", "broadcast", "iota"})
+_FREE = frozenset({"reshape", "broadcast", "iota", "window"})
 """What costs no kernel even where nothing is fused."""
 CHAIN = 6
 """The longest chain of cheap instructions that is computed again."""

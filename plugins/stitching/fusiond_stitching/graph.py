@@ -37,6 +37,8 @@ Attributes by opcode (everything else has none)
     dynamic-slice   sizes; operands x, one scalar index per dimension; starts are clamped
     dynamic-update-slice   operands x, update, one scalar index per dimension; starts are clamped
     reduce-precision       exponent_bits, mantissa_bits
+    window          sizes, strides, dilation, interior, low, high (per dimension of the operand); operands x, value:
+                    what windows.py makes of reduce-window; output: windows, then what is inside of them
 
 Element-wise instructions have operands of their own dims, except that `select`'s predicate and `clamp`'s bounds may be
 scalars.
@@ -95,7 +97,7 @@ EXPENSIVE = frozenset({
 })  # fmt: skip
 """The element-wise ones that cost many instructions (section 5.1.1 names exp, divide and log)."""
 
-MOVEMENT = frozenset({"reshape", "broadcast", "transpose", "slice", "reverse", "iota"})
+MOVEMENT = frozenset({"reshape", "broadcast", "transpose", "slice", "reverse", "iota", "window"})
 """What only changes where an element is found: inlined by thread composition wherever it is read (section 4.3)."""
 
 SOURCES = frozenset({"parameter", "constant"})

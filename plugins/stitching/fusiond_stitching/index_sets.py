@@ -59,6 +59,8 @@ def read(module: Module, user: Instruction, place: int, mask: Mask) -> Mask:
             return _concatenated(module, user, place, mask)
         case "pad":
             return _padded(attributes, operand, mask, user.dims)
+        case "window":
+            return _windows(attributes, operand, mask)
         case "reduce":
             kept = np.expand_dims(mask, tuple(attributes["dimensions"]))
             return np.broadcast_to(kept, operand.dims)
@@ -120,6 +122,26 @@ def _padded(attributes: Any, operand: Instruction, mask: Mask, dims: tuple[int, 
         inside.append(fits)
         places.append(place[fits])
     found[np.ix_(*inside)] = mask[np.ix_(*places)]
+    return found
+
+
+def _windows(attributes: Any, operand: Instruction, mask: Mask) -> Mask:
+    """One offset inside the windows after the other: where each window's element lies, if it lies in the operand."""
+    found = np.zeros(operand.dims, dtype=np.bool_)
+    rank = len(operand.dims)
+    for offset in np.ndindex(*mask.shape[rank:]):
+        inside = iter(offset)
+        taken, places = [], []
+        for at, dim in enumerate(operand.dims):
+            step = attributes["interior"][at] + 1
+            shift = (next(inside) if attributes["sizes"][at] != 1 else 0) * attributes["dilation"][at]
+            place = np.arange(mask.shape[at]) * attributes["strides"][at] + shift - attributes["low"][at]
+            fits = np.flatnonzero((place >= 0) & (place <= (dim - 1) * step) & (place % step == 0))
+            taken.append(fits)
+            places.append(place[fits] // step)
+        here = np.zeros(operand.dims, dtype=np.bool_)
+        here[np.ix_(*places)] = mask[(..., *offset)][np.ix_(*taken)]
+        found |= here
     return found
 
 

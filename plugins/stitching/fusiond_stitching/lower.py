@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from fusiond.errors import RequestError
 from fusiond.keys import content_key
 from fusiond.model import frozen
-from fusiond_stitching import hlo, loops, shapes, squeeze
+from fusiond_stitching import hlo, loops, shapes, squeeze, windows
 from fusiond_stitching.attributes import attributes_of, number
 from fusiond_stitching.graph import (
     BYTES,
@@ -123,6 +123,11 @@ class _Lowering:
 
     def _lowered(self, raw: Raw, operands: list[Value], prefix: str) -> Value:
         opcode = raw.opcode
+        if opcode == "custom-call" and raw.text("custom_call_target").strip('"') == windows.TARGET:
+            opcode = "window"
+            raw = dataclasses.replace(raw, opcode=opcode)
+        elif opcode == "window":
+            raise raw.fail("is no operation of HLO")
         if opcode == "tuple":
             return tuple(operands)
         if opcode == "get-tuple-element":
@@ -161,6 +166,8 @@ class _Lowering:
                 )
             return self._outside(raw, name, operands, reason or f"{opcode} with several results")
         shape = raw.shape
+        if opcode == "reduce-window":
+            return self._reduce_window(raw, name, operands, shape)
         if opcode == "bitcast":
             return self._bitcast(raw, name, operands[0], shape)
         attributes = attributes_of(raw, lambda: _scalar(self, raw))
@@ -179,7 +186,7 @@ class _Lowering:
 
     def _strange(self, raw: Raw, operands: list[Value]) -> str:
         """Why this instruction is a boundary; empty when it is not."""
-        if raw.opcode not in KNOWN and raw.opcode != "bitcast":
+        if raw.opcode not in KNOWN and raw.opcode not in ("bitcast", "reduce-window"):
             target = raw.attributes.get("custom_call_target", "")
             return f"{raw.opcode} {target}".strip() + " is left to a library"
         if any(isinstance(each, tuple) for each in operands):
@@ -194,6 +201,8 @@ class _Lowering:
             return "a bitcast-convert between types of different sizes is left to a library"
         if raw.opcode == "scatter" and len(operands) != 3:
             return "a scatter of several tensors is left to a library"
+        if raw.opcode == "reduce-window":
+            return self._window_problem(raw, operands)
         if raw.opcode in ("reduce", "scatter"):
             return self._scalar_problem(raw)
         return ""
@@ -205,6 +214,25 @@ class _Lowering:
             if each.opcode not in ELEMENTWISE or (isinstance(each.shape, Array) and each.shape.dims):
                 return f"{raw.opcode} applies {each.opcode}, which is not element-wise"
         return ""
+
+    def _window_problem(self, raw: Raw, operands: list[Value]) -> str:
+        if len(operands) != 2:
+            return "a reduce-window of several tensors is left to a library"
+        found = self._scalar_problem(raw)
+        init = operands[1]
+        if found or not isinstance(init, str) or not windows.outside(windows.attributes_of(raw)):
+            return found
+        if not windows.neutral(_scalar(self, raw), self.found[init]):
+            return "a reduce-window whose padding is not neutral is left to a library"
+        return ""
+
+    def _reduce_window(self, raw: Raw, name: str, operands: list[Value], shape: Array) -> str:
+        source, init = (self.found[each] for each in _names(operands))
+
+        def add(wanted: str, opcode: str, shape: Array, given: Sequence[str], attributes: Mapping[str, Any]) -> str:
+            return self._add(raw, self._fresh(wanted), opcode, shape, given, attributes)
+
+        return windows.reduced(raw, name, source, init, _scalar(self, raw), shape, add)
 
     def _outside(self, raw: Raw, name: str, operands: list[Value], reason: str) -> Value:
         """A boundary: one instruction, and one more for every further result. (One of type `none` where it has none: it

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from fusiond_stitching import windows
 from fusiond_stitching.graph import Instruction, Module
 from fusiond_stitching.plan import Box, Chunk, Flat, Kind, Schedule, Split, boxed, whole
 
@@ -46,6 +47,9 @@ def required(user: Instruction, place: int, operand: Instruction, chunk: Chunk) 
         )
     if opcode == "dot":
         return _of_dot(user, place, operand, splits)
+    if opcode == "window":
+        same = windows.passed(user.attributes, operand.dims)
+        return Box(tuple(splits[at] if same[at] else Split(dim) for at, dim in enumerate(operand.dims)))
     if opcode == "gather":
         return _gathered(attributes, place, operand, splits)
     if opcode == "scatter":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fusiond_stitching import windows
 from fusiond_stitching.graph import BINARY, ELEMENTWISE, TERNARY, UNARY, Computation, Instruction
 
 _WHOLE = ("s", "u")
@@ -28,7 +29,7 @@ def problem(instruction: Instruction, operands: Sequence[Instruction]) -> str:
 
 _ARITY = {
     "constant": 0, "parameter": 0, "iota": 0, "broadcast": 1, "reshape": 1, "transpose": 1, "reverse": 1, "slice": 1,
-    "pad": 2, "dot": 2, "gather": 2, "scatter": 3,
+    "pad": 2, "window": 2, "dot": 2, "gather": 2, "scatter": 3,
 }  # fmt: skip
 
 
@@ -145,6 +146,14 @@ def _pad(instruction: Instruction, operands: Sequence[Instruction]) -> str:
         low + high + dim + max(dim - 1, 0) * between for dim, (low, high, between) in zip(dims, edges, strict=True)
     ]
     return _wanted(instruction, sizes) or _same_type(instruction, operands)
+
+
+def _window(instruction: Instruction, operands: Sequence[Instruction]) -> str:
+    if operands[1].dims:
+        return "the value outside is no scalar"
+    return _wanted(instruction, windows.dims_of(instruction.attributes, operands[0].dims)) or _same_type(
+        instruction, operands
+    )
 
 
 def _concatenate(instruction: Instruction, operands: Sequence[Instruction]) -> str:
@@ -305,6 +314,7 @@ _CHECKS: dict[str, Callable[[Instruction, Sequence[Instruction]], str]] = {
     "reverse": _reverse,
     "slice": _slice,
     "pad": _pad,
+    "window": _window,
     "concatenate": _concatenate,
     "reduce": _reduce,
     "dot": _dot,

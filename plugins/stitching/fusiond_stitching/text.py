@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from fusiond_stitching import windows
 from fusiond_stitching.graph import KNOWN, Computation, Instruction, Module
 from fusiond_stitching.hlo import Number
 
@@ -82,6 +83,8 @@ class _Writer:
         if instruction.opcode == "constant":
             operands = _literal(instruction)
         attributes = [f"{name}={text}" for name, text in _attributes(instruction)]
+        if instruction.opcode == "window":
+            return f'custom-call({operands}), custom_call_target="{windows.TARGET}", {", ".join(attributes)}'
         if "computation" in instruction.attributes:
             attributes.append(f"to_apply={self._computation(instruction.attributes['computation'])}")
         return ", ".join([f"{instruction.opcode}({operands})", *attributes])
@@ -159,6 +162,8 @@ def _attributes(instruction: Instruction) -> Iterator[tuple[str, str]]:
     elif opcode == "pad":
         rows = zip(given["low"], given["high"], given["interior"], strict=True)
         yield "padding", "x".join("_".join(map(str, row)) for row in rows)
+    elif opcode == "window":
+        yield "window", windows.written(given)
     elif opcode == "compare":
         yield "direction", given["direction"]
         if given["total"]:

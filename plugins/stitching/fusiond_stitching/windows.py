@@ -202,7 +202,7 @@ def _along(rank: int, at: int, size: int, backwards: bool) -> dict[str, Any]:
     ones, none = (1,) * rank, (0,) * rank
     reach = tuple(size - 1 if place == at else 0 for place in range(rank))
     sizes = tuple(size if place == at else 1 for place in range(rank))
-    return {"sizes": sizes, "strides": ones, "dilation": ones, "interior": none,
-            "low": none if backwards else reach, "high": reach if backwards else none}  # fmt: skip
+    return {"sizes": sizes, "strides": ones, "dilation": ones, "low": none if backwards else reach,
+            "high": reach if backwards else none, "interior": none}  # fmt: skip
 
 

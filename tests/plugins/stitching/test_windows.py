@@ -1,0 +1,186 @@
+"""reduce-window: what lies in a window, running sums in runs, what stays a boundary; against XLA on the processor."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from fusiond.errors import RequestError
+from fusiond_stitching import lower, planner, text, verify, windows
+from fusiond_stitching.graph import Instruction
+from fusiond_stitching.index_sets import read
+from fusiond_stitching.policy import unfused
+
+from . import oracle
+from .cases import Case, rand, special
+from .checking import Batch
+from .policies import LIMITS, POLICIES
+
+
+def most(x, sizes, strides, padding, **more):
+    return lax.reduce_window(x, -np.inf, lax.max, sizes, strides, padding, **more)
+
+
+def sums(x, sizes, strides, padding, **more):
+    return lax.reduce_window(x, x.dtype.type(0), lax.add, sizes, strides, padding, **more)
+
+
+def running(x, whole):
+    return (
+        jnp.cumsum(x, 1), jnp.cumprod(1 + x / 100, 1), lax.cummax(x, axis=1, reverse=True), jnp.cumsum(whole, 1),
+        lax.cummin(whole, axis=1), jax.grad(lambda y: (jnp.cumsum(jnp.tanh(y), 1) ** 2).mean())(x),
+    )  # fmt: skip
+
+
+CASES = (
+    Case("pooled", "windows", lambda x: (most(x, (1, 3, 3), (1, 2, 2), "SAME"), sums(x, (1, 2, 2), (1, 2, 2), "VALID")),
+         (rand(3, 11, 13),)),
+    Case("dilated", "windows", lambda x: sums(
+        jnp.exp(x), (3, 2), (2, 1), ((2, -1), (3, 4)), base_dilation=(2, 3), window_dilation=(3, 1)), (rand(7, 9),)),
+    Case("special", "windows", lambda x: (most(x, (1, 5), (1, 1), ((0, 0), (2, 2))), jax.nn.relu(x)), (special(4, 33),)),
+    Case("short", "windows", running, (rand(3, 33), rand(3, 33, dtype="int32", low=-9, high=9))),
+    Case("runs", "windows", running, (rand(2, 1023), rand(2, 1023, dtype="int32", low=-9, high=9))),
+    Case("whole runs", "windows", lambda x, y: (jnp.cumsum(x), jnp.cumsum(y, 0)), (rand(2112), rand(96, 3))),
+    Case("own", "windows", lambda x: lax.reduce_window(x, np.float32(0.25), lambda a, b: a + b - a * b, (3, 2), (1, 2), "VALID"),
+         (rand(7, 8),)),
+    Case("halves", "windows", lambda x: most(x, (4,), (3,), "SAME").astype(np.float32), (rand(50).astype(jnp.bfloat16),)),
+    Case("one", "windows", lambda x: (jnp.cumsum(x, 0), sums(x, (1, 1), (1, 1), "VALID"), sums(x, (1, 7), (1, 1), "VALID")),
+         (rand(1, 7),)),
+    Case("slope", "windows", jax.grad(lambda x: (sums(x, (1, 3, 3), (1, 2, 2), "SAME") ** 2).mean()), (rand(2, 9, 9),)),
+)  # fmt: skip
+
+
+@functools.cache
+def batch() -> Batch:
+    return Batch.made(CASES, "windows")
+
+
+@pytest.mark.parametrize("policy", ["unfused", "grid", "tiny"])
+def test_windows_hold_what_xlas_hold(policy, runner):
+    here = batch()
+    assert not here.module.foreign
+    found = planner.plan(here.module, POLICIES.get(policy) or unfused(), LIMITS)
+    assert found.problems == ()
+    assert verify.problems(here.module, found.plan) == ()
+    here.check(runner, found.plan)
+
+
+def test_a_window_alone_is_no_kernel():
+    module = lower.read(oracle.lowered(CASES[0].function, *CASES[0].inputs), "x")
+    assert sorted(each.opcode for each in module.instructions if each.opcode in ("window", "reduce")) == [
+        "reduce", "reduce", "window", "window",
+    ]  # fmt: skip
+    assert len(planner.plan(module, unfused(), LIMITS).plan.kernels) == 2
+
+
+def test_long_running_sums_do_not_read_everything_again():
+    module = lower.read(oracle.lowered(lambda x: jnp.cumsum(x, 1), rand(2, 5000)), "x")
+    seen = [each.elements for each in module.instructions if each.opcode == "window"]
+    assert sum(seen) < 2 * 5000 * 40
+    assert len(seen) == 3  # 5,000 = 157 runs of 32; 157 = 5 runs of 32; 5
+
+
+def test_a_window_is_written_and_read_again():
+    module = batch().module
+    again = lower.read(text.written(module), "x")
+    assert lower.digest(again) == lower.digest(module)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: lax.reduce_window(x, np.float32(1), lax.add, (3,), (1,), "SAME"),  # what lies outside is left out
+        lambda x: lax.reduce_window(x, np.float32(0), lambda a, b: a - b, (3,), (1,), "SAME"),
+        lambda x: lax.reduce_window((x, x), (np.float32(0),) * 2, lambda a, b: (a[0] + b[0], a[1]), (3,), (1,), "VALID"),
+    ],
+)
+def test_what_padding_would_change_is_a_boundary(function):
+    module = lower.read(oracle.lowered(function, rand(9)), "x")
+    assert {module[each].opcode for each in module.foreign} == {"reduce-window"}
+    assert all("left to a library" in why for why in module.foreign.values())
+
+
+@pytest.mark.parametrize(
+    ("window", "shape", "said"),
+    [
+        ("{size=3 stride=2 pad=1_1}", "f32[9]", "gives [5], and [9] is written"),
+        ("{size=3x1}", "f32[9]", "does not fit"),
+        ("{size=3 stride=1x1}", "f32[7]", "one entry per dimension"),
+        ("{size=3 rhs_reversal=1}", "f32[7]", "none is reversed"),
+        ("{size=three}", "f32[7]", "whole numbers are wanted"),
+        ("{size=0}", "f32[9]", "does not fit"),
+    ],
+)
+def test_a_window_that_cannot_be_is_one_line(window, shape, said):
+    written = f"""HloModule x
+
+add {{ a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b)
+}}
+
+ENTRY main {{
+  x = f32[9] parameter(0)
+  z = f32[] constant(0)
+  ROOT r = {shape} reduce-window(x, z), window={window}, to_apply=add
+}}
+"""
+    with pytest.raises(RequestError) as caught:
+        lower.read(written, "x.hlo")
+    assert said in str(caught.value)
+    assert "x.hlo:11" in str(caught.value)
+
+
+@st.composite
+def views(draw):
+    dims = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
+    rank = len(dims)
+    row = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(rank))  # noqa: E731
+    attributes = {"sizes": row(1, 3), "strides": row(1, 3), "dilation": row(1, 2), "interior": row(0, 2),
+                  "low": row(-1, 2), "high": row(-1, 2)}  # fmt: skip
+    return dims, attributes
+
+
+@given(views())
+@settings(max_examples=60, deadline=None)
+def test_what_a_window_reads_is_exact(drawn):
+    """Against the gradient of XLA's sum: an element is read as often as the sum of all windows changes with it."""
+    dims, attributes = drawn
+    wide = windows.dims_of(attributes, dims)
+    if 0 in wide:
+        return
+    x = Instruction(name="x", opcode="parameter", dtype="f32", dims=dims, attributes={"number": 0})
+    value = Instruction(name="v", opcode="constant", dtype="f32", dims=(), attributes={"values": (0,)})
+    user = Instruction(name="w", opcode="window", dtype="f32", dims=wide, operands=("x", "v"), attributes=attributes)
+    module = lower.Module(name="m", instructions=(x, value, user), parameters=("x",), outputs=("w",))
+    mask = np.random.default_rng(1).random(wide) < 0.5
+    # By hand, element by element.
+    wanted = np.zeros(dims, bool)
+    longer = windows.windowed(attributes)
+    for index in zip(*np.nonzero(mask), strict=True):
+        offset = dict(zip(longer, index[len(dims) :], strict=True))
+        at = []
+        for d, dim in enumerate(dims):
+            place = index[d] * attributes["strides"][d] + offset.get(d, 0) * attributes["dilation"][d]
+            whole, rest = divmod(place - attributes["low"][d], attributes["interior"][d] + 1)
+            at.append(whole if rest == 0 and 0 <= whole < dim else None)
+        if None not in at:
+            wanted[tuple(at)] = True
+    np.testing.assert_array_equal(read(module, user, 0, mask), wanted)
+    # XLA's shape for the same windows.
+    shape = jax.eval_shape(
+        lambda y: lax.reduce_window(
+            y, 0.0, lax.add, attributes["sizes"], attributes["strides"],
+            tuple(zip(attributes["low"], attributes["high"], strict=True)),
+            base_dilation=tuple(each + 1 for each in attributes["interior"]), window_dilation=attributes["dilation"],
+        ),
+        jax.ShapeDtypeStruct(dims, np.float32),
+    )  # fmt: skip
+    assert shape.shape == wide[: len(dims)]

@@ -3,6 +3,7 @@
 python -m benchmarks.stitching                          on this machine's GPU: whole and fusable times of eight modules
 python -m benchmarks.stitching --only lr_step nmt_fig3  only these modules
 python -m benchmarks.stitching --device cpu --quick     try it out; its times are emulated, and no results
+python -m benchmarks.stitching --device cpu --quick --xla cpu      the same with XLA's executable for the processor
 python -m benchmarks.stitching --arch sm_90             kernels, bytes and planning times; no device
 python -m benchmarks.stitching --page                   docs/results-stitching.md from the JSON files that are kept
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import fusiond
-from benchmarks.stitching import measure, modules, page, paper, static
+from benchmarks.stitching import measure, modules, page, paper, static, xla
 from fusiond import driver
 from fusiond.build import nvcc
 from fusiond.errors import FusiondError, RequestError
@@ -63,6 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="auto", help="cuda:0, cpu; default: this machine's GPU")
     parser.add_argument("--arch", metavar="sm_90", help="what is known for this architecture without a device")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(modules.names())}")
+    parser.add_argument(
+        "--xla", default="auto", choices=("auto", "cuda", "cpu", "off"),
+        help="where XLA's own executable is timed beside ours; default: on this GPU, if jax sees one",
+    )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it works")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where JSON goes; default: benchmarks/results")
     parser.add_argument("--page", action="store_true", help="write docs/results-stitching.md, and nothing else")
@@ -103,13 +108,40 @@ def _measure(given: argparse.Namespace) -> None:
         raise RequestError("emulated times are no results: name a folder outside benchmarks/results", where="--out")
     words = ["python -m benchmarks.stitching", *([f"--device {given.device}"] if given.device != "auto" else [])]
     words += [f"--only {' '.join(given.only)}"] if given.only else []
+    words += [f"--xla {given.xla}"] if given.xla != "auto" else []
     words += ["--quick"] if given.quick else []
+    theirs = _xla(given.xla, emulated=emulated)
     described = {"name": device.name, "model": device.model, "arch": device.arch, "env": dict(device.env)}
     run = _new(" ".join(words), device.evidence, described)
     stamp = re.sub(r"[^0-9T]", "", run["date"].partition("+")[0])
-    bench = measure.Bench(provider=provider, device=device, pairs=3 if given.quick else 25, say=_say)
+    run["xla"] = theirs.described if isinstance(theirs, xla.Backend) else {"problem": theirs}
+    bench = measure.Bench(
+        provider=provider,
+        device=device,
+        pairs=3 if given.quick else 25,
+        quick=given.quick,
+        xla=theirs if isinstance(theirs, xla.Backend) else None,
+        say=_say,
+    )
     run["measured"] = measure.table(bench, [each for each in modules.names() if not given.only or each in given.only])
     _write(run, folder, f"stitching-{stamp}.json")
+
+
+def _xla(request: str, *, emulated: bool) -> xla.Backend | str:
+    """XLA's device, or why there is none. Times of a processor and of a GPU are never put side by side."""
+    if request == "off" or (request == "auto" and emulated):
+        return "not asked for" if request == "off" else "on the emulated device only with --xla cpu"
+    if emulated != (request == "cpu"):
+        raise RequestError(
+            "XLA is timed where the plans are: cuda beside a GPU, cpu beside the cpu device", where="--xla"
+        )
+    try:
+        return xla.opened("cpu" if emulated else "cuda")
+    except xla.Unavailable as problem:
+        if request != "auto":
+            raise RequestError(str(problem), where="--xla") from None
+        _say(f"XLA is not timed: {problem}")
+        return str(problem)
 
 
 def _new(command: str, evidence: str, device: Run) -> Run:

@@ -25,6 +25,9 @@ UNMEASURED = f"""\
 `python -m benchmarks.stitching --page` puts them here. What they will stand beside: the paper's fusable portion became
 {paper.FUSION_SPEEDUP_MEAN} times as fast in the geometric mean ({paper.FUSION_SPEEDUP["W2V"]} to
 {paper.FUSION_SPEEDUP["Speech"]}), whole networks {paper.END_TO_END_MEAN} times.
+
+**Against XLA today: not yet measured on a GPU.** Where jax sees the GPU, the same command times XLA's own executable of
+the same module in turn with the fastest plan. Only its kernels are counted so far, below.
 """
 TITLES = {
     "unfused": "one per instruction", "xla_rules": "XLA's rules of 2018", "paper": "the paper's fusion",
@@ -163,8 +166,12 @@ a number of instructions, packed plans are made several times over, to move less
 
 
 def _measured(run: Run) -> str:
-    lines, speedups, problems = [], [], []
+    lines, speedups, problems, over_today = [], [], [], []
     for each in run["measured"]:
+        theirs, over_theirs = each.get("xla", {}), each.get("over_xla", {})
+        if "problem" in theirs:
+            problems.append(f"- {each['module']}, XLA today: {theirs['problem']}")
+        over_today += [over_theirs["fusion_speedup"]] if over_theirs else []
         plans = each["plans"]
         if "problem" in each:
             problems.append(f"- {each['module']}: {each['problem']}")
@@ -179,10 +186,16 @@ def _measured(run: Run) -> str:
               ("fusable_ratio", "fusion_speedup", "end_to_end", "predicted_end_to_end")),
             *(f"{each['over_xla_rules'][key]:.3f}" if "over_xla_rules" in each else "" for key in
               ("fusion_speedup", "end_to_end")),
+            _time(theirs, "fusable_us"), str(theirs.get("kernels", "")), _time(theirs, "call_us"),
+            "{:.3f} ({:.3f} to {:.3f})".format(over_theirs["fusion_speedup"], *over_theirs["interval"])
+            if over_theirs else "",
+            f"{over_theirs['end_to_end']:.3f}" if over_theirs else "",
         ])  # fmt: skip
     mean = f"{static.geometric_mean(speedups):.2f}" if speedups else "not known"
     head = ("module", *(f"{TITLES[plan]}, us" for plan in PLANS), "fastest stitched", "fusable ratio",
-            "fusion speed-up", "end to end", "predicted", "fusion speed-up over XLA's rules", "end to end")  # fmt: skip
+            "fusion speed-up", "end to end", "predicted", "fusion speed-up over XLA's rules", "end to end",
+            "XLA today, us", "its kernels", "its call, us", "against XLA today", "end to end")  # fmt: skip
+    today = _today(run, over_today)
     told = "\n".join(["Not there:", "", *problems, ""]) if problems else ""
     return f"""\
 ## Measured: {run["device"]["model"]}
@@ -193,7 +206,25 @@ end-to-end columns.
 Speed-ups are of the fastest stitched plan over one kernel per instruction unless the column says
 otherwise. The fusable portion's geometric mean is {mean}; the paper's, over its XLA: {paper.FUSION_SPEEDUP_MEAN}.
 
+{today}
+
 {_table(head, lines)}{told}"""
+
+
+def _today(run: Run, speedups: Sequence[float]) -> str:
+    """What the columns of XLA's own executable mean, or why they are empty."""
+    device = run.get("xla", {"problem": "not asked for"})
+    if "problem" in device:
+        return f"XLA today was not timed in this run: {device['problem']}."
+    versions = ", ".join(f"{name} {version}" for name, version in device["versions"].items())
+    mean = f"{static.geometric_mean(speedups):.2f}" if speedups else "not known"
+    slower = sum(each < 1 for each in speedups)
+    return f"""\
+*XLA today* ({versions}, on {device["device"]}): the sum over its executable's own kernels and copies as the profiler of
+jax times them, without the gaps between them, which our times contain. *Its call*: wall clock over many calls that do
+not wait for one another, library kernels and launches in it. *Against XLA today*: its fusable portion over that of the
+fastest stitched plan, in turn in the same run (smallest to largest of the rounds); *end to end* puts XLA's library
+kernels beside both. The geometric mean is {mean}; slower than XLA on {slower} of {len(speedups)} modules."""
 
 
 def _time(plan: Run, key: str) -> str:

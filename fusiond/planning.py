@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from fusiond.model import (
     Config,
     DeviceInfo,
     Job,
+    Record,
     Rejection,
     Value,
     Workload,
@@ -30,6 +31,7 @@ from fusiond.model import (
 from fusiond.program import Launch, Program, problems
 from fusiond.registry import Registry
 from fusiond.space import Space
+from fusiond.store.database import Store
 from fusiond.strategy import Known, Strategy, Target
 from fusiond.study import check_seeds
 
@@ -145,7 +147,18 @@ class Plan:
     seeds: tuple[tuple[str, Config], ...]
     rejections: tuple[Rejection, ...]
     parts: int
+    parts_known: int
+    """How many of the parts this device has a record of."""
+    probes: int
+    """How many entries the strategy would use."""
     probes_missing: int
+    """How many of these this device has not answered yet."""
+    probe_limit: int | None
+    """How many missing ones the job would have measured; None for all."""
+    known: Known = field(repr=False)
+    """What the device has answered already."""
+    figures: Mapping[str, float]
+    """What the strategy says of what is known, and of the answer of today where there is one."""
     facts: tuple[KernelFacts, ...] | None
     """Of the reference, of every seed and of the config that was chosen; None where no compiler for the target is
     there."""
@@ -172,7 +185,15 @@ class Plan:
             "target": {"arch": self.target.arch, "device": self.device},
             "analysis": dict(self.analysis.report),
             "parts": self.parts,
+            "parts_known": self.parts_known,
+            "probes": {
+                "wanted": self.probes,
+                "known": self.probes - self.probes_missing,
+                "missing": self.probes_missing,
+                "limit": self.probe_limit,
+            },
             "probes_missing": self.probes_missing,
+            "figures": dict(self.figures),
             "space": {
                 "parameters": {each.name: list(each.values) for each in self.space.parameters},
                 "conditions": {each.name: each.when for each in self.space.parameters if each.when},
@@ -189,17 +210,39 @@ class Plan:
         }
 
 
-def plan(registry: Registry, job: Job, *, arch: str | None = None, known: Known | None = None) -> Plan:
-    """All that is known of a job without running it, for its device or for the architecture that is named."""
+def answered(
+    store: Store, registry: Registry, strategy: Strategy, analysis: Analysis, device_key: str
+) -> dict[str, Record | float]:
+    """What a device has answered for parts and probes."""
+    parts = [prepare(registry, job).workload.key for job in strategy.parts(analysis)]
+    known: dict[str, Record | float] = dict(store.known(device_key, parts))
+    for probe in strategy.probes(analysis):
+        time_us = store.probe(probe.key, device_key, strategy.version)
+        if time_us is not None:
+            known[probe.key] = time_us
+    return known
+
+
+def plan(
+    registry: Registry, job: Job, *, arch: str | None = None, known: Known | None = None, store: Store | None = None
+) -> Plan:
+    """All that is known of a job without running it, for its device or for the architecture that is named. `known` is
+    what the device has answered for parts and probes; where it is not given, `store` is asked."""
     prepared = prepare(registry, job)
     if arch is not None:
-        target, device = target_for_arch(arch), arch
+        target, device, key = target_for_arch(arch), arch, ""
     else:
         provider, info = choose_device(registry, job.device)
-        target, device = target_of(provider, info), info.name
-    known = known or {}
+        target, device, key = target_of(provider, info), info.name, info.key
     strategy = prepared.strategy
     analysis = strategy.analyse(prepared.workload, target)
+    record = None
+    if store is not None and key:
+        record = store.record(prepared.workload.key, key)
+        known = answered(store, registry, strategy, analysis, key) if known is None else known
+    known = known or {}
+    parts = [prepare(registry, each).workload.key for each in strategy.parts(analysis)]
+    probes = [each.key for each in strategy.probes(analysis)]
     space = strategy.space(analysis, known)
     seeds, refused = check_seeds(space, strategy.seeds(analysis, space, known))
     rejections = [*analysis.rejections, *refused_seeds(refused)]
@@ -223,8 +266,13 @@ def plan(registry: Registry, job: Job, *, arch: str | None = None, known: Known 
         points=space.count(COUNT_LIMIT),
         seeds=seeds,
         rejections=tuple(rejections),
-        parts=len(strategy.parts(analysis)),
-        probes_missing=sum(each.key not in known for each in strategy.probes(analysis)),
+        parts=len(parts),
+        parts_known=sum(each in known for each in parts),
+        probes=len(probes),
+        probes_missing=sum(each not in known for each in probes),
+        probe_limit=strategy.probe_limit(analysis),
+        known=known,
+        figures=strategy.figures(analysis, record, known),
         facts=facts,
         notes=_notes(target, facts),
     )
@@ -308,13 +356,13 @@ def chosen_config(found: Plan, settings: Mapping[str, str]) -> Config:
     return Config.of(active)
 
 
-def with_config(found: Plan, settings: Mapping[str, str], known: Known | None = None) -> Plan:
+def with_config(found: Plan, settings: Mapping[str, str]) -> Plan:
     """The plan with what is known of the config that `--set` says: its launches' facts, or why it is refused.
 
     RequestError when that is no point of the space.
     """
     config = chosen_config(found, settings)
-    program = emitted(found.prepared.strategy, found.analysis, config, known or {})
+    program = emitted(found.prepared.strategy, found.analysis, config, found.known)
     if isinstance(program, Rejection):
         refused = dataclasses.replace(program, nodes=("set", *program.nodes))
         return dataclasses.replace(found, chosen=config, rejections=(*found.rejections, refused))
@@ -354,7 +402,7 @@ def emit_bundles(registry: Registry, found: Plan, settings: Mapping[str, str], f
     config = chosen_config(found, settings)
     strategy = found.prepared.strategy
     native = reference(strategy, found.analysis)
-    candidate = emitted(strategy, found.analysis, config, {})
+    candidate = emitted(strategy, found.analysis, config, found.known)
     if isinstance(candidate, Rejection):
         raise RequestError(f"{config} is refused: {candidate.detail} ({candidate.rule})", where="--emit")
     paths = folder / "native", folder / "candidate"

@@ -11,11 +11,10 @@ from typing import Any
 from fusiond.cli.tuning import recorded_job
 from fusiond.devices.base import Binary
 from fusiond.errors import DeviceError, NothingKnown, RequestError
-from fusiond.model import Analysis, Config, DeviceInfo, Record, Rejection
-from fusiond.planning import emitted, prepare, target_of
+from fusiond.model import Config, DeviceInfo, Rejection
+from fusiond.planning import answered, emitted, prepare, target_of
 from fusiond.registry import Registry
 from fusiond.store.database import Store
-from fusiond.strategy import Strategy
 
 
 def export(database: Path, document: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -28,7 +27,7 @@ def export(database: Path, document: Mapping[str, Any], folder: Path) -> list[Pa
         info = _device(store, document["device"]["key"])
         provider = registry.provider(info.name or document["device"]["name"])
         analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, info))
-        known = _known(store, registry, prepared.strategy, analysis, info)
+        known = answered(store, registry, prepared.strategy, analysis, info.key)
     config = Config.of(document["config"])
     program = emitted(prepared.strategy, analysis, config, known)
     if isinstance(program, Rejection):
@@ -48,20 +47,6 @@ def _device(store: Store, key: str) -> DeviceInfo:
         if row.info.key == key:
             return row.info
     raise DeviceError("the device of this answer is not in the store")
-
-
-def _known(
-    store: Store, registry: Registry, strategy: Strategy, analysis: Analysis, info: DeviceInfo
-) -> dict[str, Record | float]:
-    """What the device has answered for parts and probes: the config may build on it."""
-    known: dict[str, Record | float] = {}
-    parts = [prepare(registry, job).workload.key for job in strategy.parts(analysis)]
-    known |= store.known(info.key, parts)
-    for probe in strategy.probes(analysis):
-        time_us = store.probe(probe.key, info.key, strategy.version)
-        if time_us is not None:
-            known[probe.key] = time_us
-    return known
 
 
 def _write(folder: Path, name: str, text: str) -> Path:

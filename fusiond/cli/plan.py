@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from fusiond import jobs
 from fusiond.cli import options, render
+from fusiond.cli.answer import figures
 from fusiond.planning import emit_bundles, plan, with_config
 from fusiond.registry import Registry
+from fusiond.store.database import Store
 
 FACTS = ("program", "launch", "threads", "registers", "spilled", "shared", "barriers", "occupancy", "limited by")
 
@@ -33,7 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     chosen = options.settings(arguments.set, where="--set")
     registry = Registry.load()
-    plans = [plan(registry, job, arch=arguments.arch) for job in jobs.read(arguments.job)]
+    with _store(arguments) as store:
+        plans = [plan(registry, job, arch=arguments.arch, store=store) for job in jobs.read(arguments.job)]
     if arguments.emit is not None:
         for index, each in enumerate(plans):
             folder = Path(arguments.emit)
@@ -51,11 +55,31 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def _store(arguments: argparse.Namespace) -> Iterator[Store | None]:
+    """What was measured so far; a store that is not there is not made."""
+    path = options.database(arguments)
+    if not path.is_file():
+        yield None
+        return
+    with closing(Store.open(path, create=False)) as store:
+        yield store
+
+
+def _probes(found: Mapping[str, Any]) -> str:
+    text = f"{found['wanted']} wanted, {found['known']} known, {found['missing']} missing"
+    limited = found["limit"] is not None and found["limit"] < found["missing"]
+    return text + (f" (a run measures {found['limit']} of them)" if limited else "")
+
+
 def _print(document: Mapping[str, Any], description: str) -> None:
     workload, space = document["workload"], document["space"]
     sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
     print(f"{workload['name']} [{document['strategy']}]" + (f" at {sizes}" if sizes else ""))
-    print(f"parts: {document['parts']}, probes missing: {document['probes_missing']}, points: {space['points']}")
+    parts = f"{document['parts']}" + (f" ({document['parts_known']} with a record)" if document["parts"] else "")
+    print(f"parts: {parts}, probes: {_probes(document['probes'])}, points: {space['points']}")
+    if document["figures"]:
+        print(f"figures: {figures(document['figures'])}")
     if description:  # the strategy's own words; the figures are in --json
         print("\n" + description.rstrip() + "\n")
     else:

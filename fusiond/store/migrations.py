@@ -29,6 +29,12 @@ def m001_tables(database: Database) -> None:
     _records(database)
 
 
+@STEPS()
+def m002_figures_of_records(database: Database) -> None:
+    """What a strategy makes of its answer, as a JSON object; NULL for what was found before."""
+    database.table("records").add_column("figures", str)
+
+
 def _devices(database: Database) -> None:
     database.table("devices").create(  # what a device is: one row for all boards of a model
         {"device_key": str, "model": str, "arch": str, "memory_bytes": int, "mig": str, "evidence": str, "limits": str},

@@ -19,7 +19,7 @@ from typing import Any
 from fusiond.documents import Node
 from fusiond.errors import RequestError
 from fusiond.keys import text_key
-from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection, Workload, frozen
+from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Fill, Program
 from fusiond.space import EMPTY, Space
 from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
@@ -31,8 +31,8 @@ from fusiond_stitching.planner import Planned
 from fusiond_stitching.policy import Policy
 
 DOTS = ("library", "stitched", "any")
-PROBES = 0
-"""How many missing entries of the performance library a job has measured, unless it says more."""
+PROBES = 12
+"""How many missing entries of the performance library a job has measured, unless it says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,10 @@ class Analysed:
     text: str = ""
     tuned: Config = field(default_factory=lambda: Config(()))
     """The seed whose schedules the performance library is asked about."""
-    missing: tuple[perflib.Key, ...] = ()
-    """The entries that it needs."""
+    entries: tuple[perflib.Key, ...] = ()
+    """Those that it looks up."""
+    calls: Program | None = field(default=None, repr=False)
+    """The library calls by themselves, timed; None where there are none, or where they are timed in every plan."""
 
     @property
     def large(self) -> bool:
@@ -146,7 +148,8 @@ class Stitching(StrategyBase):
             about,
             text=report.described(found),
             tuned=seeds[stitched],
-            missing=plans["stitched"].missing,
+            calls=probes.library_calls(module) if asked.dots == "library" and not rejections else None,
+            entries=perflib.wanted(about.module(seeds[stitched]), rules, plans["stitched"].fusion.groups),
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
 
@@ -177,11 +180,16 @@ class Stitching(StrategyBase):
             return ()
         found = []
         rules = self._policy(about.asked, about.tuned, about.limits)
-        for key in about.missing[: about.asked.probes]:
+        if about.calls is not None:
+            found.append(Probe(key=probes.library_key(about.calls), program=about.calls))
+        for key in about.entries:
             program = probes.program(about.module(about.tuned), key, rules)
             if program is not None:
                 found.append(Probe(key=key.text, program=program))
         return tuple(found)
+
+    def probe_limit(self, analysis: Analysis) -> int | None:
+        return _known(analysis).asked.probes
 
     # --- Analysis -> Config ---
 
@@ -266,6 +274,13 @@ class Stitching(StrategyBase):
         except (KeyError, TypeError):
             return config
         return Config.of({**config, "shared": rules.shared_limit})
+
+    def figures(self, analysis: Analysis, record: Record | None, known: Known) -> Mapping[str, float]:
+        """How long the library calls take (our plain kernels, not a library's), and what follows of it for the whole
+        module: FusableRatio and the predicted end-to-end gain (section 6.4) over the fastest unfused way."""
+        calls = _known(analysis).calls
+        library_us = known.get(probes.library_key(calls)) if calls is not None else None
+        return report.figures(record, library_us if isinstance(library_us, float | int) else None)
 
     def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
         return export.files(_known(analysis).asked.module, program)

@@ -101,7 +101,7 @@ OTHERS = frozenset({
 KNOWN = ELEMENTWISE | MOVEMENT | SOURCES | OTHERS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Instruction:
     """One tensor and how it comes about. `attributes` as the module's docstring lists them."""
 
@@ -114,7 +114,7 @@ class Instruction:
     where: str = field(default="", compare=False)
     """`file:line`, for messages."""
 
-    @property
+    @functools.cached_property
     def elements(self) -> int:
         return math.prod(self.dims)
 
@@ -122,7 +122,7 @@ class Instruction:
     def size_bytes(self) -> int:
         return self.elements * BYTES.get(self.dtype, 0)
 
-    @property
+    @functools.cached_property
     def elementwise(self) -> bool:
         return self.opcode in ELEMENTWISE
 

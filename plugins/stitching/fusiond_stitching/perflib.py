@@ -161,12 +161,12 @@ def estimate(
     for name in members:
         instruction = module[name]
         chunk = candidate.chunks[name]
-        local = math.prod(chunk.local)
+        local = chunk.size
         dims = instruction.dims
         if instruction.opcode == "reduce":
             source = module[instruction.operands[0]]
             chunk, dims = required(instruction, 0, source, chunk), source.dims
-            local = math.prod(chunk.local)
+            local = chunk.size
             block += 100
         block += (8 if instruction.opcode in EXPENSIVE else 2) * -(-local // policy.threads) + 4
         traffic += candidate.blocks * local * (1 + _scattered(chunk, dims))

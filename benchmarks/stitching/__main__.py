@@ -89,6 +89,7 @@ def _static(given: argparse.Namespace) -> None:
     run["xla"] = {key: modules.xla()[key] for key in ("target", "versions")}
     run["modules"] = static.counts(limits, _say)
     run["growth"] = static.growth(limits, _say)
+    run["crossing"] = static.crossing(limits, _say)
     _write(run, given.out or RESULTS / "static" / given.arch, "stitching.json")
 
 
@@ -114,7 +115,7 @@ def _measure(given: argparse.Namespace) -> None:
     described = {"name": device.name, "model": device.model, "arch": device.arch, "env": dict(device.env)}
     run = _new(" ".join(words), device.evidence, described)
     stamp = re.sub(r"[^0-9T]", "", run["date"].partition("+")[0])
-    run["xla"] = theirs.described if isinstance(theirs, xla.Backend) else {"problem": theirs}
+    run["xla_executable"] = theirs.described if isinstance(theirs, xla.Backend) else {"problem": theirs}
     bench = measure.Bench(
         provider=provider,
         device=device,

@@ -210,12 +210,12 @@ def test_the_page_has_xla_today_or_the_reason_why_not():
     }  # fmt: skip
     run = {
         **kept, "evidence": "measured", "driver": "580", "device": {"model": "NVIDIA H200", "arch": "sm_90"},
-        "measured": [row], "xla": {"platform": "cuda", "device": "NVIDIA H200", "versions": {"jax": "0.11.2"}},
+        "measured": [row], "xla_executable": {"platform": "cuda", "device": "NVIDIA H200", "versions": {"jax": "0.11.2"}},
     }  # fmt: skip
     written = page.render([run])
     assert "| 12.0 | 7 | 40.0 | 1.500 (1.250 to 1.750) | 1.100 |" in written
     assert "The geometric mean is 1.50; slower than XLA on 0 of 1 modules." in written.replace("\n", " ")
-    without = page.render([{**run, "measured": [], "xla": {"problem": "jax is not installed"}}])
+    without = page.render([{**run, "measured": [], "xla_executable": {"problem": "jax is not installed"}}])
     assert "XLA today was not timed in this run: jax is not installed." in without
     assert "Against XLA today: not yet measured on a GPU" in page.render([kept])
 

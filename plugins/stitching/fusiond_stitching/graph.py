@@ -169,6 +169,11 @@ class Module:
         return {each.name: each for each in self.instructions}
 
     @functools.cached_property
+    def kept(self) -> dict[object, Any]:
+        """What others have made of this module, and keep with it. No part of what it is."""
+        return {}
+
+    @functools.cached_property
     def largest(self) -> int:
         """Elements of the largest tensor."""
         return max((each.elements for each in self.instructions), default=0)

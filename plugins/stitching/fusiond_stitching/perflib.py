@@ -20,6 +20,7 @@ from fusiond_stitching.propagate import named, required
 
 TRIED = 4
 """Candidates of a group that the library is asked about: those with the best estimates."""
+PREFIX = "stitching:"
 VERSION = 1
 """Of the probes' code: part of every key."""
 
@@ -47,29 +48,30 @@ class Key:
     @property
     def text(self) -> str:
         """The key under which the store keeps it."""
-        return "stitching:" + content_key([VERSION, dataclasses.replace(self, example="")])
+        return PREFIX + content_key([VERSION, dataclasses.replace(self, example="")])
 
 
 class Library(Mapping[Key, float]):
     """Times in microseconds, from what the device has answered (`known`: text -> us)."""
 
     def __init__(self, known: Mapping[str, object]) -> None:
-        self.known = known
+        self.times = {
+            key: float(time_us)
+            for key, time_us in known.items()
+            if isinstance(time_us, float | int) and key.startswith(PREFIX)
+        }
 
     def __getitem__(self, key: Key) -> float:
-        found = self.known[key.text]
-        if not isinstance(found, float | int):
-            raise KeyError(key)
-        return float(found)
+        return self.times[key.text]
 
     def __iter__(self) -> Iterator[Key]:
         raise TypeError("the performance library is asked, not listed")
 
     def __len__(self) -> int:
-        return len(self.known)
+        return len(self.times)
 
     def __contains__(self, key: object) -> bool:
-        return bool(self.known) and isinstance(key, Key) and isinstance(self.known.get(key.text), float | int)
+        return bool(self.times) and isinstance(key, Key) and key.text in self.times
 
 
 def ordered(module: Module, policy: Policy, group: Group, library: Library) -> Iterator[Candidate]:
@@ -78,7 +80,7 @@ def ordered(module: Module, policy: Policy, group: Group, library: Library) -> I
     if len(group.candidates) == 1:
         yield group.candidates[0]
         return
-    if not library.known:
+    if not library.times:
         best = _least(module, policy, group)
         yield best
         yield from (each for each in _sorted(module, policy, group) if each is not best)

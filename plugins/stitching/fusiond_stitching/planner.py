@@ -24,6 +24,8 @@ ROUNDS = 64
 """How often fusion runs again because shared memory did not suffice."""
 PATIENCE = 8
 """Of these, how many pass before twice as many members are set apart at once."""
+REMEMBERED = 8
+"""Plans that are kept with a module."""
 LIFTS = 6
 LIFT_GAIN = 0.98
 LIFTED_INSTRUCTIONS = 3000
@@ -52,6 +54,20 @@ def plan(
     found = _planned(module, policy, limits, library, {})
     if policy.lift and not found.problems and len(module.instructions) <= LIFTED_INSTRUCTIONS:
         found = _with_lifts(module, policy, limits, library, found)
+    return found
+
+
+def remembered(module: Module, policy: Policy, limits: DeviceLimits, library: perflib.Library | None = None) -> Planned:
+    """`plan`, kept with the module where nothing was measured: a config is asked for when it is analysed, emitted,
+    shown, and emitted again with another way to issue it."""
+    if library is not None and library.times:
+        return plan(module, policy, limits, library)
+    key = ("planned", policy, limits)
+    found = module.kept.get(key)
+    if not isinstance(found, Planned):
+        found = module.kept[key] = plan(module, policy, limits)
+        while len(module.kept) > REMEMBERED:
+            module.kept.pop(list(module.kept)[0], None)
     return found
 
 

@@ -132,16 +132,16 @@ class Stitching(StrategyBase):
         about = Analysed(asked=asked, limits=limits, split=split)
         seeds = dict(spaces.seeds(limits, self._space(about), dots=asked.dots, large=about.large))
         plans = {
-            "unfused": planner.plan(module, self._unfused(limits), limits),
-            "xla_rules": planner.plan(module, self._xla(limits), limits),
+            "unfused": planner.remembered(module, self._unfused(limits), limits),
+            "xla_rules": planner.remembered(module, self._xla(limits), limits),
         }
         for name in ("paper", "packed", "barriers"):
             rules = self._policy(asked, seeds[name], limits)
-            plans[name] = planner.plan(about.module(seeds[name]), rules, limits)
+            plans[name] = planner.remembered(about.module(seeds[name]), rules, limits)
         stitched = min(("packed", "paper"), key=lambda name: report.kernels(plans[name]) or len(module.instructions))
         plans["stitched"] = plans[stitched]
         rules = self._policy(asked, seeds[stitched], limits)
-        frames = {each.name: planner.plan(each, rules, limits) for each in module.all_frames}
+        frames = {each.name: planner.remembered(each, rules, limits) for each in module.all_frames}
         found = report.report(about.module(seeds[stitched]), plans, "stitched", frames)
         rejections = self._rejections(asked, plans)
         payload = dataclasses.replace(
@@ -249,7 +249,7 @@ class Stitching(StrategyBase):
     def _emitted(
         self, about: Analysed, module: Module, rules: Policy, name: str, *, known: Mapping[str, object]
     ) -> Program | Rejection:
-        planned = planner.plan(module, rules, about.limits, perflib.Library(known))
+        planned = planner.remembered(module, rules, about.limits, perflib.Library(known))
         if planned.problems:
             return Rejection(rule="shared_memory", nodes=(module.name,), detail="; ".join(planned.problems))
         broken = verify.problems(module, planned.plan)

@@ -182,6 +182,6 @@ def test_library_calls_are_timed_where_no_plan_times_them(registry, module, dots
     strategy = Stitching()
     analysis = strategy.analyse(prepare(registry, job(f"dots: {dots}", module)).workload, target)
     first = strategy.probes(analysis)[0]
-    assert first.key.startswith("stitching:library:") == has
+    assert first.key.startswith("stitching-library:") == has
     if has:
         assert [each.counted for each in first.program.steps] == [True, True]

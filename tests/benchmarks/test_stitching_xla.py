@@ -210,7 +210,8 @@ def test_the_page_has_xla_today_or_the_reason_why_not():
     }  # fmt: skip
     run = {
         **kept, "evidence": "measured", "driver": "580", "device": {"model": "NVIDIA H200", "arch": "sm_90"},
-        "measured": [row], "xla_executable": {"platform": "cuda", "device": "NVIDIA H200", "versions": {"jax": "0.11.2"}},
+        "measured": [row],
+        "xla_executable": {"platform": "cuda", "device": "NVIDIA H200", "versions": {"jax": "0.11.2"}},
     }  # fmt: skip
     written = page.render([run])
     assert "| 12.0 | 7 | 40.0 | 1.500 (1.250 to 1.750) | 1.100 |" in written

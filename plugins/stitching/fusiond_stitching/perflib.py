@@ -21,7 +21,7 @@ from fusiond_stitching.propagate import named, required
 TRIED = 4
 """Candidates of a group that the library is asked about: those with the best estimates."""
 PREFIX = "stitching:"
-VERSION = 1
+VERSION = 2
 """Of the probes' code: part of every key."""
 
 

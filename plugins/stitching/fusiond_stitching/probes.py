@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fusiond.model import Rejection, frozen
-from fusiond.program import Program
+from fusiond.program import Fill, Program
 from fusiond_stitching import emit, fills
 from fusiond_stitching.fusion import Candidate, Group
 from fusiond_stitching.graph import Instruction, Module, replaced
@@ -57,9 +59,16 @@ def program(module: Module, key: Key, policy: Policy) -> Program | None:
         grid=key.blocks,
         shared_bytes=found.shared_bytes,
     )
-    filled = {alone.buffer_of(each): fills.default(alone, each) for each in alone.parameters}
+    filled = {alone.buffer_of(each): _fill(alone, each) for each in alone.parameters}
     made = emit.program(alone, Plan(steps=(kernel,)), fills=filled, name=f"probe {key.opcode} {key.schedule}")
     return None if isinstance(made, Rejection) else made
+
+
+def _fill(alone: Module, name: str) -> Fill:
+    """Floats where roots, logarithms and powers are numbers: some devices are slower with what is none."""
+    plain = fills.default(alone, name)
+    floats = alone[name].dtype.startswith(("f", "bf"))
+    return dataclasses.replace(plain, kind="uniform", low=0.25, high=0.75) if floats else plain
 
 
 def isolated(module: Module, instruction: Instruction) -> Module:

@@ -66,8 +66,8 @@ def remembered(module: Module, policy: Policy, limits: DeviceLimits, library: pe
     found = module.kept.get(key)
     if not isinstance(found, Planned):
         found = module.kept[key] = plan(module, policy, limits)
-        while len(module.kept) > REMEMBERED:
-            module.kept.pop(list(module.kept)[0], None)
+        for oldest in tuple(module.kept)[:-REMEMBERED]:  # emit is called in several threads at once
+            module.kept.pop(oldest, None)
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from fusiond import __version__, driver
+from fusiond import __version__, driver, files
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
 from fusiond.errors import DaemonError, DeviceError, FusiondError, NothingKnown, RequestError
@@ -96,12 +96,7 @@ class Client:
         """
         path = Path(path).absolute()
         if text is None:
-            try:
-                text = path.read_text(encoding="utf-8")
-            except OSError as problem:
-                raise RequestError(f"cannot be read: {problem.strerror}", where=str(path)) from None
-            except UnicodeDecodeError:
-                raise RequestError("is no UTF-8 text", where=str(path)) from None
+            text = files.read_text(path)
         body = {"path": str(path), "text": text, "device": device, "trials": trials, "seed": seed, "priority": priority}
         return tuple(each["id"] for each in self._ask("POST", "/jobs", body, SUBMIT_SECS)["jobs"])
 
@@ -133,6 +128,10 @@ class Client:
         yield from self._poll(row.id)
 
     # --- the store ---
+
+    def count_jobs(self, states: Sequence[JobState] = ()) -> int:
+        """How many jobs there are, however many `jobs` hands out."""
+        return self.store.count_jobs(list(states) or None)
 
     def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> tuple[JobRow, ...]:
         """The jobs, newest first. One whose process is gone is shown as what it will be: queued."""

@@ -80,6 +80,8 @@ class Node:
             raise self.fail(f"is {_kind(self.value)}; a whole number is wanted")
         if not least <= self.value <= most:
             shown = str(self.value) if abs(self.value) < 10**24 else "a number of many digits"
+            if most == _INTEGER_LIMIT - 1 and self.value < least:  # nobody asked for a bound above
+                raise self.fail(f"is {shown}; it must be at least {least}")
             raise self.fail(f"is {shown}; it must be from {least} to {most}")
         return self.value
 
@@ -91,7 +93,8 @@ class Node:
         except OverflowError:
             raise self.fail("is too large a number") from None
         if not least <= number <= most:  # NaN lands here too
-            raise self.fail(f"is {number:g}; it must be from {least:g} to {most:g}")
+            bounds = f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
+            raise self.fail(f"is {number:g}; it must be {bounds}")
         return number
 
     def plain(self) -> Any:

@@ -13,15 +13,12 @@ docs/jobs.md is the reference.
 from __future__ import annotations
 
 import dataclasses
-import io
 import itertools
-import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from fusiond import documents
+from fusiond import documents, files
 from fusiond.documents import Node
 from fusiond.errors import RequestError, UnknownName
 from fusiond.keys import text_key
@@ -32,7 +29,6 @@ SCHEMA = 1
 CORE_KEYS = ("schema", "strategy", "sizes", "device", "search", "sweep")
 SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain", "sanitize")
 MAX_SWEEP = 100
-MAX_TEXT_BYTES = 5_000_000
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]{1,3})?")
 _DURATION = re.compile(r"([0-9]{1,6})\s*(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -53,7 +49,7 @@ def read(
     """
     shown = str(path)
     if text is None:
-        text = _read_text(Path(path), where=shown)
+        text = files.read_text(Path(path), where=shown)
     root = documents.parse(text, shown)
     keys = root.mapping(required=("strategy",))
     if "schema" in keys and keys["schema"].integer() != SCHEMA:
@@ -147,32 +143,6 @@ def _swept(job: Job, node: Node | None) -> tuple[Job, ...]:
     return tuple(dataclasses.replace(job, sizes=frozen({**job.sizes, **dict(each)})) for each in combinations)
 
 
-def _read_text(path: Path, *, where: str) -> str:
-    where = where if where != str(path) else ""
-    data = _read_bytes(path, where, MAX_TEXT_BYTES + 1)
-    if len(data) > MAX_TEXT_BYTES:
-        raise RequestError(f"{path} is larger than {MAX_TEXT_BYTES // 1_000_000} MB", where=where)
-    try:
-        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
-    except ValueError:
-        raise RequestError(f"cannot read {path}: it is not UTF-8 text", where=where) from None
-
-
-def _read_bytes(path: Path, where: str, most: int = -1) -> bytes:
-    """The bytes of a plain file: a device would never end, and a pipe would keep us waiting."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise RequestError(f"{path} is no plain file", where=where)
-            return file.read(most)
-    except FileNotFoundError:
-        raise RequestError(f"there is no file {path}", where=where) from None
-    except (OSError, ValueError) as problem:  # a folder, no permission, a NUL in the name
-        reason = problem.strerror if isinstance(problem, OSError) else "that is no path"
-        raise RequestError(f"cannot read {path}: {reason}", where=where) from None
-
-
 class JobInputs:
     """`fusiond.strategy.Inputs` for one job: what is in the job's snapshot comes from there, the rest from the disk.
 
@@ -203,7 +173,7 @@ class JobInputs:
     def text(self, path: str, *, where: str) -> str:
         if path not in self._read:
             text = self._files.get(path)
-            self._read[path] = _read_text(Path(path), where=where) if text is None else text
+            self._read[path] = files.read_text(Path(path), where=where) if text is None else text
         return self._read[path]
 
     def document(self, path: str, *, where: str) -> Node:
@@ -228,4 +198,4 @@ class JobInputs:
 
 
 def _digest(path: Path, *, where: str) -> str:
-    return text_key(_read_bytes(path, where))
+    return text_key(files.read_bytes(path, where=where))

@@ -27,6 +27,7 @@ from fusiond.model import (
     Rejection,
     Value,
     Workload,
+    frozen,
 )
 from fusiond.program import Launch, Program, problems
 from fusiond.registry import Registry
@@ -155,8 +156,6 @@ class Plan:
     """How many of these this device has not answered yet."""
     probe_limit: int | None
     """How many missing ones the job would have measured; None for all."""
-    known: Known = field(repr=False)
-    """What the device has answered already."""
     figures: Mapping[str, float]
     """What the strategy says of what is known, and of the answer of today where there is one."""
     facts: tuple[KernelFacts, ...] | None
@@ -166,6 +165,8 @@ class Plan:
     """One line each, for people: what would have told more."""
     chosen: Config | None = None
     """What `--set` made of the first seed."""
+    known: Known = field(default_factory=frozen, repr=False)
+    """What the device had answered for parts and probes."""
 
     @property
     def workload(self) -> Workload:
@@ -210,12 +211,12 @@ class Plan:
         }
 
 
-def answered(
+def answers(
     store: Store, registry: Registry, strategy: Strategy, analysis: Analysis, device_key: str
 ) -> dict[str, Record | float]:
-    """What a device has answered for parts and probes."""
+    """What a device has answered for the parts and probes of a workload."""
     parts = [prepare(registry, job).workload.key for job in strategy.parts(analysis)]
-    known: dict[str, Record | float] = dict(store.known(device_key, parts))
+    known: dict[str, Record | float] = {**store.known(device_key, parts)}
     for probe in strategy.probes(analysis):
         time_us = store.probe(probe.key, device_key, strategy.version)
         if time_us is not None:
@@ -224,23 +225,29 @@ def answered(
 
 
 def plan(
-    registry: Registry, job: Job, *, arch: str | None = None, known: Known | None = None, store: Store | None = None
+    registry: Registry,
+    job: Job,
+    *,
+    arch: str | None = None,
+    known: Known | None = None,
+    store: Store | None = None,
 ) -> Plan:
-    """All that is known of a job without running it, for its device or for the architecture that is named. `known` is
-    what the device has answered for parts and probes; where it is not given, `store` is asked."""
+    """All that is known of a job without running it, for its device or for the architecture that is named. `store`:
+    where to look up what the device has answered for parts and probes."""
     prepared = prepare(registry, job)
+    strategy = prepared.strategy
+    known = dict(known or {})
+    record = None
     if arch is not None:
-        target, device, key = target_for_arch(arch), arch, ""
+        target, device = target_for_arch(arch), arch
+        analysis = strategy.analyse(prepared.workload, target)
     else:
         provider, info = choose_device(registry, job.device)
-        target, device, key = target_of(provider, info), info.name, info.key
-    strategy = prepared.strategy
-    analysis = strategy.analyse(prepared.workload, target)
-    record = None
-    if store is not None and key:
-        record = store.record(prepared.workload.key, key)
-        known = answered(store, registry, strategy, analysis, key) if known is None else known
-    known = known or {}
+        target, device = target_of(provider, info), info.name
+        analysis = strategy.analyse(prepared.workload, target)
+        if store is not None:
+            record = store.record(prepared.workload.key, info.key)
+            known |= answers(store, registry, strategy, analysis, info.key)
     parts = [prepare(registry, each).workload.key for each in strategy.parts(analysis)]
     probes = [each.key for each in strategy.probes(analysis)]
     space = strategy.space(analysis, known)
@@ -271,11 +278,18 @@ def plan(
         probes=len(probes),
         probes_missing=sum(each not in known for each in probes),
         probe_limit=strategy.probe_limit(analysis),
-        known=known,
+        known=frozen(known),
         figures=strategy.figures(analysis, record, known),
         facts=facts,
-        notes=_notes(target, facts),
+        notes=(*_answered(strategy, analysis, known, device), *_notes(target, facts)),
     )
+
+
+def _answered(strategy: Strategy, analysis: Analysis, known: Known, device: str) -> tuple[str, ...]:
+    """How many of a workload's parts have a record, where any has one."""
+    parts = len(strategy.parts(analysis))
+    records = sum(isinstance(each, Record) for each in known.values())
+    return (f"{records} of {parts} parts have a record on {device}",) if records else ()
 
 
 def kernel_facts(target: Target, programs: Mapping[str, Program]) -> tuple[KernelFacts, ...] | None:
@@ -356,13 +370,13 @@ def chosen_config(found: Plan, settings: Mapping[str, str]) -> Config:
     return Config.of(active)
 
 
-def with_config(found: Plan, settings: Mapping[str, str]) -> Plan:
+def with_config(found: Plan, settings: Mapping[str, str], known: Known | None = None) -> Plan:
     """The plan with what is known of the config that `--set` says: its launches' facts, or why it is refused.
 
     RequestError when that is no point of the space.
     """
     config = chosen_config(found, settings)
-    program = emitted(found.prepared.strategy, found.analysis, config, found.known)
+    program = emitted(found.prepared.strategy, found.analysis, config, found.known if known is None else known)
     if isinstance(program, Rejection):
         refused = dataclasses.replace(program, nodes=("set", *program.nodes))
         return dataclasses.replace(found, chosen=config, rejections=(*found.rejections, refused))

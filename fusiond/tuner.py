@@ -22,7 +22,7 @@ from fusiond.events import Events
 from fusiond.measuring import Measurer
 from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose
 from fusiond.neighbours import Neighbours, Policy
-from fusiond.planning import Prepared, answered, choose_device, prepare, target_of
+from fusiond.planning import Prepared, answers, choose_device, prepare, target_of
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -222,8 +222,9 @@ class Tuner:
             name=record.baseline, program=unfused, config=Config(()), time_us=record.baseline_us, ratio=1.0
         )
         context.phase("reference", "the outputs of the unfused program")
-        answers = answered(self._store, self._registry, context.strategy, context.analysis, context.device.key)
-        context.known.update(answers)
+        context.known.update(
+            answers(self._store, self._registry, context.strategy, context.analysis, context.device.key)
+        )
         references = health.references(context, "reference")
         entered = {record.program_key: finals.Finalist(config=record.config or Config(()), program=candidate)}
         finals.measure(context, entered, references, baseline)

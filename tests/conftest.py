@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fusiond.build.cache import BuildCache
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.registry import Registry
 from fusiond.testing.fakes import FakePlugin
+from tests.devices.cuda import stand_in
 
 # No deadline for one example: a busy machine is no bug. The timeout of each test stands.
 settings.register_profile("fusiond", deadline=None)
@@ -31,9 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One build cache for the whole run (for each process of it): builds are by content, so tests cannot disturb each
+    """One build cache for the whole run, all processes of it: builds are by content, so tests cannot disturb each
     other through it."""
-    return tmp_path_factory.mktemp("builds")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "builds"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +76,15 @@ def gxx_here() -> None:
 def scheduler_library(gxx_here: None, shared_cache: Path) -> Path:
     """The scheduler library, built once for the whole run."""
     return gxx.scheduler(BuildCache(shared_cache))
+
+
+@pytest.fixture(scope="session")
+def fake_libcuda(gxx_here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake driver, built once."""
+    return stand_in.built(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def gpu(fake_libcuda: Path, tmp_path: Path) -> stand_in.FakeGpu:
+    """A GPU that is not there, and the cuda device's executor on it."""
+    return stand_in.FakeGpu(fake_libcuda, tmp_path)

@@ -134,7 +134,7 @@ def test_typed_values_are_the_value_or_one_line(value: object) -> None:
 def test_bounds() -> None:
     node = parse("5")
     assert node.integer(least=5, most=5) == 5
-    with pytest.raises(RequestError, match="is 5; it must be from 6 to"):
+    with pytest.raises(RequestError, match="is 5; it must be at least 6"):
         node.integer(least=6)
     with pytest.raises(RequestError, match="it must be from 0 to 1"):
         node.number(least=0, most=1)

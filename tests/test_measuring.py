@@ -18,21 +18,15 @@ from fusiond.errors import DeviceError, Interrupted, StoreError
 from fusiond.measuring import SEEDS, Measurer, References
 from fusiond.model import BuildFailed, DeviceInfo, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.neighbours import Neighbours, Policy
-from fusiond.program import Alloc, Buffer, Launch, Program, Role, Source
-from fusiond.testing.fakes import FakeProvider, InProcess
+from fusiond.program import Alloc, Program, Source
+from fusiond.testing.fakes import FakeProvider, InProcess, fake_program
 
 PLAN = Sampling(purpose=Purpose.SEARCH)
 DEVICE = FakeProvider().devices()[0]
 
 
 def program(fault: str = "", cost_us: float = 10.0) -> Program:
-    text = f"cost_us {cost_us}\n" + (f"fault {fault}\n" if fault else "")
-    return Program(
-        name="p",
-        buffers=(Buffer(name="y", dtype="int32", elements=16, role=Role.OUTPUT),),
-        sources=(Source(name="s", text=text, entries=("f",)),),
-        steps=(Launch(name="f", source="s", entry="f", grid=(1, 1, 1), block=(1, 1, 1), arguments=()),),
-    )
+    return fake_program("p", cost_us, fault)
 
 
 class Counting(FakeProvider):

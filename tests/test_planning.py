@@ -15,11 +15,23 @@ from fusiond.bundle import read_bundle
 from fusiond.cli import main
 from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
 from fusiond.hookspecs import hookimpl
-from fusiond.model import Analysis, CompileFacts, Config, DeviceInfo, Job, Rejection
+from fusiond.model import (
+    Analysis,
+    CompileFacts,
+    Config,
+    DeviceInfo,
+    Job,
+    Measurement,
+    Purpose,
+    Record,
+    Rejection,
+    Verdict,
+)
 from fusiond.planning import Plan, choose_device, chosen_config, devices_for, emit_bundles, plan, prepare, with_config
 from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.space import Parameter, Space
+from fusiond.store.database import Store
 from fusiond.strategy import Known, Probe
 from fusiond.testing.fakes import FakeProvider, ToyStrategy
 
@@ -96,6 +108,43 @@ def test_what_a_plan_knows(found: Plan) -> None:
     assert document["seeds"][0] == {"name": "good", "x": 1, "y": 2, "tile": 8}
     assert document["workload"]["key"] == found.workload.key
     assert found.description == "  a valley,\n  8 wide [bold]\n"
+
+
+def test_a_plan_knows_what_the_device_has_answered_for_parts_and_probes(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Registry, "load", lambda: registry)
+    (tmp_path / "j.yaml").write_text("strategy: rich\ndevice: fake\n")
+    words = ["plan", str(tmp_path / "j.yaml"), "--db", str(tmp_path / "store.sqlite")]
+
+    def said(*more: str) -> tuple[int, str]:
+        assert main([*words, *more, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        return document["probes_missing"], "; ".join(document["notes"])
+
+    assert said()[0] == 2  # there is no such file, and none is made
+    assert not (tmp_path / "store.sqlite").exists()
+    (device,) = FakeProvider().devices()
+    part = prepare(registry, Job(strategy="toy", request={}, sizes={}))
+    with Store.open(tmp_path / "store.sqlite") as store:
+        store.save_device(device)
+        assert "parts have a record" not in said()[1]
+        row = store.submit(part.job, part.workload)
+        record = Record(
+            strategy="toy", workload_name=part.workload.name, workload_key=part.workload.key,
+            sizes=part.workload.sizes, device_name="fake", device_key=device.key, env_key=device.env_key,
+            verdict=Verdict.KEEP, config=None, program_key=None, time_us=None, baseline="plain", baseline_us=100.0,
+            speedup=None, ci95=None, verified=True, evidence=device.evidence, trials=1,
+            found_at="2026-01-31T12:00:00+00:00",
+        )  # fmt: skip
+        store.save_record(record, job=row.id, source_hashes={})
+        store.add_probe("p1", device.key, Rich.version, Measurement(span_us=(3.0,), clock="d", purpose=Purpose.PROBE))
+    missing, notes = said()
+    assert missing == 1
+    assert "1 of 1 parts have a record on fake" in notes
+    assert said("--arch", "sm_90")[0] == 2  # another device has answered nothing
+    (tmp_path / "store.sqlite").write_text("no store")  # planning needs none
+    assert said()[0] == 2
 
 
 def test_the_description_is_printed_as_it_is_and_never_with_json(

@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks.hfuse import measure, page, pairs, plots, results, static
+from benchmarks import commands, runs
+from benchmarks.commands import Place, say
+from benchmarks.hfuse import measure, page, pairs, paper, plots, static
 from benchmarks.hfuse.pairs import Pair
+from benchmarks.runs import RESULTS, Run
 from fusiond.build import nvcc
 from fusiond.build.cache import default_folder
-from fusiond.errors import FusiondError, RequestError
-from fusiond.model import DeviceInfo
-from fusiond.planning import choose_device
+from fusiond.errors import RequestError
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 
@@ -36,145 +36,118 @@ SPACE = "batchnorm+hist"
 QUICK_TEXTS = 4
 
 
+SAID = ("arch", "device", "pairs", "quick", "trials", "space")
+"""The options that are kept with a run."""
+
+
 def main(argv: Sequence[str]) -> int:
     """The exit status: 0 done, 2 the request was wrong."""
-    given = _parser().parse_args(argv)
-    try:
-        if given.page:
-            page.PAGE.write_text(page.render(results.kept()))
-            _say(f"wrote docs/{page.PAGE.name}")
-            return 0
+    parser = _parser()
+    given = parser.parse_args(argv)
+
+    def do() -> None:
         wanted = pairs.chosen(given.pairs)
-        registry = Registry.load()
-        if given.arch:
-            _static(registry, wanted, given, _command(given))
+        if given.page:
+            page.PAGE.write_text(page.render(kept()), encoding="utf-8")
+            say(f"wrote docs/{page.PAGE.name}")
+        elif given.arch:
+            _static(wanted, given, commands.said(parser, given, SAID))
         else:
-            _measure(registry, wanted, given, _command(given))
-    except (FusiondError, ValueError) as problem:
-        sys.stderr.write(f"{problem}\n")
-        return 2
-    return 0
+            _measure(wanted, given, commands.said(parser, given, SAID))
+
+    return commands.status(do)
 
 
 def _parser() -> argparse.ArgumentParser:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.hfuse", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="auto", help="cuda:0, cpu; default: this machine's GPU")
+    parser = commands.parser("hfuse", __doc__, quick="few points, few trials")
     parser.add_argument("--arch", metavar="sm_90", help="static facts for this architecture; runs nothing")
     parser.add_argument("--pairs", nargs="+", default=[], metavar="A+B", help="default: all 16")
-    parser.add_argument("--quick", action="store_true", help="few points, few trials: to see that it works")
     parser.add_argument("--trials", type=int, help=f"of each job; default: {TRIALS}, with --quick {QUICK_TRIALS}")
     parser.add_argument("--space", nargs="*", metavar="A+B", help=f"with --arch: whose space; default: {SPACE}")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where JSON and plots go; default: benchmarks/results")
     parser.add_argument("--store", type=Path, metavar="FILE", help="the tuner's store for this benchmark")
     parser.add_argument("--no-plots", action="store_true")
-    parser.add_argument("--page", action="store_true", help="write docs/results-hfuse.md, and nothing else")
     return parser
 
 
-def _command(given: argparse.Namespace) -> str:
-    """The command as it is kept: without the folders of this machine."""
-    words = ["python -m benchmarks.hfuse"]
-    words += [f"--arch {given.arch}"] if given.arch else []
-    words += [f"--device {given.device}"] if given.device != "auto" else []
-    words += [f"--pairs {' '.join(given.pairs)}"] if given.pairs else []
-    words += ["--quick"] if given.quick else []
-    words += [f"--trials {given.trials}"] if given.trials else []
-    words += [" ".join(["--space", *given.space])] if given.space is not None else []
-    return " ".join(words)
+def kept(folder: Path = RESULTS) -> Iterator[Run]:
+    """Every run of this benchmark that is kept under a folder."""
+    return runs.kept("hfuse", folder)
 
 
-def _static(registry: Registry, wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> None:
+def new(command: str, evidence: str, device: dict[str, object]) -> Run:
+    """A run without pairs yet."""
+    return runs.new("hfuse", paper.CITATION, command, evidence, device) | {"pairs": []}
+
+
+def _static(wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> None:
     if (missing := nvcc.missing()) is not None:
         raise RequestError(missing)
-    run = results.new(command, "static", {"arch": given.arch})
-    where = results.path(given.out or results.RESULTS / "static" / given.arch, run)
+    registry = Registry.load()
+    run = new(command, "static", {"arch": given.arch})
+    where = runs.path(given.out or RESULTS / "static" / given.arch, run)
     run["generation"], run["spaces"] = [], []
     begun = time.perf_counter()
     for pair in wanted:
         run["pairs"].append(static.columns(registry, pair, given.arch))
         run["generation"].append(static.generation(registry, pair, given.arch))
-        results.write(where, run)
-        _say(f"{pair.name}: {run['generation'][-1]['median_ms']} ms a candidate")
+        runs.write(where, run)
+        say(f"{pair.name}: {run['generation'][-1]['median_ms']} ms a candidate")
     run["secs"] = round(time.perf_counter() - begun, 1)
     for pair in pairs.chosen([SPACE] if given.space is None else given.space) if given.space != [] else ():
         most = QUICK_TEXTS if given.quick else None
-        run["spaces"].append(static.whole_space(registry, pair, given.arch, most_texts=most, say=_say))
-    results.write(where, run)
-    _say(f"wrote {where}")
+        run["spaces"].append(static.whole_space(registry, pair, given.arch, most_texts=most, say=say))
+    runs.write(where, run)
+    say(f"wrote {where}")
     _draw(run, where.parent, given)
 
 
-def _measure(registry: Registry, wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> None:
-    provider, device = choose_device(registry, given.device)
-    emulated = device.evidence != "measured"
-    if emulated and given.device == "auto":
-        raise RequestError(
-            "no GPU is here. What is known without one: --arch sm_90. To try the benchmark out with tiny sizes and "
-            "emulated times, which are no results: --device cpu --quick"
-        )
-    run = results.new(command, device.evidence, _described(device))
-    folder = given.out or (
-        Path(tempfile.gettempdir()) / "fusiond-hfuse-emulated"
-        if emulated
-        else results.RESULTS / results.slug(device.model)
-    )
-    if emulated and folder.resolve().is_relative_to(results.RESULTS.resolve()):
-        raise RequestError("emulated times are no results: name a folder outside benchmarks/results", where="--out")
-    if emulated:
-        _say("emulated: tiny sizes on the processor. Nothing that comes of this is a result")
-    where = results.path(folder, run)
-    store = given.store or (folder / "hfuse.sqlite" if emulated else default_folder() / "benchmarks" / "hfuse.sqlite")
+def _measure(wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> None:
+    place = commands.place("hfuse", given, without="--arch sm_90", small="tiny sizes and ")
+    run = new(command, place.device.evidence, _described(place))
+    where = runs.path(place.folder, run)
+    if place.emulated:
+        say("emulated: tiny sizes on the processor. Nothing that comes of this is a result")
+    store = given.store or (place.folder if place.emulated else default_folder() / "benchmarks") / "hfuse.sqlite"
     with closing(Store.open(store)) as opened:
         opened.recover()
         bench = measure.Bench(
-            registry=registry,
+            registry=place.registry,
             store=opened,
-            provider=provider,
-            device=device,
+            provider=place.provider,
+            device=place.device,
             factors=pairs.QUICK_FACTORS if given.quick else pairs.FACTORS,
             trials=given.trials or (QUICK_TRIALS if given.quick else TRIALS),
-            say=_say,
+            say=say,
         )
         for pair in wanted:
             run["pairs"].append(measure.sweep(bench, pair))
-            results.write(where, run)
-    _say(f"wrote {where}" + (" (emulated)" if emulated else ""))
+            runs.write(where, run)
+    say(f"wrote {where}" + (" (emulated)" if place.emulated else ""))
     _draw(run, where.parent, given)
 
 
-def _described(device: DeviceInfo) -> dict[str, object]:
-    return {
-        "name": device.name,
-        "model": device.model,
-        "arch": device.arch,
+def _described(place: Place) -> dict[str, object]:
+    device = place.device
+    return place.described() | {
         "memory_bytes": device.memory_bytes,
         "mig": device.mig,
         "multiprocessors": device.limits.multiprocessors,
-        "env": dict(device.env),
     }
 
 
-def _draw(run: results.Run, folder: Path, given: argparse.Namespace) -> None:
+def _draw(run: Run, folder: Path, given: argparse.Namespace) -> None:
     if given.no_plots:
         return
     if run["evidence"] == "emulated":
-        _say("no plots: emulated times are never drawn")
+        say("no plots: emulated times are never drawn")
         return
     try:
         written = plots.draw(run, folder)
     except ImportError:
-        _say(plots.MISSING)
+        say(plots.MISSING)
         return
     for each in written:
-        _say(f"wrote {each}")
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+        say(f"wrote {each}")
 
 
 if __name__ == "__main__":

@@ -16,46 +16,28 @@ A store that has the answer of a job is not asked to find it again.
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.benches import TunedBench, answer, problem
 from benchmarks.hfuse import counters, pairs
 from benchmarks.hfuse.pairs import Pair
 from fusiond import tuner
-from fusiond.devices.base import DeviceProvider
-from fusiond.devices.lock import device_lock
-from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.events import Event, Events, JobStarted, PhaseStarted
-from fusiond.measuring import Measurer
-from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Outcome, Purpose, Record, Trial
+from fusiond.model import Config, Job, JobState, MeasureFailed, Outcome, Purpose, Trial
 from fusiond.planning import Prepared, kernel_facts, prepare, reference, target_of
 from fusiond.program import Launch, Pointer, Program
-from fusiond.registry import Registry
-from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.store.owner import this_process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class Bench(TunedBench):
     """A device, and how much is to be tried on it."""
 
-    registry: Registry
-    store: Store
-    provider: DeviceProvider
-    device: DeviceInfo
     factors: Sequence[float] = pairs.FACTORS
     trials: int = 64
-    say: Callable[[str], None] = field(default=lambda line: None, repr=False)
-
-    @property
-    def emulated(self) -> bool:
-        return self.device.evidence != "measured"
 
 
 def sweep(bench: Bench, pair: Pair) -> dict[str, Any]:
@@ -112,26 +94,14 @@ def alone(bench: Bench, prepared: Prepared) -> dict[str, float | str]:
     """Kernel -> microseconds by itself, as given; or why there are none."""
     found: dict[str, float | str] = {}
     plan = Sampling(purpose=Purpose.PROBE)
-    with (
-        tempfile.TemporaryDirectory(prefix="fusiond-alone-") as folder,
-        device_lock(bench.device, stop=lambda: False, waiting=lambda: bench.say("another fusiond uses the device")),
-    ):
-        runner = Supervisor(bench.provider, bench.device)
-        measurer = Measurer(bench.provider, runner, Path(folder) / "bundles", Path(folder) / "work")
-        try:
-            for name, program in singles(bench, prepared).items():
-                references = measurer.references(program, name)
-                if isinstance(references, MeasureFailed):
-                    found[name] = f"{references.outcome.value}: {references.reason}"
-                    continue
-                measured = measurer.sample(program, None, plan, references)
-                if isinstance(measured, MeasureFailed):
-                    found[name] = f"{measured.outcome.value}: {measured.reason}"
-                else:
-                    found[name] = measured.time_us
-        finally:
-            measurer.close()
-            runner.close()
+    with bench.measurer() as measurer:
+        for name, program in singles(bench, prepared).items():
+            references = measurer.references(program, name)
+            if isinstance(references, MeasureFailed):
+                found[name] = problem(references)
+                continue
+            measured = measurer.sample(program, None, plan, references)
+            found[name] = problem(measured) if isinstance(measured, MeasureFailed) else measured.time_us
     return found
 
 
@@ -168,50 +138,15 @@ def point(bench: Bench, pair: Pair, job: Job) -> dict[str, Any]:
 
 def tuned(bench: Bench, job: Job, prepared: Prepared) -> JobRow:
     """The job, done: as an earlier run left it in this store, or now."""
-    for row in bench.store.jobs([JobState.DONE], limit=1_000_000):
+    for row in bench.done():
         record = bench.store.record(row.workload_key, bench.device.key)
         same = row.workload_key == prepared.workload.key and row.device_key == bench.device.key
         if same and row.search == job.search and record is not None and record.env_key == bench.device.env_key:
             return row
-    row = tuner.submit(bench.store, bench.registry, job)
-    claimed = bench.store.claim(this_process(), job=row.id)
-    if claimed is None:
-        raise SystemExit(f"job {row.id} is run by another process; name another --store")
-    try:
-        tuner.Tuner(bench.store, bench.registry, Events(_note(bench))).run(row.id, lambda: False)
-    except BaseException:
-        bench.store.requeue(row.id)
-        raise
-    done = bench.store.job(row.id)
-    assert done is not None
-    return done
-
-
-def _note(bench: Bench) -> Callable[[Event], None]:
-    def note(event: Event) -> None:
-        if isinstance(event, PhaseStarted | JobStarted):
-            bench.say(f"  {getattr(event, 'phase', 'job')}: {getattr(event, 'detail', '')}")
-
-    return note
+    return bench.tune(tuner.submit(bench.store, bench.registry, job))
 
 
 # --- reading it off -------------------------------------------------------------------------------------
-
-
-def answer(record: Record) -> dict[str, Any]:
-    """What `best` would say."""
-    return {
-        "verdict": record.verdict.value,
-        "speedup": record.speedup,
-        "ci95": None if record.ci95 is None else list(record.ci95),
-        "config": None if record.config is None else dict(record.config),
-        "time_us": record.time_us,
-        "baseline": record.baseline,
-        "baseline_us": record.baseline_us,
-        "evidence": record.evidence,
-        "verified": record.verified,
-        "found_at": record.found_at,
-    }
 
 
 def categories(trials: Iterable[Trial]) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.hfuse import paper
 from benchmarks.hfuse.pairs import PAIRS
-from benchmarks.hfuse.results import Run
+from benchmarks.pages import DOCS, table
+from benchmarks.runs import Run, newest
 
-PAGE = Path(__file__).parents[2] / "docs" / "results-hfuse.md"
+PAGE = DOCS / "results-hfuse.md"
 
 HEAD = f"""\
 # Horizontal fusion: results
@@ -30,15 +30,12 @@ fused kernel over two streams in per cent, without and with the register bound r
 
 def render(runs: Iterable[Run]) -> str:
     """The page. Emulated runs are left out: they are no results."""
-    newest: dict[tuple[str, str], Run] = {}
-    for run in sorted(runs, key=lambda each: each["date"]):
-        newest[run["evidence"], run["device"].get("model") or run["device"]["arch"]] = run
-    measured = [run for (evidence, _), run in sorted(newest.items()) if evidence == "measured"]
-    known = [run for (evidence, _), run in sorted(newest.items()) if evidence == "static"]
+    runs = list(runs)
+    measured = newest(runs, "measured")
     parts = [HEAD, *(_measured(run) for run in measured)]
     if not measured:
-        parts.append(UNMEASURED + "\n" + _table(PAPER_HEAD, [[each.name, *_paper(each.name)] for each in PAIRS]))
-    parts += [_static(run) for run in known]
+        parts.append(UNMEASURED + "\n" + table(PAPER_HEAD, [[each.name, *_paper(each.name)] for each in PAIRS]))
+    parts += [_static(run) for run in newest(runs, "static")]
     return "\n".join(parts)
 
 
@@ -79,7 +76,7 @@ def _measured(run: Run) -> str:
 the fastest unfused way; the columns behind it are search samples, in per cent over two streams, which is what the
 paper calls native. "No cap" and "capped" are the best of the paper's form; the verdict's candidate may be of another.
 
-{_table(head, rows)}
+{table(head, rows)}
 {_counters(counted)}"""
 
 
@@ -109,7 +106,7 @@ def _counters(rows: Sequence[dict[str, Any]]) -> str:
         return f"Issue slots and stalls: not measured ({reasons[0]}).\n"
     head = ("pair", "", "issue slots, %", "native", "memory stalls, %", "occupancy, %", "V100: issue slots", "native",
             "memory stalls", "occupancy")  # fmt: skip
-    return _table(head, lines)
+    return table(head, lines)
 
 
 # --- static ---------------------------------------------------------------------------------------------
@@ -139,9 +136,9 @@ def _static(run: Run) -> str:
         f"{_origin(run)} Each entry is registers / bytes spilled / theoretical occupancy. The paper's is what "
         "a V100 achieved, which cannot be above what is possible there; it predicts nothing for another architecture.",
         "### The kernels by themselves",
-        _table(("kernel", "threads", "as given", "barriers", "shared bytes", "limited by", "V100, %"), alone).rstrip(),
+        table(("kernel", "threads", "as given", "barriers", "shared bytes", "limited by", "V100, %"), alone).rstrip(),
         "### Fused",
-        _table(
+        table(
             ("pair", "even split", "without a bound", "r0", "under r0", "vertical", "V100, no bound / r0, %"), rows
         ).rstrip(),
     ]
@@ -202,9 +199,3 @@ def _signed(value: float) -> str:
 
 def _one(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.hfuse import paper
-from benchmarks.hfuse.results import Run
+from benchmarks.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

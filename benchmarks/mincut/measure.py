@@ -7,18 +7,14 @@ unfused kernels one after the other at default shapes (what the paper calls the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.benches import TunedBench, answer
 from fusiond import jobs, tuner
-from fusiond.devices.base import DeviceProvider
-from fusiond.events import Event, Events, PhaseStarted
-from fusiond.model import DeviceInfo, JobState, Outcome, Record, Trial
+from fusiond.model import JobState, Outcome, Trial
 from fusiond.planning import prepare, target_of
-from fusiond.registry import Registry
-from fusiond.store.database import Store
-from fusiond.store.owner import this_process
 from fusiond_mincut import shapes
 from fusiond_mincut.strategy import Mincut
 
@@ -26,16 +22,11 @@ METHODS = ("unfused", "basic", "algorithm1", "exact", "general")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    registry: Registry
-    store: Store
-    provider: DeviceProvider
-    device: DeviceInfo
+class Bench(TunedBench):
     trials: int
     blocks: int
     sizes: str = ""
     """For a job file; empty for the paper's sizes."""
-    say: Callable[[str], None] = field(default=lambda line: None, repr=False)
 
 
 def application(bench: Bench, name: str) -> dict[str, Any]:
@@ -53,37 +44,17 @@ def application(bench: Bench, name: str) -> dict[str, Any]:
         "optimum": analysis.report["optimum"],
     }
     submitted = tuner.submit(bench.store, bench.registry, job)
-    if submitted.state is not JobState.DONE:
-        claimed = bench.store.claim(this_process(), job=submitted.id)
-        if claimed is None:
-            raise SystemExit(f"job {submitted.id} is run by another process; name another --store")
-        try:
-            tuner.Tuner(bench.store, bench.registry, Events(_note(bench))).run(submitted.id, lambda: False)
-        except BaseException:
-            bench.store.requeue(submitted.id)
-            raise
-    done = bench.store.job(submitted.id)
+    done = submitted if submitted.state is JobState.DONE else bench.tune(submitted)
     record = bench.store.record(prepared.workload.key, bench.device.key)
-    if done is None or record is None:
-        return {**row, "problem": "no answer" if done is None else done.problem}
+    if record is None:
+        return {**row, "problem": done.problem or "no answer"}
     trials = bench.store.trials(submitted.id, role=None)
     row["answer"] = answer(record)
     row["methods"] = methods(trials, partitions(analysis.report, trials))
-    known = {
-        part.workload_key: bench.store.record(part.workload_key, bench.device.key)
-        for part in bench.store.jobs([JobState.DONE], limit=1_000_000)
-    }
+    known = {part.workload_key: bench.store.record(part.workload_key, bench.device.key) for part in bench.done()}
     sums = Mincut().sums(analysis, {key: each for key, each in known.items() if each is not None})
     row["sums"] = [{"partition": text, "blocks_us": round(time_us, 3)} for text, time_us in sums]
     return row
-
-
-def _note(bench: Bench) -> Callable[[Event], None]:
-    def note(event: Event) -> None:
-        if isinstance(event, PhaseStarted):
-            bench.say(f"  {event.phase}: {event.detail}")
-
-    return note
 
 
 def partitions(report: Any, trials: Iterable[Trial]) -> dict[str, str]:
@@ -128,19 +99,3 @@ def methods(trials: Sequence[Trial], chosen: dict[str, str]) -> dict[str, Any]:
             "best_over_given": round(given / best, 4) if given and best else None,
         }
     return found
-
-
-def answer(record: Record) -> dict[str, Any]:
-    """What `best` would say."""
-    return {
-        "verdict": record.verdict.value,
-        "speedup": record.speedup,
-        "ci95": None if record.ci95 is None else list(record.ci95),
-        "config": None if record.config is None else dict(record.config),
-        "time_us": record.time_us,
-        "baseline": record.baseline,
-        "baseline_us": record.baseline_us,
-        "evidence": record.evidence,
-        "verified": record.verified,
-        "found_at": record.found_at,
-    }

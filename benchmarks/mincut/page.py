@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
 from benchmarks.mincut import paper, planning
+from benchmarks.pages import DOCS, table
+from benchmarks.runs import Run, newest
 
 METHODS = ("basic", "algorithm1", "exact", "general")
-PAGE = Path(__file__).parents[2] / "docs" / "results-mincut.md"
-Run = dict[str, Any]
+PAGE = DOCS / "results-mincut.md"
 
 HEAD = f"""\
 # Image pipelines: results
@@ -22,16 +21,13 @@ numbers are those of {paper.CITATION} (tables I and II): GTX 745, GTX 680 and K2
 
 def render(runs: Iterable[Run]) -> str:
     """The page. Emulated runs are left out: they are no results."""
-    newest: dict[tuple[str, str], Run] = {}
-    for run in sorted(runs, key=lambda each: str(each["date"])):
-        if run["evidence"] != "emulated":
-            newest[run["evidence"], str(run["device"].get("model", ""))] = run
-    measured = [run for (evidence, _), run in sorted(newest.items()) if evidence == "measured"]
-    parts = [HEAD]
-    parts += [_measured(run) for run in measured] or [_unmeasured()]
-    parts += [_planning(run) for (evidence, _), run in sorted(newest.items()) if evidence == "planning"]
-    parts += [_peers(run) for (evidence, _), run in sorted(newest.items()) if evidence == "peers"]
-    return "\n".join(parts)
+    runs = list(runs)
+    return "\n".join([
+        HEAD,
+        *([_measured(run) for run in newest(runs, "measured")] or [_unmeasured()]),
+        *(_planning(run) for run in newest(runs, "planning")),
+        *(_peers(run) for run in newest(runs, "peers")),
+    ])  # fmt: skip
 
 
 def _paper(name: str) -> list[str]:
@@ -51,7 +47,7 @@ def _unmeasured() -> str:
 `python -m benchmarks.mincut --page` puts them here. These are the paper's speed-ups over its unfused kernels, which
 they will stand beside:
 
-{_table(head, rows)}"""
+{table(head, rows)}"""
 
 
 def _measured(run: Run) -> str:
@@ -83,7 +79,7 @@ def _measured(run: Run) -> str:
 {_origin(run)} The verdict is the tuner's, over the fastest unfused way. The columns behind it are search samples at
 default shapes, over the unfused kernels one after the other at default shapes, which is what the paper compares with.
 
-{_table(head, rows)}"""
+{table(head, rows)}"""
 
 
 def _number(value: float | None) -> str:
@@ -106,7 +102,7 @@ def _planning(run: Run) -> str:
 took {most:.2f} s (the goal is {planning.GOAL_SECS:g} s for 1,000 kernels). The exact optimum is looked for up to
 64 kernels.
 
-{_table(head, rows)}"""
+{table(head, rows)}"""
 
 
 def _peers(run: Run) -> str:
@@ -124,14 +120,8 @@ def _peers(run: Run) -> str:
 {_origin(run)} Milliseconds of wall time, the median of several calls: {"; ".join(said)}. These times are a
 processor's and stand beside no GPU's.
 
-{_table(("application", "image", "JAX", "OpenCV"), rows)}"""
+{table(("application", "image", "JAX", "OpenCV"), rows)}"""
 
 
 def _origin(run: Run) -> str:
     return f"{run['date'][:10]}, `{run['command']}`, {run['machine']['cores']} cores ({run['machine']['processor']})."
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"

@@ -9,54 +9,37 @@ the plans (`beside`).
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from benchmarks import benches
 from benchmarks.stitching import beside, modules, paper, xla
-from fusiond.devices.base import DeviceProvider
-from fusiond.devices.lock import device_lock
-from fusiond.devices.supervisor import Supervisor
-from fusiond.devices.timing import Sampling
 from fusiond.measuring import Measurer, References
-from fusiond.model import DeviceInfo, MeasureFailed, Purpose, Rejection
+from fusiond.model import MeasureFailed, Rejection
 from fusiond.program import Launch, Program
 from fusiond_stitching import emit, fills, planner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    provider: DeviceProvider
-    device: DeviceInfo
+class Bench(benches.Bench):
     pairs: int = 25
     quick: bool = False
     xla: xla.Backend | None = None
     """The device as XLA sees it; None where it cannot be asked."""
-    say: Callable[[str], None] = field(default=lambda line: None, repr=False)
 
 
 def table(bench: Bench, names: Sequence[str]) -> list[dict[str, Any]]:
     """A row for each module."""
     found = []
-    with (
-        tempfile.TemporaryDirectory(prefix="fusiond-stitching-") as folder,
-        device_lock(bench.device, stop=lambda: False, waiting=lambda: bench.say("another fusiond uses the device")),
-    ):
-        runner = Supervisor(bench.provider, bench.device)
-        measurer = Measurer(bench.provider, runner, Path(folder) / "bundles", Path(folder) / "work")
-        try:
-            for name in names:
-                row = _row(bench, measurer, name)
-                found.append({"module": name, **row})
-                times = {plan: each.get("fusable_us", each.get("problem")) for plan, each in row["plans"].items()}
-                theirs = row.get("xla", {})
-                times |= {"XLA": theirs.get("fusable_us", theirs.get("problem"))} if theirs else {}
-                bench.say(f"{name}: " + ", ".join(f"{plan} {each}" for plan, each in times.items()))
-        finally:
-            measurer.close()
-            runner.close()
+    with bench.measurer() as measurer:
+        for name in names:
+            row = _row(bench, measurer, name)
+            found.append({"module": name, **row})
+            times = {plan: each.get("fusable_us", each.get("problem")) for plan, each in row["plans"].items()}
+            theirs = row.get("xla", {})
+            times |= {"XLA": theirs.get("fusable_us", theirs.get("problem"))} if theirs else {}
+            bench.say(f"{name}: " + ", ".join(f"{plan} {each}" for plan, each in times.items()))
     return found
 
 
@@ -104,13 +87,9 @@ def _measured(
     bench: Bench, measurer: Measurer, program: Program, unfused: Program, references: References, key: str
 ) -> dict[str, Any]:
     """`fusable_us` or `whole_us`, and the same over one kernel per instruction."""
-    worst = measurer.check(program, references)
-    if isinstance(worst, MeasureFailed):
-        return {"problem": f"{worst.outcome.value}: {worst.reason}"}
-    plan = Sampling(purpose=Purpose.BASELINE, pairs=bench.pairs)
-    measured = measurer.sample(program, None if program is unfused else unfused, plan, references)
-    if isinstance(measured, MeasureFailed):
-        return {"problem": f"{measured.outcome.value}: {measured.reason}"}
+    measured = benches.beside(measurer, program, unfused, references, pairs=bench.pairs)
+    if isinstance(measured, str):
+        return {"problem": measured}
     counted = sum(1 for each in program.steps if isinstance(each, Launch) and each.counted)
     row = {f"{key}_us": round(measured.time_us, 2), "clock": measured.clock}
     if measured.ratio is not None:

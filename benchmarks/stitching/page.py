@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
+from benchmarks.pages import DOCS, table
+from benchmarks.runs import Run, newest
 from benchmarks.stitching import paper, static
 from benchmarks.stitching.modules import PLANS
 
-PAGE = Path(__file__).parents[2] / "docs" / "results-stitching.md"
-Run = dict[str, Any]
+PAGE = DOCS / "results-stitching.md"
 
 HEAD = f"""\
 # Stitching: results
@@ -37,15 +36,11 @@ TITLES = {
 
 def render(runs: Iterable[Run]) -> str:
     """The page. Emulated runs are left out: they are no results."""
-    newest: dict[tuple[str, str], Run] = {}
-    for run in sorted(runs, key=lambda each: each["date"]):
-        newest[run["evidence"], run["device"].get("model") or run["device"]["arch"]] = run
-    measured = [run for (evidence, _), run in sorted(newest.items()) if evidence == "measured"]
-    known = [run for (evidence, _), run in sorted(newest.items()) if evidence == "static"]
+    runs = list(runs)
     return "\n".join([
         HEAD,
-        *([_measured(run) for run in measured] or [UNMEASURED]),
-        *(part for run in known for part in (_kernels(run), _bytes(run), _shared(run), _growth(run))),
+        *([_measured(run) for run in newest(runs, "measured")] or [UNMEASURED]),
+        *(part for run in newest(runs, "static") for part in (_kernels(run), _bytes(run), _shared(run), _growth(run))),
     ])  # fmt: skip
 
 
@@ -82,7 +77,7 @@ work and dots. On {more} of {len(rows)} modules the packed plan has more kernels
 {paper.KERNEL_RATIO["Speech"]} for Speech). All plans passed the
 check of plans (exact cover, order, shared memory, barriers, index sets).
 
-{_table(head, lines)}"""
+{table(head, lines)}"""
 
 
 def _bytes(run: Run) -> str:
@@ -103,7 +98,7 @@ def _bytes(run: Run) -> str:
 Bytes that the counted kernels read and write in global memory (each buffer once per kernel that touches it), over the
 ideal: every input read once, every output and every operand of a library call written once.
 
-{_table(("module", "ideal, bytes", *(TITLES[plan] for plan in PLANS)), lines)}"""
+{table(("module", "ideal, bytes", *(TITLES[plan] for plan in PLANS)), lines)}"""
 
 
 def _shared(run: Run) -> str:
@@ -122,7 +117,7 @@ def _shared(run: Run) -> str:
 Bytes per kernel. The paper's workloads are larger and other ones; their table 3 stands beside for the order of
 magnitude only.
 
-{_table(head, lines)}"""
+{table(head, lines)}"""
 
 
 def _growth(run: Run) -> str:
@@ -150,7 +145,7 @@ plans are made several times over, to move less; beyond it once.) A chain of {ru
 instructions that go over the rows and the columns of a tensor in turn, of which no block has room for much: {crossing}.
 
 {
-        _table(
+        table(
             (
                 "lines",
                 "instructions",
@@ -212,7 +207,7 @@ otherwise. The fusable portion's geometric mean is {mean}; the paper's, over its
 
 {today}
 
-{_table(head, lines)}{told}"""
+{table(head, lines)}{told}"""
 
 
 def _today(run: Run, speedups: Sequence[float]) -> str:
@@ -233,9 +228,3 @@ kernels beside both. The geometric mean is {mean}; slower than XLA on {slower} o
 
 def _time(plan: Run, key: str) -> str:
     return f"{plan[key]:.1f}" if key in plan else ""
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"

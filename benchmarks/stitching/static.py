@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.stitching import generate, modules
-from fusiond.model import DeviceLimits, Workload
+from fusiond.model import DeviceLimits, Job, Workload
 from fusiond.strategy import Target
 from fusiond_stitching import fills, hlo, lower, planner, traffic, verify
 from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import Plan
-from fusiond_stitching.strategy import Asked, Stitching
+from fusiond_stitching.strategy import GROUPS, PROBES, Asked, Stitching
 
 SIZES = (100, 1_000, 10_000)
 """Instructions of the generated modules."""
@@ -120,7 +120,11 @@ def growth(limits: DeviceLimits, say: Callable[[str], None], sizes: Sequence[int
 
 def analysis_secs(module: Module, limits: DeviceLimits) -> float:
     """What all that `plan` shows of a module takes: five plans, what they move, and a look at the code."""
-    asked = Asked(module=module, fills=fills.read(module, None, _no_file), dots="library", probes=0)
+    job = Job(strategy=Stitching.name, request={"module": module.name}, sizes={})
+    asked = Asked(
+        job=job, module=module, fills=fills.read(module, None, _no_file), dots="library", probes=PROBES,
+        groups=GROUPS, group=False,
+    )  # fmt: skip
     workload = Workload(
         strategy=Stitching.name, strategy_version=Stitching.version, name=module.name, members=(module.name,),
         sizes={}, content={}, payload=asked,

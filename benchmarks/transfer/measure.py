@@ -8,20 +8,16 @@ the default body in place of the catalogue's own.
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from benchmarks import benches
 from benchmarks.transfer import paper
 from benchmarks.transfer.planning import catalogued
-from fusiond.devices.base import DeviceProvider
-from fusiond.devices.lock import device_lock
-from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.measuring import Measurer, References
-from fusiond.model import DeviceInfo, MeasureFailed, Purpose
+from fusiond.model import MeasureFailed, Purpose
 from fusiond.program import Memory, Program
 from fusiond_transfer import cost, emit
 from fusiond_transfer.emit import Way
@@ -35,12 +31,9 @@ COUNTED = tuple(paper.TABLE_6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    provider: DeviceProvider
-    device: DeviceInfo
+class Bench(benches.Bench):
     lengths: Sequence[int] = paper.LENGTHS
     pairs: int = 15
-    say: Callable[[str], None] = field(default=lambda line: None, repr=False)
 
 
 def linear(name: str, elements: int) -> Graph:
@@ -93,27 +86,18 @@ def ways(graph: Graph, costs: cost.Costs, memory: str, *, counted: bool) -> list
 def table(bench: Bench, names: Sequence[str], *, counted: bool) -> list[dict[str, Any]]:
     """A row for each graph, length and kind of memory."""
     found: list[dict[str, Any]] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="fusiond-transfer-") as folder,
-        device_lock(bench.device, stop=lambda: False, waiting=lambda: bench.say("another fusiond uses the device")),
-    ):
-        runner = Supervisor(bench.provider, bench.device)
-        measurer = Measurer(bench.provider, runner, Path(folder) / "bundles", Path(folder) / "work")
-        try:
-            known: dict[str, float] = {}
-            for name in names:
-                for elements in bench.lengths:
-                    graph = linear(name, elements)
-                    if counted and graph.loop:
-                        graph = linear("cg_step", elements)  # in a loop everything is allocated before it
-                    _probe(bench, measurer, graph, known)
-                    for memory in ("pageable", "pinned"):
-                        row = _row(bench, measurer, graph, known, memory, counted=counted)
-                        found.append({"graph": name, "elements": elements, "memory": memory, **row})
-                        bench.say(f"{name} at {elements}, {memory}: {_short(row)}")
-        finally:
-            measurer.close()
-            runner.close()
+    known: dict[str, float] = {}
+    with bench.measurer() as measurer:
+        for name in names:
+            for elements in bench.lengths:
+                graph = linear(name, elements)
+                if counted and graph.loop:
+                    graph = linear("cg_step", elements)  # in a loop everything is allocated before it
+                _probe(bench, measurer, graph, known)
+                for memory in ("pageable", "pinned"):
+                    row = _row(bench, measurer, graph, known, memory, counted=counted)
+                    found.append({"graph": name, "elements": elements, "memory": memory, **row})
+                    bench.say(f"{name} at {elements}, {memory}: {_short(row)}")
     return found
 
 
@@ -159,12 +143,8 @@ def _row(
 def _measured(
     bench: Bench, measurer: Measurer, program: Program, reference: Program, references: References
 ) -> dict[str, Any]:
-    worst = measurer.check(program, references)
-    if isinstance(worst, MeasureFailed):
-        return {"problem": f"{worst.outcome.value}: {worst.reason}"}
-    plan = Sampling(purpose=Purpose.BASELINE, pairs=bench.pairs)
-    measured = measurer.sample(program, None if program is reference else reference, plan, references)
-    if isinstance(measured, MeasureFailed):
-        return {"problem": f"{measured.outcome.value}: {measured.reason}"}
+    measured = benches.beside(measurer, program, reference, references, pairs=bench.pairs)
+    if isinstance(measured, str):
+        return {"problem": measured}
     ratio = None if measured.ratio is None else round(measured.ratio, 4)
     return {"time_us": round(measured.time_us, 2), "ratio": ratio, "clock": measured.clock}

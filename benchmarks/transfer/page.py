@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import DOCS, table
+from benchmarks.runs import Run, newest
 from benchmarks.transfer import paper
 
-PAGE = Path(__file__).parents[2] / "docs" / "results-transfer.md"
-Run = dict[str, Any]
+PAGE = DOCS / "results-transfer.md"
 
 HEAD = f"""\
 # Transfer fusion: results
@@ -29,15 +29,12 @@ each vector, and fused, on a Quadro K2100M), which they will stand beside:
 
 def render(runs: Iterable[Run]) -> str:
     """The page. Emulated runs are left out: they are no results."""
-    newest: dict[tuple[str, str], Run] = {}
-    for run in sorted(runs, key=lambda each: each["date"]):
-        newest[run["evidence"], run["device"].get("model", "")] = run
-    measured = [run for (evidence, _), run in sorted(newest.items()) if evidence == "measured"]
-    planned = [run for (evidence, _), run in sorted(newest.items()) if evidence == "planning"]
+    runs = list(runs)
+    measured = newest(runs, "measured")
     parts = [HEAD, *(_measured(run) for run in measured)]
     if not measured:
         parts.append(UNMEASURED + "\n" + _papers(paper.TABLE_5))
-    parts += [_planning(run) for run in planned]
+    parts += [_planning(run) for run in newest(runs, "planning")]
     return "\n".join(parts)
 
 
@@ -76,7 +73,7 @@ text does not determine the graph (random ones, and trees with kernels on either
 seeds as the column "graphs" says, and need not be the paper's. Exact is proven for every graph; the heuristic
 (4 attempts) missed it on {missed} of {graphs} graphs.
 
-{_table(head, rows)}
+{table(head, rows)}
 What differs: the paper's Cholesky has 4 inputs where ours has the 10 blocks of a triangle; its conjugate gradient is a
 straight line where ours is a loop, whose two vectors cross in opposite directions (`cg_step` is the straight line:
 {run["cg_step"]["transfers"]} transfers, {run["cg_step"]["exact"]} saved). The tight heuristic is tight in
@@ -87,7 +84,7 @@ another way on Horner's rule: the text leaves its ties open.
 Random graphs of in-degree 2 and out-degree 1 to 2, half on the device: seconds from the graph to slots, messages and
 layout. {_rate(run["growth"])}
 
-{_table(("kernels", "transfers", "saved", "fewest, s", "fewest and tightest, s", "us a kernel"), growth)}"""
+{table(("kernels", "transfers", "saved", "fewest, s", "fewest and tightest, s", "us a kernel"), growth)}"""
 
 
 def _rate(growth: Sequence[dict[str, Any]]) -> str:
@@ -135,7 +132,7 @@ def _ways(rows: Sequence[dict[str, Any]]) -> str:
             row["graph"], f"{row['elements']:,}", row["memory"], _time(ways["separate"]),
             *(_gain(ways.get(name)) for name in names),
         ])  # fmt: skip
-    return _table(("graph", "elements", "memory", "separate, us", *(f"{name}, %" for name in names)), lines)
+    return table(("graph", "elements", "memory", "separate, us", *(f"{name}, %" for name in names)), lines)
 
 
 def _time(way: dict[str, Any]) -> str:
@@ -150,12 +147,12 @@ def _gain(way: dict[str, Any] | None) -> str:
     return f"{100 * (way['ratio'] - 1):+.1f}"
 
 
-def _papers(table: dict[str, Any]) -> str:
+def _papers(columns_of: dict[str, Any]) -> str:
     rows = []
-    for name, columns in table.items():
+    for name, columns in columns_of.items():
         for length, (apart, fused) in zip(paper.LENGTHS, columns, strict=True):
             rows.append([name, f"{length:,}", str(apart), str(fused), f"{100 * (apart / fused - 1):+.1f}"])
-    return _table(("graph", "elements", "separate, us", "fused, us", "speed-up, %"), rows)
+    return table(("graph", "elements", "separate, us", "fused, us", "speed-up, %"), rows)
 
 
 # --- words ----------------------------------------------------------------------------------------------
@@ -163,9 +160,3 @@ def _papers(table: dict[str, Any]) -> str:
 
 def _n(value: float) -> str:
     return f"{value:g}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from fusiond.program import Source, SourceKind
 
 TIMEOUT_SECS = 120.0
 _KILLED = re.compile(r"signal terminated program|No space left|out of memory|cannot allocate|memory exhausted", re.I)
+_PRECOMPILING = threading.Lock()
 _HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off")
 
 
@@ -104,6 +106,8 @@ def build(source: Source, *, cache: BuildCache | None = None, races: bool = Fals
             return cache.put_failure(key, text)
         path, out = Path(work) / f"{source.name}.cpp", Path(work) / "object.so"
         path.write_text(text, encoding="utf-8")
+        if source.kind is SourceKind.DEVICE and not races:
+            _precompiled(compiler, cache, Path(work))
         outcome = _run(_command(compiler, source, path, out, races=races), Path(work))
         if outcome is not None:
             return cache.put_failure(key, outcome.failed) if outcome.final else outcome.failed
@@ -144,7 +148,25 @@ def _command(compiler: str, source: Source, path: Path, out: Path, *, races: boo
     includes = [f"-I{folder}" for folder in source.include_dirs]
     if source.kind is SourceKind.HOST:
         return [compiler, *_HOST_FLAGS, *source.flags, *defines, *includes, str(path), "-o", str(out)]
-    return commands.kernel(path, out, cxx=compiler, flags=[*defines, *includes], sanitize=races)
+    flags = [*defines, *includes]
+    return commands.kernel(path, out, cxx=compiler, flags=flags, precompiled=path.parent, sanitize=races)
+
+
+def _precompiled(compiler: str, cache: BuildCache, work: Path) -> None:
+    """Put the precompiled prelude into `work`: it saves half of the time of a small kernel. Where it cannot be had, or
+    does not suit (other macros), the compiler reads the text instead."""
+    key = content_key(["prelude", _runtime_key(compiler)])
+    with _PRECOMPILING:
+        found = cache.get(key, ".gch")
+        if found is None and cache.failure(key) is None:
+            with tempfile.TemporaryDirectory(prefix="fusiond-") as folder:
+                outcome = _run(commands.header(Path(folder), cxx=compiler), Path(folder))
+                if outcome is None:
+                    found = cache.put(key, ".gch", (Path(folder) / f"{commands.PRELUDE}.gch").read_bytes())
+                elif outcome.final:
+                    cache.put_failure(key, outcome.failed)
+    if found is not None:
+        (work / f"{commands.PRELUDE}.gch").symlink_to(found.absolute())
 
 
 def _included(source: Source) -> list[tuple[str, str]]:

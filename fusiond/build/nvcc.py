@@ -44,7 +44,7 @@ PTXAS_SECS = 300.0
 """Ten times what the slowest kernel of the papers needs; a compiler that takes longer has hung."""
 LEAST_CAP = 16
 """Lower caps are raised to the ABI's minimum anyway."""
-_RECIPE = 1
+_RECIPE = 2
 """Part of every key: raise it when the same input comes to give another output here."""
 _MISSING = (
     "no nvcc: install the CUDA toolkit (12.0 or later, with ptxas beside nvcc) and put its bin folder on PATH, or set"
@@ -353,14 +353,20 @@ def _run_nvcc(
     return _Ptx(text=text, names=names, symbols=symbols, log=messages), included
 
 
+_KERNEL_OF = """\
+template <class... A> __host__ __device__ constexpr auto fusiond_kernel_of(void (*kernel)(A...)) { return kernel; }"""
+"""Of functions that share a name (CUDA has a `norm` of its own), the kernel is the one that returns nothing."""
+
+
 def _with_table(source: Source) -> str:
     """The source with one constant per entry and symbol appended; errors in those lines name it."""
-    lines = [source.text.rstrip("\n"), ""]
+    lines = [source.text.rstrip("\n"), "", _KERNEL_OF]
     for kind, names in (("entry", source.entries), ("symbol", source.symbols)):
         for index, name in enumerate(names):
             quoted = re.sub(r'["\\\n]', "'", name)
             lines.append(f'#line 1 "{kind} {quoted}"')
-            lines.append(f"__device__ const void* const fusiond_{kind}_{index} = (const void*)(&{name});")
+            address = f"fusiond_kernel_of(&{name})" if kind == "entry" else f"&{name}"
+            lines.append(f"__device__ const void* const fusiond_{kind}_{index} = (const void*)({address});")
     return "\n".join(lines) + "\n"
 
 

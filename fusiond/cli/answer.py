@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fusiond.words import counted
+
 Document = Mapping[str, Any]
 
 
@@ -69,7 +71,7 @@ def _times(document: Document) -> str:
 def _measured(document: Document) -> str:
     text = f"on {document['device']['name']}, {document.get('found_at') or 'at an unknown time'}"
     if document.get("trials") is not None:
-        text += f", {document['trials']} trials"
+        text += f", {counted(document['trials'], 'trial')}"
     if document.get("config"):
         compared = "compared" if document.get("verified") else "NOT compared"
         text += f", its result {compared} with the unfused one"

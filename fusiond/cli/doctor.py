@@ -23,6 +23,7 @@ from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
 from fusiond.store.location import file_system
+from fusiond.words import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,9 @@ def _store(database: Path) -> Iterator[Check]:
         remedy = "name another file with --db or FUSIOND_DB"
         yield Check(name="store", state="broken", detail=str(problem), remedy=remedy)
         return
-    yield Check(name="store", state="ok", detail=f"{database} ({kind}), schema {SCHEMA_VERSION}, {waiting} jobs")
+    yield Check(
+        name="store", state="ok", detail=f"{database} ({kind}), schema {SCHEMA_VERSION}, {counted(waiting, 'job')}"
+    )
     for row in sick:
         yield Check(
             name=row.info.name or row.info.model,

@@ -14,6 +14,7 @@ from fusiond.model import Measurement, Outcome, Record, Rejection, Trial
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.wire import job_entry
+from fusiond.words import counted
 
 BASELINE = "baseline:"
 
@@ -155,9 +156,9 @@ def _outcome(trial: Trial) -> str:
 def _counts(trials: list[Trial]) -> str:
     """`12 candidates: 9 measured, 2 build_failed, 1 refused`."""
     fused = [each.outcome for each in trials if not each.role.startswith(BASELINE)]
-    counted = [(outcome, fused.count(outcome)) for outcome in Outcome]
-    parts = ", ".join(f"{count} {outcome.value}" for outcome, count in counted if count)
-    return f"{len(fused)} candidates" + (f": {parts}" if parts else "")
+    found = [(outcome, fused.count(outcome)) for outcome in Outcome]
+    parts = ", ".join(f"{count} {outcome.value}" for outcome, count in found if count)
+    return counted(len(fused), "candidate") + (f": {parts}" if parts else "")
 
 
 def _range(found: list[Measurement]) -> tuple[str | None, str | None]:

@@ -12,7 +12,7 @@ from fusiond.cli.tuning import recorded_job
 from fusiond.devices.base import Binary
 from fusiond.errors import DeviceError, NothingKnown, RequestError
 from fusiond.model import Config, DeviceInfo, Rejection
-from fusiond.planning import answered, emitted, prepare, target_of
+from fusiond.planning import answers, emitted, prepare, target_of
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 
@@ -27,7 +27,7 @@ def export(database: Path, document: Mapping[str, Any], folder: Path) -> list[Pa
         info = _device(store, document["device"]["key"])
         provider = registry.provider(info.name or document["device"]["name"])
         analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, info))
-        known = answered(store, registry, prepared.strategy, analysis, info.key)
+        known = answers(store, registry, prepared.strategy, analysis, info.key)
     config = Config.of(document["config"])
     program = emitted(prepared.strategy, analysis, config, known)
     if isinstance(program, Rejection):

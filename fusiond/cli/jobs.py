@@ -10,6 +10,7 @@ from fusiond.client import Client
 from fusiond.errors import NothingKnown
 from fusiond.model import JobState
 from fusiond.wire import job_entry
+from fusiond.words import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +24,12 @@ def run(arguments: argparse.Namespace) -> int:
     limit = max(1, arguments.limit)
     with Client(db=options.database(arguments)) as client:
         try:
-            rows = client.jobs([JobState(each) for each in arguments.state or ()], limit + 1)
+            states = [JobState(each) for each in arguments.state or ()]
+            rows, count = client.jobs(states, limit), client.count_jobs(states)
         except NothingKnown:  # no store yet: no jobs
-            rows = ()
-    if len(rows) > limit:
-        rows = rows[:limit]
-        print(f"fusiond: these are the newest {limit}; there are more (--limit N)", file=sys.stderr)
+            rows, count = (), 0
+    if count > len(rows):
+        print(f"fusiond: the newest {len(rows)} of {counted(count, 'job')} (--limit N shows more)", file=sys.stderr)
     if arguments.json:
         options.say_json([job_entry(row) for row in rows])
         return 0

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fusiond import jobs
 from fusiond.cli import options, render
 from fusiond.cli.answer import figures
+from fusiond.errors import StoreError
 from fusiond.planning import emit_bundles, plan, with_config
 from fusiond.registry import Registry
 from fusiond.store.database import Store
+from fusiond.words import counted
 
 FACTS = ("program", "launch", "threads", "registers", "spilled", "shared", "barriers", "occupancy", "limited by")
 
@@ -57,12 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _store(arguments: argparse.Namespace) -> Iterator[Store | None]:
-    """What was measured so far; a store that is not there is not made."""
-    path = options.database(arguments)
-    if not path.is_file():
+    """The store, which knows what parts and probes came to; None where none can be read, since planning needs none."""
+    try:
+        store = Store.open(options.database(arguments), create=False)
+    except StoreError:
         yield None
         return
-    with closing(Store.open(path, create=False)) as store:
+    with store:
         yield store
 
 
@@ -76,8 +79,7 @@ def _print(document: Mapping[str, Any], description: str) -> None:
     workload, space = document["workload"], document["space"]
     sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
     print(f"{workload['name']} [{document['strategy']}]" + (f" at {sizes}" if sizes else ""))
-    parts = f"{document['parts']}" + (f" ({document['parts_known']} with a record)" if document["parts"] else "")
-    print(f"parts: {parts}, probes: {_probes(document['probes'])}, points: {space['points']}")
+    print(f"parts: {document['parts']}, probes: {_probes(document['probes'])}, points: {space['points']}")
     if document["figures"]:
         print(f"figures: {figures(document['figures'])}")
     if description:  # the strategy's own words; the figures are in --json
@@ -102,7 +104,7 @@ def _print(document: Mapping[str, Any], description: str) -> None:
 
 
 def _facts(facts: Mapping[str, Any]) -> tuple[object, ...]:
-    occupancy = f"{100 * facts['occupancy']:.0f} % ({facts['blocks_per_sm']} blocks)"
+    occupancy = f"{100 * facts['occupancy']:.0f} % ({counted(facts['blocks_per_sm'], 'block')})"
     return (
         *(facts[name] for name in ("candidate", "launch", "threads", "registers", "spill_bytes", "shared_bytes")),
         facts["barriers"],

@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -23,8 +25,11 @@ from fusiond.cli.answer import microseconds
 from fusiond.progress import Progress
 
 UNCUT = 10_000
-"""Columns of a table that goes into a pipe, or to a terminal that is too narrow for one: it wraps the lines."""
-NARROW = 72
+"""Columns of a table that goes into a pipe."""
+LONGEST_WORD = 24
+"""Words up to this length are never broken in a table."""
+_BETWEEN, _AROUND = 3, 2
+"""What rich puts between two columns, and around all."""
 
 
 class _Console(Console):
@@ -34,15 +39,62 @@ class _Console(Console):
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; None is shown as nothing."""
-    wide = sys.stdout.isatty() and shutil.get_terminal_size().columns >= NARROW
-    console = _Console(width=None if wide else UNCUT, highlight=False, soft_wrap=not wide)
+    """Print a table; None is shown as nothing. Where the terminal is too narrow for it, each row is a paragraph."""
+    cells = [["" if each is None else str(each) for each in row] for row in rows]
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNCUT
+    widths = _widths([columns, *cells], wide)
+    if widths is None:  # what is empty throughout is the first to go
+        used = [at for at in range(len(columns)) if any(row[at] for row in cells)]
+        columns, cells = [columns[at] for at in used], [[row[at] for at in used] for row in cells]
+        widths = _widths([columns, *cells], wide)
+    if widths is None:
+        _paragraphs(title, columns, cells, wide)
+        return
+    console = _Console(width=wide, highlight=False, soft_wrap=wide == UNCUT)
     grid = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    for name in columns:
-        grid.add_column(name, overflow="fold")
-    for row in rows:
-        grid.add_row(*("" if each is None else escape(str(each)) for each in row))
+    for name, width in zip(columns, widths, strict=True):
+        grid.add_column(name, overflow="fold", width=width)
+    for row in cells:
+        grid.add_row(*map(escape, row))
     console.print(grid)
+
+
+def _widths(lines: Sequence[Sequence[str]], wide: int) -> list[int] | None:
+    """The columns' widths: what each needs, or at least its longest word; None where that does not fit."""
+    columns = list(zip(*lines, strict=True))
+    wanted = [max(map(cell_len, each)) for each in columns]
+    widths = [
+        min(most, max(min(LONGEST_WORD, cell_len(word)) for cell in each for word in cell.split() or [""]))
+        for each, most in zip(columns, wanted, strict=True)
+    ]
+    left = wide - _AROUND - _BETWEEN * (len(widths) - 1) - sum(widths)
+    if left < 0:
+        return None
+    order = sorted(range(len(widths)), key=lambda at: wanted[at] - widths[at])
+    for done, at in enumerate(order):  # those that need little get it, the others share the rest
+        more = min(wanted[at] - widths[at], left // (len(order) - done))
+        widths[at] += more
+        left -= more
+    return widths
+
+
+def _paragraphs(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wide: int) -> None:
+    """The first cell of a row, and below it the others with their names."""
+    if title:
+        print(f"{title}: {', '.join(columns)}")
+    for first, *others in rows:
+        print(first)
+        told = "; ".join(f"{name} {cell}" for name, cell in zip(columns[1:], others, strict=True) if cell)
+        print(
+            textwrap.fill(
+                told,
+                max(wide, 20),
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
 
 
 def ratio(value: float | None) -> str | None:

@@ -10,7 +10,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from fusiond import jobs, tuner
+from fusiond import tuner
 from fusiond.cli import options
 from fusiond.cli.plugins import entry
 from fusiond.cli.tuning import checked
@@ -56,14 +56,7 @@ def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work
     """What the daemon does, with the real tuner."""
 
     def submit(submission: Submission) -> tuple[JobRow, ...]:
-        wanted = jobs.read(
-            submission.path,
-            submission.text,
-            device=submission.device,
-            trials=submission.trials,
-            seed=submission.seed,
-        )
-        ready = checked(registry, wanted)
+        ready = checked(registry, submission.jobs())
         return tuple(tuner.submit(store, registry, job, priority=submission.priority) for job in ready)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:

@@ -28,6 +28,7 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow, unknown_job
 from fusiond.store.owner import this_process
 from fusiond.tuner import Tuner
+from fusiond.words import counted
 
 
 def checked(registry: Registry, wanted: Iterable[Job]) -> tuple[Job, ...]:
@@ -129,11 +130,10 @@ def _job(store: Store, job: str) -> JobRow:
 
 def _interrupted(store: Store, row: JobRow, again: str) -> Interrupted:
     serving = lock.holder(store.path) is not None
+    stopped = f"stopped after {counted(row.trials, 'trial')}"
     if serving or row.state is JobState.RUNNING:
-        return Interrupted(
-            f"stopped after {row.trials} trials; the daemon goes on with it (`fusiond cancel {row.id}` ends it)"
-        )
-    return Interrupted(f"stopped after {row.trials} trials; `{again}` goes on from there")
+        return Interrupted(f"{stopped}; the daemon goes on with it (`fusiond cancel {row.id}` ends it)")
+    return Interrupted(f"{stopped}; `{again}` goes on from there")
 
 
 @contextmanager

@@ -28,8 +28,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from fusiond import jobs
 from fusiond.daemon.stream import Broker
 from fusiond.errors import DeviceError, FusiondError, NothingKnown, RequestError, UnknownName
+from fusiond.model import Job
 from fusiond.store.jobs import JobRow
 from fusiond.wire import error_document, job_entry
 
@@ -47,6 +49,10 @@ class Submission:
     trials: int | None
     seed: int | None
     priority: int
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Those of the job file. RequestError with file, line and key."""
+        return jobs.read(self.path, self.text, device=self.device, trials=self.trials, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

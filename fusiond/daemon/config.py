@@ -7,9 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond import documents
+from fusiond import documents, files
 from fusiond.documents import Node
-from fusiond.errors import RequestError
 from fusiond.neighbours import Policy
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -37,14 +36,8 @@ class Config:
 
 def read(path: Path) -> Config:
     """The configuration of one file; relative paths in it are relative to it. RequestError with file, line and key."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise RequestError(f"cannot be read: {problem.strerror}", where=str(path)) from None
-    except UnicodeDecodeError:
-        raise RequestError("is no UTF-8 text", where=str(path)) from None
     names = tuple(field.name for field in dataclasses.fields(Config))
-    keys = documents.parse(text, str(path)).mapping(known=names)
+    keys = documents.parse(files.read_text(path), str(path)).mapping(known=names)
     config = Config()
     if "db" in keys and keys["db"].value is not None:
         config = dataclasses.replace(config, db=_path(keys["db"], path.parent))

@@ -30,6 +30,7 @@ from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError, FusiondError, RequestError
 from fusiond.model import DeviceInfo, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.words import counted
 
 SEEDS = (0, 1)
 TIMEOUT_SECS = 120.0
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"{problem}\n")
         return problem.exit_status
     wrong = [each for each in results if not each.get("as_expected", True)]
-    _say(f"{len(results)} runs on {device.name}: {len(wrong)} not as expected")
+    _say(f"{counted(len(results), 'run')} on {device.name}: {len(wrong)} not as expected")
     return 1 if wrong else 0
 
 

@@ -155,6 +155,14 @@ class Jobs(Connected):
         rows = self._rows(f"{_COLUMNS} WHERE j.state IN ({marks}) ORDER BY j.number DESC LIMIT ?", [*wanted, limit])
         return [_job_row(row) for row in rows]
 
+    def count_jobs(self, states: Iterable[JobState] | None = None) -> int:
+        """How many there are in the given states."""
+        wanted = [state.value for state in (JobState if states is None else states)]
+        marks = ", ".join("?" * len(wanted))
+        row = self._row(f"SELECT count(*) AS found FROM jobs WHERE state IN ({marks})", wanted)
+        assert row is not None
+        return int(row["found"])
+
     def load_job(self, id: str) -> Job:
         """The Job that was submitted, files and all. RequestError when there is no such job."""
         row = self._row("SELECT job FROM jobs WHERE id = ?", [id])

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from fusiond import jobs
 from fusiond.daemon.app import Submission
 from fusiond.daemon.config import Config as DaemonConfig
 from fusiond.daemon.service import Service, Work
@@ -167,14 +166,7 @@ def work(store: Store, trial_secs: float) -> Work:
     """What a Service needs, made up."""
 
     def submit_file(submission: Submission) -> tuple[JobRow, ...]:
-        wanted = jobs.read(
-            submission.path,
-            submission.text,
-            device=submission.device,
-            trials=submission.trials,
-            seed=submission.seed,
-        )
-        return tuple(submit(store, job, priority=submission.priority) for job in wanted)
+        return tuple(submit(store, job, priority=submission.priority) for job in submission.jobs())
 
     return Work(
         run_job=MakeBelieve(store, trial_secs).run,

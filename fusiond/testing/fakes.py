@@ -291,15 +291,19 @@ class ToyStrategy(StrategyBase):
         return {"n": 61}
 
     def _program(self, analysis: Analysis, cost_us: float, fault: str) -> Program:
-        word = "sanitizer" if fault in ("racy", "absent") else "fault"
-        text = f"cost_us {cost_us}\n" + (f"{word} {fault}\n" if fault else "")
-        elements = analysis.workload.sizes["n"]
-        return Program(
-            name="toy",
-            buffers=(Buffer(name="y", dtype="int32", elements=elements, role=Role.OUTPUT),),
-            sources=(Source(name="toy", text=text, entries=("toy",)),),
-            steps=(Launch(name="toy", source="toy", entry="toy", grid=(1, 1, 1), block=(32, 1, 1), arguments=()),),
-        )
+        return fake_program("toy", cost_us, fault, elements=analysis.workload.sizes["n"])
+
+
+def fake_program(name: str, cost_us: float = 10.0, fault: str = "", *, elements: int = 16) -> Program:
+    """What the fake device runs: one launch that takes so long, and does what `fault` says."""
+    word = "sanitizer" if fault in ("racy", "absent") else "fault"
+    text = f"cost_us {cost_us}\n" + (f"{word} {fault}\n" if fault else "")
+    return Program(
+        name=name,
+        buffers=(Buffer(name="y", dtype="int32", elements=elements, role=Role.OUTPUT),),
+        sources=(Source(name=name, text=text, entries=(name,)),),
+        steps=(Launch(name=name, source=name, entry=name, grid=(1, 1, 1), block=(32, 1, 1), arguments=()),),
+    )
 
 
 class FakePlugin:

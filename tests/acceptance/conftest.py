@@ -4,7 +4,6 @@ stranger's plugin (an entry point on PYTHONPATH), so that nothing here needs a c
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -20,22 +19,9 @@ import pytest
 from fusiond.client import Client
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
+from fusiond.testing.commands import Said
 
 PATIENCE_SECS = 40.0
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a finished command left."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Standard output, which must be one JSON document and nothing else."""
-        return json.loads(self.out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks import runs
 from benchmarks.hfuse import __main__ as command
-from benchmarks.hfuse import counters, measure, page, pairs, paper, plots, results, static
+from benchmarks.hfuse import counters, measure, page, pairs, paper, plots, static
 from benchmarks.hfuse.pairs import PAIRS, Pair
+from benchmarks.runs import Run
 from fusiond.cuda.limits import limits
 from fusiond.devices.base import Binary
 from fusiond.model import BuildFailed, Config, DeviceInfo, Measurement, Outcome, Purpose, Trial
@@ -258,8 +260,8 @@ ONE = {"registers": 32, "spill_bytes": 0, "occupancy": 1.0, "threads": 512, "bar
        "limited_by": "threads"}  # fmt: skip
 
 
-def static_run() -> results.Run:
-    run = results.new("python -m benchmarks.hfuse --arch sm_90", "static", {"arch": "sm_90"})
+def static_run() -> Run:
+    run = command.new("python -m benchmarks.hfuse --arch sm_90", "static", {"arch": "sm_90"})
     fused = {"config": {"threads.a": 512, "threads.b": 512, "cap": 32}, **ONE}
     run["pairs"] = [{
         "pair": "hist+maxpool", "native": {"hist": ONE, "maxpool": ONE}, "paper_even_split": fused, "paper_r0": fused,
@@ -268,8 +270,8 @@ def static_run() -> results.Run:
     return run
 
 
-def measured_run(evidence: str = "measured") -> results.Run:
-    run = results.new("python -m benchmarks.hfuse", evidence, {"model": "NVIDIA H200", "arch": "sm_90"})
+def measured_run(evidence: str = "measured") -> Run:
+    run = command.new("python -m benchmarks.hfuse", evidence, {"model": "NVIDIA H200", "arch": "sm_90"})
     entry = {"over_streams": 1.25, "speedup": 1.2, "program": "p"}
     answer = {"verdict": "fuse", "speedup": 1.21, "ci95": [1.18, 1.24]}
     point = {"value": 40, "ratio": 1.1, "answer": answer, "hfuse": entry, "hfuse_free": entry, "hfuse_capped": None,
@@ -303,21 +305,21 @@ def test_the_page_shows_what_was_measured() -> None:
 
 
 def test_the_page_that_is_kept_is_made_of_the_files_that_are_kept() -> None:
-    assert page.PAGE.read_text() == page.render(results.kept())
+    assert page.PAGE.read_text() == page.render(command.kept())
 
 
 def test_files_are_written_whole(tmp_path: Path) -> None:
     run = measured_run()
-    where = results.path(tmp_path / results.slug(run["device"]["model"]), run)
-    results.write(where, run)
+    where = runs.path(tmp_path / runs.slug(run["device"]["model"]), run)
+    runs.write(where, run)
     assert where.parent.name == "nvidia-h200"
-    assert list(results.kept(tmp_path)) == [run]
+    assert list(command.kept(tmp_path)) == [run]
 
 
 def test_emulated_times_are_neither_drawn_nor_kept_as_results(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="emulated"):
         plots.draw(measured_run("emulated"), Path("nowhere"))
-    inside = str(results.RESULTS / "cpu")
+    inside = str(runs.RESULTS / "cpu")
     assert command.main(["--device", "cpu", "--quick", "--out", inside]) == 2
     assert "no results" in capsys.readouterr().err
 
@@ -325,7 +327,7 @@ def test_emulated_times_are_neither_drawn_nor_kept_as_results(capsys: pytest.Cap
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # matplotlib's own
 @pytest.mark.parametrize(("run", "count"), [(static_run(), 2), (measured_run(), 6)], ids=["static", "measured"])
-def test_the_figures_are_drawn(run: results.Run, count: int, tmp_path: Path) -> None:
+def test_the_figures_are_drawn(run: Run, count: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pip install '.[bench]'")
     written = plots.draw(run, tmp_path)
     assert len(written) == count

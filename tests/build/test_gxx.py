@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache
+from fusiond.devices.cpu import native
 from fusiond.errors import DeviceError
 from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceKind
@@ -150,3 +152,42 @@ def test_entries_are_exported_by_number() -> None:
     source = Source(name="k", text="", entries=("a<float, 5>", "n::b"), symbols=("s", "t"))
     assert [gxx.exported(source, each) for each in source.entries] == ["entry_0", "entry_1"]
     assert gxx.exported_symbol(source, "t") == "symbol_1"
+
+
+def test_the_precompiled_prelude_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_it, without = BuildCache(tmp_path / "with"), BuildCache(tmp_path / "without")
+    first = gxx.build(KERNEL, cache=with_it)
+    (prelude,) = with_it.folder.glob("*/*.gch")
+    written = prelude.stat().st_ino
+    other_macros = dataclasses.replace(
+        KERNEL,
+        text="#if __CUDA_ARCH__ != 700\n#error not that one\n#endif\n" + KERNEL.text,
+        defines=(("BY", "3"), ("FUSIOND_CUDA_ARCH", "700")),
+    )
+    assert isinstance(gxx.build(other_macros, cache=with_it), Path)
+    assert prelude.stat().st_ino == written
+    monkeypatch.setattr(gxx, "_precompiled", lambda *_: None)
+    second = gxx.build(KERNEL, cache=without)
+    assert isinstance(first, Path)
+    assert isinstance(second, Path)
+    assert first.read_bytes() == second.read_bytes()
+    assert not list(without.folder.glob("*/*.gch"))
+
+
+def test_a_kernel_may_share_its_name_with_a_function_of_cuda(cache: BuildCache, scheduler_library: Path) -> None:
+    text = """
+__device__ float scaled(float x) { return 2 * x; }
+__global__ void scaled(float* x) { x[threadIdx.x] = scaled(x[threadIdx.x]); }
+__global__ void norm(float* x) { x[threadIdx.x] += normf(2, x); }
+template <int N> __global__ void max(float* x) { x[threadIdx.x] = max(x[threadIdx.x], (float)N); }
+"""
+    source = Source(name="k", text=text, entries=("scaled", "norm", "max<9>"))
+    built = gxx.build(source, cache=cache)
+    assert isinstance(built, Path), built
+    runtime = native.Runtime(scheduler_library)
+    module = runtime.load(built)
+    x = np.array([3, 8], np.float32)
+    for entry in source.entries:
+        launch = native.Launch(grid=(1, 1, 1), block=(1, 1, 1))
+        assert isinstance(runtime.launch(module.entry(gxx.exported(source, entry)), launch, [x]), native.Finished)
+    np.testing.assert_array_equal(x, [16, 8])

@@ -334,3 +334,14 @@ def test_facts_are_per_entry(cache: BuildCache) -> None:
     assert found["ns::inner"].entry == "ns::inner"
     assert found["ns::inner"].registers > 0
     assert isinstance(facts(source("x", "k")), BuildFailed)
+
+
+@pytest.mark.needs_nvcc
+def test_a_kernel_may_share_its_name_with_a_function_of_cuda(cache: BuildCache) -> None:
+    text = """
+__global__ void norm(float* x) { x[threadIdx.x] += normf(2, x); }
+template <int N> __global__ void max(float* x) { x[threadIdx.x] = max(x[threadIdx.x], (float)N); }
+"""
+    built = nvcc.build(Source(name="k", text=text, entries=("norm", "max<9>")), "sm_75", cache=cache)
+    assert not isinstance(built, BuildFailed), built.reason
+    assert [each.mangled for each in read_table(built.path).entries.values()] == ["_Z3maxILi9EEvPf", "_Z4normPf"]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,21 +12,9 @@ from fusiond.cli import main
 from fusiond.events import Events
 from fusiond.store.database import Store
 from fusiond.testing import daemon
+from fusiond.testing.commands import Said
 
 JOB = "strategy: toy\npair: [hist, maxpool]\nsizes: {a.n: 500}\nsearch: {trials: 3}\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a command left."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_it_imports_next_to_nothing(database: Path, done_job: str) -> None:
     assert ours == {
         "fusiond", "fusiond.cli", "fusiond.cli.answer", "fusiond.cli.best", "fusiond.cli.options", "fusiond.driver",
         "fusiond.errors", "fusiond.store", "fusiond.store.format", "fusiond.store.location", "fusiond.store.lookup",
-        "fusiond.wire",
+        "fusiond.wire", "fusiond.words",
     }  # fmt: skip
 
 

@@ -55,13 +55,13 @@ def test_usage_and_version(fusiond: Run) -> None:
         (["run"], "JOB.yaml"),
         (["run", "none.yaml"], "there is no file none.yaml"),
         (["run", "none.yaml", "--trials", "many"], "invalid int value"),
-        (["submit", "none.yaml"], "cannot be read"),
+        (["submit", "none.yaml"], "there is no file"),
         (["plan", "none.yaml"], "there is no file none.yaml"),
         (["show", "zzz"], "there is no job 'zzz'"),
         (["explain", "zzz"], "there is no job 'zzz'"),
         (["watch", "zzz"], "there is no job 'zzz'"),
         (["cancel", "zzz"], "there is no job 'zzz'"),
-        (["serve", "--config", "none.yaml"], "cannot be read"),
+        (["serve", "--config", "none.yaml"], "there is no file none.yaml"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_status_2(fusiond: Run, database: Path, words: list[str], says: str) -> None:

@@ -65,5 +65,5 @@ def test_mistakes_name_file_line_and_key(tmp_path: Path, text: str, says: str) -
 
 
 def test_a_missing_file_is_a_request_error(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(RequestError, match="there is no file"):
         config.read(tmp_path / "none.yaml")

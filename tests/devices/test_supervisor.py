@@ -22,26 +22,15 @@ from fusiond.devices.supervisor import Supervisor, _Tail
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError
 from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
-from fusiond.program import Buffer, Launch, Program, Role, Source
-from fusiond.testing.fakes import FakeProvider
+from fusiond.testing.fakes import FakeProvider, fake_program
 
 PLAN = Sampling(purpose=Purpose.SEARCH)
-
-
-def program(fault: str = "", cost_us: float = 10.0) -> Program:
-    text = f"cost_us {cost_us}\n" + (f"fault {fault}\n" if fault else "")
-    return Program(
-        name=fault or "good",
-        buffers=(Buffer(name="y", dtype="int32", elements=16, role=Role.OUTPUT),),
-        sources=(Source(name="s", text=text, entries=("f",)),),
-        steps=(Launch(name="f", source="s", entry="f", grid=(1, 1, 1), block=(1, 1, 1), arguments=()),),
-    )
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Callable[..., str]:
     def make(fault: str = "", cost_us: float = 10.0) -> str:
-        made = program(fault, cost_us)
+        made = fake_program("s", cost_us, fault)
         binary = FakeProvider().build(made.sources[0], "fake")
         assert not isinstance(binary, BuildFailed)
         folder = tmp_path / "bundles" / made.key
@@ -136,7 +125,7 @@ def test_what_python_prints_as_it_dies_is_no_message(
 
 
 def test_what_does_not_build_never_reaches_a_child() -> None:
-    built = FakeProvider().build(program("nobuild").sources[0], "fake")
+    built = FakeProvider().build(fake_program("s", fault="nobuild").sources[0], "fake")
     assert built == BuildFailed(reason="s:1: expected a kernel")
 
 
@@ -225,7 +214,7 @@ from fusiond.devices import protocol
 from fusiond.devices.supervisor import Supervisor, _Tail
 from fusiond.devices.timing import Sampling
 from fusiond.model import Purpose
-from fusiond.testing.fakes import FakeProvider
+from fusiond.testing.fakes import FakeProvider, fake_program
 provider = FakeProvider()
 supervisor = Supervisor(provider, provider.devices()[0])
 supervisor.call(protocol.Sample(candidate=sys.argv[1], baseline=None, plan=Sampling(purpose=Purpose.SEARCH)), 30)

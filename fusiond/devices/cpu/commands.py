@@ -1,6 +1,7 @@
 """The g++ commands that build the runtime and the kernels; nothing here runs them.
 
-`library` and `host` take about a second, once a machine; `header` is optional and halves the time of `kernel`.
+`library`, `host` and `header` take about a second each, once a machine; `header` is optional and halves the time of
+`kernel`.
 A kernel's object is bound to the flags here and to `native.ABI`: put both into the key of a cache.
 """
 

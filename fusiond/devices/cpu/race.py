@@ -40,6 +40,7 @@ from fusiond.devices.cpu.native import Argument, Launch, NativeError
 from fusiond.errors import FusiondError
 from fusiond.fills import initial
 from fusiond.model import BuildFailed, Outcome
+from fusiond.words import counted
 
 _OPTIONS = "exitcode=0:report_thread_leaks=0:report_signal_unsafe=0:history_size=4:atexit_sleep_ms=0"
 _ACCESS = re.compile(
@@ -216,7 +217,7 @@ def main(argv: Sequence[str]) -> int:
         for race in find_in(program, seed=given.seed, timeout_s=given.timeout):
             races += 1
             sys.stdout.write(race + "\n")
-        sys.stdout.write(f"{program.name}: {races or 'no'} race{'s' if races != 1 else ''}\n")
+        sys.stdout.write(f"{program.name}: {counted(races, 'race') if races else 'no races'}\n")
     except ExecutionError as problem:
         sys.stderr.write(f"{problem.outcome}: {problem.reason}\n")
         return 1

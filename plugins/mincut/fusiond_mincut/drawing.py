@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fusiond.words import counted
 from fusiond_mincut.graph import Pipeline
 from fusiond_mincut.partition import Planned
 
@@ -41,7 +42,8 @@ def dot(pipeline: Pipeline, planned: Planned) -> str:
 
 def text(pipeline: Pipeline, planned: Planned) -> str:
     """Edges with weights, the cuts in order, the blocks: lines of plain text."""
-    lines = [f"{len(pipeline.kernels)} kernels, {len(planned.edges)} edges; weights in cycles saved per pixel"]
+    kernels, edges = counted(len(pipeline.kernels), "kernel"), counted(len(planned.edges), "edge")
+    lines = [f"{kernels}, {edges}; weights in cycles saved per pixel"]
     width = max((len(f"{each.producer} -> {each.consumer}") for each in planned.edges), default=0)
     lines += [
         f"  {f'{each.producer} -> {each.consumer}':{width}}  {each.weight:>8g}  {each.scenario.replace('_', '-')}"

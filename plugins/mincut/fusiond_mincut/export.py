@@ -312,8 +312,9 @@ def _readme(pipeline: Pipeline, partition: Partition, buffers: list[_Buffer], la
     scratch = ", ".join(each.name for each in buffers if each.use == "scratch")
     between = f"Buffers between the launches, which your program allocates too: {scratch}.\n" if scratch else ""
     listed = "\n".join(steps)
+    how = "one launch" if len(launches) == 1 else f"{len(launches)} launches, one after the other on one stream"
     return f"""\
-The pipeline {pipeline.name} as {partition}: {len(launches)} launches, one after the other on one stream.
+The pipeline {pipeline.name} as {partition}: {how}.
 
 {listed}
 

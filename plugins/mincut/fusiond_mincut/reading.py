@@ -357,7 +357,7 @@ def _bound(lets: list[tuple[str, Expr]], body: Expr, node: Node) -> Expr:
 
 
 def _borders(node: Node, images: Mapping[str, Image], reads: tuple[str, ...]) -> dict[str, Border]:
-    if isinstance(node.value, str) or (isinstance(node.value, dict) and set(node.value) == {"constant"}):
+    if isinstance(node.value, str) or _is_constant(node, reads):
         return {each: _border(node, images[each]) for each in reads}
     found = {}
     for name, each in node.mapping().items():
@@ -365,6 +365,13 @@ def _borders(node: Node, images: Mapping[str, Image], reads: tuple[str, ...]) ->
             raise _unknown("image", name, dict.fromkeys(reads), each)
         found[name] = _border(each, images[name])
     return found
+
+
+def _is_constant(node: Node, reads: tuple[str, ...]) -> bool:
+    """Whether this is a constant border, {constant: 7}, and not that of an image of this name, {constant: clamp}."""
+    if not isinstance(node.value, dict) or set(node.value) != {"constant"}:
+        return False
+    return "constant" not in reads or not isinstance(node.value["constant"].value, str | dict)
 
 
 def _border(node: Node, image: Image) -> Border:

@@ -113,17 +113,32 @@ class Value:
     def __lshift__(self, other: Value | Number) -> Value:
         return _joined("<<", self, other)
 
+    def __rlshift__(self, other: Number) -> Value:
+        return _joined("<<", other, self)
+
     def __rshift__(self, other: Value | Number) -> Value:
         return _joined(">>", self, other)
+
+    def __rrshift__(self, other: Number) -> Value:
+        return _joined(">>", other, self)
 
     def __and__(self, other: Value | Number) -> Value:
         return _joined("&", self, other)
 
+    def __rand__(self, other: Number) -> Value:
+        return _joined("&", other, self)
+
     def __or__(self, other: Value | Number) -> Value:
         return _joined("|", self, other)
 
+    def __ror__(self, other: Number) -> Value:
+        return _joined("|", other, self)
+
     def __xor__(self, other: Value | Number) -> Value:
         return _joined("^", self, other)
+
+    def __rxor__(self, other: Number) -> Value:
+        return _joined("^", other, self)
 
     def __lt__(self, other: Value | Number) -> Value:
         return _joined("<", self, other)
@@ -148,6 +163,46 @@ class Value:
 
     def __invert__(self) -> Value:
         return Value(tree.unary("~", self.expr))
+
+    def __pos__(self) -> Value:
+        return Value(self.expr)
+
+    def __abs__(self) -> Value:
+        return Value(tree.call("abs", self.expr))
+
+    # What C does not have, in one line with what to write instead.
+
+    def __pow__(self, other: object) -> Value:
+        raise TypeProblem("C has no **; write C.pow(C.float(x), C.float(y)), or x * x")
+
+    __rpow__ = __pow__
+
+    def __floordiv__(self, other: object) -> Value:
+        raise TypeProblem("C has no //; / of integers truncates, C.floor(x / y) of floats rounds down")
+
+    __rfloordiv__ = __floordiv__
+
+    def __divmod__(self, other: object) -> Value:
+        raise TypeProblem("C has no divmod; write x / y and x % y")
+
+    __rdivmod__ = __divmod__
+
+    def __matmul__(self, other: object) -> Value:
+        raise TypeProblem("C has no @; pixels are joined by + - * / %")
+
+    __rmatmul__ = __matmul__
+
+    def __int__(self) -> int:
+        raise TypeProblem("a pixel is not known while tracing; a cast is C.int(x)")
+
+    def __float__(self) -> float:
+        raise TypeProblem("a pixel is not known while tracing; a cast is C.float(x)")
+
+    def __index__(self) -> int:
+        raise TypeProblem("a pixel is not known while tracing; it is no number for Python")
+
+    def __round__(self, digits: object = None) -> Value:
+        raise TypeProblem("a pixel is not known while tracing; write C.rint(x), which rounds half to even")
 
 
 def _expr(value: object) -> Expr:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond.program import DTYPES, Buffer, Launch, Pointer, Program, Role
+from fusiond.words import counted
 from fusiond_stitching.emit import is_library, launches
 from fusiond_stitching.graph import Module
 
@@ -245,7 +246,7 @@ def _python(module: Module, program: Program, arguments: _Arguments) -> str:
 def _kernels(program: Program) -> str:
     own = [each for each in launches(program) if not is_library(each)]
     library = len(launches(program)) - len(own)
-    text = f"{len(own)} kernel{'s' if len(own) != 1 else ''}"
+    text = counted(len(own), "kernel")
     return text + (f" and {library} for dots" if library else "")
 
 

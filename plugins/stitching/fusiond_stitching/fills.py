@@ -79,6 +79,15 @@ def _iota_size(module: Module, name: str, depth: int) -> int | None:
     return None
 
 
+def said(fill: Fill) -> str | dict[str, object]:
+    """A fill as a job says it: what `read` reads."""
+    if fill.kind in ("zeros", "iota"):
+        return fill.kind
+    if fill.kind == "file":
+        return {"file": fill.file}
+    return {fill.kind: fill.low if fill.kind == "constant" else [fill.low, fill.high]}
+
+
 def read(module: Module, node: Node | None, file: Callable[[Node], tuple[str, str]]) -> dict[str, Fill]:
     """Buffer -> fill for all parameters; `node` is the job's `inputs`, `file` finds an .npy file (path, content key).
     RequestError for a name or a fill that does not fit."""

@@ -51,7 +51,7 @@ def read(text: str, path: str) -> Module:
 
 def digest(module: Module) -> str:
     """A key of what the module computes, whatever its text looks like."""
-    return content_key([[each.name, _value_key(each)] for each in module.instructions] + [list(module.outputs)])
+    return content_key([[each.name, value_key(each)] for each in module.instructions] + [list(module.outputs)])
 
 
 class _Lowering:
@@ -257,6 +257,7 @@ class _Lowering:
         parameters = [each.name for each in self.found.values() if each.opcode == "parameter"]
         kept, outputs = _simplified(self.found, outputs, self.foreign)
         kept, outputs = _simplified(squeeze.squeezed(kept, self.foreign), outputs, self.foreign)
+        outputs = [squeeze.bare(kept, each) for each in outputs]
         for place, output in enumerate(outputs):
             source = kept[output]
             if source.opcode in SOURCES or output in outputs[:place]:
@@ -400,7 +401,7 @@ def _simplified(
             new = _folded(new, kept)
         same = _identity(new, kept) if new.name not in foreign else None
         if same is None and new.opcode != "parameter" and new.name not in foreign:
-            key = _value_key(new)
+            key = value_key(new)
             same = seen.setdefault(key, new.name)
             same = None if same == new.name else same
         alias[new.name] = same or new.name
@@ -409,7 +410,7 @@ def _simplified(
     return kept, [alias[each] for each in outputs]
 
 
-def _value_key(instruction: Instruction) -> str:
+def value_key(instruction: Instruction) -> str:
     values = instruction.attributes.get("values")
     attributes = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
     computation = instruction.attributes.get("computation")

@@ -239,7 +239,7 @@ def _steps(
         for name in sorted(calls.get(level, ()), key=module.number.__getitem__):
             steps.append(LibraryCall(instruction=name))
         for phases in _launches(policy, levels.get(level, [])):
-            steps.append(_kernel(policy, f"k{count}", phases, limits))
+            steps.append(kernel(policy, f"k{count}", phases, limits))
             count += 1
     return tuple(steps)
 
@@ -257,7 +257,7 @@ def _launches(policy: Policy, level: Sequence[tuple[Place, BlockProgram]]) -> It
         yield tuple(Phase(programs=tuple(each)) for each in ordered)
 
 
-def _kernel(policy: Policy, name: str, phases: tuple[Phase, ...], limits: DeviceLimits | None) -> Kernel:
+def kernel(policy: Policy, name: str, phases: tuple[Phase, ...], limits: DeviceLimits | None) -> Kernel:
     shared = max(program.shared_bytes for phase in phases for program in phase.programs)
     blocks = max(phase.blocks for phase in phases)
     if len(phases) > 1:

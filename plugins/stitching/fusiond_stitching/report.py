@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusiond.model import Record
+from fusiond.words import counted
 from fusiond_stitching import span as spans
+from fusiond_stitching.composition import Composed
 from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import BlockProgram, Kernel
 from fusiond_stitching.planner import Planned
@@ -61,6 +63,18 @@ def figures(record: Record | None, library_us: float | None) -> dict[str, float]
     return found
 
 
+def composed(made: Composed, planned: Planned, times_us: Mapping[str, float]) -> str:
+    """What `schedules: measured` came to: how many groups run in their own way, what they take together by themselves
+    (`times_us`: by part, where it is known), and the threads of the launches."""
+    threads: dict[int, int] = {}
+    for each in made.plan.kernels:
+        threads[each.threads] = threads.get(each.threads, 0) + 1
+    shown = ", ".join(f"{count} at {each} threads" for each, count in sorted(threads.items()))
+    known = [times_us[name] for name in made.taken if name in times_us]
+    sum_ = f", {sum(known):.1f} us by themselves" if known and len(known) == len(made.taken) else ""
+    return f"measured: {len(made.taken)} of {len(planned.fusion.groups)} groups{sum_}; launches: {shown}"
+
+
 def kernels(planned: Planned) -> int | None:
     """How many launches are counted; None when there is no plan."""
     return None if planned.problems else len(planned.plan.kernels)
@@ -96,14 +110,22 @@ def described(report: Mapping[str, Any]) -> str:
     for name, groups in by_kernel.items():
         lines.append(f"{name}:")
         lines += [
-            f"  {each['root']}: {len(each['instructions'])} stored in {each['stages']} stages, {each['blocks']} blocks,"
+            f"  {each['root']}: {len(each['instructions'])} stored in {counted(each['stages'], 'stage')},"
+            f" {counted(each['blocks'], 'block')},"
             f" {each['schedule']['sched_type']} split_dim={each['schedule']['split_dim']}"
             f" sword={each['schedule']['sword']}, {each['shared_bytes']} bytes shared"
             for each in groups
         ]
+    if report.get("parts"):
+        lines.append("measured by themselves first:")
+        lines += [
+            f"  {each['name']}: {each['bytes']} bytes" + (f", {each['groups']} groups" if each["groups"] > 1 else "")
+            for each in report["parts"]
+        ]
     lines += _noted("not with their readers", report["apart"], "root")
     lines += [
-        f"frame {each['name']}: {each['instructions']} instructions, {each['kernels']} kernels in each round"
+        f"frame {each['name']}: {counted(each['instructions'], 'instruction')},"
+        f" {counted(each['kernels'], 'kernel')} in each round"
         for each in report["frames"]
     ]
     lines += _noted("left to a library", report["library"], "name")

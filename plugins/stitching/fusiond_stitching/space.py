@@ -11,6 +11,10 @@ grain       elements that a block may be given: how few blocks fusion accepts
 threads     of a block
 shared      device | paper           the limit of shared memory: the device's, or the paper's 20 KB
 issue       streams | graph          launches one by one, or as a CUDA graph
+schedules   uniform | measured       where groups were measured by themselves: one way for all, or each its own
+at.PART     the way of a part        what `measured` means for it (`composition.Way`)
+
+A job for one group has exchange, grain, threads and shared, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from collections.abc import Mapping
 
 from fusiond.model import Config, DeviceLimits, Value
 from fusiond.space import Parameter, Space
+from fusiond_stitching.composition import EXCHANGES, LIMITS, Way
 from fusiond_stitching.policy import PAPER_SHARED_BYTES, Policy
 
 THREADS = (256, 128, 512, 1024)
@@ -27,12 +32,16 @@ DEFAULT_SHARED_BYTES = 48 * 1024
 """What a launch gets without asking; more costs residency."""
 
 
-def offered(limits: DeviceLimits, *, dots: str, large: bool = False) -> Space:
+MEASURED = "measured"
+AT = "at."
+
+
+def offered(limits: DeviceLimits, *, dots: str, large: bool = False, ways: Mapping[str, Way] | None = None) -> Space:
     """All that the search may choose; `dots` is the job's: library, stitched or any; `large`: there are reductions that
-    may be split."""
+    may be split; `ways`: how the parts that were measured are fastest."""
     parameters = [
         Parameter(name="fusion", values=("packed", "barriers", "apart", "paper")),
-        Parameter(name="exchange", values=("warp", "shared"), when="fusion != 'paper'"),
+        Parameter(name="exchange", values=EXCHANGES, when="fusion != 'paper'"),
     ]
     if dots == "any":
         parameters.append(Parameter(name="dots", values=("library", "stitched")))
@@ -41,10 +50,53 @@ def offered(limits: DeviceLimits, *, dots: str, large: bool = False) -> Space:
     parameters += [
         Parameter(name="grain", values=GRAINS),
         Parameter(name="threads", values=tuple(each for each in THREADS if each <= limits.threads_per_block)),
-        Parameter(name="shared", values=("device", "paper")),
+        Parameter(name="shared", values=LIMITS),
         Parameter(name="issue", values=("streams", "graph"), when="fusion != 'barriers'"),
     ]
+    if ways:
+        parameters.append(Parameter(name="schedules", values=("uniform", MEASURED), when="fusion != 'paper'"))
+        when = f"schedules == '{MEASURED}'"
+        parameters += [Parameter(name=f"{AT}{name}", values=(str(way),), when=when) for name, way in ways.items()]
     return Space(parameters=tuple(parameters))
+
+
+def alone(limits: DeviceLimits) -> Space:
+    """What a job for one group may choose."""
+    parameters = (
+        Parameter(name="exchange", values=EXCHANGES),
+        Parameter(name="grain", values=GRAINS),
+        Parameter(name="threads", values=tuple(each for each in THREADS if each <= limits.threads_per_block)),
+        Parameter(name="shared", values=LIMITS),
+    )
+    return Space(parameters=parameters)
+
+
+def alone_seeds(limits: DeviceLimits) -> tuple[tuple[str, Config], ...]:
+    """As the whole module begins; many blocks; as the paper stores and exchanges."""
+    first: dict[str, Value] = {
+        "exchange": "warp", "grain": GRAINS[0], "threads": _threads(limits), "shared": "device",
+    }  # fmt: skip
+    return (
+        ("default", Config.of(first)),
+        ("many_blocks", Config.of({**first, "grain": GRAINS[1]})),
+        ("paper", Config.of({**first, "exchange": "shared", "shared": "paper"})),
+    )
+
+
+def _threads(limits: DeviceLimits) -> int:
+    return THREADS[0] if limits.threads_per_block >= THREADS[0] else limits.threads_per_block
+
+
+def parted(config: Config) -> tuple[Config, dict[str, Way]]:
+    """(the config without what it says of parts, part -> way). ValueError when it says what no config can."""
+    plain = {name: value for name, value in config.items() if name != "schedules" and not name.startswith(AT)}
+    said = {name.removeprefix(AT): value for name, value in config.items() if name.startswith(AT)}
+    schedules = config.get("schedules", "uniform")
+    if schedules not in ("uniform", MEASURED) or (said and schedules != MEASURED):
+        raise ValueError(f"schedules is {schedules!r}")
+    if schedules == MEASURED and plain.get("fusion") == "paper":
+        raise ValueError("schedules does not apply to the paper's fusion")
+    return Config.of(plain), {name: Way.read(str(value)) for name, value in said.items()}
 
 
 def unfused(limits: DeviceLimits, *, large: bool = False) -> Space:
@@ -61,6 +113,12 @@ def issue(config: Config) -> str:
     return str(config.get("issue", "streams"))
 
 
+def shared_limits(limits: DeviceLimits) -> dict[str, int]:
+    """Bytes of shared memory that a block may have, by label."""
+    given = {"device": DEFAULT_SHARED_BYTES, "paper": PAPER_SHARED_BYTES}
+    return {name: min(most, limits.shared_bytes_per_block) for name, most in given.items()}
+
+
 def policy(config: Config, limits: DeviceLimits, *, dots: str) -> Policy:
     """The policy that a config stands for. KeyError or TypeError when something is missing."""
     fusion = config.text("fusion")
@@ -69,7 +127,7 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> Policy:
     return Policy(
         threads=config.integer("threads"),
         grain=config.integer("grain"),
-        shared_limit=min(PAPER_SHARED_BYTES if paper_shared else DEFAULT_SHARED_BYTES, limits.shared_bytes_per_block),
+        shared_limit=shared_limits(limits)["paper" if paper_shared else "device"],
         multiprocessors=max(1, limits.multiprocessors),
         layers=not beyond,
         merge=beyond,
@@ -84,11 +142,19 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> Policy:
     )
 
 
-def seeds(limits: DeviceLimits, space: Space, *, dots: str, large: bool = False) -> tuple[tuple[str, Config], ...]:
-    """Fewest kernels first, with and without barriers across the grid; then many blocks, and what the paper would
-    do."""
-    threads = THREADS[0] if limits.threads_per_block >= THREADS[0] else limits.threads_per_block
-    common: dict[str, Value] = {"threads": threads, "grain": GRAINS[0]}
+def seeds(
+    limits: DeviceLimits,
+    space: Space,
+    *,
+    dots: str,
+    large: bool = False,
+    ways: Mapping[str, Way] | None = None,
+    threads: int | None = None,
+) -> tuple[tuple[str, Config], ...]:
+    """Fewest kernels first, with and without barriers across the grid, each followed by itself with every group in its
+    own way, where that is known; then many blocks, and what the paper would do. `threads`: of a launch whose groups
+    want different numbers."""
+    common: dict[str, Value] = {"threads": _threads(limits), "grain": GRAINS[0]}
     if dots == "any":
         common["dots"] = "library"
     whole: dict[str, Value] = {"reductions": "whole"} if large else {}
@@ -101,6 +167,17 @@ def seeds(limits: DeviceLimits, space: Space, *, dots: str, large: bool = False)
         ("packed_few_blocks", {**beyond, "fusion": "packed", "grain": 32768, "issue": "graph"}),
         ("paper", {**common, **whole, "fusion": "paper", "shared": "paper", "issue": "streams"}),
     ]
+    if ways:
+        own: dict[str, Value] = {"schedules": MEASURED, **{f"{AT}{name}": str(way) for name, way in ways.items()}}
+        own |= {} if threads is None else {"threads": threads}
+        wanted = [
+            each
+            for name, values in wanted
+            for each in (
+                (name, values if values["fusion"] == "paper" else {**values, "schedules": "uniform"}),
+                *([(f"{name}_as_measured", {**values, **own})] if name in ("packed", "barriers") else []),
+            )
+        ]
     found = []
     for name, values in wanted:
         config = Config.of(values)

@@ -38,6 +38,10 @@ def squeezed(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> di
 
     for each in topological(given.values()):
         before = [given[name].dims for name in each.operands]
+        if each.opcode == "reshape" and _dims(each.dims) == _dims(before[0]):
+            # It only adds or drops ones, as those do that are added here: a graph that was squeezed stays as it is.
+            found[each.name] = each
+            continue
         new = None if each.name in foreign else _without_ones(each, before)
         if new is None:
             operands = tuple(reshaped(name, dims) for name, dims in zip(each.operands, before, strict=True))
@@ -46,6 +50,16 @@ def squeezed(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> di
             operands = tuple(reshaped(name, _dims(dims)) for name, dims in zip(each.operands, before, strict=True))
             found[each.name] = dataclasses.replace(new, operands=operands)
     return found
+
+
+def bare(given: Mapping[str, Instruction], name: str) -> str:
+    """The value behind reshapes that only add or drop ones: its elements are the same."""
+    while given[name].opcode == "reshape":
+        (operand,) = given[name].operands
+        if _dims(given[operand].dims) != _dims(given[name].dims):
+            break
+        name = operand
+    return name
 
 
 def _dims(dims: tuple[int, ...]) -> tuple[int, ...]:

@@ -6,6 +6,9 @@ job --parse--> Module, fills --analyse--> plans, kernel counts --space--> rules,
 A config is a policy; the policy and the module decide everything else (`planner`). What the device has answered for the
 performance library's keys (`probes`) steers the choice of schedules. Dots are plain kernels that are not counted, in
 the candidates and in the unfused ways alike.
+
+A group of the packed plan is a workload of its own (`parts`): its HLO text, and `group: true`. Equal groups are one. A
+config with `schedules: measured` has each group run as its own record found it fastest (`composition`).
 """
 
 from __future__ import annotations
@@ -23,26 +26,48 @@ from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection
 from fusiond.program import Fill, Program
 from fusiond.space import EMPTY, Space
 from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
-from fusiond_stitching import emit, export, fills, lower, perflib, planner, policy, probes, report, verify
+from fusiond_stitching import (
+    composition,
+    emit,
+    export,
+    fills,
+    lower,
+    parts,
+    perflib,
+    planner,
+    policy,
+    probes,
+    report,
+    verify,
+)
 from fusiond_stitching import space as spaces
 from fusiond_stitching import split as splitting
+from fusiond_stitching.composition import Composed, Way
 from fusiond_stitching.graph import Module
+from fusiond_stitching.parts import Part
 from fusiond_stitching.planner import Planned
 from fusiond_stitching.policy import Policy
 
 DOTS = ("library", "stitched", "any")
 PROBES = 12
-"""How many missing entries of the performance library a job has measured, unless it says otherwise."""
+"""How many missing entries of the performance library a job has measured, unless it says otherwise. A job for one group
+has none measured: those are its parent's."""
+GROUPS = 12
+"""How many different groups are measured by themselves, unless a job says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A Workload's payload."""
 
+    job: Job = field(repr=False)
     module: Module
     fills: Mapping[str, Fill]
     dots: str
     probes: int
+    groups: int
+    group: bool
+    """The module is one group, of a larger one perhaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +85,8 @@ class Analysed:
     """Those that it looks up."""
     calls: Program | None = field(default=None, repr=False)
     """The library calls by themselves, timed; None where there are none, or where they are timed in every plan."""
+    parts: tuple[tuple[Part, int], ...] = field(default=(), repr=False)
+    """The groups to measure by themselves, and how often each stands in the packed plan."""
 
     @property
     def large(self) -> bool:
@@ -75,7 +102,7 @@ class Stitching(StrategyBase):
 
     name = "stitching"
     version = 1
-    job_keys: tuple[str, ...] = ("module", "inputs", "dots", "probes")
+    job_keys: tuple[str, ...] = ("module", "inputs", "dots", "probes", "groups", "group")
 
     # --- Job -> Workload ---
 
@@ -88,11 +115,17 @@ class Stitching(StrategyBase):
             )
         root = _node(job, "module")
         name = root.text()
-        if "/" not in name and PurePath(name).suffix in (".hlo", ".txt"):
-            name = f"./{name}"
-        path = inputs.resolve("module", name, where=root.where)
-        text = inputs.text(path, where=root.where)
-        module = lower.read(text, path)
+        if name.lstrip().startswith("HloModule"):
+            path, hashes = root.where, {}
+            module = lower.read(name, path)
+            title = module.name
+        else:
+            if "/" not in name and PurePath(name).suffix in (".hlo", ".txt"):
+                name = f"./{name}"
+            path = inputs.resolve("module", name, where=root.where)
+            text = inputs.text(path, where=root.where)
+            module = lower.read(text, path)
+            title, hashes = PurePath(path).stem, {path: text_key(text)}
         if not any(module.fusable(each) for each in module.instructions):
             raise RequestError("there is nothing to fuse: no instruction but library calls", where=path)
 
@@ -103,22 +136,34 @@ class Stitching(StrategyBase):
 
         filled = fills.read(module, _node(job, "inputs") if "inputs" in job.request else None, file)
         dots = _node(job, "dots").choice(*DOTS) if "dots" in job.request else DOTS[0]
-        probes = _node(job, "probes").integer(least=0, most=10_000) if "probes" in job.request else PROBES
-        title = PurePath(path).stem
-        hashes = {path: text_key(text)}
+        group = "group" in job.request and _node(job, "group").boolean()
+        if group and "groups" in job.request:
+            raise _node(job, "groups").fail("a job with `group: true` is one group; leave this out")
+        asked = Asked(
+            job=job,
+            module=module,
+            fills=frozen(filled),
+            dots=dots,
+            probes=_count(job, "probes", PROBES, 10_000),
+            groups=0 if group else _count(job, "groups", GROUPS, 1000),
+            group=group,
+        )
         hashes |= {each.file: each.digest for each in filled.values() if each.file and each.digest}
+        return self._workload(title, asked, hashes)
+
+    def _workload(self, title: str, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload:
+        said = {name: [each.kind, each.low, each.high, each.digest] for name, each in sorted(asked.fills.items())}
+        content: dict[str, object] = {"module": lower.digest(asked.module), "fills": said, "dots": asked.dots}
+        if asked.group:
+            content["group"] = True
         return Workload(
             strategy=self.name,
             strategy_version=self.version,
             name=title,
             members=(title,),
             sizes=frozen(),
-            content={
-                "module": lower.digest(module),
-                "fills": {name: [each.kind, each.low, each.high, each.digest] for name, each in sorted(filled.items())},
-                "dots": dots,
-            },
-            payload=Asked(module=module, fills=frozen(filled), dots=dots, probes=probes),
+            content=content,
+            payload=asked,
             source_hashes=frozen(hashes),
         )
 
@@ -126,11 +171,13 @@ class Stitching(StrategyBase):
 
     def analyse(self, workload: Workload, target: Target) -> Analysis:
         asked = _asked(workload.payload)
+        if asked.group:
+            return self._analyse_group(workload, target.limits)
         limits = target.limits
         module = asked.module
         split = splitting.reductions(module, max(1, limits.multiprocessors))
         about = Analysed(asked=asked, limits=limits, split=split)
-        seeds = dict(spaces.seeds(limits, self._space(about), dots=asked.dots, large=about.large))
+        seeds = dict(self._base_seeds(about))
         plans = {
             "unfused": planner.remembered(module, self._unfused(limits), limits),
             "xla_rules": planner.remembered(module, self._xla(limits), limits),
@@ -143,23 +190,62 @@ class Stitching(StrategyBase):
         rules = self._policy(asked, seeds[stitched], limits)
         frames = {each.name: planner.remembered(each, rules, limits) for each in module.all_frames}
         found = report.report(about.module(seeds[stitched]), plans, "stitched", frames)
-        rejections = self._rejections(asked, plans)
+        rejections = self._rejections(asked, plans, "paper")
+        chosen = () if rejections else self._chosen(about, seeds["packed"], plans["packed"])
+        found["parts"] = [{"name": each.name, "groups": count, "bytes": each.bytes} for each, count in chosen]
         payload = dataclasses.replace(
             about,
             text=report.described(found),
             tuned=seeds[stitched],
             calls=probes.library_calls(module) if asked.dots == "library" and not rejections else None,
             entries=perflib.wanted(about.module(seeds[stitched]), rules, plans["stitched"].fusion.groups),
+            parts=chosen,
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
 
-    def _rejections(self, asked: Asked, plans: Mapping[str, Planned]) -> tuple[Rejection, ...]:
+    def _chosen(self, about: Analysed, packed: Config, planned: Planned) -> tuple[tuple[Part, int], ...]:
+        """The groups of the packed plan to measure by themselves, each once, those that move most bytes first."""
+        if not about.asked.groups or planned.problems or len(planned.fusion.groups) < 2:
+            return ()
+        found: dict[str, tuple[Part, int]] = {}
+        rules = self._policy(about.asked, packed, about.limits)
+        for each in self._own(about, about.module(packed), rules, planned).values():
+            found[each.name] = each, found.get(each.name, (each, 0))[1] + 1
+        ordered = sorted(found.values(), key=lambda each: (-each[0].bytes * each[1], each[0].name))
+        return tuple(ordered[: about.asked.groups])
+
+    def _own(self, about: Analysed, module: Module, rules: Policy, planned: Planned) -> dict[str, Part]:
+        """Root -> part, for the groups of a plan."""
+        dots = "stitched" if rules.stitch_dots else "library"
+        return parts.of_plan(module, planned, about.asked.fills, dots=dots)
+
+    def _analyse_group(self, workload: Workload, limits: DeviceLimits) -> Analysis:
+        """Of a job for one group: nothing is fused or split here, and it has no parts."""
+        asked = _asked(workload.payload)
+        about = Analysed(asked=asked, limits=limits, split=asked.module)
+        name, first = spaces.alone_seeds(limits)[0]
+        plans = {
+            "unfused": planner.remembered(asked.module, self._unfused(limits), limits),
+            "xla_rules": planner.remembered(asked.module, self._xla(limits), limits),
+            "stitched": parts.planned(asked.module, self._policy(asked, first, limits), limits),
+        }
+        found = report.report(asked.module, plans, "stitched")
+        found["parts"] = []
+        rejections = self._rejections(asked, plans, "stitched")
+        only = parts.only(plans["stitched"])
+        if not rejections and isinstance(only, str):
+            rejections = (Rejection(rule="group", nodes=(asked.module.name,), detail=f"with the seed {name}, {only}"),)
+        entries = perflib.wanted(asked.module, self._policy(asked, first, limits), plans["stitched"].fusion.groups)
+        payload = dataclasses.replace(about, text=report.described(found), tuned=first, entries=entries)
+        return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
+
+    def _rejections(self, asked: Asked, plans: Mapping[str, Planned], shortest: str) -> tuple[Rejection, ...]:
         """What cannot be emitted at all: then nothing is tuned, and the plans are still worth reading."""
         module = asked.module
         found = [Rejection(rule="library", nodes=(name,), detail=reason) for name, reason in module.foreign.items()]
         found += [
             Rejection(rule="shared_memory", nodes=(module.name,), detail=problem)
-            for name in ("unfused", "xla_rules", "paper")
+            for name in ("unfused", "xla_rules", shortest)
             for problem in plans[name].problems
         ]
         if not found and not plans["unfused"].plan.kernels:
@@ -167,12 +253,45 @@ class Stitching(StrategyBase):
             found.append(Rejection(rule="nothing", nodes=(module.name,), detail=detail))
         if not found:
             # Every instruction's code stands in it somewhere, and it is much shorter than the unfused one.
-            program = emit.program(module, plans["paper"].plan, fills=asked.fills)
+            program = emit.program(module, plans[shortest].plan, fills=asked.fills)
             found += [program] if isinstance(program, Rejection) else []
         return tuple(found)
 
     def describe(self, analysis: Analysis) -> str:
         return _known(analysis).text
+
+    def parts(self, analysis: Analysis) -> tuple[Job, ...]:
+        """A job for each group that is worth measuring by itself."""
+        about = _known(analysis)
+        return tuple(self._part(about, each).job for each, _ in about.parts)
+
+    def _part(self, about: Analysed, part: Part) -> Asked:
+        """A group as a job of its own: the same search, on the same device."""
+        given = about.asked.job
+        request: dict[str, object] = {"module": part.text, "group": True, "dots": part.dots, "probes": 0}
+        default = {part.module.buffer_of(name): fills.default(part.module, name) for name in part.module.parameters}
+        said = {name: fills.said(each) for name, each in part.fills.items() if each != default[name]}
+        request |= {"inputs": frozen(said)} if said else {}
+        digests = {name: text for name, text in given.files.items() if name.startswith("digest:")}
+        job = dataclasses.replace(given, request=frozen(request), lines=frozen(), files=frozen(digests))
+        return Asked(job=job, module=part.module, fills=part.fills, dots=part.dots, probes=0, groups=0, group=True)
+
+    def _records(self, about: Analysed, known: Known) -> dict[str, Record]:
+        """Part -> its record, where one is known in which a candidate was measured."""
+        found = {}
+        for part, _ in about.parts if known else ():
+            record = known.get(self._workload(part.name, self._part(about, part)).key)
+            if isinstance(record, Record) and record.config is not None and record.time_us is not None:
+                found[part.name] = record
+        return found
+
+    def _ways(self, about: Analysed, known: Known) -> dict[str, Way]:
+        """Part -> how it was fastest."""
+        return {name: Way.of(each.config) for name, each in self._records(about, known).items() if each.config}
+
+    def _times_us(self, about: Analysed, known: Known) -> dict[str, float]:
+        """Part -> what it takes, once."""
+        return {name: each.time_us for name, each in self._records(about, known).items() if each.time_us is not None}
 
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
         about = _known(analysis)
@@ -195,13 +314,31 @@ class Stitching(StrategyBase):
 
     def space(self, analysis: Analysis, known: Known) -> Space:
         about = _known(analysis)
-        return EMPTY if analysis.rejections else self._space(about)
+        return EMPTY if analysis.rejections else self._space(about, known)
 
     def seeds(self, analysis: Analysis, space_: Space, known: Known) -> tuple[tuple[str, Config], ...]:
         about = _known(analysis)
         if analysis.rejections:
             return ()
-        return spaces.seeds(about.limits, space_, dots=about.asked.dots, large=about.large)
+        if about.asked.group:
+            return spaces.alone_seeds(about.limits)
+        ways, times_us = self._ways(about, known), self._times_us(about, known)
+        counts = {part.name: count for part, count in about.parts}
+        wanted: dict[int, float] = {}
+        for name, way in ways.items():
+            wanted[way.threads] = wanted.get(way.threads, 0.0) + counts[name] * times_us[name]
+        return spaces.seeds(
+            about.limits,
+            space_,
+            dots=about.asked.dots,
+            large=about.large,
+            ways=ways,
+            threads=max(wanted, key=lambda each: (wanted[each], -each), default=None),
+        )
+
+    def _base_seeds(self, about: Analysed) -> tuple[tuple[str, Config], ...]:
+        """Where a search begins that knows of no parts."""
+        return spaces.seeds(about.limits, self._space(about), dots=about.asked.dots, large=about.large)
 
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
         about = _known(analysis)
@@ -234,28 +371,50 @@ class Stitching(StrategyBase):
         if analysis.rejections:
             return analysis.rejections[0]
         module = about.asked.module
-        problems = self._space(about).problems(config)
+        try:
+            plain, ways = spaces.parted(config)
+            problems = self._space(about).problems(plain)
+        except ValueError as problem:
+            plain, ways, problems = config, {}, (str(problem),)
         if problems:
             return Rejection(rule="not_in_space", nodes=(module.name,), detail="; ".join(problems))
-        rules = self._policy(about.asked, config, about.limits)
-        found = self._emitted(about, about.module(config), rules, module.name, known=known)
+        rules = self._policy(about.asked, plain, about.limits)
+        found = self._emitted(about, about.module(plain), rules, module.name, known=known, ways=ways)
         if isinstance(found, Rejection):
             return found
-        return dataclasses.replace(found, issue=spaces.issue(config))
+        return dataclasses.replace(found, issue=spaces.issue(plain))
 
-    def _space(self, about: Analysed) -> Space:
-        return spaces.offered(about.limits, dots=about.asked.dots, large=about.large)
+    def _space(self, about: Analysed, known: Known | None = None) -> Space:
+        """Without `known`, what can be chosen whatever the parts' records say."""
+        if about.asked.group:
+            return spaces.alone(about.limits)
+        ways = self._ways(about, known or {})
+        return spaces.offered(about.limits, dots=about.asked.dots, large=about.large, ways=ways)
 
     def _emitted(
-        self, about: Analysed, module: Module, rules: Policy, name: str, *, known: Mapping[str, object]
+        self,
+        about: Analysed,
+        module: Module,
+        rules: Policy,
+        name: str,
+        *,
+        known: Mapping[str, object],
+        ways: Mapping[str, Way] | None = None,
     ) -> Program | Rejection:
-        planned = planner.remembered(module, rules, about.limits, perflib.Library(known))
+        if about.asked.group and rules.rules == "stitch":
+            planned = parts.planned(module, rules, about.limits, perflib.Library(known))
+            only = parts.only(planned)
+            if isinstance(only, str):
+                return Rejection(rule="group", nodes=(module.name,), detail=only)
+        else:
+            planned = planner.remembered(module, rules, about.limits, perflib.Library(known))
         if planned.problems:
             return Rejection(rule="shared_memory", nodes=(module.name,), detail="; ".join(planned.problems))
-        broken = verify.problems(module, planned.plan)
+        plan = self._composed(about, module, rules, planned, ways).plan if ways else planned.plan
+        broken = verify.problems(module, plan)
         if broken:
             return Rejection(rule="invariant", nodes=(module.name,), detail="; ".join(broken[:5]))
-        made = emit.program(module, planned.plan, fills=about.asked.fills, name=name)
+        made = emit.program(module, plan, fills=about.asked.fills, name=name)
         if isinstance(made, Rejection):
             return made
         if module is not about.asked.module:
@@ -266,14 +425,29 @@ class Stitching(StrategyBase):
         # Where a dot may be part of a kernel, it has to count everywhere, or nothing could be compared.
         return made if about.asked.dots == "library" else emit.timed_whole(made)
 
+    def _composed(
+        self, about: Analysed, module: Module, rules: Policy, planned: Planned, ways: Mapping[str, Way]
+    ) -> Composed:
+        own = self._own(about, module, rules, planned)
+        labels = spaces.shared_limits(about.limits)
+        return composition.composed(module, planned, own, ways, rules, labels, about.limits)
+
     def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
-        """`shared` in bytes."""
+        """`shared` in bytes, and what came of `schedules: measured`."""
         about = _known(analysis)
         try:
-            rules = self._policy(about.asked, config, about.limits)
-        except (KeyError, TypeError):
+            plain, ways = spaces.parted(config)
+            rules = self._policy(about.asked, plain, about.limits)
+        except (KeyError, TypeError, ValueError):
             return config
-        return Config.of({**config, "shared": rules.shared_limit})
+        values = {**config, "shared": rules.shared_limit}
+        if ways:
+            module = about.module(plain)
+            planned = planner.plan(module, rules, about.limits, perflib.Library(known))
+            if not planned.problems:
+                made = self._composed(about, module, rules, planned, ways)
+                values["schedules"] = report.composed(made, planned, self._times_us(about, known))
+        return Config.of(values)
 
     def figures(self, analysis: Analysis, record: Record | None, known: Known) -> Mapping[str, float]:
         """How long the library calls take (our plain kernels, not a library's), and what follows of it for the whole
@@ -286,7 +460,8 @@ class Stitching(StrategyBase):
         return export.files(_known(analysis).asked.module, program)
 
     def _policy(self, asked: Asked, config: Config, limits: DeviceLimits) -> Policy:
-        return spaces.policy(config, limits, dots=asked.dots)
+        given = Config.of({"fusion": "packed", **config}) if asked.group else config
+        return spaces.policy(given, limits, dots=asked.dots)
 
     def _unfused(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> Policy:
         rules = policy.unfused(threads=threads, multiprocessors=max(1, limits.multiprocessors))
@@ -295,6 +470,10 @@ class Stitching(StrategyBase):
     def _xla(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> Policy:
         rules = policy.xla_rules(threads=threads, multiprocessors=max(1, limits.multiprocessors))
         return dataclasses.replace(rules, shared_limit=min(spaces.DEFAULT_SHARED_BYTES, limits.shared_bytes_per_block))
+
+
+def _count(job: Job, key: str, missing: int, most: int) -> int:
+    return _node(job, key).integer(least=0, most=most) if key in job.request else missing
 
 
 def _node(job: Job, key: str) -> Node:

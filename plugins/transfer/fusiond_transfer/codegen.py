@@ -30,6 +30,7 @@ from fusiond.program import (
     SourceKind,
     Step,
 )
+from fusiond.words import counted
 from fusiond_transfer import python_module
 
 _WORDS = (
@@ -121,11 +122,11 @@ def header(program: Program, name: str) -> str:
 
 def runner(program: Program, name: str) -> str:
     """The .cu file: create, run, destroy."""
+    messages = sum(isinstance(each, Copy | CopyBatch) and each.counted for each in program.steps)
     return "\n".join(
         [
             f"// {program.name}: written by fusiond (strategy transfer).",
-            f"// {len([s for s in program.steps if isinstance(s, Copy | CopyBatch) and s.counted])} messages. "
-            f"Build: nvcc -O3 *.cu *.cpp",
+            f"// {counted(messages, 'message')}. Build: nvcc -O3 *.cu *.cpp",
             f'#include "{name}.h"',
             "",
             "#include <new>",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusiond.words import counted
 from fusiond_transfer import layout
 from fusiond_transfer.graph import Graph
 from fusiond_transfer.intervals import Crossing
@@ -31,7 +32,8 @@ def timeline(schedule: Schedule) -> str:
     first = min([0, *(each.earliest for each in schedule.crossings)])
     width = sum(len(each.vector) + 2 for each in schedule.crossings) + 2 + _label_width(graph)
     if width > MOST_COLUMNS or last - first >= MOST_ROWS:
-        return f"time line: {len(schedule.crossings)} vectors over {last - first + 1} slots are too many to draw"
+        slots_there = counted(last - first + 1, "slot")
+        return f"time line: {counted(len(schedule.crossings), 'vector')} over {slots_there}, too many to draw"
     lines = ["time line: uploads before a kernel | downloads behind it; a name: may cross, [name]: does"]
     for slot in range(first, last + 1):
         cells = [" ".join(_place(each, slot, slots[each.vector]) for each in column) for column in columns]
@@ -65,7 +67,8 @@ def _messages(schedule: Schedule) -> str:
     graph = schedule.graph
     size = {graph.cell[each.name]: each.size_bytes for each in graph.vectors}
     places, _ = layout.offsets(schedule.order, size)
-    lines = [f"messages: {schedule.startups} for {len(schedule.crossings)} vectors that cross, {schedule.saved} saved"]
+    vectors = counted(len(schedule.crossings), "vector")
+    lines = [f"messages: {schedule.startups} for {vectors} to carry, {schedule.saved} saved"]
     for message in schedule.messages[:MOST_ROWS]:
         where = "at the start" if message.slot < 0 else f"{'before' if message.up else 'after'} {names[message.slot]}"
         cells = [graph.cell[name] for name in message.vectors]

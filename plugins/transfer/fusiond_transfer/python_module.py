@@ -24,6 +24,7 @@ from fusiond.program import (
     SourceKind,
     Step,
 )
+from fusiond.words import counted
 
 _TEMPLATE = '''"""{title}: written by fusiond (strategy transfer).
 
@@ -32,7 +33,7 @@ _TEMPLATE = '''"""{title}: written by fusiond (strategy transfer).
     plan.run()
     plan.arrays["{an_output}"]
 
-{messages} messages a run. Needs NumPy, PyCUDA, nvcc and g++.
+{messages} a run. Needs NumPy, PyCUDA, nvcc and g++.
 """
 
 import ctypes
@@ -237,7 +238,7 @@ def text(program: Program, name: str, entries: Mapping[tuple[str, str], str]) ->
         class_name=_class_name(name),
         an_input=next((each.name for each in host if each.role is Role.INPUT), host[0].name),
         an_output=next(each.name for each in host if each.role is Role.OUTPUT),
-        messages=sum(isinstance(each, Copy | CopyBatch) and each.counted for each in program.steps),
+        messages=counted(sum(isinstance(each, Copy | CopyBatch) and each.counted for each in program.steps), "message"),
         buffers=_table(buffers),
         sources=_table(sources),
         steps=_table([_described(program, each, entries) for each in program.steps]),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond.program import Memory
+from fusiond.words import counted
 from fusiond_transfer import cost, fastest, heuristic, intervals, limit, order, schedule, tight
 from fusiond_transfer.graph import Graph
 from fusiond_transfer.intervals import Crossing
@@ -167,12 +168,11 @@ def claims(ways: Ways) -> tuple[str, ...]:
             f"at most {graph.limit_bytes} bytes on the device: groups share an allocation, "
             "and nothing is evicted to be uploaded again"
         )
+    messages = counted(least.schedule.startups, "message")
     if least.proven:
-        found.append(f"{least.schedule.startups} messages: proven to be the fewest in this order of the kernels")
+        found.append(f"{messages}: proven to be the fewest in this order of the kernels")
     else:
-        found.append(
-            f"{least.schedule.startups} messages: not proven to be the fewest; at least {least.lower_bound} are needed"
-        )
+        found.append(f"{messages}: not proven to be the fewest; at least {least.lower_bound} needed")
     return tuple(found)
 
 

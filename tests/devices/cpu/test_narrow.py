@@ -27,6 +27,8 @@ template <class T> struct as;
 template <> struct as<__half> {
   __device__ static __half of(unsigned short x) { return __ushort_as_half(x); }
   __device__ static unsigned short bits(__half x) { return __half_as_ushort(x); }
+  __device__ static float wide(__half x) { return __half2float(x); }
+  __device__ static __half narrow(double x) { return __double2half(x); }
   __device__ static __half rn(float x) { return __float2half_rn(x); }
   __device__ static __half rz(float x) { return __float2half_rz(x); }
   __device__ static __half ru(float x) { return __float2half_ru(x); }
@@ -35,6 +37,8 @@ template <> struct as<__half> {
 template <> struct as<__nv_bfloat16> {
   __device__ static __nv_bfloat16 of(unsigned short x) { return __ushort_as_bfloat16(x); }
   __device__ static unsigned short bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+  __device__ static float wide(__nv_bfloat16 x) { return __bfloat162float(x); }
+  __device__ static __nv_bfloat16 narrow(double x) { return __double2bfloat16(x); }
   __device__ static __nv_bfloat16 rn(float x) { return __float2bfloat16_rn(x); }
   __device__ static __nv_bfloat16 rz(float x) { return __float2bfloat16_rz(x); }
   __device__ static __nv_bfloat16 ru(float x) { return __float2bfloat16_ru(x); }
@@ -43,7 +47,8 @@ template <> struct as<__nv_bfloat16> {
 #define EACH int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return
 template <class T> __global__ void widen(const unsigned short* x, float* y, int n) {
   EACH;
-  y[i] = (float)as<T>::of(x[i]);
+  y[2 * i] = (float)as<T>::of(x[i]);
+  y[2 * i + 1] = as<T>::wide(as<T>::of(x[i]));
 }
 template <class T> __global__ void round4(const float* x, unsigned short* y, int n) {
   EACH;
@@ -54,7 +59,8 @@ template <class T> __global__ void round4(const float* x, unsigned short* y, int
 }
 template <class T> __global__ void from_double(const double* x, unsigned short* y, int n) {
   EACH;
-  y[i] = as<T>::bits(T(x[i]));
+  y[2 * i] = as<T>::bits(T(x[i]));
+  y[2 * i + 1] = as<T>::bits(as<T>::narrow(x[i]));
 }
 template <class T> __global__ void from_long(const long long* x, unsigned short* y, int n) {
   EACH;
@@ -83,8 +89,8 @@ template <class T> __global__ void combine(const unsigned short* a, const unsign
   out[14] = as<T>::bits(p);
   out[15] = as<T>::bits(hfloor(as<T>::of(a[i])));
 }
-// Pairs, shuffles, atomics and shared arrays: y = x * x + 1 of the neighbour, and their sum.
-__global__ void pairs(const __half2* x, __half2* y, __half* sum, int n) {
+// Pairs, shuffles, atomics and shared arrays: y = x * x + 1 of the neighbour, their sum, and the largest x * x.
+__global__ void pairs(const __half2* x, __half2* y, __half* sum, __half* largest, int n) {
   __shared__ __half kept[64];
   EACH;
   __half2 one = __float2half2_rn(1.0f);
@@ -95,6 +101,10 @@ __global__ void pairs(const __half2* x, __half2* y, __half* sum, int n) {
   __syncthreads();
   y[i] = __halves2half2(kept[2 * threadIdx.x], kept[2 * threadIdx.x + 1]);
   atomicAdd(sum, __hadd(value.x, value.y));
+  const __half2 square = x[i] * x[i];
+  __half most = __hmax(__low2half(square), __high2half(square));
+  for (int away = 16; away; away /= 2) most = __hmax(most, __shfl_down_sync(0xffffffffu, most, away));
+  if (threadIdx.x == 0) *largest = most;
 }
 """
 FORMATS: dict[str, Any] = {"__half": np.float16, "__nv_bfloat16": ml_dtypes.bfloat16}
@@ -137,10 +147,11 @@ ALL = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
 
 
 def test_every_value_is_widened(run: Run, name: str) -> None:
-    found = np.zeros(1 << 16, np.float32)
+    found = np.zeros((1 << 16, 2), np.float32)
     run(f"widen<{name}>", 1 << 16, ALL, found)
     with np.errstate(invalid="ignore"):
-        np.testing.assert_array_equal(found, ALL.view(FORMATS[name]).astype(np.float32))
+        for column in found.T:
+            np.testing.assert_array_equal(column, ALL.view(FORMATS[name]).astype(np.float32))
 
 
 def interesting(name: str) -> Any:
@@ -183,14 +194,15 @@ def test_doubles_are_rounded_once(run: Run, name: str) -> None:
         near = interesting(name).astype(np.float64)
     near = near[np.isfinite(near)]
     x = np.concatenate([near, near * (1 + 2.0**-40), near * (1 - 2.0**-40)])
-    found = np.zeros(x.size, np.uint16)
+    found = np.zeros((x.size, 2), np.uint16)
     run(f"from_double<{name}>", x.size, x, found)
     if name == "__half":
         with np.errstate(over="ignore"):
             expected = x.astype(np.float16).view(np.uint16)
     else:
         expected = dtypes.bfloat16_bits(x)
-    np.testing.assert_array_equal(found, expected)
+    for column in found.T:
+        np.testing.assert_array_equal(column, expected)
 
 
 @pytest.mark.parametrize("value", [2**62 + 2**54, 2**62 + 2**54 + 1, -(2**62) - 2**54 - 1, 65519, 65520, -3, 0])
@@ -263,8 +275,9 @@ def test_operations_are_rounded_once(run: Run, given: list[tuple[int, int, int]]
 
 def test_pairs_shuffles_atomics_and_shared_arrays(run: Run) -> None:
     x = (np.arange(64) % 5).astype(np.float16)  # so small that sums are exact in any order
-    y, total = np.zeros(64, np.uint16), np.zeros(1, np.uint16)
-    run("pairs", 32, x.view(np.uint16), y, total)
+    y, total, largest = np.zeros(64, np.uint16), np.zeros(1, np.uint16), np.zeros(1, np.uint16)
+    run("pairs", 32, x.view(np.uint16), y, total, largest)
     squares = (x.astype(np.float64) ** 2 + 1).astype(np.float16)
     np.testing.assert_array_equal(y.view(np.float16), squares.reshape(16, 2, 2)[:, ::-1].reshape(-1))
     assert total.view(np.float16)[0] == squares.sum()
+    assert largest.view(np.float16)[0] == 16

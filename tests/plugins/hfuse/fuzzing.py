@@ -18,7 +18,7 @@ from fusiond.strategy import Target
 from fusiond_hfuse import space
 from fusiond_hfuse.strategy import Hfuse
 
-from .conftest import Arrays, Runner, outputs
+from .conftest import OPTIMISE, Arrays, Runner, outputs
 from .generator import Choices, Generated, config, kernel, pick
 
 
@@ -90,7 +90,7 @@ class JointRunner(Runner):
         cpp, out = stem.with_suffix(".cpp"), stem.with_suffix(".so")
         if not out.exists():
             cpp.write_text(unit)
-            command = commands.kernel(cpp, out, precompiled=self.folder)
+            command = commands.kernel(cpp, out, flags=[OPTIMISE], precompiled=self.folder)
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
         self._module = self.runtime.load(out)

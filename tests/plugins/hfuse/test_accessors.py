@@ -15,6 +15,7 @@ from fusiond.devices.cpu.lower import lower
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Bytes, Pointer, Program, decode, problems, to_text
+from fusiond.testing.commands import compiled
 from fusiond_hfuse import verify
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -110,18 +111,7 @@ def test_the_header_fills_the_structs(analyse, strategy, pair, tmp_path):
     files = strategy.export(pair, BESIDE, strategy.emit(pair, BESIDE, {}))
     (tmp_path / "fused.h").write_text(files["fused.h"])
     (tmp_path / "main.cpp").write_text(HEADER_MAIN)
-    command = [
-        "g++",
-        "-std=c++17",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        str(tmp_path / "main.cpp"),
-        "-o",
-        str(tmp_path / "a"),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    said = subprocess.run([str(tmp_path / "a")], check=True, capture_output=True, text=True).stdout.split()
+    said = compiled(tmp_path / "main.cpp")
     other = analyse(AFFINE, AFFINE, sizes={"a.n": 55, "b.n": 33}, granularity=32)
     structs = [each.hex for each in strategy.emit(other, BESIDE, {}).steps[0].arguments if isinstance(each, Bytes)]
     assert said == [part for text in structs[:4] for part in (text, "8")]

@@ -13,6 +13,7 @@ from fusiond.devices.cpu.lower import lower
 from fusiond.fills import initial
 from fusiond.model import Config
 from fusiond.program import Launch, Pointer
+from fusiond.testing.commands import compiled
 
 SIDES = {"kind": "horizontal", "order": "ba", "threads.a": 512, "threads.b": 256}
 CONFIGS = {
@@ -129,11 +130,9 @@ def test_the_header_agrees_with_the_program(analyse, strategy, tmp_path, name):
     assert f"#define FUSED_SHARED_BYTES {launch.shared_bytes} " in files["fused.h"]
     (tmp_path / "fused.h").write_text(files["fused.h"])
     for number, sizes in enumerate(OTHER_SIZES):
-        main, out = tmp_path / f"main{number}.cpp", tmp_path / f"main{number}"
+        main = tmp_path / f"main{number}.cpp"
         main.write_text(MAIN % "".join(f"    sizes.{key.replace('.', '_')} = {each};\n" for key, each in sizes.items()))
-        command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", str(main), "-o", str(out)]
-        subprocess.run(command, check=True, capture_output=True)
-        said = subprocess.run([str(out)], check=True, capture_output=True, text=True).stdout.split()
+        said = compiled(main)
         wanted = strategy.emit(analyse("hist", "hist", sizes={"a.n": 1000, **sizes}), CONFIGS[name], {}).steps[-1]
         assert [int(each) for each in said] == [wanted.grid[0], wanted.block[0], wanted.shared_bytes]
 

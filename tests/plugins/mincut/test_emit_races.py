@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 
-import numpy as np
 import pytest
 
-from fusiond.devices.cpu import commands, native
-from fusiond.devices.cpu.lower import lower
-from fusiond.devices.cpu.race import find_races
-from fusiond.fills import initial
-from fusiond.program import Launch, Pointer
+from fusiond.testing.races import races
 from fusiond_mincut import blocks, paths
 from fusiond_mincut.emit import BlockParams
 
 from .running import application, edited, emitted, pipeline, whole
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("gxx_here")]
 
 PARAMS = BlockParams(block_x=8, block_y=4, pixels=2)
 SMALL = (19, 21)
 BARRIER = "__syncthreads();"
 ROUNDS = 3
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory):
-    out = tmp_path_factory.mktemp("host") / "host"
-    subprocess.run(commands.host(out), check=True, capture_output=True)
-    return out
-
-
-@pytest.fixture
-def races(host, tmp_path):
-    """The races of all launches, each with its inputs as they are filled."""
-
-    def find(program):
-        found = []
-        for number, step in enumerate(program.steps):
-            assert isinstance(step, Launch)
-            cpp, out = tmp_path / f"{number}.cpp", tmp_path / f"{number}.so"
-            cpp.write_text(commands.translation_unit(lower(program.source(step.source).text), {"entry": step.entry}))
-            subprocess.run(commands.kernel(cpp, out, sanitize=True, flags=["-O1"]), check=True, capture_output=True)
-            launch = native.Launch(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes)
-            arguments = [
-                initial(program.buffer(each.buffer), 1).copy() if isinstance(each, Pointer) else np.int32(each.value)
-                for each in step.arguments
-            ]
-            found += find_races(host, out, "entry", launch, arguments)
-        return found
-
-    return find
 
 
 LADDER = """
@@ -70,12 +35,12 @@ kernels:
 
 
 @pytest.mark.parametrize("local", ["tile", "mixed"])
-def test_rounds_of_tiles_have_no_race(races, local):
+def test_rounds_of_tiles_have_no_race(local):
     given = pipeline(LADDER, *SMALL)
     assert races(emitted(given, whole(given), dataclasses.replace(PARAMS, local=local))) == []
 
 
-def test_a_missing_barrier_is_a_race(races, monkeypatch):
+def test_a_missing_barrier_is_a_race(monkeypatch):
     given = pipeline(LADDER, *SMALL)
     right = emitted(given, whole(given), PARAMS)
     parts = right.sources[0].text.split(BARRIER)
@@ -88,12 +53,12 @@ def test_a_missing_barrier_is_a_race(races, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["harris", "unsharp"])
-def test_applications_have_no_race(races, name):
+def test_applications_have_no_race(name):
     given = application(name, *SMALL)
     assert races(emitted(given, whole(given), PARAMS)) == []
 
 
-def test_a_reduction_has_no_race(races):
+def test_a_reduction_has_no_race():
     given = pipeline(
         "pipeline: r\nimage: {width: 19, height: 21, dtype: int32, channels: 3}\ninputs: [src]\noutputs: [all]\n"
         'kernels:\n  all: {pattern: global, reduce: sum, reads: [src], body: "src"}\n',

@@ -14,6 +14,7 @@ from fusiond.model import DeviceLimits
 from fusiond.program import Launch, Pointer, Scalar
 from fusiond.registry import Registry
 from fusiond.strategy import Target
+from fusiond.testing.commands import compiled
 from fusiond_mincut import blocks, emit, export, plugin
 from fusiond_mincut.emit import BlockParams
 from fusiond_mincut.graph import part
@@ -143,18 +144,7 @@ def test_the_header_agrees_with_the_program(tmp_path):
     _, files = exported(given, partition)
     (tmp_path / "mixed.h").write_text(files["mixed.h"])
     (tmp_path / "main.cpp").write_text(MAIN)
-    command = [
-        "g++",
-        "-std=c++17",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        str(tmp_path / "main.cpp"),
-        "-o",
-        str(tmp_path / "main"),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    said = subprocess.run([str(tmp_path / "main")], check=True, capture_output=True, text=True).stdout.split()
+    said = compiled(tmp_path / "main.cpp")
     program = emitted(resized(given, 53, 4100), partition, PARAMS)
     steps = {each.name: each for each in program.steps}
     counts = {each.name: each.elements for each in program.buffers}

@@ -9,7 +9,7 @@ import pytest
 
 from fusiond import documents
 from fusiond.errors import RequestError
-from fusiond_mincut import graph, reading
+from fusiond_mincut import graph, reading, writing
 from fusiond_mincut.expr import Const, walk
 from fusiond_mincut.graph import Border, Pipeline
 
@@ -210,3 +210,20 @@ def test_a_pipeline_s_name_can_stand_in_file_names_and_comments(name: str) -> No
     text += "kernels: {a: {pattern: point, reads: [s], body: s}}\n"
     with pytest.raises(RequestError, match=r"^made.yaml:1: pipeline: .* is no name of a pipeline"):
         reading.read(documents.parse(text, "made.yaml"))
+
+
+def test_an_image_may_be_called_constant() -> None:
+    text = PLAIN.replace("inputs: [src]", "inputs: [constant]")
+    text = text.replace('reads: [src], body: "src + 1"', 'reads: [constant], body: "constant + 1"')
+    text = text.replace('reads: [a], body: "a[1, 1] - a[-1, -1]"', 'reads: [constant], body: "constant[1, 1]"')
+
+    text = text.replace("outputs: [b]", "outputs: [a, b]")
+
+    def borders(border: str) -> dict[str, Border]:
+        made = read(text.replace("border: clamp", f"border: {border}"))
+        assert read(writing.text(made)) == made
+        return dict(made.kernel("b").borders)
+
+    assert borders("{constant: 7}") == {"constant": Border(mode="constant", value=7)}
+    assert borders("{constant: mirror}") == {"constant": Border(mode="mirror")}
+    assert borders("{constant: {constant: 7}}") == {"constant": Border(mode="constant", value=7)}

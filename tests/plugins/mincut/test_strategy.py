@@ -93,6 +93,7 @@ class TestMincut(StrategyContract):
         ("pipeline: harris\nblock: [sx, sx]\n", "a kernel stands twice"),
         ("pipeline: harris\nblock: [dx, sx, gx, hc, gxy]\n", "this is no block that can be fused: gxy waits for sxy"),
         ("pipeline: harris\nsizes: {depth: 3}\n", "unknown size 'depth'"),
+        ("pipeline: harris\nsizes: {width: 0}\n", "job.yaml:3: sizes.width: is 0; it must be at least 1"),
         ("pipeline: harris\nsizes: {width: 100000}\n", "a whole number from 1 to 65536 is wanted"),
     ],
 )

@@ -203,6 +203,10 @@ def flat(image: Any) -> Any:
     return image[0]
 
 
+def python_only(image: Any, does: Any) -> Any:
+    return stage()(lambda x: does(x))(image, name="x")
+
+
 @stage(mask=3, border="clamp")  # type: ignore[arg-type]
 def sized_by_one_number(image: Any) -> Any:
     return image
@@ -230,6 +234,16 @@ def averaged(image: Any) -> Any:
         (lambda src: sideways(src), "sideways: src[1, 0] lies outside its own pixel"),
         (lambda src: indexed_sum(src), "only an image can be read at an offset"),
         (lambda src: texty(src), "'1' is no pixel and no number"),
+        (lambda src: python_only(src, lambda x: x**2), "C has no **; write C.pow("),
+        (lambda src: python_only(src, lambda x: 2**x), "C has no **; write C.pow("),
+        (lambda src: python_only(src, lambda x: x // 3), "C has no //; / of integers truncates"),
+        (lambda src: python_only(src, lambda x: 7 // x), "C has no //; / of integers truncates"),
+        (lambda src: python_only(src, lambda x: divmod(x, 2)), "C has no divmod"),
+        (lambda src: python_only(src, lambda x: x @ x), "C has no @"),
+        (lambda src: python_only(src, float), "a cast is C.float(x)"),
+        (lambda src: python_only(src, int), "a cast is C.int(x)"),
+        (lambda src: python_only(src, round), "write C.rint(x)"),
+        (lambda src: python_only(src, lambda x: [0, 1][x]), "it is no number for Python"),
         (lambda src: bordered(src), "'edge' is no border"),
         (lambda src: halved(src), "constant whole offsets"),
         (lambda src: (product(src, src, name="x"), product(src, src, name="x")), "two writers of 'x'"),
@@ -291,3 +305,16 @@ def test_a_lambda_gives_a_pipeline_that_a_file_can_hold() -> None:
     made = traced(lambda src: product(src, src, name="x"), width=8, height=8)
     assert made.name == "traced"
     assert reading.read(documents.parse(writing.text(made), "made.yaml")) == made
+
+
+def test_numbers_stand_on_either_side_of_every_operator() -> None:
+    @stage()
+    def bits(x: Any) -> Any:
+        return (1 << (x & 3)) + (64 >> (3 & x)) + (5 | x) + (6 ^ x) + +x + abs(x)
+
+    made = traced(lambda src: bits(src), width=4, height=2)
+    image = np.array([[[-3], [0], [7], [100]], [[1], [2], [3], [-1]]], np.int32)
+    found = oracle.run(made, {"src": image})["bits"]
+    np.testing.assert_array_equal(
+        found, (1 << (image & 3)) + (64 >> (3 & image)) + (5 | image) + (6 ^ image) + image + np.abs(image)
+    )

@@ -18,7 +18,7 @@ time line: uploads before a kernel | downloads behind it; a name: may cross, [na
   3 k3 (device)  .   .   .   .  |  D   .   I   J   K   .   .
   4 k4 (device)  .   .   .   .  |  D   .  [I] [J] [K] [L] [M]
 
-messages: 4 for 11 vectors that cross, 7 saved
+messages: 4 for 11 vectors to carry, 7 saved
   before k0: upload A B C: 49152 bytes
   after k0: download D E: 32768 bytes
   before k2: upload F: 16384 bytes

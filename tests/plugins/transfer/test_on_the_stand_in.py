@@ -15,8 +15,6 @@ from fusiond_transfer.graph import Graph, Kernel, Text, Vector
 from fusiond_transfer.script import script
 from fusiond_transfer.ways import Ways
 
-from ...devices.cuda.conftest import fake_libcuda, gpu  # noqa: F401
-
 N = 40
 DOUBLE = Text(text="// x += y\n", entry="add", values=(N,), block=(32, 1, 1), grid=(2, 1, 1))
 """The stand-in has few kernels; `add` on one storage twice doubles it."""
@@ -89,7 +87,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("grouping", ["separate", "fewest", "fewest_tight"])
-def test_every_way_on_the_stand_in(grouping: str, gpu: Any) -> None:  # noqa: F811
+def test_every_way_on_the_stand_in(grouping: str, gpu: Any) -> None:
     found = Ways(mixed(host=True))
     before = gpu.live_allocations
     for way in WAYS:
@@ -97,7 +95,7 @@ def test_every_way_on_the_stand_in(grouping: str, gpu: Any) -> None:  # noqa: F8
     assert gpu.live_allocations == before
 
 
-def test_a_graph_is_launched_as_one(gpu: Any) -> None:  # noqa: F811
+def test_a_graph_is_launched_as_one(gpu: Any) -> None:
     found = Ways(mixed(host=False))
     for grouping in ("separate", "fewest"):
         made = program(script(found.grouping(grouping)), Way(memory="pinned", issue="graph"), name="x")
@@ -105,7 +103,7 @@ def test_a_graph_is_launched_as_one(gpu: Any) -> None:  # noqa: F811
     assert any("graph" in line.lower() for line in gpu.log())
 
 
-def test_as_many_copies_as_messages(gpu: Any) -> None:  # noqa: F811
+def test_as_many_copies_as_messages(gpu: Any) -> None:
     found = Ways(mixed(host=True))
     for grouping in ("separate", "fewest"):
         schedule = found.grouping(grouping)

@@ -97,7 +97,7 @@ def test_a_read_before_its_write_says_which_to_list_first(parse: Callable[..., W
     ("lines", "says"),
     [
         (("sizes: {m: 3}",), "unknown size 'm'"),
-        (("sizes: {n: 0}",), "must be from 1"),
+        (("sizes: {n: 0}",), "must be at least 1"),
         (("tries: 0",), "is 0; wanted is a number from 1 to 10000"),
         (("tries: many",), "is 'many'; wanted is a number from 1 to 10000"),
         (("allocations: sometimes",), "is 'sometimes'; it can be ahead, counted"),

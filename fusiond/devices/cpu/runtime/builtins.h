@@ -128,6 +128,9 @@ template <class... A, void (*Kernel)(A...)> struct entry<Kernel> {
     }
 };
 
+// Of functions that share a name (a kernel called `norm`, and CUDA's own), the kernel is the one that returns nothing.
+template <class... A> constexpr auto kernel_of(void (*kernel)(A...)) { return kernel; }
+
 }  // namespace fusiond_detail
 
 // FUSIOND_ENTRY(hist, histogram)   FUSIOND_ENTRY(pool, maxpool<float, 5>)   FUSIOND_ENTRY(k, fz_a::kernel)
@@ -135,8 +138,10 @@ template <class... A, void (*Kernel)(A...)> struct entry<Kernel> {
     extern "C" {                                                                                          \
     extern const fusiond_entry fusiond_entry_##name FUSIOND_VISIBLE;                                      \
     const fusiond_entry fusiond_entry_##name = {                                                          \
-        &::fusiond_detail::entry<&__VA_ARGS__>::run, &fusiond_module_description,                         \
-        ::fusiond_detail::entry<&__VA_ARGS__>::count, ::fusiond_detail::entry<&__VA_ARGS__>::bytes};      \
+        &::fusiond_detail::entry<::fusiond_detail::kernel_of(&__VA_ARGS__)>::run,                         \
+        &fusiond_module_description,                                                                      \
+        ::fusiond_detail::entry<::fusiond_detail::kernel_of(&__VA_ARGS__)>::count,                        \
+        ::fusiond_detail::entry<::fusiond_detail::kernel_of(&__VA_ARGS__)>::bytes};                       \
     }
 
 // FUSIOND_SYMBOL(coefficients, fz_a::coefficients): lets the launcher write a __constant__ or __device__ variable.

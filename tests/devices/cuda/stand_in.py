@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from fusiond.build import gxx
 from fusiond.cuda.entries import EntryName, EntryTable, Parameter, table_bytes
@@ -265,17 +264,9 @@ class FakeGpu:
         return EntryTable(entries=entries, symbols={each: each for each in source.symbols})
 
 
-@pytest.fixture(scope="session")
-def fake_libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fake driver, built once; a skip where there is no C++ compiler."""
-    if (reason := gxx.missing()) is not None:
-        pytest.skip(reason)
-    path = tmp_path_factory.mktemp("driver") / "libcuda.so"
+def built(folder: Path) -> Path:
+    """The fake driver as a library in a folder."""
+    path = folder / "libcuda.so"
     text = Path(__file__).with_name("fake_libcuda.cpp")
     subprocess.run([gxx.find() or "", "-O1", "-shared", "-fPIC", str(text), "-o", str(path)], check=True)
     return path
-
-
-@pytest.fixture
-def gpu(fake_libcuda: Path, tmp_path: Path) -> FakeGpu:
-    return FakeGpu(fake_libcuda, tmp_path)

@@ -1,0 +1,82 @@
+"""One JSON document for each run of a strategy's benchmark: what was run, when, where, on what evidence."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fusiond
+from fusiond import driver
+from fusiond.build import nvcc
+
+RESULTS = Path(__file__).parent / "results"
+
+Run = dict[str, Any]
+"""The document of a run."""
+
+
+def new(benchmark: str, citation: str, command: str, evidence: str, device: dict[str, Any]) -> Run:
+    """A document without figures. `evidence` is `measured`, `emulated`, or what it is instead: `static` (the
+    compiler's or the planner's word), `planning`, `peers`."""
+    return {
+        "benchmark": benchmark,
+        "evidence": evidence,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "device": device,
+        "driver": driver.version(),
+        "nvcc": nvcc.version(),
+        "fusiond": fusiond.__version__,
+        "machine": {
+            "processor": platform.machine(),
+            "cores": len(os.sched_getaffinity(0)),
+            "python": platform.python_version(),
+            "load_at_start": round(os.getloadavg()[0], 1),
+        },
+        "paper": citation,
+    }
+
+
+def path(folder: Path, run: Run) -> Path:
+    """Where a run is kept: a measurement is a file of its own, anything else replaces the one before."""
+    name = run["benchmark"]
+    if run["evidence"] not in ("measured", "emulated"):
+        return folder / f"{name}.json"
+    stamp = re.sub(r"[^0-9T]", "", run["date"].partition("+")[0])
+    return folder / f"{name}-{stamp}.json"
+
+
+def write(where: Path, run: Run) -> None:
+    """The whole file or none of it: a run that is interrupted leaves what it had."""
+    where.parent.mkdir(parents=True, exist_ok=True)
+    work = where.with_suffix(".json.new")
+    work.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    work.replace(where)
+
+
+def kept(benchmark: str, folder: Path = RESULTS) -> Iterator[Run]:
+    """Every run of a benchmark that is kept under a folder, oldest first within each device."""
+    for each in sorted(folder.rglob(f"{benchmark}*.json")):
+        run = json.loads(each.read_text(encoding="utf-8"))
+        if isinstance(run, dict) and run.get("benchmark") == benchmark:
+            yield run
+
+
+def newest(runs: Iterable[Run], evidence: str) -> list[Run]:
+    """The last run of each device on this evidence, in the order of the devices' names."""
+    found: dict[str, Run] = {}
+    for run in sorted(runs, key=lambda each: str(each["date"])):
+        if run["evidence"] == evidence:
+            found[str(run["device"].get("model") or run["device"].get("arch", ""))] = run
+    return [run for _, run in sorted(found.items())]
+
+
+def slug(model: str) -> str:
+    """`NVIDIA H200` -> `nvidia-h200`, for a folder."""
+    return re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-") or "device"

@@ -1,0 +1,36 @@
+"""Races in the launches of a program, for tests that ask often and know what is in the memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusiond.build import gxx
+from fusiond.devices.cpu.native import Argument, Launch
+from fusiond.devices.cpu.race import find_races
+from fusiond.fills import initial
+from fusiond.model import BuildFailed
+from fusiond.program import Launch as LaunchStep
+from fusiond.program import Pointer, Program, Scalar
+
+
+def races(program: Program, seed: int = 1) -> list[str]:
+    """A text for each race in each launch, which gets its buffers as they are filled: half the work of
+    `fusiond.devices.cpu.race.find_in`, which does the steps before it too. AssertionError for a text that does not
+    build."""
+    found: list[str] = []
+    for step in program.steps:
+        if not isinstance(step, LaunchStep):
+            continue
+        source = program.source(step.source)
+        built = gxx.build(source, races=True)
+        assert not isinstance(built, BuildFailed), built.reason
+        arguments: list[Argument] = []
+        for each in step.arguments:
+            if isinstance(each, Pointer):
+                arguments.append(initial(program.buffer(each.buffer), seed).copy())
+            else:
+                assert isinstance(each, Scalar), each
+                arguments.append(np.dtype(each.dtype).type(each.value))
+        launch = Launch(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes)
+        found += find_races(gxx.race_host(), built, gxx.exported(source, step.entry), launch, arguments)
+    return found

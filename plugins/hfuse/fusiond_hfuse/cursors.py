@@ -1,0 +1,62 @@
+"""Walking clang's trees. What was asked for once is kept with its unit: a kernel is looked at by many passes, and
+each step through clang's own interface costs ten microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clang import cindex
+
+_CHILDREN = "fusiond_children"
+_FILE = "fusiond_file"
+_MAX_DEPTH = 4000
+
+
+def children(cursor: cindex.Cursor) -> tuple[cindex.Cursor, ...]:
+    """What stands directly in a cursor, in the order of the text; the same objects each time, until `forget`."""
+    known = cursor._tu.__dict__.setdefault(_CHILDREN, {})
+    alike = known.setdefault(cursor.hash, [])  # two cursors may have one hash
+    for each, found in alike:
+        if each == cursor:
+            return found  # type: ignore[no-any-return]
+    found = tuple(cursor.get_children())
+    alike.append((cursor, found))
+    return found
+
+
+def forget(unit: cindex.TranslationUnit) -> None:
+    """Let go of what was kept of a unit: it and its cursors refer to each other, and clang's memory is large."""
+    unit.__dict__.pop(_CHILDREN, None)
+
+
+def preorder(cursor: cindex.Cursor) -> Iterator[tuple[cindex.Cursor, tuple[cindex.Cursor, ...]]]:
+    """A cursor and all below it, in the order of the text, each with those that it stands in.
+
+    Without recursion, unlike clang's own: generated sources nest deeply. RecursionError beyond all reason.
+    """
+    stack: list[tuple[cindex.Cursor, tuple[cindex.Cursor, ...]]] = [(cursor, ())]
+    while stack:
+        each, inside = stack.pop()
+        yield each, inside
+        found = children(each)
+        if found:
+            if len(inside) > _MAX_DEPTH:
+                raise RecursionError
+            below = (*inside, each)
+            stack += [(child, below) for child in reversed(found)]
+
+
+def below(cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
+    """A cursor and all below it, in the order of the text."""
+    return (each for each, _ in preorder(cursor))
+
+
+def file_of(cursor: cindex.Cursor | None) -> str | None:
+    """The name of the file that a cursor stands in."""
+    if cursor is None:
+        return None
+    kept = cursor.__dict__
+    if _FILE not in kept:
+        file = cursor.location.file
+        kept[_FILE] = None if file is None else str(file.name)
+    return kept[_FILE]  # type: ignore[no-any-return]

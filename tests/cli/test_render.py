@@ -1,0 +1,78 @@
+"""Tables at any width: no word is broken that needs not be, and what does not fit is told in paragraphs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from fusiond.cli import render
+
+COLUMNS = ("program", "launch", "threads", "registers", "occupancy", "limited by")
+ROWS = [
+    ("seed:block_interleaved", "fused", 512, 32, "100 % (4 blocks)", "registers"),
+    ("reference", "a", 1024, None, "75 % (1 block)", "[threads]"),
+]
+Shown = Callable[[int, str], str]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shown:
+    def run(width: int, title: str = "facts") -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        render.table(title, COLUMNS, ROWS)
+        return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+
+    return run
+
+
+@pytest.mark.parametrize("width", [20, 47, 60, 72, 80, 81, 90, 100, 120])
+def test_no_word_is_broken_and_no_line_too_long(shown: Shown, width: int) -> None:
+    text = shown(width, "facts")
+    for row in ROWS:
+        for cell in row:
+            assert all(word in text for word in str(cell or "").split()), (cell, text)
+    if width >= 72:
+        assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_row_is_a_line_where_there_is_room_and_a_paragraph_where_there_is_not(shown: Shown) -> None:
+    wide, narrow = shown(110, "facts"), shown(60, "facts")
+    assert re.search(r"seed:block_interleaved +fused +512 +32 +100 % \(4 blocks\) +registers", wide)
+    assert narrow.splitlines() == [
+        "facts: program, launch, threads, registers, occupancy, limited by",
+        "seed:block_interleaved",
+        "    launch fused; threads 512; registers 32; occupancy 100 %",
+        "    (4 blocks); limited by registers",
+        "reference",
+        "    launch a; threads 1024; occupancy 75 % (1 block);",
+        "    limited by [threads]",
+    ]
+
+
+def test_an_empty_column_goes_first(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
+    shown(80)
+    render.table("", ("id", "workload", "problem"), [("a" * 20, "b" * 20, None), ("c" * 20, "d" * 20, None)])
+    assert "problem" in capsys.readouterr().out
+    shown(50)
+    render.table("", ("id", "workload", "problem"), [("a" * 20, "b" * 20, None), ("c" * 20, "d" * 20, None)])
+    out = capsys.readouterr().out
+    assert "problem" not in out
+    assert re.search("a{20} +b{20}", out)
+
+
+def test_a_pipe_gets_every_row_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    render.table("", ("name", "values"), [("a", "word " * 100), ("b", None)])
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("word" in line for line in lines) == 1
+
+
+def test_a_long_word_is_folded_in_its_own_column(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
+    shown(80, "facts")
+    render.table("", ("name", "values"), [("partition", "x" * 200)])
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("x") == 200

@@ -1,0 +1,661 @@
+"""Groups as parts: one text for equal groups, jobs of their own, and the plan that is composed of what they found."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fusiond_stitching.plugin as plugin
+from fusiond import jobs, tuner
+from fusiond.devices.cpu.provider import CpuProvider
+from fusiond.errors import RequestError
+from fusiond.events import Events
+from fusiond.fills import fill
+from fusiond.hookspecs import hookimpl
+from fusiond.keys import canonical, plain
+from fusiond.model import Analysis, Config, Job, JobState, Outcome, Record, Rejection, Verdict
+from fusiond.planning import prepare, target_of
+from fusiond.program import Launch, Program
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.strategy import Target
+from fusiond.testing.strategies import StrategyContract
+from fusiond_stitching import emit, fills, lower, parts, planner, probes, space, split, text, verify
+from fusiond_stitching.composition import Way, composed
+from fusiond_stitching.graph import Instruction, Module, topological
+from fusiond_stitching.planner import Planned
+from fusiond_stitching.policy import Policy
+from fusiond_stitching.strategy import Stitching
+
+from . import oracle
+from .graphs import modules
+from .policies import LIMITS
+from .test_strategy import H100, job, registry
+
+TWICE = """HloModule twice
+
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[64,96] parameter(0)
+  w = f32[96,96] parameter(1)
+  zero = f32[] constant(0)
+  e = f32[64,96] exponential(x)
+  s = f32[64] reduce(e, zero), dimensions={1}, to_apply=add
+  b = f32[64,96] broadcast(s), dimensions={0}
+  y = f32[64,96] divide(e, b)
+  h = f32[64,96] dot(y, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  again = f32[64,96] exponential(h)
+  sum = f32[64] reduce(again, zero), dimensions={1}, to_apply=add
+  wide = f32[64,96] broadcast(sum), dimensions={0}
+  ROOT z = f32[64,96] divide(again, wide)
+}
+"""
+"""Softmax, a library call, softmax."""
+
+FOUND = {"dots": "library"}
+BUFFER = re.compile(r"\b(?:in_|out_|t)\d+\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """A catalogue module under the packed seed."""
+
+    module: Module
+    planned: Planned
+    fills: dict
+
+    @staticmethod
+    @functools.cache
+    def of(name: str) -> Split:
+        module = lower.read((plugin.MODULES / f"{name}.hlo").read_text(), name)
+        cut = split.reductions(module, H100.multiprocessors)
+        large = cut is not module
+        offered = space.offered(H100, dots="library", large=large)
+        seed = dict(space.seeds(H100, offered, dots="library", large=large))["packed"]
+        planned = planner.plan(cut, space.policy(seed, H100, dots="library"), H100)
+        return Split(cut, planned, fills.read(module, None, lambda node: ("", "")))
+
+    def parts(self) -> dict[str, parts.Part]:
+        return parts.of_plan(self.module, self.planned, self.fills, dots="library")
+
+
+def analysed(text_: str, folder: Path | None = None, target: Target | None = None) -> Analysis:
+    path = str(folder / "job.yaml") if folder else "job.yaml"
+    target = target or Target(arch="sm_90", limits=H100, facts=lambda source: None)
+    return Stitching().analyse(prepare(registry(), job(text_, path)).workload, target)
+
+
+def recorded(workload, config: Config | None, time_us: float | None = 10.0) -> Record:
+    return Record(
+        strategy="stitching", workload_name=workload.name, workload_key=workload.key, sizes={}, device_name="fake",
+        device_key="k", env_key="e", verdict=Verdict.FUSE, config=config, program_key="p", time_us=time_us,
+        baseline="unfused", baseline_us=20.0, speedup=2.0, ci95=(1.9, 2.1), verified=True, evidence="measured",
+        trials=3, found_at="2026-01-01T00:00:00Z",
+    )  # fmt: skip
+
+
+def known(analysis: Analysis, ways: dict[str, Way | None], *, rest: Way | None = None, **times: float):
+    """Records of an analysis' parts: name -> way; None: no candidate was ever measured; others have none."""
+    found = {}
+    for each in Stitching().parts(analysis):
+        workload = prepare(registry(), each).workload
+        way = ways.get(workload.name, rest)
+        if way is not None:
+            config = Config.of(dataclasses.asdict(way))
+            found[workload.key] = recorded(workload, config, times.get(workload.name, 10.0))
+        elif workload.name in ways:
+            found[workload.key] = recorded(workload, None, None)
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("parts")
+    (found / "twice.hlo").write_text(TWICE)
+    return found
+
+
+# --- a group as a text ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lr_step", "speech_fwd", "w2v_step", "nmt_attn", "lstm_step"])
+def test_each_group_by_itself_is_planned_as_it_lies_in_the_module(name):
+    """The same instructions stored, in the same stages, under the same schedule."""
+    whole = Split.of(name)
+    offered = space.policy(Config.of({**space.alone_seeds(H100)[0][1], "fusion": "packed"}), H100, dots="library")
+    found = whole.parts()
+    assert found
+    for root, part in found.items():
+        program = parts.only(parts.planned(lower.read(part.text, part.name), offered, H100))
+        theirs = whole.planned.programs[root]
+        assert not isinstance(program, str), program
+        mine = [(part.names[each.instruction], len(each.homes)) for each in program.results]
+        assert Counter(mine) == Counter((each.instruction, len(each.homes)) for each in theirs.results)
+        assert (program.schedule, program.blocks, program.shared_bytes) == (
+            theirs.schedule, theirs.blocks, theirs.shared_bytes,
+        )  # fmt: skip
+
+
+def shuffled(module: Module, random_: random.Random) -> Module:
+    """The same module under other names, its instructions, parameters and outputs in another order."""
+    new = {
+        each.name: f"n{number}" for number, each in enumerate(random_.sample(module.instructions, len(module.number)))
+    }
+    parameters = [each for each in module.instructions if each.opcode == "parameter"]
+    rest = [each for each in module.instructions if each.opcode != "parameter"]
+    ordered = topological(random_.sample([*parameters, *rest], len(module.number)))
+    count = iter(range(len(parameters)))
+
+    def renamed(each: Instruction) -> Instruction:
+        attributes = {"number": next(count)} if each.opcode == "parameter" else each.attributes
+        operands = tuple(new[name] for name in each.operands)
+        return dataclasses.replace(each, name=new[each.name], operands=operands, attributes=attributes)
+
+    found = [renamed(each) for each in ordered]
+    return Module(
+        name="other",
+        instructions=tuple(found),
+        parameters=tuple(each.name for each in found if each.opcode == "parameter"),
+        outputs=tuple(new[name] for name in random_.sample(module.outputs, len(module.outputs))),
+    )
+
+
+@pytest.mark.parametrize("name", ["lr_step", "speech_fwd", "w2v_step", "lstm_step"])
+def test_equal_groups_are_one_text_whatever_their_names_and_order(name):
+    whole = Split.of(name)
+    random_ = random.Random(5)
+    for root, alone in parts.groups(whole.module, whole.planned).items():
+        part = parts.part(alone, {}, **FOUND)
+        if part is None:
+            continue
+        for _ in range(3):
+            other = parts.part(shuffled(alone, random_), {}, **FOUND)
+            assert other is not None
+            assert other.text == part.text, root
+
+
+CHANGES = {
+    "opcode": ("exponential(h)", "tanh(h)"),
+    "what is reduced": ("dimensions={1}, to_apply=add\n  wide", "dimensions={1}, to_apply=most\n  wide"),
+    "type": ("again = f32[64,96] exponential(h)", "n = f16[64,96] convert(h)\n  again = f32[64,96] convert(n)"),
+    "dimension": (
+        "wide = f32[64,96] broadcast(sum), dimensions={0}",
+        "first = f32[1,96] slice(again), slice={[0:1], [0:96]}\n"
+        "  row = f32[96] reshape(first)\n  wide = f32[64,96] broadcast(row), dimensions={1}",
+    ),
+    "constant": ("reduce(again, zero)", "reduce(again, one)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_groups_that_differ_are_two_texts(change):
+    """One opcode, one type, one shape: nothing that decides a measurement is left out of the name."""
+    was, now = CHANGES[change]
+    one = "one = f32[] constant(1)\n  again ="
+    most = "most { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] maximum(a, b)\n}\n\nENTRY"
+    for module, count in (
+        (TWICE, 1),
+        (TWICE.replace(was, now).replace("again =", one, 1).replace("ENTRY", most, 1), 2),
+    ):
+        found = analysed(f"module: |\n  {module.replace(chr(10), chr(10) + '  ')}")
+        assert len(Stitching().parts(found)) == count
+        assert sum(each["groups"] for each in found.report["parts"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "distinct", "groups"),
+    [("lstm_step", 12, 15), pytest.param("bilstm_step", 16, 25, marks=pytest.mark.slow)],
+)
+def test_layers_that_repeat_are_measured_once(name, distinct, groups):
+    found = Split.of(name).parts()
+    assert (len({each.name for each in found.values()}), len(found)) == (distinct, groups)
+
+
+def test_a_group_of_two_modules_is_one_part_of_both():
+    """The same softmax behind another library call, in a module with other names and more of it."""
+    other = (
+        TWICE.replace("twice", "other").replace("  h =", "  t = f32[64,96] tanh(x)\n  h =").replace("dot(y", "dot(t")
+    )
+    first, second = (analysed(f"module: |\n  {each.replace(chr(10), chr(10) + '  ')}") for each in (TWICE, other))
+    shared = {prepare(registry(), each).workload.key for each in Stitching().parts(first)}
+    assert len(shared) == 1
+    assert shared <= {prepare(registry(), each).workload.key for each in Stitching().parts(second)}
+
+
+def ran(module: Module, values: dict[str, np.ndarray], names: dict[str, str]) -> dict[str, np.ndarray]:
+    """A module through XLA: the outputs, under the names of the whole one."""
+    inputs = [values[names[each]].reshape(module[each].dims) for each in module.parameters]
+    results = oracle.run(text.written(module, "one").translate({ord("~"): "_", ord("/"): "_"}), inputs)
+    return {names[each]: result for each, result in zip(module.outputs, results, strict=True)}
+
+
+@pytest.mark.parametrize(
+    "name", ["nmt_attn", *(pytest.param(each, marks=pytest.mark.slow) for each in ("w2v_step", "speech_fwd"))]
+)
+def test_the_groups_one_after_the_other_are_the_module(name):
+    """XLA runs the text of every group and of every library call on what those before gave, and gets what it gets from
+    the whole text."""
+    whole = Split.of(name)
+    program = emit.program(whole.module, whole.planned.plan, fills=whole.fills)
+    assert isinstance(program, Program)
+    values = {}
+    for each in whole.module.parameters:
+        buffer = program.buffer(whole.module.buffer_of(each))
+        values[each] = fill(buffer, 0).reshape(whole.module[each].dims)
+    inputs = [values[each] for each in whole.module.parameters]
+    alone = parts.groups(whole.module, whole.planned)
+    for step in whole.planned.plan.steps:
+        if hasattr(step, "instruction"):
+            one = probes.isolated(whole.module, whole.module[step.instruction])
+            for each in one.parameters:  # behind reshapes, perhaps
+                source = each
+                while source not in values:
+                    (source,) = whole.module[source].operands
+                values[each] = values[source]
+            values |= ran(one, values, {each: each for each in one.by_name})
+            continue
+        for group in step.programs:
+            made = parts.part(alone[group.root], {}, **FOUND)
+            assert made is not None, group.root
+            values |= ran(lower.read(made.text, made.name), values, dict(made.names))
+    wanted = oracle.run((plugin.MODULES / f"{name}.hlo").read_text(), inputs)
+    for output, theirs in zip(whole.module.outputs, wanted, strict=True):
+        np.testing.assert_allclose(values[output].reshape(theirs.shape), theirs, rtol=2e-3, atol=2e-4)
+
+
+# --- parts are jobs -------------------------------------------------------------------------------------
+
+
+class TestParts(StrategyContract):
+    """A part is a job like any other, and a module with parts too."""
+
+    random_points = 2
+
+    def strategy(self) -> Stitching:
+        return Stitching()
+
+    def jobs(self) -> tuple[Job, ...]:
+        whole = job(f"groups: 3\nmodule: |\n  {TWICE.replace(chr(10), chr(10) + '  ')}")
+        return (whole, *Stitching().parts(analysed("module: lr_step\ninputs: {in_1: {uniform: [0, 1]}}")))
+
+    def registry(self) -> Registry:
+        return registry()
+
+
+def test_a_part_is_stored_and_comes_back_as_the_same_workload(folder):
+    analysis = analysed("module: w2v_step\ninputs: {in_0: {normal: [0, 2]}}\ngroups: 50")
+    for part, _ in analysis.payload.parts:
+        (given,) = [each for each in Stitching().parts(analysis) if part.name in each.request["module"]]
+        stored = Job(**{**plain(given), "search": given.search})  # as a store does: all is JSON
+        assert canonical(stored) == canonical(given)
+        for each in (given, stored):
+            workload = prepare(registry(), each).workload
+            assert workload.name == part.name
+            assert dict(workload.payload.fills) == dict(part.fills)
+            assert workload.source_hashes == {}, "the text is in the job, and in no file that may change"
+
+
+def test_what_an_input_of_the_module_holds_an_input_of_the_part_holds_too():
+    """Indices stay in their range, a distribution stays what it is; what another group computes is filled afresh."""
+    whole = analysed("module: w2v_step\ninputs: {in_0: {normal: [0, 2]}}\ngroups: 50")
+    module, given = whole.payload.split, whole.payload.asked.fills
+    seen: set[str] = set()
+    for part, _ in whole.payload.parts:
+        for name in part.module.parameters:
+            origin, own = part.names[name], part.fills[part.module.buffer_of(name)]
+            if module[origin].opcode == "parameter":
+                assert own == given[module.buffer_of(origin)]
+                seen.add(module.buffer_of(origin))
+            else:
+                assert own == fills.default(part.module, name)
+    assert "in_0" in seen
+    assert any(given[each].kind == "integers" for each in seen)
+
+
+def test_another_fill_is_another_part():
+    """Where the module reads it; the group behind the library call is what it was."""
+    inner = TWICE.replace("\n", "\n  ")
+    plainly = {each.request["module"] for each in Stitching().parts(analysed(f"module: |\n  {inner}"))}
+    other = Stitching().parts(analysed(f"inputs: {{in_0: {{normal: [0, 2]}}}}\nmodule: |\n  {inner}"))
+    assert len(plainly) == 1
+    assert len(other) == 2
+    assert plainly < {each.request["module"] for each in other}
+    assert [plain(each.request.get("inputs")) for each in other if each.request["module"] not in plainly] == [
+        {"in_0": {"normal": [0, 2]}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text_", "count"),
+    [
+        ("module: twice.hlo", 1), ("module: twice.hlo\ngroups: 0", 0), ("module: speech_fwd\ngroups: 2", 2),
+        ("module: nmt_fig3", 0), ("module: nmt_fig3\ndots: stitched", 0),
+    ],
+)  # fmt: skip
+def test_how_many_groups_are_measured_is_asked_for(text_, count, folder):
+    """A module that is one group has no parts, and a part is one group."""
+    analysis = analysed(text_, folder)
+    found = Stitching().parts(analysis)
+    assert len(found) == count == len(analysis.report["parts"])
+    for each in found:
+        inner = Stitching().analyse(
+            prepare(registry(), each).workload, Target(arch="sm_90", limits=H100, facts=lambda source: None)
+        )
+        assert Stitching().parts(inner) == ()
+        assert inner.rejections == ()
+        assert inner.report["kernels"]["stitched"] == 1
+
+
+def test_a_job_for_a_group_that_is_none_is_planned_and_told_so(folder):
+    found = analysed("module: speech_fwd\ngroup: true")
+    assert [each.rule for each in found.rejections] == ["group"]
+    assert "groups" in found.rejections[0].detail
+    assert Stitching().space(found, {}).parameters == ()
+    # One that is none under another config only is a Rejection of that config.
+    given = Stitching().parts(analysed("module: twice.hlo", folder))[0]
+    analysis = analysed(f"group: true\nmodule: |\n  {given.request['module'].replace(chr(10), chr(10) + '  ')}")
+    offered = Stitching().space(analysis, {})
+    emitted = [Stitching().emit(analysis, config, {}) for config in offered.points()]
+    assert {type(each) for each in emitted} <= {Program, Rejection}
+    for each in emitted:
+        if isinstance(each, Program):
+            assert sum(step.counted for step in each.steps) == 1
+        else:
+            assert each.rule == "group"
+
+
+@pytest.mark.parametrize(
+    ("text_", "said"),
+    [
+        ("module: lr_step\ngroups: -1", "groups: is -1"),
+        ("module: lr_step\ngroups: many", "a whole number is wanted"),
+        ("module: lr_step\ngroup: 3", "write true or false"),
+        ("module: lr_step\ngroup: true\ngroups: 3", "groups: a job with `group: true` is one group"),
+        ("module: 'HloModule m'", "there is no ENTRY"),
+    ],
+)
+def test_a_mistake_about_groups_is_one_line_that_says_where(text_, said):
+    with pytest.raises(RequestError) as caught:
+        prepare(registry(), job(text_))
+    assert said in str(caught.value)
+    assert "job.yaml" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+# --- composition ----------------------------------------------------------------------------------------
+
+DEFAULT = Way(threads=256, grain=8192, exchange="warp", shared="device")
+OTHER = Way(threads=128, grain=2048, exchange="shared", shared="paper")
+
+
+def measured(analysis: Analysis, found: dict, seed: str = "packed_as_measured") -> tuple[Config, Program]:
+    strategy = Stitching()
+    offered = strategy.space(analysis, found)
+    config = dict(strategy.seeds(analysis, offered, found))[seed]
+    assert offered.problems(config) == ()
+    program = strategy.emit(analysis, config, found)
+    assert isinstance(program, Program), program
+    return config, program
+
+
+def threads(program: Program) -> list[int]:
+    return [step.block[0] for step in program.steps if isinstance(step, Launch) and not emit.is_library(step)]
+
+
+def test_nothing_is_composed_before_something_is_known(folder):
+    analysis = analysed("module: twice.hlo", folder)
+    strategy = Stitching()
+    for found in ({}, known(analysis, {strategy.parts(analysis)[0].request["module"].split()[1]: None})):
+        offered = strategy.space(analysis, found)
+        assert "schedules" not in {each.name for each in offered.parameters}
+        assert len(strategy.seeds(analysis, offered, found)) == 5
+    found = known(analysis, {}, rest=OTHER)
+    names = [name for name, _ in strategy.seeds(analysis, strategy.space(analysis, found), found)]
+    assert names[:4] == ["packed", "packed_as_measured", "barriers", "barriers_as_measured"]
+
+
+@pytest.mark.parametrize("name", ["speech_fwd", "lr_step"])
+def test_parts_that_are_fastest_as_everything_is_anyway_change_nothing(name):
+    analysis = analysed(f"module: {name}\ngroups: 50")
+    found = known(analysis, {}, rest=DEFAULT)
+    assert found
+    strategy = Stitching()
+    plainly = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))
+    for seed in ("packed", "barriers"):
+        _, program = measured(analysis, found, f"{seed}_as_measured")
+        given = strategy.emit(analysis, plainly[seed], {})
+        assert isinstance(given, Program)
+        assert program.key == given.key
+
+
+def test_each_group_takes_its_own_way_wherever_it_stands(folder):
+    analysis = analysed("module: twice.hlo", folder)
+    found = known(analysis, {}, rest=OTHER)
+    config, program = measured(analysis, found)
+    assert threads(program) == [128, 128]
+    # What is stored says all of it: no record is needed to make the same Program again.
+    assert dict(config)[f"at.{analysis.report['parts'][0]['name']}"] == "128/2048/shared/paper"
+    again = Stitching().emit(analysis, config, {})
+    assert isinstance(again, Program)
+    assert again.key == program.key
+    shown = [Stitching().resolved(analysis, config, each)["schedules"] for each in ({}, found)]
+    assert shown == [
+        "measured: 2 of 2 groups; launches: 2 at 128 threads",
+        "measured: 2 of 2 groups, 20.0 us by themselves; launches: 2 at 128 threads",
+    ]
+    # It is what the part's own job measured, under the names of the module.
+    inner = prepare(registry(), Stitching().parts(analysis)[0]).workload
+    alone = Stitching().emit(
+        Stitching().analyse(inner, Target(arch="sm_90", limits=H100, facts=lambda source: None)),
+        Config.of(dataclasses.asdict(OTHER)),
+        {},
+    )
+    assert isinstance(alone, Program)
+    inside = re.findall(r"^    (.*?)(?://.*)?$", BUFFER.sub("B", alone.sources[0].text), re.M)
+    whole = BUFFER.sub("B", program.sources[0].text)
+    assert len(inside) > 10
+    assert all(line in whole for line in inside)
+
+
+def test_a_launch_has_the_threads_that_its_groups_agree_on_else_those_of_the_config():
+    analysis = analysed("module: w2v_step\ngroups: 50")
+    names = [each["name"] for each in analysis.report["parts"]]
+    strategy = Stitching()
+    base = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["packed"]
+    plainly = strategy.emit(analysis, base, {})
+    planned = planner.plan(analysis.payload.split, space.policy(base, H100, dots="library"), H100)
+    where = {}
+    own = parts.of_plan(analysis.payload.split, planned, analysis.payload.asked.fills, dots="library")
+    for number, kernel in enumerate(planned.plan.kernels):
+        for each in kernel.programs:
+            where[own[each.root].name] = number
+    shared = next(number for number, count in Counter(where.values()).items() if count > 1)
+    together = sorted(name for name in names if where[name] == shared)
+    # One of several was measured: the others follow. All agree: so be it. They differ: the config decides, and the seed
+    # has what those want that take longest.
+    for ways, times, wanted in (
+        ({together[0]: OTHER}, {}, 128),
+        (dict.fromkeys(together, OTHER), {}, 128),
+        ({together[0]: OTHER, together[1]: dataclasses.replace(OTHER, threads=512)}, {together[1]: 90.0}, 512),
+        ({together[0]: OTHER, together[1]: dataclasses.replace(OTHER, threads=512)}, {together[0]: 90.0}, 128),
+    ):
+        config, program = measured(analysis, known(analysis, ways, **times))
+        assert threads(program)[shared] == wanted, ways
+        assert len(threads(program)) == len(threads(plainly))
+        assert config.integer("threads") in (wanted, 256)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"schedules": "some"}, "schedules is 'some'"),
+        ({"schedules": "uniform"}, "schedules is 'uniform'"),
+        ({"at.x": "128/2048/warp"}, "no way to compute a group"),
+        ({"at.x": "128/2048/warp/all"}, "no way to compute a group"),
+        ({"fusion": "paper"}, "does not apply"),
+        ({"grain": 3}, "grain is 3"),
+    ],
+)
+def test_a_config_that_says_what_cannot_be_is_rejected(change, rule, folder):
+    analysis = analysed("module: twice.hlo", folder)
+    config, _ = measured(analysis, known(analysis, {}, rest=OTHER))
+    refused = Stitching().emit(analysis, Config.of({**config, **change}), {})
+    assert isinstance(refused, Rejection)
+    assert refused.rule == "not_in_space"
+    assert rule in refused.detail
+
+
+def test_a_way_that_a_group_cannot_go_leaves_its_launch_as_it_was(folder):
+    """Four elements for a block: the rows of a softmax do not go together."""
+    analysis = analysed("module: twice.hlo", folder)
+    config, _ = measured(analysis, known(analysis, {}, rest=OTHER))
+    name = analysis.report["parts"][0]["name"]
+    tiny = Config.of({**config, f"at.{name}": "128/4/shared/paper"})
+    made = Stitching().emit(analysis, tiny, {})
+    assert isinstance(made, Program)
+    rest = {name: value for name, value in config.items() if not name.startswith("at.")}
+    plainly = Stitching().emit(analysis, Config.of({**rest, "schedules": "uniform"}), {})
+    assert isinstance(plainly, Program)
+    assert made.key == plainly.key
+    assert Stitching().resolved(analysis, tiny, {})["schedules"].startswith("measured: 0 of 2 groups")
+
+
+RULES = Policy(
+    layers=False, merge=True, recompute=True, middle=True, spill=True, warp=True, lift=True, packing=True, grain=64,
+    threads=64, shared_limit=4096, multiprocessors=4,
+)  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(modules(), st.integers(0, 2**30))
+def test_any_graph_can_be_taken_apart_and_put_together(written, seed):
+    """Every group is one part, and says so in its text; in whatever ways the parts run, the plan is proved."""
+    module = lower.read(written, "random")
+    random_ = random.Random(seed)
+    planned = planner.plan(module, RULES, LIMITS)
+    assert planned.problems == ()
+    ways = {}
+    for root, alone in parts.groups(module, planned).items():
+        each = parts.part(alone, {}, **FOUND)
+        if each is None:  # a constant that is stored for a library call: read again, it needs no reshape
+            assert not alone.parameters
+            continue
+        program = parts.only(parts.planned(lower.read(each.text, each.name), RULES, LIMITS))
+        assert not isinstance(program, str), program
+        mine = {each.names[result.instruction] for result in program.results}
+        assert mine == {result.instruction for result in planned.programs[root].results}
+        ways[each.name] = Way(
+            threads=random_.choice((32, 64, 128)), grain=random_.choice((16, 64, 512)),
+            exchange=random_.choice(("warp", "shared")), shared=random_.choice(("device", "paper")),
+        )  # fmt: skip
+    for rules in (RULES, dataclasses.replace(RULES, barriers=True)):
+        found = planner.plan(module, rules, LIMITS)
+        again = {root: parts.part(alone, {}, **FOUND) for root, alone in parts.groups(module, found).items()}
+        again = {root: each for root, each in again.items() if each is not None}
+        made = composed(module, found, again, ways, rules, {"device": 4096, "paper": 1024}, LIMITS)
+        assert verify.problems(module, made.plan, shared_limit=4096) == ()
+        assert len(made.plan.steps) == len(found.plan.steps)
+
+
+def crossed(part: parts.Part) -> parts.Part:
+    """The part with its sum and its quotient taken for each other."""
+    first, second = (
+        next(each.name for each in part.module.instructions if each.opcode == opcode) for opcode in ("reduce", "divide")
+    )
+    names = {**part.names, first: part.names[second], second: part.names[first]}
+    return dataclasses.replace(part, names=names)
+
+
+def test_a_plan_that_is_put_together_wrongly_is_refused(monkeypatch, folder):
+    analysis = analysed("module: twice.hlo", folder)
+    config, _ = measured(analysis, known(analysis, {}, rest=OTHER))
+    of_plan = parts.of_plan
+    monkeypatch.setattr(
+        parts, "of_plan", lambda *given, **more: {root: crossed(each) for root, each in of_plan(*given, **more).items()}
+    )
+    refused = Stitching().emit(analysis, config, {})
+    assert isinstance(refused, Rejection)
+    assert refused.rule == "invariant"
+
+
+@pytest.mark.slow
+def test_what_is_composed_is_right(runner, folder):
+    """On the processor against XLA: every group in a way of its own, drawn anew for each seed."""
+    for number, name in enumerate(("lr_step", "speech_fwd")):
+        target = Target(arch="cpu", limits=LIMITS, facts=lambda source: None)
+        analysis = analysed(f"module: {name}\ngroups: 50", target=target)
+        random_ = random.Random(number)
+        ways = {}
+        for each in analysis.report["parts"]:
+            ways[each["name"]] = Way(
+                threads=random_.choice((128, 512, 1024)), grain=random_.choice(space.GRAINS),
+                exchange=random_.choice(("warp", "shared")), shared=random_.choice(("device", "paper")),
+            )  # fmt: skip
+        seed = ("packed_as_measured", "barriers_as_measured")[number]
+        _, program = measured(analysis, known(analysis, ways), seed)
+        module = analysis.payload.asked.module
+        given = {each: fill(program.buffer(each), 0) for each in map(module.buffer_of, module.parameters)}
+        got = runner.run(program, given, seed=number)
+        inputs = [given[module.buffer_of(each)].reshape(module[each].dims) for each in module.parameters]
+        wanted = oracle.run((plugin.MODULES / f"{name}.hlo").read_text(), inputs)
+        for place, theirs in enumerate(wanted):
+            np.testing.assert_allclose(got[f"out_{place}"], theirs.reshape(-1), rtol=2e-3, atol=2e-4)
+
+
+# --- from the job to the record -------------------------------------------------------------------------
+
+
+class Devices:
+    @hookimpl
+    def register_devices(self, register) -> None:
+        register(CpuProvider())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_module_from_the_job_to_the_record(tmp_path: Path, gxx_here: None) -> None:
+    found = registry()
+    found.add(Devices(), "devices")
+    (device,) = CpuProvider().devices()
+    (tmp_path / "twice.hlo").write_text(
+        TWICE.replace("64,96", "32,128").replace("[96,96]", "[128,128]").replace("[64]", "[32]")
+    )
+    text_ = "strategy: stitching\nmodule: twice.hlo\ndevice: cpu\nsearch: {trials: 2, timeout: 2m, seed: 1}\n"
+    (asked,) = jobs.read(tmp_path / "job.yaml", text_)
+    with Store.open(tmp_path / "store.sqlite") as store:
+        row = tuner.submit(store, found, asked)
+        store.claim("test", job=row.id)
+        state = tuner.Tuner(store, found, Events(), least_patience_secs=3).run(row.id, lambda: False)
+        assert state is JobState.DONE, store.job(row.id).problem
+        record = store.record(row.workload_key, device.key)
+        assert isinstance(record, Record)
+        # Two equal groups: one part, measured once, and composed in the second trial.
+        (part,) = [each for each in store.jobs() if each.parent == row.id]
+        inner = store.record(part.workload_key, device.key)
+        assert inner.config is not None
+        assert set(inner.config) == {"exchange", "grain", "threads", "shared"}
+        trials = store.trials(row.id)
+        assert {each.outcome for each in trials} <= {Outcome.MEASURED, Outcome.TOO_NOISY}, [
+            each.reason for each in trials
+        ]
+        assert [each.origin for each in trials] == ["seed:packed", "seed:packed_as_measured"]
+        way = Way.of(inner.config)
+        assert trials[1].config[f"at.{part.workload_name}"] == str(way)
+        assert str(trials[1].resolved["schedules"]).startswith("measured: 2 of 2 groups")
+        prepared = tuner.prepare(found, asked)
+        analysis = prepared.strategy.analyse(prepared.workload, target_of(CpuProvider(), device))
+        again = prepared.strategy.space(analysis, {part.workload_key: inner})
+        assert again.hash == store.job(row.id).space_hash, "a job that was killed goes on in the space it had"

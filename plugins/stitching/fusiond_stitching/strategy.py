@@ -50,8 +50,7 @@ from fusiond_stitching.policy import Policy
 
 DOTS = ("library", "stitched", "any")
 PROBES = 12
-"""How many missing entries of the performance library a job has measured, unless it says otherwise. A job for one group
-has none measured: those are its parent's."""
+"""How many missing entries of the performance library a job has measured, unless it says otherwise."""
 GROUPS = 12
 """How many different groups are measured by themselves, unless a job says otherwise."""
 
@@ -235,8 +234,7 @@ class Stitching(StrategyBase):
         only = parts.only(plans["stitched"])
         if not rejections and isinstance(only, str):
             rejections = (Rejection(rule="group", nodes=(asked.module.name,), detail=f"with the seed {name}, {only}"),)
-        entries = perflib.wanted(asked.module, self._policy(asked, first, limits), plans["stitched"].fusion.groups)
-        payload = dataclasses.replace(about, text=report.described(found), tuned=first, entries=entries)
+        payload = dataclasses.replace(about, text=report.described(found), tuned=first)
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
 
     def _rejections(self, asked: Asked, plans: Mapping[str, Planned], shortest: str) -> tuple[Rejection, ...]:
@@ -268,7 +266,7 @@ class Stitching(StrategyBase):
     def _part(self, about: Analysed, part: Part) -> Asked:
         """A group as a job of its own: the same search, on the same device."""
         given = about.asked.job
-        request: dict[str, object] = {"module": part.text, "group": True, "dots": part.dots, "probes": 0}
+        request: dict[str, object] = {"module": part.text, "group": True, "dots": part.dots}
         default = {part.module.buffer_of(name): fills.default(part.module, name) for name in part.module.parameters}
         said = {name: fills.said(each) for name, each in part.fills.items() if each != default[name]}
         request |= {"inputs": frozen(said)} if said else {}
@@ -295,7 +293,7 @@ class Stitching(StrategyBase):
 
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
         about = _known(analysis)
-        if analysis.rejections:
+        if analysis.rejections or about.asked.group:
             return ()
         found = []
         rules = self._policy(about.asked, about.tuned, about.limits)

@@ -59,7 +59,7 @@ def store(tmp_path):
 
 
 def job(more: str = "", module: str = "nmt_fig3"):
-    (found,) = jobs.read("j.yaml", f"strategy: stitching\nmodule: {module}\n{more}\nsearch: {{trials: 3}}\n")
+    (found,) = jobs.read("j.yaml", f"strategy: stitching\nmodule: {module}\n{more}\nsearch: {{trials: 1}}\n")
     return found
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class LoweringError(ValueError):
@@ -37,8 +37,7 @@ def lower(text: str) -> str:
     return _Lowering(text).run()
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):  # made by the ten thousand
     kind: str  # blank, string, number, word, directive or mark
     text: str
     start: int
@@ -49,7 +48,7 @@ _TOKEN = re.compile(
     r"""
     (?P<directive>(?:(?<=\n)|\A)[ \t]*\#[ \t]*(?:include|if|ifdef|ifndef|elif|else|endif|error|warning|pragma)\b
                   (?:\\\r?\n|/\*.*?\*/|//[^\n]*|[^\n/]|/)*)
-  | (?P<blank>\s|//(?:\\\r?\n|[^\n])*|/\*.*?\*/|\\\r?\n)
+  | (?P<blank>\n+|[^\S\n]+|//(?:\\\r?\n|[^\n])*|/\*.*?\*/|\\\r?\n)
   | (?P<string>(?:u8|[uUL])?R"(?P<fence>[^()\\\s]*)\(.*?\)(?P=fence)"
               |(?:u8|[uUL])?"(?:[^"\\]|\\.)*"|(?:u8|[uUL])?'(?:[^'\\]|\\.)+')
   | (?P<number>\.?[0-9](?:[eEpP][+-]|'(?=\w)|[\w.])*)
@@ -103,8 +102,10 @@ class _Lowering:
                 if not self._groups:
                     raise
                 replacement, end = _refusal(problem, self._tokens[at]), at + 1
-            old_lines = sum(token.text.count("\n") for token in self._tokens[at:end])
-            output += [replacement, "\n" * (old_lines - replacement.count("\n"))]
+            output.append(replacement)
+            if end > at + 1 or replacement is not self._tokens[at].text:
+                old_lines = sum(token.text.count("\n") for token in self._tokens[at:end])
+                output.append("\n" * (old_lines - replacement.count("\n")))
             at = end
         return "".join(output)
 

@@ -24,6 +24,22 @@ def children(cursor: cindex.Cursor) -> tuple[cindex.Cursor, ...]:
     return found
 
 
+def written_in(cursor: cindex.Cursor, file: str) -> list[cindex.Cursor]:
+    """What stands directly in a unit's cursor and in its main file, which is read last: macros, then declarations."""
+    everything = children(cursor)
+    macros = next((at for at, each in enumerate(everything) if each.kind.is_declaration()), len(everything))
+    found: list[cindex.Cursor] = []
+    for part in (everything[macros:], everything[:macros]):
+        for each in reversed(part):
+            where = file_of(each)
+            if where == file:
+                found.append(each)
+            elif where is not None:
+                break
+    found.reverse()
+    return found
+
+
 def forget(unit: cindex.TranslationUnit) -> None:
     """Let go of what was kept of a unit: it and its cursors refer to each other, and clang's memory is large."""
     unit.__dict__.pop(_CHILDREN, None)

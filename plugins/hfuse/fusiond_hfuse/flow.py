@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from clang import cindex
 from clang.cindex import CursorKind
 
-from fusiond_hfuse import overloads, shadows
+from fusiond_hfuse import cursors, overloads, shadows
 from fusiond_hfuse.recheck import STUB_FILE
 
 LOOPS = (CursorKind.FOR_STMT, CursorKind.WHILE_STMT, CursorKind.DO_STMT, CursorKind.CXX_FOR_RANGE_STMT)
@@ -125,8 +125,8 @@ class Flow:
         self.data = callees.data
         self.parameters_agree = parameters_agree
         self.kernel = kernel
-        self.nodes = list(shadows.preorder(body))
-        parameters = [each for each in function.get_children() if each.kind is CursorKind.PARM_DECL]
+        self.nodes = list(cursors.preorder(body))
+        parameters = [each for each in cursors.children(function) if each.kind is CursorKind.PARM_DECL]
         self.declared: dict[int, Inside] = {each.hash: () for each in parameters}
         self._names: dict[str, list[int]] = {}
         for each in parameters:
@@ -174,7 +174,7 @@ class Flow:
 
     def looks(self) -> bool:
         """Whether anything in the function, a constructor's members before its body too, differs between threads."""
-        return any(self._source_of_taint(cursor) for cursor in shadows.below(self.function))
+        return any(self._source_of_taint(cursor) for cursor in cursors.below(self.function))
 
     # --- what variables hold ---
 
@@ -247,7 +247,7 @@ class Flow:
 
     def _targets(self, cursor: cindex.Cursor) -> Iterator[tuple[cindex.Cursor, cindex.Cursor | None, bool]]:
         """(variable, what is written to it, whether by a function that it is handed to)."""
-        children = list(cursor.get_children())
+        children = list(cursors.children(cursor))
         if cursor.kind is CursorKind.VAR_DECL:
             values = [each for each in children if each.kind.is_expression()]
             if cursor.type.kind in _REFERENCES:
@@ -316,7 +316,7 @@ class Flow:
                 if function.spelling.startswith("operator") and len(arguments) == len(kinds) + 1:
                     owner: cindex.Cursor | None = arguments.pop(0)
                 else:
-                    owner = next(iter(children[0].get_children()), None) if children else None
+                    owner = next(iter(cursors.children(children[0])), None) if children else None
                 target = variable(owner) if owner is not None and changes else None
                 if target is not None:
                     yield target
@@ -348,12 +348,12 @@ class Flow:
         if outer.kind is CursorKind.LAMBDA_EXPR:
             return not proven  # who calls it when is not followed
         if outer.kind is CursorKind.BINARY_OPERATOR:
-            children = list(outer.get_children())
+            children = list(cursors.children(outer))
             short = len(children) == 2 and re.match(rb"\s*\)*\s*(&&|\|\|)", self._between(children)) is not None
             return not short or bool(inner == children[0]) or self.agrees(children[0], proven=proven)
         if outer.kind not in (*_BRANCHES, *LOOPS):
             return True
-        children = list(outer.get_children())
+        children = list(cursors.children(outer))
         if outer.kind in _BRANCHES:
             conditions = children[:2] if children and children[0].kind is CursorKind.DECL_STMT else children[:1]
             if inner in conditions:
@@ -377,13 +377,13 @@ class Flow:
         name = called(each)
         if self._own(each, name) and self.callees.looks(name):
             return True
-        if shadows.file_of(each.referenced) not in (None, STUB_FILE):
+        if cursors.file_of(each.referenced) not in (None, STUB_FILE):
             return False
         return _DIFFERS.fullmatch(name) is not None or (_of_groups(each) and name not in _ALIKE_OF_GROUPS)
 
     def _own(self, call: cindex.Cursor, name: str) -> bool:
         """Whether a call may be of one of the user's functions."""
-        return name in self.callees and shadows.file_of(call.referenced) != STUB_FILE
+        return name in self.callees and cursors.file_of(call.referenced) != STUB_FILE
 
     def _is_tainted(self, cursor: cindex.Cursor) -> bool:
         stack = [cursor]
@@ -393,7 +393,7 @@ class Flow:
                 name = called(each)
                 if name.startswith("__syncthreads"):
                     continue  # what the block has counted is the same for all its threads
-                if shadows.file_of(each.referenced) not in (None, STUB_FILE) and self._own(each, name):
+                if cursors.file_of(each.referenced) not in (None, STUB_FILE) and self._own(each, name):
                     if self.callees.differs(name, arguments=False):
                         return True
                     if each.referenced.kind is not CursorKind.CXX_METHOD and not self.callees.differs(
@@ -408,7 +408,7 @@ class Flow:
                 target = each.referenced
                 if target is not None and (target.hash in self.tainted or target.kind is CursorKind.UNEXPOSED_DECL):
                     return True  # what is not exposed is a part of something, and not followed
-            stack += list(each.get_children())
+            stack += list(cursors.children(each))
         return False
 
     def _is_proven(self, cursor: cindex.Cursor) -> bool:
@@ -427,24 +427,24 @@ class Flow:
             elif each.kind in (CursorKind.CXX_THIS_EXPR, CursorKind.LAMBDA_EXPR, CursorKind.StmtExpr):
                 return False
             elif each.kind is CursorKind.UNARY_OPERATOR:
-                if self._sign(each, next(iter(each.get_children()))) in ("*", "&"):
+                if self._sign(each, next(iter(cursors.children(each)))) in ("*", "&"):
                     return False
             elif each.kind is CursorKind.ARRAY_SUBSCRIPT_EXPR:
-                children = list(each.get_children())
+                children = list(cursors.children(each))
                 if not _constant_memory(children[0]) and not self._read_only(children[0]):
                     return False
             elif each.kind is CursorKind.MEMBER_REF_EXPR:
-                base = next(iter(each.get_children()), None)
+                base = next(iter(cursors.children(each)), None)
                 if base is None or self._points(each, base):
                     return False  # of `this`, or in memory
             elif each.kind is CursorKind.DECL_REF_EXPR and not self._proven_name(each):
                 return False
-            stack += list(each.get_children())
+            stack += list(cursors.children(each))
         return True
 
     def _proven_call(self, call: cindex.Cursor, name: str) -> bool:
         """Whether the result is the same where the arguments are, whichever function of that name it is."""
-        of = shadows.file_of(call.referenced)
+        of = cursors.file_of(call.referenced)
         if name not in self.callees or of == STUB_FILE:
             target = call.referenced
             copied = target is not None and target.kind is CursorKind.CONSTRUCTOR
@@ -487,9 +487,9 @@ class Flow:
             return self.parameters_agree and target.hash not in self.unproven
         if target.kind is not CursorKind.VAR_DECL or target.hash in self.unproven:
             return False
-        if any(child.kind is CursorKind.CUDACONSTANT_ATTR for child in target.get_children()):
+        if any(child.kind is CursorKind.CUDACONSTANT_ATTR for child in cursors.children(target)):
             return True
-        if any(child.kind is CursorKind.CUDASHARED_ATTR for child in target.get_children()):
+        if any(child.kind is CursorKind.CUDASHARED_ATTR for child in cursors.children(target)):
             return False
         local = self.body.extent.start.offset <= target.location.offset < self.body.extent.end.offset
         return local or bool(target.type.is_const_qualified())
@@ -500,7 +500,7 @@ class Flow:
 
 def body_of(function: cindex.Cursor) -> cindex.Cursor | None:
     """The braces of a function's definition."""
-    return next((child for child in function.get_children() if child.kind is CursorKind.COMPOUND_STMT), None)
+    return next((child for child in cursors.children(function) if child.kind is CursorKind.COMPOUND_STMT), None)
 
 
 def nearest(cursor: cindex.Cursor, inside: Inside) -> int | None:
@@ -513,7 +513,7 @@ def variable(cursor: cindex.Cursor, *, elements: bool = False) -> cindex.Cursor 
     """The variable that an expression names, conversions, members and parentheses left aside; with `elements` also the
     array that it names an element of."""
     while True:
-        inner = list(cursor.get_children())
+        inner = list(cursors.children(cursor))
         if cursor.kind in (CursorKind.UNEXPOSED_EXPR, CursorKind.PAREN_EXPR, CursorKind.MEMBER_REF_EXPR):
             if len(inner) != 1:
                 return None
@@ -540,18 +540,18 @@ def _constant_reference(kind: cindex.Type) -> bool:
 
 def _constant_memory(cursor: cindex.Cursor) -> bool:
     base = variable(cursor)
-    return base is not None and any(child.kind is CursorKind.CUDACONSTANT_ATTR for child in base.get_children())
+    return base is not None and any(child.kind is CursorKind.CUDACONSTANT_ATTR for child in cursors.children(base))
 
 
 def _kinds(function: cindex.Cursor) -> list[cindex.Type]:
-    return [child.type for child in function.get_children() if child.kind is CursorKind.PARM_DECL]
+    return [child.type for child in cursors.children(function) if child.kind is CursorKind.PARM_DECL]
 
 
 def _pointed_to(argument: cindex.Cursor) -> cindex.Cursor:
     """The element that `&p[i]` is the address of; anything else is itself, and no element."""
     found = argument
     while found.kind in (CursorKind.UNEXPOSED_EXPR, CursorKind.PAREN_EXPR, CursorKind.UNARY_OPERATOR):
-        inner = list(found.get_children())
+        inner = list(cursors.children(found))
         if len(inner) != 1:
             return argument
         found = inner[0]
@@ -572,7 +572,7 @@ def called(call: cindex.Cursor) -> str:
     """What a call calls, also where that depends on a template argument."""
     cursor = call
     while not cursor.spelling:
-        inner = list(cursor.get_children())
+        inner = list(cursors.children(cursor))
         if not inner:
             return ""
         cursor = inner[0]

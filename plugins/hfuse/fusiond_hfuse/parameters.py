@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from clang import cindex
 from clang.cindex import CursorKind
 
-from fusiond_hfuse import shadows
+from fusiond_hfuse import cursors
 from fusiond_hfuse.graph import Field, Parameter
 from fusiond_hfuse.recheck import Tree
 from fusiond_hfuse.stub import VECTOR_OF
@@ -80,7 +80,7 @@ class Parameters:
             declaration = kind.get_declaration()
             pattern = _pattern(declaration)
             bases = _bases(pattern)
-            virtual = any(child.is_virtual_method() for child in pattern.get_children())
+            virtual = any(child.is_virtual_method() for child in cursors.children(pattern))
             several = len(bases) > 1 or any(len(_bases(each)) > 1 for each in _ancestors(pattern))
             if several or virtual or declaration.kind is CursorKind.UNION_DECL:
                 what = (
@@ -129,7 +129,7 @@ def _dependent(cursor: cindex.Cursor) -> bool:
         child.kind is CursorKind.TYPE_REF
         and child.referenced is not None
         and child.referenced.kind is CursorKind.TEMPLATE_TYPE_PARAMETER
-        for child in shadows.below(cursor)
+        for child in cursors.below(cursor)
     )
 
 
@@ -142,9 +142,9 @@ def _pattern(declaration: cindex.Cursor) -> cindex.Cursor:
 def _bases(record: cindex.Cursor) -> list[cindex.Cursor]:
     """The bases that a class or a template names, as classes or templates."""
     found = []
-    for base in record.get_children():
+    for base in cursors.children(record):
         if base.kind is CursorKind.CXX_BASE_SPECIFIER:
-            named = [child.referenced for child in base.get_children() if child.referenced is not None]
+            named = [child.referenced for child in cursors.children(base) if child.referenced is not None]
             records = [each for each in named if each.kind in (*_TEMPLATES, *_RECORDS)]
             found.append(_pattern(records[0]) if records else base)
     return found
@@ -157,7 +157,7 @@ def _ancestors(record: cindex.Cursor) -> list[cindex.Cursor]:
 
 
 def _fields_of(record: cindex.Cursor) -> list[str]:
-    return [child.spelling for child in record.get_children() if child.kind is CursorKind.FIELD_DECL]
+    return [child.spelling for child in cursors.children(record) if child.kind is CursorKind.FIELD_DECL]
 
 
 def _has_pointer(kind: cindex.Type) -> bool:
@@ -171,6 +171,6 @@ def _has_pointer(kind: cindex.Type) -> bool:
     return own or any(
         child.type.kind is cindex.TypeKind.POINTER
         for each in _ancestors(_pattern(kind.get_declaration()))
-        for child in each.get_children()
+        for child in cursors.children(each)
         if child.kind is CursorKind.FIELD_DECL
     )

@@ -21,15 +21,17 @@ does not compile any more, is a reason to refuse too (`recheck.py`).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from clang import cindex
 from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Rejection
-from fusiond_hfuse import barriers, flow, groups, overloads, recheck, shadows, uniform
+from fusiond_hfuse import barriers, cursors, flow, groups, overloads, recheck, shadows, uniform
 from fusiond_hfuse.graph import Edit, Parsed, Unit, Variable
 from fusiond_hfuse.includes import without_comments
 from fusiond_hfuse.parameters import DTYPES, Parameters
@@ -65,19 +67,46 @@ def parse_unit(
     sets. With `move`, static shared arrays become part of the dynamic one. RequestError for what is no CUDA or has no
     such kernel; what is CUDA, but cannot be fused, is a Rejection in the result.
     """
+    return _parsed(_Asked((unit.text, unit.origins, unit.system), entry, name, instance, defines, where, flags,
+                          variables, move, unit))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """All that decides a Parsed; the unit is what the text and the origins are of."""
+
+    text: tuple[str, tuple[tuple[str, int], ...], tuple[str, ...]]
+    entry: str
+    name: str
+    instance: str | None
+    defines: tuple[tuple[str, str], ...]
+    where: str
+    flags: tuple[str, ...]
+    variables: tuple[str, ...]
+    move: bool
+    unit: Unit = field(compare=False)
+
+
+@functools.lru_cache(maxsize=64)  # a kernel stands in many pairs, and each of them reads its files again
+def _parsed(asked: _Asked) -> Parsed:
+    unit, flags, defines = asked.unit, asked.flags, asked.defines
+    instance = asked.instance or asked.entry
     by_architecture = re.search(r"\b__CUDA_ARCH__\b", without_comments(unit.text)) is not None
     found: list[Parsed] = []
     for arch in (*ARCHITECTURES, "") if by_architecture else ("800",):
         try:
-            tree = recheck.Tree(unit, unit.text, instance or entry, defines, flags, arch)
-            problem = tree.problem()
-            if problem is not None:
-                raise problem
-            reader = _Reader(unit, tree, name, frozenset(variables), move)
-            parsed = reader.read(entry, instance, where)
-            if not parsed.rejections:
-                left = recheck.rejections(unit, parsed, tree, instance or entry, defines, flags, arch, reader.refusal)
-                parsed = _with(parsed, left)
+            tree = recheck.Tree(unit, unit.text, instance, defines, flags, arch)
+            try:
+                problem = tree.problem()
+                if problem is not None:
+                    raise problem
+                reader = _Reader(unit, tree, asked.name, frozenset(asked.variables), asked.move)
+                parsed = reader.read(asked.entry, asked.instance, asked.where)
+                if not parsed.rejections:
+                    left = recheck.rejections(unit, parsed, tree, instance, defines, flags, arch, reader.refusal)
+                    parsed = _with(parsed, left)
+            finally:
+                cursors.forget(tree.unit)
         except RecursionError:
             raise RequestError("it is nested too deeply to be read", where=unit.where(1)) from None
         except RequestError:
@@ -85,7 +114,7 @@ def parse_unit(
                 continue  # what compilers of other processors see need not be right
             raise
         found.append(parsed)
-    return _merged(found, name)
+    return _merged(found, asked.name)
 
 
 def _with(parsed: Parsed, rejections: list[Rejection]) -> Parsed:
@@ -150,12 +179,12 @@ class _Reader:
         self.head = ""
 
     def read(self, entry: str, instance: str | None, where: str) -> Parsed:
-        everything = list(self.tree.cursor.get_children())
-        top = [each for each in everything if _in_main(each) and each.spelling not in recheck.OURS]
+        ours = cursors.written_in(self.tree.cursor, MAIN)
+        top = [each for each in ours if each.spelling not in recheck.OURS]
         self.macros = [
             (each.extent.start.offset, each.extent.end.offset)
-            for each in everything
-            if each.kind is CursorKind.MACRO_DEFINITION and _in_main(each)
+            for each in ours
+            if each.kind is CursorKind.MACRO_DEFINITION
         ]
         kernels = list(_kernels(top, ""))
         body, declarations = self._entry(kernels, entry, instance is not None, where)
@@ -201,7 +230,7 @@ class _Reader:
             )
         self.rejections += barriers.forbidden(self.tree.unit, MAIN, self.removed, self.refusal)
         self._global_names(top)
-        self._macro_names(everything)
+        self._macro_names(ours)
         self._linkage()
         for missing in sorted(self.wanted - set(self.variables)):
             raise UnknownName("variable of the source", missing, set(self.variables) or {"none"}, where=where)
@@ -275,12 +304,12 @@ class _Reader:
             inner = scope
             if cursor.kind not in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL) and cursor.spelling:
                 inner = f"{scope}{cursor.spelling}::"
-            for child in cursor.get_children():
+            for child in cursors.children(cursor):
                 self._outside(child, skipped, inner)
 
     def _inner_methods(self, function: cindex.Cursor) -> None:
         """The methods of types that stand inside a function."""
-        for cursor, inside in shadows.preorder(function):
+        for cursor, inside in cursors.preorder(function):
             if cursor.kind in shadows.FUNCTIONS and inside and inside[-1].kind in _RECORDS:
                 self.functions.append(cursor)
 
@@ -288,7 +317,7 @@ class _Reader:
         """Whether a function itself uses a built-in variable, a barrier, or the arena in dynamic shared memory."""
         return any(
             shadows.use(each, STUB_FILE) or shadows.dynamic_shared(each) or (self.move and shadows.shared(each))
-            for each in shadows.below(function)
+            for each in cursors.below(function)
         )
 
     def _held(self, function: cindex.Cursor) -> bool:
@@ -297,8 +326,8 @@ class _Reader:
         if function.kind is not CursorKind.CONVERSION_FUNCTION or not self._sees(function):
             return False
         barred = (CursorKind.FIELD_DECL, CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CXX_BASE_SPECIFIER)
-        return not any(shadows.use(each, STUB_FILE) for each in shadows.below(function)) and not any(
-            each.kind in barred for each in record.get_children()
+        return not any(shadows.use(each, STUB_FILE) for each in cursors.below(function)) and not any(
+            each.kind in barred for each in cursors.children(record)
         )
 
     def _hold(self, record: cindex.Cursor) -> None:
@@ -312,7 +341,7 @@ class _Reader:
         waits = {*barriers.BARRIERS, *self._group_waits()}
         return any(
             each.kind is CursorKind.CALL_EXPR and each.spelling in waits and not shadows.of_a_tile(each)
-            for each in shadows.below(function)
+            for each in cursors.below(function)
         )
 
     def _group_waits(self) -> tuple[str, ...]:
@@ -350,7 +379,7 @@ class _Reader:
         """(offset, name) of every place in a function where one of the user's functions may be called."""
         own = {shadows.named(each) for each in self.functions} | self.holders
         elsewhere = set()
-        for cursor in shadows.below(function):
+        for cursor in cursors.below(function):
             offset = cursor.location.offset
             if cursor.kind in (CursorKind.DECL_REF_EXPR, CursorKind.MEMBER_REF_EXPR, CursorKind.OVERLOADED_DECL_REF):
                 target = cursor.referenced
@@ -377,7 +406,7 @@ class _Reader:
         head = self.code[cursor.extent.start.offset : cursor.location.offset]
         inline = re.search(r"\b(inline|__inline__|__forceinline__)\b", head)
         device = "__device__" if inline else "__device__ __forceinline__"
-        for child in cursor.get_children():
+        for child in cursors.children(cursor):
             start, end = child.extent.start.offset, child.extent.end.offset
             text = self.code[start:end]
             if child.kind is CursorKind.CUDAGLOBAL_ATTR:
@@ -395,7 +424,7 @@ class _Reader:
             elif child.kind is CursorKind.ANNOTATE_ATTR and child.spelling == "cluster_dims":
                 self._refuse("cluster", child, "`__cluster_dims__`: thread block clusters are not supported")
         for parameter in _parameters(cursor):
-            for child in parameter.get_children():
+            for child in cursors.children(parameter):
                 if child.kind is CursorKind.ANNOTATE_ATTR and child.spelling == "grid_constant":
                     self._edit(child.extent.start.offset, child.extent.end.offset, "")
         self._shadow(cursor)
@@ -493,17 +522,17 @@ class _Reader:
             each = scopes.pop()
             inner = each.kind in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL, CursorKind.ENUM_DECL)
             if inner or (each.kind is CursorKind.NAMESPACE and not each.spelling.isidentifier()):
-                scopes += list(each.get_children())
+                scopes += list(cursors.children(each))
             names.add(each.spelling)
         for match in re.finditer(r"::\s*([A-Za-z_]\w*)", self.code):
             before = re.search(r"(\w+|>|\))\s*$", self.code[max(0, match.start() - 200) : match.start()])
             if match.group(1) in names and (before is None or before.group(1) in _BEFORE_NAMES):
                 self._edit(match.start(), match.start(1), f" ::{HERE}::")
 
-    def _macro_names(self, everything: list[cindex.Cursor]) -> None:
+    def _macro_names(self, ours: list[cindex.Cursor]) -> None:
         """A macro must not be called like what is written round the text."""
-        for each in everything:
-            if each.kind is CursorKind.MACRO_DEFINITION and _in_main(each) and _RESERVED.fullmatch(each.spelling):
+        for each in ours:
+            if each.kind is CursorKind.MACRO_DEFINITION and _RESERVED.fullmatch(each.spelling):
                 self._refuse("macro", each, f"a macro called `{each.spelling}`; call it otherwise")
 
     def _closing(self, opening: int) -> int | None:
@@ -534,7 +563,7 @@ class _Reader:
     def _body(self, function: cindex.Cursor) -> None:
         """Shared variables of a function that sees the block, calls of others, lambdas, the block's group."""
         globals_: dict[str, str] = {}
-        for cursor, inside in shadows.preorder(function):
+        for cursor, inside in cursors.preorder(function):
             if cursor.kind is CursorKind.VAR_DECL and shadows.shared(cursor):
                 if cursor.storage_class is cindex.StorageClass.EXTERN:
                     self._dynamic_array(cursor, inside)
@@ -610,19 +639,19 @@ class _Reader:
         """A lambda that captures by name gets the shadows that it uses; one with `=` or `&` has them anyway."""
         used = dict.fromkeys(
             each.spelling
-            for each in shadows.below(cursor)
+            for each in cursors.below(cursor)
             if shadows.use(each, STUB_FILE) and each.spelling not in groups.NAMES
         )
         arrays = dict.fromkeys(
             each.spelling
-            for each in shadows.below(cursor)
+            for each in cursors.below(cursor)
             if each.kind is CursorKind.DECL_REF_EXPR and shadows.dynamic_shared(each)
         )
         hands_on = any(name in self.seeing or name in groups.NAMES for _, name in self._mentions(cursor))
         hands_on |= any(
-            shadows.use(each, STUB_FILE) and each.spelling in groups.NAMES for each in shadows.below(cursor)
+            shadows.use(each, STUB_FILE) and each.spelling in groups.NAMES for each in cursors.below(cursor)
         )
-        hands_on |= self.move and any(shadows.shared(each) for each in shadows.below(cursor))
+        hands_on |= self.move and any(shadows.shared(each) for each in cursors.below(cursor))
         if not used and not hands_on and not arrays:
             return
         start = cursor.extent.start.offset
@@ -647,7 +676,7 @@ class _Reader:
             return
         start, end = statement.extent.start.offset, statement.extent.end.offset
         text = self.code[start:end]
-        if "extern" not in text or not text.endswith(";") or len(list(statement.get_children())) != 1:
+        if "extern" not in text or not text.endswith(";") or len(list(cursors.children(statement))) != 1:
             self._refuse("extern_shared", cursor, "`extern __shared__` in a macro, or with several names")
             return
         self._aligned(cursor, text)
@@ -681,7 +710,7 @@ class _Reader:
 
     def _statics(self, function: cindex.Cursor) -> None:
         """Static variables of a function: shared arrays, which count, and what keeps its value from run to run."""
-        for cursor, inside in shadows.preorder(function):
+        for cursor, inside in cursors.preorder(function):
             if cursor.kind is not CursorKind.VAR_DECL or any(each.kind in shadows.FUNCTIONS for each in inside[1:]):
                 continue
             if shadows.shared(cursor):
@@ -774,12 +803,12 @@ class _Reader:
     def _own_barriers(self, function: cindex.Cursor) -> int:
         return sum(
             1
-            for each in shadows.below(function)
+            for each in cursors.below(function)
             if each.kind is CursorKind.CALL_EXPR and each.spelling in barriers.BARRIERS
         )
 
     def _launch_bound(self, cursor: cindex.Cursor) -> int | None:
-        for child in cursor.get_children():
+        for child in cursors.children(cursor):
             if child.kind is CursorKind.ANNOTATE_ATTR and child.spelling.startswith("launch_bounds "):
                 return self._constant(child.spelling.partition(" ")[2].partition(",")[0])
         return None
@@ -814,12 +843,8 @@ def _blanked(data: bytes) -> str:
     return pattern.sub(lambda match: '"' + re.sub(r"[^\n]", " ", match.group()[1:-1]) + '"', text)
 
 
-def _in_main(cursor: cindex.Cursor) -> bool:
-    return cursor.location.file is not None and cursor.location.file.name == MAIN
-
-
 def _has(cursor: cindex.Cursor, kind: CursorKind) -> bool:
-    return any(child.kind is kind for child in cursor.get_children())
+    return any(child.kind is kind for child in cursors.children(cursor))
 
 
 def _constant(kind: cindex.Type) -> bool:
@@ -832,7 +857,7 @@ def _constant(kind: cindex.Type) -> bool:
 
 def _host_only(function: cindex.Cursor) -> bool:
     return not any(
-        child.kind in (CursorKind.CUDADEVICE_ATTR, CursorKind.CUDAGLOBAL_ATTR) for child in function.get_children()
+        child.kind in (CursorKind.CUDADEVICE_ATTR, CursorKind.CUDAGLOBAL_ATTR) for child in cursors.children(function)
     )
 
 
@@ -853,15 +878,15 @@ def _free(function: cindex.Cursor) -> bool:
 
 
 def _parameters(cursor: cindex.Cursor) -> list[cindex.Cursor]:
-    return [child for child in cursor.get_children() if child.kind is CursorKind.PARM_DECL]
+    return [child for child in cursors.children(cursor) if child.kind is CursorKind.PARM_DECL]
 
 
-def _kernels(cursors: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, cindex.Cursor]]:
+def _kernels(nodes: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, cindex.Cursor]]:
     """(qualified name, cursor) of every `__global__` function, declarations included."""
-    for cursor in cursors:
+    for cursor in nodes:
         if cursor.kind in _SCOPES:
             inner = f"{scope}{cursor.spelling}::" if cursor.kind is CursorKind.NAMESPACE and cursor.spelling else scope
-            yield from _kernels(list(cursor.get_children()), inner)
+            yield from _kernels(list(cursors.children(cursor)), inner)
         elif cursor.kind in (CursorKind.FUNCTION_DECL, CursorKind.FUNCTION_TEMPLATE) and _has(
             cursor, CursorKind.CUDAGLOBAL_ATTR
         ):

@@ -17,7 +17,7 @@ from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError
 from fusiond.model import Rejection
-from fusiond_hfuse import groups, overloads, shadows
+from fusiond_hfuse import cursors, groups, overloads, shadows
 from fusiond_hfuse.graph import Parameter, Parsed, Unit
 from fusiond_hfuse.includes import GROUPS
 from fusiond_hfuse.stub import HALF, STUB
@@ -137,16 +137,16 @@ class Tree:
         """CUDA's functions, as far as the stub has them."""
         return frozenset(
             each.spelling
-            for each in self.cursor.get_children()
-            if each.kind in shadows.FUNCTIONS and shadows.file_of(each) == STUB_FILE
+            for each in cursors.children(self.cursor)
+            if each.kind in shadows.FUNCTIONS and cursors.file_of(each) == STUB_FILE
         )
 
     def parameters(
         self, body: cindex.Cursor, where: str, parameter: Callable[[cindex.Cursor, cindex.Type], Parameter]
     ) -> tuple[Parameter, ...]:
         """The kernel's parameters, with their types in the instance."""
-        written = [child for child in body.get_children() if child.kind is CursorKind.PARM_DECL]
-        signature = next((each for each in self.cursor.get_children() if each.spelling == "fusiond_signature"), None)
+        written = [child for child in cursors.children(body) if child.kind is CursorKind.PARM_DECL]
+        signature = next((each for each in cursors.children(self.cursor) if each.spelling == "fusiond_signature"), None)
         kind = signature.underlying_typedef_type.get_canonical() if signature is not None else None
         if body.kind is CursorKind.FUNCTION_DECL:  # it may be called as a function of CUDA
             kind = body.type.get_canonical()
@@ -266,13 +266,16 @@ def rejections(
             found.append(refusal("name", at, _OWN))
         else:
             found.append(refusal("rewrite", at, f"it cannot be made part of another kernel: {message}"))
-    for top in again.cursor.get_children():
-        if shadows.file_of(top) != MAIN or not top.kind.is_declaration():
-            continue
-        for cursor in shadows.below(top):
-            if shadows.use(cursor, STUB_FILE):
-                line = cursor.location.line - again.before
-                found.append(refusal("leak", line, f"`{cursor.spelling}` names the built-in past its shadow"))
+    try:
+        for top in cursors.written_in(again.cursor, MAIN):
+            if not top.kind.is_declaration():
+                continue
+            for cursor in cursors.below(top):
+                if shadows.use(cursor, STUB_FILE):
+                    line = cursor.location.line - again.before
+                    found.append(refusal("leak", line, f"`{cursor.spelling}` names the built-in past its shadow"))
+    finally:
+        cursors.forget(again.unit)
     return found
 
 

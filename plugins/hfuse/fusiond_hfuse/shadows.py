@@ -10,12 +10,12 @@ names, so that calls that depend on a template argument are found too; overloads
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from clang import cindex
 from clang.cindex import CursorKind
 
-from fusiond_hfuse import groups
+from fusiond_hfuse import cursors, groups
 
 SHADOWED = ("threadIdx", "blockIdx", "blockDim", "gridDim", "__syncthreads")
 """What a body sees its own version of."""
@@ -32,27 +32,6 @@ FUNCTIONS = (CursorKind.FUNCTION_DECL, CursorKind.FUNCTION_TEMPLATE, CursorKind.
              CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)  # fmt: skip
 _CLASSES = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE,
             CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
-_MAX_DEPTH = 4000
-
-
-def preorder(cursor: cindex.Cursor) -> Iterator[tuple[cindex.Cursor, tuple[cindex.Cursor, ...]]]:
-    """A cursor and all below it, in the order of the text, each with those that it stands in.
-
-    Without recursion, unlike clang's own: generated sources nest deeply. RecursionError beyond all reason.
-    """
-    stack: list[tuple[cindex.Cursor, tuple[cindex.Cursor, ...]]] = [(cursor, ())]
-    while stack:
-        each, inside = stack.pop()
-        yield each, inside
-        if len(inside) > _MAX_DEPTH:
-            raise RecursionError
-        below = (*inside, each)
-        stack += [(child, below) for child in reversed(list(each.get_children()))]
-
-
-def below(cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
-    """A cursor and all below it, in the order of the text."""
-    return (each for each, _ in preorder(cursor))
 
 
 def macros(counted: bool) -> str:
@@ -82,14 +61,14 @@ def use(cursor: cindex.Cursor, stub: str) -> bool:
     return (
         cursor.kind is CursorKind.DECL_REF_EXPR
         and (cursor.spelling in SHADOWED or cursor.spelling in COUNTED or cursor.spelling in groups.NAMES)
-        and file_of(cursor.referenced) == stub
+        and cursors.file_of(cursor.referenced) == stub
     )
 
 
 def shared(cursor: cindex.Cursor) -> bool:
     """Whether a cursor declares a shared variable."""
     return cursor.kind is CursorKind.VAR_DECL and any(
-        child.kind is CursorKind.CUDASHARED_ATTR for child in cursor.get_children()
+        child.kind is CursorKind.CUDASHARED_ATTR for child in cursors.children(cursor)
     )
 
 
@@ -132,7 +111,7 @@ def constructs(function: cindex.Cursor) -> bool:
 
 def callable_of(cursor: cindex.Cursor | None, main: str) -> bool:
     """Whether a cursor is a function or a method of the user's."""
-    return cursor is not None and file_of(cursor) == main and cursor.kind in FUNCTIONS
+    return cursor is not None and cursors.file_of(cursor) == main and cursor.kind in FUNCTIONS
 
 
 def behind_parenthesis(data: bytes, start: int, name: str) -> int | None:
@@ -159,7 +138,3 @@ def behind_parenthesis(data: bytes, start: int, name: str) -> int | None:
                 return None
         match = opening.match(data, position)
     return match.end() if match and match.group(1) == b"(" else None
-
-
-def file_of(cursor: cindex.Cursor | None) -> str | None:
-    return None if cursor is None or cursor.location.file is None else str(cursor.location.file.name)

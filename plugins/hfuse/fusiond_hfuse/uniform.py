@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from clang import cindex
 from clang.cindex import CursorKind
 
-from fusiond_hfuse import shadows
+from fusiond_hfuse import cursors, shadows
 from fusiond_hfuse.flow import LOOPS, Callees, Flow, Inside, nearest
 
 _LOCAL_TYPES = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.UNION_DECL)
@@ -30,7 +30,7 @@ def diverges(
 
     `meeting` are the functions that reach a barrier.
     """
-    nodes = list(shadows.preorder(function))
+    nodes = list(cursors.preorder(function))
     waits = list(_barriers(nodes, meeting))
     if not waits:
         return None
@@ -53,7 +53,7 @@ def leaves(function: cindex.Cursor) -> bool:
     kinds = (CursorKind.RETURN_STMT, CursorKind.GOTO_STMT, CursorKind.INDIRECT_GOTO_STMT)
     return any(
         cursor.kind in kinds and not any(_own(outer) for outer in inside)
-        for cursor, inside in shadows.preorder(function)
+        for cursor, inside in cursors.preorder(function)
     )
 
 
@@ -108,7 +108,7 @@ def _jumps_over(cursor: cindex.Cursor, inside: Inside, places: list[int]) -> boo
         return at is not None and _holds(inside[at], places)
     here = cursor.extent.start.offset
     if cursor.kind is not CursorKind.RETURN_STMT:
-        labels = [each.referenced.location.offset for each in cursor.get_children() if each.referenced is not None]
+        labels = [each.referenced.location.offset for each in cursors.children(cursor) if each.referenced is not None]
         here = min(here, *labels) if labels else 0
     return any(place > here for place in places) or any(
         _holds(outer, places) for outer in inside if outer.kind in LOOPS

@@ -16,7 +16,15 @@ from fusiond.model import Rejection
 from fusiond.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Source
 from fusiond_stitching import alike
 from fusiond_stitching.graph import Instruction, Module
-from fusiond_stitching.kernel import ENTRY, Text, argument_order, buffer_instruction, headers, kernel_text
+from fusiond_stitching.kernel import (
+    BUFFERS,
+    ENTRY,
+    Text,
+    argument_order,
+    buffer_instruction,
+    headers,
+    kernel_text,
+)
 from fusiond_stitching.plan import BlockProgram, Flat, Global, Kernel, LibraryCall, Phase, Plan, Result, Schedule, Stage
 from fusiond_stitching.plan import Kind as ScheduleKind
 from fusiond_stitching.scope import Unit
@@ -26,7 +34,7 @@ SOURCE = "module"
 _LIBRARY_THREADS = 128
 LIBRARY = "library_"
 """What the names of kernels in place of a library's begin with."""
-_BUFFER = re.compile(r"\b(?:in_|out_|t)\d+\b")
+_BUFFER = re.compile(rf"\b(?:{'|'.join(BUFFERS)})\d+\b")
 _EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 
 
@@ -84,6 +92,9 @@ def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -
     issues: list[_Issue] = []
     names: set[str] = set()
     for step in plan.steps:
+        if isinstance(step, LibraryCall) and step.instruction in module.foreign:
+            available.add(step.instruction)  # its stand-in is an input
+            continue
         kernel = step if isinstance(step, Kernel) else library_kernel(module, step)
         step_name = _unique(_word(kernel.name), names)
         outline = alike.outline(module, kernel, available, argument_order)
@@ -163,18 +174,19 @@ def _launch(issue: _Issue) -> Launch:
 
 
 def _buffers(module: Module, used: list[str], fills: Mapping[str, Fill]) -> tuple[Buffer, ...]:
-    """All parameters and outputs, and the scratch buffers that somebody uses."""
-    precision = precisions(module)
+    """All parameters and outputs, what foreign instructions give and read, and the scratch buffers that somebody
+    uses."""
+    compared = compares(module)
     found = []
-    for name in module.parameters:
+    for name in (*module.parameters, *module.stand_ins):
         each = module[name]
         buffer = module.buffer_of(name)
         found.append(_buffer(buffer, each, Role.INPUT, fill=fills.get(buffer, default_fill(each))))
-    for place, name in enumerate(module.outputs):
+    for name, buffer in module.computed.items():
         each = module[name]
         # Nobody writes to what has no elements, so there is nothing to compare.
         role = Role.OUTPUT if each.elements else Role.SCRATCH
-        found.append(_buffer(f"out_{place}", each, role, compare=tolerance(each, *precision[name])))
+        found.append(_buffer(buffer, each, role, compare=compared[buffer]))
     for buffer in sorted({each for each in used if each.startswith("t")}, key=lambda each: int(each[1:])):
         found.append(_buffer(buffer, module[buffer_instruction(module, buffer)], Role.SCRATCH))
     return tuple(found)
@@ -205,10 +217,14 @@ def default_fill(instruction: Instruction) -> Fill:
 
 
 def precisions(module: Module) -> dict[str, tuple[int, float]]:
-    """Instruction -> (how many values at most are summed up on the way to it, the coarsest precision on that way)."""
+    """Instruction -> (how many values at most are summed up on the way to it, the coarsest precision on that way). Ways
+    begin anew behind a foreign instruction: its result is filled, and the same in every plan."""
     found: dict[str, tuple[int, float]] = {}
     for each in module.instructions:
         length, epsilon = 1, _EPSILON.get(each.dtype, 0.0)
+        if each.name in module.foreign:
+            found[each.name] = (length, epsilon)
+            continue
         for operand in each.operands:
             length = max(length, found[operand][0])
             epsilon = max(epsilon, found[operand][1])
@@ -233,10 +249,21 @@ def tolerance(instruction: Instruction, length: int, epsilon: float) -> Compare:
     return Compare(kind="close", rtol=epsilon * (64 + 16 * root), atol=epsilon * (8 + 2 * root) + cancelled)
 
 
-def compares(module: Module) -> dict[str, Compare]:
-    """Output buffer -> how it is compared."""
+def near_ties(module: Module) -> tuple[str, ...]:
+    """Buffers of whole numbers and truth values that depend on sums of floats: by a comparison, an argmax, a rounding.
+    They are compared exactly, and where two values all but tie, another order of a sum may give another result."""
     precision = precisions(module)
-    return {f"out_{place}": tolerance(module[name], *precision[name]) for place, name in enumerate(module.outputs)}
+    return tuple(
+        buffer
+        for name, buffer in module.computed.items()
+        if TYPES[module[name].dtype].kind != "float" and precision[name][0] > 1 and precision[name][1] > 0
+    )
+
+
+def compares(module: Module) -> dict[str, Compare]:
+    """Buffer of an output, or of what a foreign instruction reads -> how it is compared."""
+    precision = precisions(module)
+    return {buffer: tolerance(module[name], *precision[name]) for name, buffer in module.computed.items()}
 
 
 _PLAIN = re.compile(r"k\d+|library_\w+")

@@ -1,11 +1,14 @@
 """What a module's inputs hold while it is measured: as the job says, else by what the module does with them.
 
 Floats are uniform in -1 .. 1. Whole numbers that index something (a gather, a scatter, a dynamic-slice) stay inside
-it, those that are compared with an iota inside that; others are 0 .. 9. A fill is part of the workload's key.
+it, those that are compared with an iota inside that; others are 0 .. 9. Stand-ins for what a foreign instruction would
+give are filled like inputs, with what is known of it: random bits are any bits, a sorted iota holds numbers of the
+iota, a status that is compared with 0 says that all went well. A fill is part of the workload's key.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from fusiond.documents import Node
@@ -16,20 +19,81 @@ MOST = 9
 _KINDS = ("zeros", "constant", "uniform", "normal", "integers", "iota")
 _PASSED = frozenset({"reshape", "broadcast", "transpose", "slice", "copy", "convert", "concatenate", "clamp", "select",
                      "add", "maximum", "minimum", "reverse"})  # fmt: skip
+_BITWISE = frozenset({"shift-left", "shift-right-logical", "shift-right-arithmetic", "and", "or", "xor"})
 _DEEP = 12
 """How many instructions an index is followed through."""
 
 
 def default(module: Module, name: str) -> Fill:
-    """The fill of a parameter that the job says nothing about."""
+    """The fill of a parameter or of a foreign result that the job says nothing about."""
     instruction = module[name]
     kind = DTYPES[instruction.dtype]
-    if "float" in kind:
-        return Fill(kind="uniform", low=-1.0, high=1.0)
     if kind == "bool":
         return Fill(kind="integers", low=0, high=1)
+    if "float" in kind:
+        return _drawn(module, instruction) or Fill(kind="uniform", low=-1.0, high=1.0)
     limit = _limit(module, name, _DEEP)
-    return Fill(kind="integers", low=0, high=max(0, limit) if limit is not None else MOST)
+    if limit is not None:
+        return Fill(kind="integers", low=0, high=max(0, limit))
+    if instruction.opcode == "custom-call" and _is_status(module, name):
+        return Fill(kind="zeros")
+    drawn = _drawn(module, instruction)
+    if drawn is not None and drawn.kind == "uniform" and drawn.low < drawn.high:
+        return Fill(kind="integers", low=drawn.low, high=drawn.high - 1)
+    if name in module.foreign and (instruction.opcode.startswith("rng") or _is_bits(module, name, _DEEP)):
+        bits = int(instruction.dtype[1:])
+        signed = instruction.dtype.startswith("s")
+        # Fills hold their bounds as floats: of 64 bits, those that a float holds exactly.
+        most = 2 ** min(bits - signed, 53) - 1
+        return Fill(kind="integers", low=-most if signed else 0, high=most)
+    if instruction.opcode == "sort":
+        within = _iota_size(module, instruction.operands[instruction.attributes["result"]], _DEEP)
+        return Fill(kind="integers", low=0, high=MOST if within is None else max(0, within))
+    return Fill(kind="integers", low=0, high=MOST)
+
+
+def _drawn(module: Module, instruction: Instruction) -> Fill | None:
+    """The fill that says what an `rng` does, when its two parameters are constants; None for everything else."""
+    distribution = instruction.attributes.get("distribution")
+    if distribution not in ("uniform", "normal") or len(instruction.operands) != 2:
+        return None
+    numbers = []
+    for operand in instruction.operands:
+        source = module.base(operand)
+        source = module[source.operands[0]] if source.opcode == "copy" else source
+        if source.opcode != "constant" or source.elements != 1 or source.name in module.foreign:
+            return None
+        numbers.append(float(source.attributes["values"][0]))
+    low, high = numbers
+    if not (math.isfinite(low) and math.isfinite(high)) or (high < low if distribution == "uniform" else high < 0):
+        return None
+    return Fill(kind=distribution, low=low, high=high)
+
+
+def _is_status(module: Module, name: str) -> bool:
+    """Whoever reads it compares it with 0, as jax does with what LAPACK says: anything else means NaN everywhere."""
+    users = [module[each] for each in module.users[name]]
+    while users and all(each.opcode in ("reshape", "broadcast") for each in users):
+        users = [module[each] for user in users for each in module.users[user.name]]
+    return bool(users) and all(
+        each.opcode == "compare" and any(_is_zero(module, operand) for operand in each.operands) for each in users
+    )
+
+
+def _is_zero(module: Module, name: str) -> bool:
+    source = module[name]
+    while source.opcode in ("reshape", "broadcast"):
+        source = module[source.operands[0]]
+    return source.opcode == "constant" and set(source.attributes.get("values", ())) == {0}
+
+
+def _is_bits(module: Module, name: str, depth: int) -> bool:
+    """Somebody takes it apart bit by bit."""
+    for user in module.users[name] if depth else ():
+        reader = module[user]
+        if reader.opcode in _BITWISE or (reader.opcode in _PASSED and _is_bits(module, user, depth - 1)):
+            return True
+    return False
 
 
 def _limit(module: Module, name: str, depth: int) -> int | None:
@@ -40,7 +104,7 @@ def _limit(module: Module, name: str, depth: int) -> int | None:
     for user in module.users[name]:
         reader = module[user]
         limits = [_as_index(module, reader, place) for place, each in enumerate(reader.operands) if each == name]
-        if reader.opcode in _PASSED:
+        if reader.opcode in _PASSED and user not in module.foreign:
             limits.append(_limit(module, user, depth - 1))
         if reader.opcode == "compare":
             other = next((each for each in reader.operands if each != name), name)
@@ -52,7 +116,7 @@ def _limit(module: Module, name: str, depth: int) -> int | None:
 
 
 def _as_index(module: Module, reader: Instruction, place: int) -> int | None:
-    if not reader.operands:
+    if not reader.operands or reader.name in module.foreign:
         return None
     attributes = reader.attributes
     dims = module[reader.operands[0]].dims
@@ -71,6 +135,8 @@ def _as_index(module: Module, reader: Instruction, place: int) -> int | None:
 
 def _iota_size(module: Module, name: str, depth: int) -> int | None:
     instruction = module[name]
+    if name in module.foreign:
+        return None
     if instruction.opcode == "iota":
         size: int = instruction.dims[instruction.attributes["dimension"]]
         return size - 1
@@ -89,12 +155,13 @@ def said(fill: Fill) -> str | dict[str, object]:
 
 
 def read(module: Module, node: Node | None, file: Callable[[Node], tuple[str, str]]) -> dict[str, Fill]:
-    """Buffer -> fill for all parameters; `node` is the job's `inputs`, `file` finds an .npy file (path, content key).
-    RequestError for a name or a fill that does not fit."""
-    found = {module.buffer_of(name): default(module, name) for name in module.parameters}
+    """Buffer -> fill for all parameters and stand-ins; `node` is the job's `inputs`, `file` finds an .npy file (path,
+    content key). RequestError for a name or a fill that does not fit."""
+    given = (*module.parameters, *module.stand_ins)
+    found = {module.buffer_of(name): default(module, name) for name in given}
     if node is None:
         return found
-    by_buffer = {module.buffer_of(name): module[name] for name in module.parameters}
+    by_buffer = {module.buffer_of(name): module[name] for name in given}
     for name, each in node.mapping(known=tuple(found)).items():
         found[name] = _fill(each, by_buffer[name], file)
     return found

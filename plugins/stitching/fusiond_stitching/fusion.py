@@ -139,7 +139,8 @@ def members_of(module: Module, policy: Policy) -> Callable[[Instruction], bool]:
 
 def library(module: Module, instruction: Instruction, policy: Policy) -> bool:
     """A library call under this policy: a batched dot may be stitched."""
-    if policy.stitch_dots and instruction.opcode == "dot" and instruction.attributes["lhs_batch"]:
+    batched = instruction.opcode == "dot" and instruction.attributes.get("lhs_batch")
+    if policy.stitch_dots and batched and instruction.name not in module.foreign:
         return False
     return module.library(instruction)
 

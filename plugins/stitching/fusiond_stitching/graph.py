@@ -7,6 +7,10 @@ Grammar
     sources      := parameter | constant                      no operands; iota is an ordinary instruction
     boundaries   := dot | what `Module.foreign` names         library calls: nothing is fused across them
 
+A foreign instruction (sort, while, custom-call, ...) is a boundary whose results nobody here can compute. In a Program
+they are stand-ins, inputs that are filled; what it reads is kept and compared like an output. A boundary with a tuple
+for a result is one instruction for each of its arrays, all with the same operands.
+
 All tensors are row-major, whatever layout the text gave them: a layout says where an element lies, never what it is.
 The buffers of a Program (`in_0`, `out_0`, ...) are row-major too. Each output is an instruction of its own that is
 neither a parameter nor a constant nor another output (a `copy` stands in where the module said so).
@@ -154,7 +158,8 @@ class Computation:
 @dataclass(frozen=True, kw_only=True)
 class Module:
     """See the module's docstring. `foreign` are instructions that this strategy cannot emit (name -> why): boundaries
-    like library calls; `frames` the bodies of while and conditional, modules of their own (section 3.1)."""
+    like library calls; `frames` the bodies of while and conditional, modules of their own (section 3.1). In the body of
+    a while, an output may be the parameter of the same number: it stays where it is and has no buffer `out_i`."""
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -180,8 +185,9 @@ class Module:
 
     @functools.cached_property
     def all_frames(self) -> tuple[Module, ...]:
-        """The frames, and those inside them."""
-        return tuple(found for each in self.frames for found in (each, *each.all_frames))
+        """The frames, and those inside them; each once."""
+        found = {each.name: each for frame in self.frames for each in (frame, *frame.all_frames)}
+        return tuple(found.values())
 
     @functools.cached_property
     def number(self) -> Mapping[str, int]:
@@ -214,11 +220,56 @@ class Module:
     def fusable(self, instruction: Instruction) -> bool:
         return instruction.opcode not in SOURCES and not self.library(instruction)
 
+    def base(self, name: str) -> Instruction:
+        """The instruction whose buffer holds the value of `name`: reshapes cost nothing in row-major order. Stops at an
+        output (it has a buffer of its own)."""
+        instruction = self.by_name[name]
+        while instruction.opcode == "reshape" and not self.library(instruction):
+            if instruction.name in self.is_output:
+                break
+            instruction = self.by_name[instruction.operands[0]]
+        return instruction
+
+    @functools.cached_property
+    def stand_ins(self) -> Mapping[str, str]:
+        """Foreign results that somebody here reads -> the buffer that is filled in their stead (`boundary_0`)."""
+        read = {
+            self.base(operand).name
+            for each in self.instructions
+            if each.name not in self.foreign and (each.opcode != "reshape" or each.name in self.is_output)
+            for operand in each.operands
+        }
+        return {name: f"boundary_{place}" for place, name in enumerate(name for name in self.foreign if name in read)}
+
+    @functools.cached_property
+    def handed(self) -> Mapping[str, str]:
+        """Values that foreign instructions read, when they are neither sources nor outputs nor foreign -> the buffer in
+        which they are found (`operand_0`)."""
+        users = (self.by_name[name] for name in self.foreign)
+        read = dict.fromkeys(self.base(operand).name for user in users for operand in user.operands)
+        mine = (
+            name
+            for name in read
+            if name not in self.foreign and name not in self.is_output and self.by_name[name].opcode not in SOURCES
+        )
+        return {name: f"operand_{place}" for place, name in enumerate(mine)}
+
+    @functools.cached_property
+    def computed(self) -> Mapping[str, str]:
+        """What a Program has to compute -> its buffer: outputs, in their order, and what foreign instructions read. An
+        output that is foreign itself, or stays a parameter, is not among them."""
+        own = (name for name in self.outputs if name not in self.foreign and self.by_name[name].opcode != "parameter")
+        return {name: self.buffer_of(name) for name in (*own, *self.handed)}
+
     def buffer_of(self, name: str) -> str:
-        """What the buffer of a value is called where it has one: `in_2`, `out_0`, or `t17` for a scratch buffer."""
+        """What the buffer of a value is called where it has one: `in_2`, `out_0`, `boundary_0` and `operand_0` (see
+        `stand_ins` and `handed`), or `t17` for a scratch buffer."""
         instruction = self.by_name[name]
         if instruction.opcode == "parameter":
             return f"in_{instruction.attributes['number']}"
+        named = self.stand_ins.get(name) or self.handed.get(name)
+        if named is not None:
+            return named
         if name in self.is_output:
             return f"out_{self.outputs.index(name)}"
         return f"t{self.number[name]}"

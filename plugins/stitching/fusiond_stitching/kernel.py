@@ -18,6 +18,8 @@ from fusiond_stitching.semantics import TYPES
 
 ENTRY = "ENTRY"
 """Stands for the kernel's name, in its own and its device functions' names."""
+BUFFERS = ("in_", "boundary_", "t", "operand_", "out_")
+"""What the names of buffers begin with, in the order of a kernel's arguments."""
 _GRID_BARRIER = "cooperative_groups::this_grid().sync();"
 _ARENA = "extern __shared__ __align__(16) unsigned char arena[];"
 
@@ -168,16 +170,20 @@ def _dtype(module: Module, buffer: str) -> str:
 
 def buffer_instruction(module: Module, buffer: str) -> str:
     """The instruction whose value a buffer holds: the inverse of `Module.buffer_of`."""
-    kind, number = re.fullmatch(r"(in_|out_|t)(\d+)", buffer).groups()  # type: ignore[union-attr]
+    kind, number = re.fullmatch(rf"({'|'.join(BUFFERS)})(\d+)", buffer).groups()  # type: ignore[union-attr]
+    at = int(number)
     if kind == "in_":
-        return module.parameters[int(number)]
-    return module.outputs[int(number)] if kind == "out_" else module.instructions[int(number)].name
+        return next(each for each in module.parameters if module[each].attributes["number"] == at)
+    if kind in ("boundary_", "operand_"):
+        named = module.stand_ins if kind == "boundary_" else module.handed
+        return next(name for name, each in named.items() if each == buffer)
+    return module.outputs[at] if kind == "out_" else module.instructions[at].name
 
 
 def argument_order(buffer: str) -> tuple[int, int]:
     """By which a kernel's arguments are sorted."""
     word = buffer.rstrip("0123456789")
-    return ("in_", "t", "out_").index(word), int(buffer[len(word) :])
+    return BUFFERS.index(word), int(buffer[len(word) :])
 
 
 def _shape(kernel: Kernel) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -37,6 +38,13 @@ Value: TypeAlias = "str | tuple[Value, ...]"
 IDENTITIES = frozenset({"copy", "optimization-barrier", "copy-start", "copy-done"})
 NOTES = frozenset({"Sharding", "annotate_device_placement", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 """Custom calls that only carry a remark."""
+OTHER_TYPES = re.compile(r"c64|c128|[su][124]|f[48]e\w+|token|opaque")
+"""HLO's types that no code is written for: such a parameter is left to a library with all that reads it."""
+EFFECTS = frozenset({"infeed", "outfeed", "send", "send-done", "recv", "recv-done", "rng-get-and-update-state"})
+"""What does something even where nobody reads its result."""
+CALLED = ("to_apply", "calls", "body", "condition", "true_computation", "false_computation", "branch_computations",
+          "called_computations")  # fmt: skip
+_NAME = re.compile(r"[\w.\-$]+")
 
 
 def module(raw: RawModule) -> Module:
@@ -59,10 +67,13 @@ class _Lowering:
         self.raw = raw
         self.found: dict[str, Instruction] = {}
         self.foreign: dict[str, str] = {}
-        self.frames: dict[str, None] = {}
+        self.frames: dict[str, bool] = {}
+        """Computation -> whether it is the body of a while."""
+        self.effects: dict[str, None] = {}
+        """Foreign instructions that do something whether or not anybody reads what they give."""
         self.depth = 0
 
-    def module(self, computation: str, name: str) -> Module:
+    def module(self, computation: str, name: str, *, body: bool = False) -> Module:
         entry = self._called(computation, f"{self.raw.path}:1")
         count = itertools.count()
         arguments: list[Value] = []
@@ -70,16 +81,20 @@ class _Lowering:
             arguments.append(self._parameter(each, each.name, each.shape, count))
         result = self._inline(entry, arguments, "")
         outputs = list(_leaves(result))
-        return self._finished(name, outputs)
+        return self._finished(name, outputs, body=body)
 
     def _parameter(self, raw: Raw, name: str, shape: RawShape, count: itertools.count[int]) -> Value:
         if isinstance(shape, Several):
             return tuple(
                 self._parameter(raw, f"{name}.{place}", each, count) for place, each in enumerate(shape.members)
             )
+        number = next(count)
         if shape.dtype not in DTYPES:
-            raise raw.fail(f"the type {shape.dtype} is not known; known: {', '.join(DTYPES)}")
-        return self._add(raw, name, "parameter", shape, (), {"number": next(count)})
+            if not OTHER_TYPES.fullmatch(shape.dtype):
+                raise raw.fail(f"the type {shape.dtype} is not known; known: {', '.join(DTYPES)}")
+            self.foreign[name] = f"parameter {raw.name!r}: the type {shape.dtype} is not known"
+            return self._add(raw, name, "input", shape, (), {"number": number})
+        return self._add(raw, name, "parameter", shape, (), {"number": number})
 
     def _called(self, name: str, where: str) -> RawComputation:
         if name not in self.raw.computations:
@@ -176,20 +191,40 @@ class _Lowering:
         return ""
 
     def _outside(self, raw: Raw, name: str, operands: list[Value], reason: str) -> Value:
-        """A boundary: one instruction, and one more for every further result."""
+        """A boundary: one instruction, and one more for every further result. (One of type `none` where it has none: it
+        may still do something.)"""
         for attribute in ("body", "condition", "true_computation", "false_computation"):
             if attribute in raw.attributes:
-                self.frames[raw.called(attribute)] = None
+                self.frames[raw.called(attribute)] = attribute == "body"
         if "branch_computations" in raw.attributes:
-            self.frames.update(dict.fromkeys(raw.branches()))
+            self.frames.update(dict.fromkeys(raw.branches(), False))
         leaves = tuple(_leaves(tuple(operands)))
-        members = list(_arrays(raw.shape))
+        members = list(_arrays(raw.shape)) or [Array("none", ())]
         results: list[Value] = []
         for place, shape in enumerate(members):
             own = name if len(members) == 1 else self._fresh(f"{name}.{place}")
             self.foreign[own] = f"{raw.opcode} {raw.name!r}: {reason}"
-            results.append(self._add(raw, own, raw.opcode, shape, leaves, {"result": place}))
+            if self._acts(raw, set()):
+                self.effects[own] = None
+            attributes: dict[str, Any] = {"call": name, "result": place}
+            if "distribution" in raw.attributes:
+                attributes["distribution"] = raw.text("distribution").removeprefix("rng_")
+            results.append(self._add(raw, own, raw.opcode, shape, leaves, attributes))
         return _shaped(raw.shape, iter(results))
+
+    def _acts(self, raw: Raw, seen: set[str]) -> bool:
+        """Whether it does something beside giving a result, itself or in a computation that it calls."""
+        if raw.opcode in EFFECTS or "channel_id" in raw.attributes:
+            return True
+        if raw.attributes.get("custom_call_has_side_effect", "").strip() == "true":
+            return True
+        for attribute in CALLED:
+            for name in _NAME.findall(raw.attributes.get(attribute, "")):
+                if name not in seen and name in self.raw.computations:
+                    seen.add(name)
+                    if any(self._acts(each, seen) for each in self.raw.computations[name].instructions):
+                        return True
+        return False
 
     def _bitcast(self, raw: Raw, name: str, operand: Value, shape: Array) -> Value:
         """The bytes in their order of storage read as another shape (layouts of both ends matter)."""
@@ -253,13 +288,16 @@ class _Lowering:
 
     # --- the whole ---
 
-    def _finished(self, name: str, outputs: list[str]) -> Module:
+    def _finished(self, name: str, outputs: list[str], *, body: bool) -> Module:
         parameters = [each.name for each in self.found.values() if each.opcode == "parameter"]
+        state = [each.name for each in self.found.values() if each.opcode in ("parameter", "input")]
         kept, outputs = _simplified(self.found, outputs, self.foreign)
         kept, outputs = _simplified(squeeze.squeezed(kept, self.foreign), outputs, self.foreign)
         outputs = [squeeze.bare(kept, each) for each in outputs]
         for place, output in enumerate(outputs):
             source = kept[output]
+            if body and state[place : place + 1] == [output]:
+                continue  # the loop's state stays where it is
             if source.opcode in SOURCES or output in outputs[:place]:
                 own = next(each for each in (f"{output}~out{n}" for n in itertools.count(place)) if each not in kept)
                 kept[own] = dataclasses.replace(
@@ -267,8 +305,12 @@ class _Lowering:
                 )
                 outputs[place] = own
         _materialise(kept, self.foreign)
-        live = _reached(kept, [*outputs, *parameters])
-        frames = tuple(_Lowering(self.raw).module(each, each) for each in self.frames if each in self.raw.computations)
+        live = _reached(kept, [*outputs, *parameters, *self.effects])
+        frames = tuple(
+            _Lowering(self.raw).module(each, each, body=is_body)
+            for each, is_body in self.frames.items()
+            if each in self.raw.computations
+        )
         return Module(
             name=name,
             instructions=topological(each for each in kept.values() if each.name in live),
@@ -280,9 +322,10 @@ class _Lowering:
 
 
 def _materialise(kept: dict[str, Instruction], foreign: Mapping[str, str]) -> None:
-    """Library calls read buffers, and a constant has none: they read a copy of it."""
+    """Dots read buffers, and a constant has none: they read a copy of it. (How a foreign instruction comes by its
+    constants is not ours to say.)"""
     for call in list(kept.values()):
-        if call.opcode != "dot" and call.name not in foreign:
+        if call.opcode != "dot" or call.name in foreign:
             continue
         operands = list(call.operands)
         for place, name in enumerate(operands):
@@ -398,8 +441,8 @@ def _simplified(
         operands = tuple(alias[each] for each in instruction.operands)
         new = dataclasses.replace(instruction, operands=operands) if operands != instruction.operands else instruction
         if new.opcode == "dot" and new.name not in foreign:
-            new = _folded(new, kept)
-        same = _identity(new, kept) if new.name not in foreign else None
+            new = _folded(new, kept, foreign)
+        same = _identity(new, kept, foreign) if new.name not in foreign else None
         if same is None and new.opcode != "parameter" and new.name not in foreign:
             key = value_key(new)
             same = seen.setdefault(key, new.name)
@@ -431,14 +474,14 @@ def _canonical(computation: Computation) -> str:
     return "\n".join([*lines, str([number[each] for each in computation.results])])
 
 
-def _identity(instruction: Instruction, kept: Mapping[str, Instruction]) -> str | None:
+def _identity(instruction: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> str | None:
     """The operand that this instruction equals, when it changes nothing."""
     if len(instruction.operands) != 1:
         return None
     (operand,) = instruction.operands
     before = kept[operand]
     if before.dims != instruction.dims or before.dtype != instruction.dtype:
-        if instruction.opcode == "reshape" and before.opcode == "reshape":
+        if instruction.opcode == "reshape" and before.opcode == "reshape" and operand not in foreign:
             first = before.operands[0]
             if kept[first].dims == instruction.dims:
                 return first
@@ -452,13 +495,13 @@ def _identity(instruction: Instruction, kept: Mapping[str, Instruction]) -> str 
     return None
 
 
-def _folded(dot: Instruction, kept: Mapping[str, Instruction]) -> Instruction:
+def _folded(dot: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:
     """A dot whose operands are read through their transposes, where the order of the result's dims stays."""
     operands = list(dot.operands)
     attributes = dict(dot.attributes)
     for place, side in enumerate(("lhs", "rhs")):
         source = kept[operands[place]]
-        if source.opcode != "transpose":
+        if source.opcode != "transpose" or source.name in foreign:
             continue
         order = source.attributes["dimensions"]
         used = attributes[f"{side}_batch"] + attributes[f"{side}_contracting"]

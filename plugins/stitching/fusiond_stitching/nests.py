@@ -115,6 +115,8 @@ class Nests:
         turn = scope.function.fresh("round")
         header = f"for (int {turn} = 0; {turn} < {rounds}; ++{turn})" if rounds > 1 else ""
         with scope.block(header, conditional=False) as body:
+            if rounds > 1 and lanes.reduction.workspace is not None:
+                body.line(f"if ({turn} > 0) __syncthreads();  // the workspace is used again")
             first = f"{turn} * {at_once} + " if rounds > 1 else ""
             if count == threads:
                 place = body.known(turn, rounds) if rounds > 1 else number(0)
@@ -130,8 +132,6 @@ class Nests:
             with self._valid(body, stage, place, [f"{name} == 0", *within]) as (inner, indices):
                 lanes.remember(inner, indices)
                 self._results(inner, stage, place, indices, pointers)
-            if rounds > 1 and lanes.reduction.workspace is not None:
-                body.line("__syncthreads();")
         self._keep(stage, pointers)
 
     def _thread(self, lanes: int, at_once: int, *, inner: bool) -> tuple[str, str]:

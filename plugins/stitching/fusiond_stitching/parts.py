@@ -56,7 +56,7 @@ def of_plan(module: Module, planned: Planned, fills: Mapping[str, Fill], *, dots
     """Root -> part, for each group of a plan that is worth measuring by itself and whose text says all of it. `fills`
     are the whole module's, by buffer."""
     found = {}
-    given = {name: fills[module.buffer_of(name)] for name in module.parameters}
+    given = {name: fills[module.buffer_of(name)] for name in (*module.parameters, *module.stand_ins)}
     alone = groups(module, planned)
     for group in planned.fusion.groups:
         if not _trivial(module, group, alone[group.root]):

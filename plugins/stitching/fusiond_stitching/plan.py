@@ -315,8 +315,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryCall:
-    """A dot (or a boundary that cannot be emitted): one launch that is not counted, into `Module.buffer_of(name)`. Its
-    operands are parameters, constants or values with a global home, perhaps behind reshapes, which cost nothing."""
+    """A dot: one launch that is not counted, into `Module.buffer_of(name)`. Its operands are parameters, constants or
+    values with a global home, perhaps behind reshapes, which cost nothing. Or a foreign instruction: no launch at all,
+    its result is a stand-in; its operands are in their buffers by then, and nobody reads its result before."""
 
     instruction: str
 
@@ -337,14 +338,8 @@ class Plan:
 
 
 def base_of(module: Module, name: str) -> Instruction:
-    """The instruction whose buffer holds the value of `name`: reshapes cost nothing in row-major order. Stops at an
-    output (it has a buffer of its own)."""
-    instruction = module[name]
-    while instruction.opcode == "reshape" and not module.library(instruction):
-        if instruction.name in module.is_output:
-            break
-        instruction = module[instruction.operands[0]]
-    return instruction
+    """See `Module.base`."""
+    return module.base(name)
 
 
 def chunk_bytes(instruction: Instruction, chunk: Chunk) -> int:

@@ -9,6 +9,7 @@ from fusiond.model import Record
 from fusiond.words import counted
 from fusiond_stitching import span as spans
 from fusiond_stitching.composition import Composed
+from fusiond_stitching.emit import near_ties
 from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import BlockProgram, Kernel
 from fusiond_stitching.planner import Planned
@@ -31,7 +32,7 @@ def report(
         "bytes": {"ideal": ideal_bytes(module), **{name: moved(module, each.plan) for name, each in plans.items()}},
         "groups": [_group(module, kernel, program) for kernel in planned.plan.kernels for program in kernel.programs],
         "apart": [{"root": root, "reason": reason} for root, reason in sorted(planned.plan.notes.items())],
-        "library": [{"name": name, "reason": reason} for name, reason in module.foreign.items()],
+        "library": [_boundary(module, name, reason) for name, reason in module.foreign.items()],
         "frames": [
             {
                 "name": each.name,
@@ -41,6 +42,7 @@ def report(
             }
             for each in module.all_frames
         ],
+        "near_ties": list(near_ties(module)),
         "problems": [problem for each in plans.values() for problem in each.problems],
     }
 
@@ -73,6 +75,33 @@ def composed(made: Composed, planned: Planned, times_us: Mapping[str, float]) ->
     known = [times_us[name] for name in made.taken if name in times_us]
     sum_ = f", {sum(known):.1f} us by themselves" if known and len(known) == len(made.taken) else ""
     return f"measured: {len(made.taken)} of {len(planned.fusion.groups)} groups{sum_}; launches: {shown}"
+
+
+def _boundary(module: Module, name: str, reason: str) -> dict[str, Any]:
+    """A foreign instruction: why it is one, and the buffers round it. `call` is the same for the results of one call;
+    `stand_in` is None where nobody here reads this one, `result` its place in the module's results, if it has one.
+    `reads` names the buffers of its operands (those that have one: constants have none)."""
+    instruction = module[name]
+    bases = (module.base(each).name for each in instruction.operands)
+    return {
+        "name": name,
+        "reason": reason,
+        "call": instruction.attributes.get("call", name),
+        "stand_in": module.stand_ins.get(name),
+        "result": module.outputs.index(name) if name in module.is_output else None,
+        "shape": f"{instruction.dtype}[{','.join(map(str, instruction.dims))}]",
+        "reads": [
+            module.stand_ins.get(each, f"what {each} gives") if each in module.foreign else module.buffer_of(each)
+            for each in dict.fromkeys(bases)
+            if module[each].opcode != "constant"
+        ],
+    }
+
+
+def _filled(boundary: Mapping[str, Any]) -> str:
+    said = [f"{boundary['stand_in']} is filled"] if boundary["stand_in"] else []
+    said += [] if boundary["result"] is None else [f"result {boundary['result']} of the module, not compared"]
+    return f"{boundary['name']} {boundary['shape']}: {', '.join(said)}"
 
 
 def kernels(planned: Planned) -> int | None:
@@ -125,10 +154,23 @@ def described(report: Mapping[str, Any]) -> str:
     lines += _noted("not with their readers", report["apart"], "root")
     lines += [
         f"frame {each['name']}: {counted(each['instructions'], 'instruction')},"
-        f" {counted(each['kernels'], 'kernel')} in each round"
+        f" {counted(each['kernels'], 'kernel')} in each round (a job of its own with 'frame: {each['name']}')"
         for each in report["frames"]
     ]
-    lines += _noted("left to a library", report["library"], "name")
+    if report["near_ties"]:
+        buffers = ", ".join(report["near_ties"])
+        lines.append(
+            f"{buffers}: decided by sums of floats, and compared exactly; whole numbers as inputs have no near ties"
+        )
+    if report["library"]:
+        lines.append("left to a library; what it gives is filled, not computed:")
+        calls: dict[str, list[Mapping[str, Any]]] = {}
+        for each in report["library"]:
+            calls.setdefault(each["call"], []).append(each)
+        for results in calls.values():
+            read = f", which reads {', '.join(results[0]['reads'])}" if results[0]["reads"] else ""
+            lines.append(f"  {results[0]['reason']}{read}")
+            lines += [f"    {_filled(each)}" for each in results if each["stand_in"] or each["result"] is not None]
     return "\n".join(lines)
 
 

@@ -38,6 +38,8 @@ def reductions(module: Module, multiprocessors: int) -> Module:
 
 def _steps(module: Module, reduce: Instruction, multiprocessors: int) -> list[Instruction] | None:
     """The instructions that stand for a reduce; None where it stays as it is."""
+    if reduce.name in module.foreign:
+        return None
     computation = reduce.attributes["computation"]
     operation = computation.simple
     if operation not in ("add", "multiply", "maximum", "minimum") or len(reduce.operands) != 2:

@@ -403,6 +403,26 @@ class _Planner:
         lanes = min(threads // width, _power(inputs))
         return Reduction(lanes, Exchange.SHARED if lanes > 1 else Exchange.NONE, inner=False)
 
+    def _by_one_thread(self, stage: _Stage, name: str) -> bool:
+        """Every element of a value that a stage reads has been written by the very thread that reads it."""
+        writer = self.stage_of[name]
+        reduction = self.reduction(stage)
+        if stage.chunk.size == writer.chunk.size == 1 and (reduction is None or reduction.lanes == 1):
+            return True
+        if (stage.chunk, stage.dims) != (writer.chunk, writer.dims):
+            return False
+        at_own_index = all(self.reads[each].get(name, True) for each in stage.results)
+        return at_own_index and self._threads_of(stage) == self._threads_of(writer)
+
+    def _threads_of(self, stage: _Stage) -> Sequence[int]:
+        """The thread that writes each element of a chunk; where they repeat, only the first round."""
+        threads = self.policy.threads
+        reduction = self.reduction(stage)
+        lanes = reduction.lanes if reduction is not None else 1
+        at_once = threads // lanes
+        apart = lanes if reduction is not None and reduction.inner else 1
+        return [place % at_once * apart for place in range(min(math.prod(stage.chunk.local), threads))]
+
     def _workspace(self, stage: _Stage) -> int:
         reduction = self.reduction(stage)
         if reduction is None or reduction.exchange is Exchange.NONE:
@@ -439,7 +459,12 @@ class _Planner:
             reduction = self.reduction(stage)
             if reduction is not None and workspace is not None:
                 reduction = Reduction(reduction.lanes, reduction.exchange, reduction.inner, workspace)
-            read = {each for result in stage.results for each in self.reads[result] if self.stage_of[each] is not stage}
+            read = {
+                each: self._by_one_thread(stage, each)
+                for result in stage.results
+                for each in self.reads[result]
+                if self.stage_of[each] is not stage
+            }
             writes = [each for each in stage.results if each in where]
             if workspace is not None:
                 writes.append(f"{stage.results[0]}#workspace")
@@ -471,9 +496,10 @@ class _Barriers:
         self.written: set[str] = set()
         self.touched: set[str] = set()
 
-    def before(self, read: Iterable[str], writes: Sequence[str], results: Iterable[str]) -> bool:
-        """Whether a stage that reads and writes these needs a barrier before it."""
-        needed = any(each in self.written for each in read)
+    def before(self, read: Mapping[str, bool], writes: Sequence[str], results: Iterable[str]) -> bool:
+        """Whether a stage that reads and writes these needs a barrier before it. `read`: value -> whether the threads
+        that read its elements are those that wrote them."""
+        needed = any(each in self.written for each, own in read.items() if not own)
         needed = needed or any(self._over(mine, theirs) for mine in writes for theirs in self.touched)
         if needed:
             self.written.clear()

@@ -101,7 +101,7 @@ class Stitching(StrategyBase):
 
     name = "stitching"
     version = 1
-    job_keys: tuple[str, ...] = ("module", "inputs", "dots", "probes", "groups", "group")
+    job_keys: tuple[str, ...] = ("module", "frame", "inputs", "dots", "probes", "groups", "group")
 
     # --- Job -> Workload ---
 
@@ -125,6 +125,9 @@ class Stitching(StrategyBase):
             text = inputs.text(path, where=root.where)
             module = lower.read(text, path)
             title, hashes = PurePath(path).stem, {path: text_key(text)}
+        if "frame" in job.request:
+            module = _frame(module, _node(job, "frame"))
+            title = f"{title}:{module.name}"
         if not any(module.fusable(each) for each in module.instructions):
             raise RequestError("there is nothing to fuse: no instruction but library calls", where=path)
 
@@ -240,8 +243,7 @@ class Stitching(StrategyBase):
     def _rejections(self, asked: Asked, plans: Mapping[str, Planned], shortest: str) -> tuple[Rejection, ...]:
         """What cannot be emitted at all: then nothing is tuned, and the plans are still worth reading."""
         module = asked.module
-        found = [Rejection(rule="library", nodes=(name,), detail=reason) for name, reason in module.foreign.items()]
-        found += [
+        found = [
             Rejection(rule="shared_memory", nodes=(module.name,), detail=problem)
             for name in ("unfused", "xla_rules", shortest)
             for problem in plans[name].problems
@@ -259,9 +261,17 @@ class Stitching(StrategyBase):
         return _known(analysis).text
 
     def parts(self, analysis: Analysis) -> tuple[Job, ...]:
-        """A job for each group that is worth measuring by itself."""
+        """A job for each group that is worth measuring by itself, and one for each loop body and branch in which there
+        is something to fuse."""
         about = _known(analysis)
-        return tuple(self._part(about, each).job for each, _ in about.parts)
+        groups = (self._part(about, each).job for each, _ in about.parts)
+        return (*groups, *(self._framed(about, each) for each in about.asked.module.all_frames if _worth(each)))
+
+    def _framed(self, about: Analysed, frame: Module) -> Job:
+        """A frame as a job of its own (section 3.1). Its inputs are other ones than the module's."""
+        given = about.asked.job
+        request = {name: value for name, value in given.request.items() if name != "inputs"}
+        return dataclasses.replace(given, request=frozen({**request, "frame": frame.name}))
 
     def _part(self, about: Analysed, part: Part) -> Asked:
         """A group as a job of its own: the same search, on the same device."""
@@ -441,7 +451,7 @@ class Stitching(StrategyBase):
         values = {**config, "shared": rules.shared_limit}
         if ways:
             module = about.module(plain)
-            planned = planner.plan(module, rules, about.limits, perflib.Library(known))
+            planned = planner.remembered(module, rules, about.limits, perflib.Library(known))
             if not planned.problems:
                 made = self._composed(about, module, rules, planned, ways)
                 values["schedules"] = report.composed(made, planned, self._times_us(about, known))
@@ -472,6 +482,18 @@ class Stitching(StrategyBase):
 
 def _count(job: Job, key: str, missing: int, most: int) -> int:
     return _node(job, key).integer(least=0, most=most) if key in job.request else missing
+
+
+def _worth(frame: Module) -> bool:
+    return sum(1 for each in frame.instructions if frame.fusable(each)) > 1
+
+
+def _frame(module: Module, node: Node) -> Module:
+    """The body, condition or branch that a job asks for by its name."""
+    found = {each.name: each for each in module.all_frames}
+    if not found:
+        raise node.fail(f"{module.name} has no frames: there is no while and no conditional in it")
+    return found[node.choice(*found)]
 
 
 def _node(job: Job, key: str) -> Node:

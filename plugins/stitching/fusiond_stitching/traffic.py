@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from fusiond_stitching.graph import Module
+from fusiond_stitching.graph import SOURCES, Module
 from fusiond_stitching.plan import LibraryCall, Plan, base_of
 
 
@@ -53,10 +53,10 @@ def ideal_bytes(module: Module) -> int:
         for operand in each.operands
     }
     read = {name for name in read if name in calls or module[name].opcode == "parameter"}
-    written = {name for name in module.outputs if name not in calls}
+    written = {name for name in module.outputs if name not in calls and module[name].opcode != "parameter"}
     for name in calls:
         for operand in module[name].operands:
             source = base_of(module, operand)
-            if source.name not in calls and source.opcode != "parameter":
+            if source.name not in calls and source.opcode not in SOURCES:
                 written.add(source.name)
     return sum(module[name].size_bytes for name in (*sorted(read), *sorted(written)))

@@ -106,9 +106,12 @@ class _Checking:
                 self._library(step, each)
             else:
                 self._kernel(step, each)
-        for name in self.module.outputs:
+        for name, buffer in self.module.computed.items():
             if self.module[name].elements and not self._stored(name):
-                self.found.append(f"output {name} is never written to {self.module.buffer_of(name)}")
+                self.found.append(f"{name} is never written to {buffer}")
+        for name in self.module.foreign:
+            if name not in self.places:
+                self.found.append(f"library call {name} is never made")
 
     def _locate(self, name: str, place: _Place, where: str) -> None:
         if name not in self.module.by_name:
@@ -185,7 +188,7 @@ class _Checking:
             self._stage(say, program, stage, kernel.threads)
         reads = [self._reads(say, here, program, number) for number in range(len(program.stages))]
         self._memory(say, program, reads, kernel.threads)
-        self._barriers(say, program, reads)
+        self._barriers(say, program, reads, kernel.threads)
         self._contained(say, program, reads)
 
     def _stage(self, say: _Saying, program: BlockProgram, stage: Stage, threads: int) -> None:
@@ -348,8 +351,9 @@ class _Checking:
             and all(reader <= writer for reader in here.by[earlier.name])
         )
 
-    def _barriers(self, say: _Saying, program: BlockProgram, reads: Sequence[_Reads]) -> None:
+    def _barriers(self, say: _Saying, program: BlockProgram, reads: Sequence[_Reads], threads: int) -> None:
         """Between two barriers no thread reads what another has written, or writes over what another has touched."""
+        homes = {each.instruction: stage for stage in program.stages for each in stage.results}
         written: set[str] = set()
         touched: dict[str, Shared] = {}
         for stage, read in zip(program.stages, reads, strict=True):
@@ -359,8 +363,8 @@ class _Checking:
             writes = {each.instruction: each.shared for each in stage.results if each.shared is not None}
             if stage.reduction is not None and stage.reduction.workspace is not None:
                 writes[f"the workspace of {stage.results[0].instruction}"] = stage.reduction.workspace
-            for name in read.own:
-                if name in written:
+            for name, same in read.own.items():
+                if name in written and not _private(homes[name], stage, threads, same=same):
                     say(f"no barrier between the write of {name} and its read by {stage.results[0].instruction}")
             for mine, home in writes.items():
                 for theirs, other in touched.items():
@@ -513,6 +517,27 @@ def _lanes(reduction: Reduction, threads: int) -> str:
     if not reduction.inner and (not power or reduction.exchange is not Exchange.SHARED):
         return f"a column reduce cannot have {lanes} lanes that exchange by {reduction.exchange}"
     return ""
+
+
+def _private(writer: Stage, reader: Stage, threads: int, *, same: bool) -> bool:
+    """No thread reads what another has written: the only element belongs to thread 0 in both stages, and the reader has
+    no further lanes; or all reads are at the reader's own index (`same`), over one chunk that is shared out alike."""
+    if writer.chunk.size == reader.chunk.size == 1:
+        return same or reader.reduction is None or reader.reduction.lanes == 1
+    if not same or (writer.chunk, writer.dims) != (reader.chunk, reader.dims):
+        return False
+    return all(_thread(writer, at, threads) == _thread(reader, at, threads) for at in range(reader.chunk.size))
+
+
+def _thread(stage: Stage, element: int, threads: int) -> int:
+    """Who computes an element of a chunk (and holds its total, where it is reduced)."""
+    if stage.reduction is None or stage.reduction.lanes == 1:
+        return element % threads
+    lanes = stage.reduction.lanes
+    if lanes == threads:
+        return 0
+    column = element % (threads // lanes)
+    return column * lanes if stage.reduction.inner else column
 
 
 def _workspace_bytes(module: Module, members: Sequence[Instruction], reduction: Reduction, threads: int) -> int:

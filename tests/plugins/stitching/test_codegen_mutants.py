@@ -17,9 +17,9 @@ import pytest
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.race import find_in
 from fusiond.program import Program
-from fusiond_stitching import emit, lower, planner
+from fusiond_stitching import emit, lower, planner, verify
 from fusiond_stitching.graph import Module
-from fusiond_stitching.plan import BlockProgram, Box, Global, Kernel, Plan, Result, Shared, Split, Stage
+from fusiond_stitching.plan import BlockProgram, Box, Global, Kernel, Plan, Result, Shared, Split, Stage, whole
 
 from . import oracle
 from .checking import Batch
@@ -106,6 +106,59 @@ def test_every_missing_barrier(runner, name, policy):
         if not killed(runner, batch, mutant):
             alive.append(number)
     assert alive == []
+
+
+@pytest.mark.slow
+def test_every_barrier_of_a_plan_is_needed(runner):
+    """None is planned where threads read what they wrote themselves. (But in front of a reduce: there a lane may happen
+    to read its own.)"""
+    batch, plan = planned("lr_step", "grid")
+    tried = 0
+    for _, _, stage in stages(plan):
+        if stage.barrier and stage.reduction is None:
+            mutant = with_stage(plan, stage, dataclasses.replace(stage, barrier=False))
+            assert killed(runner, batch, batch.program(mutant)), stage
+            tried += 1
+    assert tried >= 2
+
+
+ALONE = """\
+HloModule alone
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[6,400] parameter(0)
+  y = f32[6] parameter(1)
+  s = f32[] constant(0)
+  r = f32[6] reduce(x, s), dimensions={1}, to_apply=add
+  w = f32[1,6] reshape(r)
+  t = f32[6] reduce(w, s), dimensions={0}, to_apply=add
+  ROOT u = f32[6] subtract(y, t)
+}
+"""
+
+
+@pytest.mark.slow
+def test_what_a_thread_wrote_itself_needs_no_barrier(runner):
+    """A block reduces one row: thread 0 has the total, and reads it in the next stage."""
+    here = lower.read(ALONE, "alone.hlo")
+    plan = planner.plan(here, POLICIES["grid"], LIMITS).plan
+    ((_, program, _), *_) = stages(plan)
+    assert [(each.chunk.size, each.barrier) for each in program.stages] == [(1, False), (1, False)]
+    random = np.random.default_rng(0)
+    x, y = random.uniform(-1, 1, (6, 400)).astype(np.float32), random.uniform(-1, 1, 6).astype(np.float32)
+    wanted = (y - x.astype(np.float64).sum(axis=1)).astype(np.float32)
+    assert killed(runner, Batch(ALONE, here, (x, y), ("u",), (wanted,)), emit.program(here, plan)) == ""
+    # All rows in one block: the totals are thread 0's, and other threads read them.
+    wider = tuple(dataclasses.replace(each, chunk=whole((6,))) for each in program.stages)
+    for old, new in zip(program.stages, wider, strict=True):
+        plan = with_stage(plan, old, new)
+    assert any("no barrier between the write of r" in each for each in verify.problems(here, plan))
 
 
 def test_a_missing_barrier_between_stages(runner):

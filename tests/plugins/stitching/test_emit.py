@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fusiond.model import Rejection
 from fusiond.program import Launch
 from fusiond_stitching import emit, lower, planner
 from fusiond_stitching.plan import (
@@ -68,7 +69,8 @@ def test_the_text_is_the_same_every_time():
     assert batch.program(plan) == batch.program(plan)
 
 
-def test_a_boundary_without_code_is_named():
+def test_a_boundary_is_never_inlined():
+    """A plan that leaves the call out has no code for what reads its result."""
     text = """\
 HloModule sorts
 less {
@@ -84,9 +86,50 @@ ENTRY main {
 }
 """
     here = lower.read(text, "sorts.hlo")
-    made = emit.program(here, handmade.unfused(here))
+    plan = handmade.unfused(here)
+    assert not isinstance(emit.program(here, plan), Rejection)
+    made = emit.program(here, Plan(steps=plan.kernels))
+    assert isinstance(made, Rejection)
     assert made.rule == "no_code"
     assert "sort" in made.detail
+
+
+def test_results_that_near_ties_decide_are_named():
+    """A comparison behind a sum of floats; not one of inputs, of whole numbers, or behind a boundary's stand-in."""
+    text = """\
+HloModule ties
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+count {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT c = s32[] add(a, b)
+}
+less {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = pred[] compare(a, b), direction=LT
+}
+ENTRY main {
+  x = f32[9,5] parameter(0)
+  n = s32[9,5] parameter(1)
+  zero = f32[] constant(0)
+  none = s32[] constant(0)
+  zeros = f32[9] broadcast(zero), dimensions={}
+  sum = f32[9] reduce(x, zero), dimensions={1}, to_apply=add
+  summed = pred[9] compare(sum, zeros), direction=GT
+  whole = s32[9] reduce(n, none), dimensions={1}, to_apply=count
+  direct = pred[9,5] compare(x, x), direction=EQ
+  sorted = f32[9] sort(sum), dimensions={0}, to_apply=less
+  behind = pred[9] compare(sorted, zeros), direction=GT
+  rounded = s32[9] convert(sum)
+  ROOT r = (pred[9], s32[9], pred[9,5], pred[9], s32[9], f32[9]) tuple(summed, whole, direct, behind, rounded, sum)
+}
+"""
+    assert emit.near_ties(lower.read(text, "ties.hlo")) == ("out_0", "out_4")
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ import fusiond_stitching.plugin as plugin
 from fusiond import jobs
 from fusiond.errors import RequestError
 from fusiond.fills import fill
-from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection
+from fusiond.model import Analysis, DeviceLimits, Job
 from fusiond.planning import plan, prepare, reference
-from fusiond.program import Program, Role
+from fusiond.program import Fill, Program, Role
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond.testing.strategies import StrategyContract
@@ -150,16 +150,29 @@ def test_a_mistake_in_the_module_names_its_file_and_line(folder):
         prepare(registry(), job("module: ./wrong.hlo", str(folder / "job.yaml")))
 
 
-def test_a_module_that_cannot_be_emitted_is_still_planned_and_says_what_is_in_the_way(folder):
+def test_a_module_with_a_sort_says_what_is_filled(folder):
     found = plan(registry(), job("module: sorted.hlo", str(folder / "job.yaml")), arch="sm_90")
     report = found.analysis.report
     assert report["kernels"]["stitched"] == 2
-    assert [each["name"] for each in report["library"]] == ["z"]
-    assert [(each.rule, each.nodes) for each in found.rejections] == [("library", ("z",))]
-    assert found.space.parameters == ()
-    assert isinstance(Stitching().emit(found.analysis, Config.of({}), {}), Rejection)
-    with pytest.raises(RequestError, match="can be planned, and not run: sort 'z'"):
-        reference(Stitching(), found.analysis)
+    (sort,) = report["library"]
+    assert {name: sort[name] for name in ("name", "stand_in", "shape", "reads", "result")} == {
+        "name": "z", "stand_in": "boundary_0", "shape": "f32[16]", "reads": ["operand_0"], "result": None,
+    }  # fmt: skip
+    assert found.rejections == ()
+    assert "sort 'z': sort is left to a library, which reads operand_0\n    z f32[16]: boundary_0 is filled" in (
+        found.description
+    )
+    program = reference(Stitching(), found.analysis)
+    assert {each.name for each in program.buffers} == {"in_0", "boundary_0", "operand_0", "out_0"}
+
+
+def test_a_stand_in_is_filled_as_the_job_says(folder):
+    text = "module: sorted.hlo\ninputs: {boundary_0: {uniform: [2, 3]}}"
+    found = plan(registry(), job(text, str(folder / "job.yaml")), arch="sm_90")
+    wanted = Fill(kind="uniform", low=2, high=3)
+    assert reference(Stitching(), found.analysis).buffer("boundary_0").fill == wanted
+    with pytest.raises(RequestError, match=r"unknown key 'boundary_1'.*boundary_0"):
+        prepare(registry(), job(text.replace("y_0", "y_1"), str(folder / "job.yaml")))
 
 
 def test_the_bodies_of_a_loop_are_modules_of_their_own(folder):
@@ -169,6 +182,25 @@ def test_the_bodies_of_a_loop_are_modules_of_their_own(folder):
     assert frames == {"body": 1, "test": 1}
     assert "frame body: 5 instructions, 1 kernel in each round" in found.description
     assert found.analysis.report["library"][0]["name"].startswith("run")
+
+
+def test_a_frame_is_a_job_of_its_own(folder):
+    (folder / "loop.hlo").write_text(LOOP)
+    path = str(folder / "job.yaml")
+    prepared = prepare(registry(), job("module: loop.hlo\nframe: body\ninputs: {in_1: zeros}", path)).workload
+    assert prepared.name == "loop:body"
+    assert prepared.content["module"] != prepare(registry(), job("module: loop.hlo", path)).workload.content["module"]
+    found = plan(registry(), job("module: loop.hlo\nframe: body", path), arch="sm_90")
+    parent = plan(registry(), job("module: loop.hlo", path), arch="sm_90")
+    assert "a job of its own with 'frame: body'" in parent.description
+    mine = prepare(registry(), job("module: loop.hlo\nframe: body", path)).workload
+    inner = [prepare(registry(), each).workload for each in Stitching().parts(parent.analysis)]
+    assert [each.key for each in inner] == [mine.key]  # the test has one instruction: nothing to fuse
+    assert {each.name for each in reference(Stitching(), found.analysis).buffers} == {"in_0", "in_1", "out_0", "out_1"}
+    with pytest.raises(RequestError, match=r"job.yaml.*frame: is 'x'; it can be body, test"):
+        prepare(registry(), job("module: loop.hlo\nframe: x", path))
+    with pytest.raises(RequestError, match="frame: sorted has no frames"):
+        prepare(registry(), job("module: sorted.hlo\nframe: x", path))
 
 
 LOOP = """HloModule loop

@@ -72,7 +72,8 @@ dot is left to the library. The columns of XLA are what its GPU compiler launche
 
 *XLA's rules of 2018* are re-implemented in outline. *Packed*: groups that do not depend on each other side by side in
 one launch. *With grid barriers*: those that do, too, in a cooperative launch. *Bound*: the longest alternation of other
-work and dots. On {more} of {len(rows)} modules the packed plan has more kernels than XLA today. The paper:
+work and dots, as XLA has the module; a transpose beside a dot is part of the library call here (a matter of strides), so
+that nmt_attn is one below it. On {more} of {len(rows)} modules the packed plan has more kernels than XLA today. The paper:
 {paper.KERNEL_RATIO_MEAN} of its XLA's in the geometric mean ({paper.KERNEL_RATIO["W2V"]} for W2V,
 {paper.KERNEL_RATIO["Speech"]} for Speech). All plans passed the
 check of plans (exact cover, order, shared memory, barriers, index sets).

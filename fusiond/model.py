@@ -414,6 +414,8 @@ class Record:
     """The winner's outputs were compared with the unfused ones in this very job."""
     checks: tuple[str, ...] = ()
     """What was compared, one line each: seeds, sizes, tolerance, worst error."""
+    figures: Mapping[str, float] = field(default_factory=frozen)
+    """What the strategy makes of the answer (`Strategy.figures`): name -> number, the unit in the name."""
     evidence: str
     cache: str = "warm"
     trials: int

@@ -148,7 +148,16 @@ class Plan:
     seeds: tuple[tuple[str, Config], ...]
     rejections: tuple[Rejection, ...]
     parts: int
+    parts_known: int
+    """How many of the parts this device has a record of."""
+    probes: int
+    """How many entries the strategy would use."""
     probes_missing: int
+    """How many of these this device has not answered yet."""
+    probe_limit: int | None
+    """How many missing ones the job would have measured; None for all."""
+    figures: Mapping[str, float]
+    """What the strategy says of what is known, and of the answer of today where there is one."""
     facts: tuple[KernelFacts, ...] | None
     """Of the reference, of every seed and of the config that was chosen; None where no compiler for the target is
     there."""
@@ -177,7 +186,15 @@ class Plan:
             "target": {"arch": self.target.arch, "device": self.device},
             "analysis": dict(self.analysis.report),
             "parts": self.parts,
+            "parts_known": self.parts_known,
+            "probes": {
+                "wanted": self.probes,
+                "known": self.probes - self.probes_missing,
+                "missing": self.probes_missing,
+                "limit": self.probe_limit,
+            },
             "probes_missing": self.probes_missing,
+            "figures": dict(self.figures),
             "space": {
                 "parameters": {each.name: list(each.values) for each in self.space.parameters},
                 "conditions": {each.name: each.when for each in self.space.parameters if each.when},
@@ -220,6 +237,7 @@ def plan(
     prepared = prepare(registry, job)
     strategy = prepared.strategy
     known = dict(known or {})
+    record = None
     if arch is not None:
         target, device = target_for_arch(arch), arch
         analysis = strategy.analyse(prepared.workload, target)
@@ -228,7 +246,10 @@ def plan(
         target, device = target_of(provider, info), info.name
         analysis = strategy.analyse(prepared.workload, target)
         if store is not None:
+            record = store.record(prepared.workload.key, info.key)
             known |= answers(store, registry, strategy, analysis, info.key)
+    parts = [prepare(registry, each).workload.key for each in strategy.parts(analysis)]
+    probes = [each.key for each in strategy.probes(analysis)]
     space = strategy.space(analysis, known)
     seeds, refused = check_seeds(space, strategy.seeds(analysis, space, known))
     rejections = [*analysis.rejections, *refused_seeds(refused)]
@@ -252,9 +273,13 @@ def plan(
         points=space.count(COUNT_LIMIT),
         seeds=seeds,
         rejections=tuple(rejections),
-        parts=len(strategy.parts(analysis)),
+        parts=len(parts),
+        parts_known=sum(each in known for each in parts),
+        probes=len(probes),
+        probes_missing=sum(each not in known for each in probes),
+        probe_limit=strategy.probe_limit(analysis),
         known=frozen(known),
-        probes_missing=sum(each.key not in known for each in strategy.probes(analysis)),
+        figures=strategy.figures(analysis, record, known),
         facts=facts,
         notes=(*_answered(strategy, analysis, known, device), *_notes(target, facts)),
     )

@@ -132,6 +132,10 @@ class Strategy(Protocol):
         """Micro-measurements that this one wants."""
         ...
 
+    def probe_limit(self, analysis: Analysis) -> int | None:
+        """How many of the probes that nobody has answered yet a job may have measured; None for all of them."""
+        ...
+
     def space(self, analysis: Analysis, known: Known) -> Space: ...
 
     def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
@@ -147,6 +151,11 @@ class Strategy(Protocol):
 
     def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         """The config with its labels replaced by what they come to (`cap=paper` -> `cap=40`), for people."""
+        ...
+
+    def figures(self, analysis: Analysis, record: Record | None, known: Known) -> Mapping[str, float]:
+        """Numbers that follow from an answer and what is known, for people (units in the names): kept with the record.
+        Without a record: what is known anyway."""
         ...
 
     def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
@@ -182,8 +191,14 @@ class StrategyBase:
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
         return ()
 
+    def probe_limit(self, analysis: Analysis) -> int | None:
+        return None
+
     def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
         return config
+
+    def figures(self, analysis: Analysis, record: Record | None, known: Known) -> Mapping[str, float]:
+        return {}
 
     def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
         return None

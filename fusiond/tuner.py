@@ -24,7 +24,7 @@ from fusiond.events import Events
 from fusiond.measuring import Measurer
 from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose
 from fusiond.neighbours import Neighbours, Policy
-from fusiond.planning import Prepared, choose_device, prepare, target_of
+from fusiond.planning import Prepared, answers, choose_device, prepare, target_of
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -247,6 +247,9 @@ class Tuner:
             name=record.baseline, program=unfused, config=Config(()), time_us=record.baseline_us, ratio=1.0
         )
         context.phase("reference", "the outputs of the unfused program")
+        context.known.update(
+            answers(self._store, self._registry, context.strategy, context.analysis, context.device.key)
+        )
         references = health.references(context, "reference")
         entered = {record.program_key: finals.Finalist(config=record.config or Config(()), program=candidate)}
         finals.measure(context, entered, references, baseline)
@@ -301,13 +304,23 @@ class Tuner:
                 context.known[key] = record
 
     def _probes(self, context: Context) -> None:
-        """Microseconds of each probe that the strategy wants; those that this device has not answered are measured."""
+        """Microseconds of each probe that the strategy wants; of those that this device has not answered, as many are
+        measured as the job allows. A job that has trials already is past its probes: what it builds on stays."""
         version = context.strategy.version
-        for probe in context.strategy.probes(context.analysis):
-            time_us = self._store.probe(probe.key, context.device.key, version)
+        wanted = context.strategy.probes(context.analysis)
+        asked = {each.key: self._store.probe(each.key, context.device.key, version) for each in wanted}
+        missing = [each for each in wanted if asked[each.key] is None]
+        allowed = 0 if self._store.trials(context.row.id) else context.strategy.probe_limit(context.analysis)
+        measured_now = {each.key: context.normal(each.program) for each in missing[:allowed]}
+        for program in measured_now.values():
+            context.measurer.build_ahead(program)
+        for probe in wanted:
+            time_us = asked[probe.key]
             if time_us is None:
+                if probe.key not in measured_now:
+                    continue
                 context.phase("probe", probe.key)
-                program = context.normal(probe.program)
+                program = measured_now[probe.key]
                 references = context.measurer.references(program, f"probe-{program.key}")
                 if isinstance(references, MeasureFailed):
                     log.warning("probe %s: %s", probe.key, references.reason)

@@ -103,6 +103,19 @@ def module(instructions: int) -> str:
     return "\n".join([f"HloModule generated_{instructions}", "", REGIONS, "ENTRY main {", *writer.lines, "}", ""])
 
 
+def crossing(instructions: int) -> str:
+    """HLO text of about that many instructions that fit into no block: a chain of softmax-like steps over the rows and
+    the columns of one tensor in turn. Every step needs all of the one before, and keeps it alive."""
+    writer = _Writer()
+    x = writer.parameter(64, 64)
+    while len(writer.lines) < instructions - 5:
+        for dimension in (1, 0):
+            total = writer.reduce(x, dimension, "add_f32", "0")
+            x = writer.binary("divide", writer.unary("exponential", x), writer.spread(total, (64, 64), 1 - dimension))
+    writer.lines.append(f"  ROOT v.{len(writer.lines)} = f32[64,64] negate({x})")
+    return "\n".join([f"HloModule crossing_{instructions}", "", REGIONS, "ENTRY main {", *writer.lines, "}", ""])
+
+
 def _attention(w: _Writer, x: str, width: int) -> Iterator[str]:
     """Softmax over the rows of x, projected; residual; layer norm."""
     rows, hidden = w.dims[x]

@@ -3,7 +3,8 @@
 Every plan is checked against one kernel per instruction, then sampled in pairs with it, twice: the counted kernels (the
 fusable portion), and everything with the library calls in the span. Those are the same plain kernels in every plan.
 From both come the paper's fusable ratio, its fusion speed-up, and the end-to-end gain that its formula predicts,
-beside the one that was measured.
+beside the one that was measured. Where jax sees the same GPU, XLA's own executable is timed in turn with the fastest of
+the plans (`beside`).
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import benches
-from benchmarks.stitching import modules, paper
+from benchmarks.stitching import beside, modules, paper, xla
 from fusiond.measuring import Measurer, References
 from fusiond.model import MeasureFailed, Rejection
 from fusiond.program import Launch, Program
 from fusiond_stitching import emit, fills, planner
-from fusiond_stitching.graph import Module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench(benches.Bench):
     pairs: int = 25
+    quick: bool = False
+    xla: xla.Backend | None = None
+    """The device as XLA sees it; None where it cannot be asked."""
 
 
 def table(bench: Bench, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -31,37 +34,45 @@ def table(bench: Bench, names: Sequence[str]) -> list[dict[str, Any]]:
     found = []
     with bench.measurer() as measurer:
         for name in names:
-            row = _row(bench, measurer, modules.module(name))
+            row = _row(bench, measurer, name)
             found.append({"module": name, **row})
             times = {plan: each.get("fusable_us", each.get("problem")) for plan, each in row["plans"].items()}
+            theirs = row.get("xla", {})
+            times |= {"XLA": theirs.get("fusable_us", theirs.get("problem"))} if theirs else {}
             bench.say(f"{name}: " + ", ".join(f"{plan} {each}" for plan, each in times.items()))
     return found
 
 
-def _row(bench: Bench, measurer: Measurer, module: Module) -> dict[str, Any]:
+def _row(bench: Bench, measurer: Measurer, name: str) -> dict[str, Any]:
     limits = bench.device.limits
+    module = modules.module(name)
     given = fills.read(module, None, _no_file)
     programs: dict[str, Program | Rejection] = {}
-    for name, policy in modules.policies(limits).items():
+    for plan, policy in modules.policies(limits).items():
         planned = planner.plan(module, policy, limits)
-        found = emit.program(module, planned.plan, fills=given, name=f"{module.name}, {name}")
-        programs[name] = found
+        programs[plan] = emit.program(module, planned.plan, fills=given, name=f"{module.name}, {plan}")
     unfused = programs["unfused"]
     if isinstance(unfused, Rejection):
         return {"problem": unfused.detail, "plans": {}}
     row: dict[str, Any] = {"plans": {}}
+    references: References | MeasureFailed | None = None
     for key, span in (("fusable", _as_it_is), ("whole", emit.timed_whole)):
         base = bench.provider.normalise(span(unfused))
         references = measurer.references(base, f"{module.name}-{base.key}")
         if isinstance(references, MeasureFailed):
             return {"problem": references.reason, "plans": {}}
-        for name, program in programs.items():
-            plan = row["plans"].setdefault(name, {})
+        for plan, program in programs.items():
+            into = row["plans"].setdefault(plan, {})
             if isinstance(program, Rejection):
-                plan["problem"] = program.detail
-            elif "problem" not in plan:
-                plan |= _measured(bench, measurer, bench.provider.normalise(span(program)), base, references, key)
-    return row | gains(row)
+                into["problem"] = program.detail
+            elif "problem" not in into:
+                into |= _measured(bench, measurer, bench.provider.normalise(span(program)), base, references, key)
+    row |= gains(row)
+    fastest = programs.get(row.get("best", ""))
+    if bench.xla is not None and isinstance(fastest, Program) and isinstance(references, References):
+        fastest = bench.provider.normalise(fastest)
+        row |= beside.row(bench.xla, measurer, name, fastest, references, quick=bench.quick)
+    return row
 
 
 def _as_it_is(program: Program) -> Program:

@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.stitching import generate, modules
-from fusiond.model import DeviceLimits
-from fusiond_stitching import hlo, lower, planner, traffic, verify
+from fusiond.model import DeviceLimits, Job, Workload
+from fusiond.strategy import Target
+from fusiond_stitching import fills, hlo, lower, planner, traffic, verify
 from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import Plan
+from fusiond_stitching.strategy import GROUPS, PROBES, Asked, Stitching
 
 SIZES = (100, 1_000, 10_000)
 """Instructions of the generated modules."""
+CROSSING = 2_000
+"""Instructions of the one that fits into no block."""
 GOAL_SECS = 30.0
 
 
@@ -93,6 +97,7 @@ def growth(limits: DeviceLimits, say: Callable[[str], None], sizes: Sequence[int
             "library_calls": sum(1 for each in module.instructions if module.library(each)),
             "read_secs": round(lowered - begun, 3),
             "parse_secs": round(parsed - begun, 3),
+            "analysis_secs": round(analysis_secs(module, limits), 3),
             "plans": {},
         }
         for plan, policy in modules.policies(limits).items():
@@ -107,9 +112,45 @@ def growth(limits: DeviceLimits, say: Callable[[str], None], sizes: Sequence[int
                 "planning_secs": round(middle - begun, 3),
                 "verify_secs": round(time.process_time() - middle, 3),
             }
-        say(f"{size}: " + ", ".join(f"{plan} {each['planning_secs']} s" for plan, each in row["plans"].items()))
+        times = ", ".join(f"{plan} {each['planning_secs']} s" for plan, each in row["plans"].items())
+        say(f"{size}: analysis {row['analysis_secs']} s, {times}")
         found.append(row)
     return found
+
+
+def analysis_secs(module: Module, limits: DeviceLimits) -> float:
+    """What all that `plan` shows of a module takes: five plans, what they move, and a look at the code."""
+    job = Job(strategy=Stitching.name, request={"module": module.name}, sizes={})
+    asked = Asked(
+        job=job, module=module, fills=fills.read(module, None, _no_file), dots="library", probes=PROBES,
+        groups=GROUPS, group=False,
+    )  # fmt: skip
+    workload = Workload(
+        strategy=Stitching.name, strategy_version=Stitching.version, name=module.name, members=(module.name,),
+        sizes={}, content={}, payload=asked,
+    )  # fmt: skip
+    target = Target(arch="static", limits=limits, facts=lambda source: None)
+    begun = time.process_time()
+    Stitching().analyse(workload, target)
+    return time.process_time() - begun
+
+
+def _no_file(node: Any) -> tuple[str, str]:
+    raise AssertionError("no fill is a file")
+
+
+def crossing(limits: DeviceLimits, say: Callable[[str], None], size: int = CROSSING) -> dict[str, Any]:
+    """The same for a module that is bad for the paper's fusion: shared memory refuses one huge group again and
+    again."""
+    module = lower.module(hlo.parse(generate.crossing(size), f"crossing-{size}.hlo"))
+    row: dict[str, Any] = {"lines": size, "instructions": len(module.instructions), "plans": {}}
+    for plan, policy in modules.policies(limits).items():
+        begun = time.process_time()
+        planned = planner.plan(module, policy, limits)
+        secs = time.process_time() - begun
+        row["plans"][plan] = {"kernels": len(planned.plan.kernels), "planning_secs": round(secs, 3)}
+    say(f"{size}, crossing: " + ", ".join(f"{plan} {each['planning_secs']} s" for plan, each in row["plans"].items()))
+    return row
 
 
 def exponent(rows: Sequence[Mapping[str, Any]], plan: str) -> float:

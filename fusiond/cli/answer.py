@@ -19,6 +19,8 @@ def lines(document: Document) -> list[str]:
     if document.get("config") and document.get("verdict") != "keep":
         rows.append(("config", " ".join(f"{name}={value}" for name, value in document["config"].items())))
     rows.append(("times", _times(document)))
+    if document.get("figures"):
+        rows.append(("figures", figures(document["figures"])))
     rows.append(("measured", _measured(document)))
     if document.get("source"):
         rows.append(("source", str(document["source"])))
@@ -87,6 +89,11 @@ def notes(document: Document) -> list[str]:
     if document.get("match") == "nearest" and not given:
         found.append("measured at other sizes: the nearest that are known")
     return found + given
+
+
+def figures(found: Mapping[str, float]) -> str:
+    """What a strategy makes of an answer: `fusable_ratio=0.62 library_us=12.3`."""
+    return " ".join(f"{name}={value:.4g}" for name, value in found.items())
 
 
 def microseconds(time_us: float) -> str:

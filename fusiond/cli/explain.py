@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.cli import bundling, options, render
-from fusiond.cli.answer import microseconds
+from fusiond.cli.answer import figures, microseconds
 from fusiond.client import Client
 from fusiond.errors import RequestError
 from fusiond.model import Measurement, Outcome, Record, Rejection, Trial
@@ -76,6 +76,7 @@ def _document(
             "speedup": record.speedup,
             "ci95": list(record.ci95) if record.ci95 else None,
             "checks": list(record.checks),
+            "figures": dict(record.figures),
         },
     }
 
@@ -124,6 +125,8 @@ def _print(
         render.table("measured afresh", ("config", "processes", "least", "most"), measured)
     if record is not None:
         print(_words(record))
+        if record.figures:
+            print(f"figures: {figures(record.figures)}")
         for text in record.checks:
             print(f"compared: {text}")
 

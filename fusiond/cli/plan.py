@@ -11,6 +11,7 @@ from typing import Any
 
 from fusiond import jobs
 from fusiond.cli import options, render
+from fusiond.cli.answer import figures
 from fusiond.errors import StoreError
 from fusiond.planning import emit_bundles, plan, with_config
 from fusiond.registry import Registry
@@ -68,11 +69,19 @@ def _store(arguments: argparse.Namespace) -> Iterator[Store | None]:
         yield store
 
 
+def _probes(found: Mapping[str, Any]) -> str:
+    text = f"{found['wanted']} wanted, {found['known']} known, {found['missing']} missing"
+    limited = found["limit"] is not None and found["limit"] < found["missing"]
+    return text + (f" (a run measures {found['limit']} of them)" if limited else "")
+
+
 def _print(document: Mapping[str, Any], description: str) -> None:
     workload, space = document["workload"], document["space"]
     sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
     print(f"{workload['name']} [{document['strategy']}]" + (f" at {sizes}" if sizes else ""))
-    print(f"parts: {document['parts']}, probes missing: {document['probes_missing']}, points: {space['points']}")
+    print(f"parts: {document['parts']}, probes: {_probes(document['probes'])}, points: {space['points']}")
+    if document["figures"]:
+        print(f"figures: {figures(document['figures'])}")
     if description:  # the strategy's own words; the figures are in --json
         print("\n" + description.rstrip() + "\n")
     else:

@@ -65,7 +65,7 @@ def best(
     version: str,
     cache: str = "warm",
 ) -> dict[str, Any] | None:
-    """The object of `best --json`, with `sizes_asked`, `checks` and `notes`; None when nothing is known.
+    """The object of `best --json`, with `sizes_asked`, `checks`, `figures` and `notes`; None when nothing is known.
 
     `device` is a name (`cpu`, `cuda:0`; `cuda` for any of them), a model, a device_key, or None for any device.
     `driver` (None: unknown) and `version` are the driver and the fusiond of today. RequestError for a size that the
@@ -306,6 +306,7 @@ def _answer(
         "found_at": row["found_at"],
         "sizes_asked": asked,
         "checks": json.loads(row["checks"]),
+        "figures": json.loads(row["figures"] or "{}"),
         "notes": [*_notes(row, sizes, asked, changes, today, newest_version), *_changed_sources(row)],
     }
 

@@ -36,6 +36,12 @@ def m002_time_of_jobs(database: Database) -> None:
         database.table("jobs").add_column(column, float)
 
 
+@STEPS()
+def m003_figures_of_records(database: Database) -> None:
+    """What a strategy makes of its answer, as a JSON object; NULL for what was found before."""
+    database.table("records").add_column("figures", str)
+
+
 def _devices(database: Database) -> None:
     database.table("devices").create(  # what a device is: one row for all boards of a model
         {"device_key": str, "model": str, "arch": str, "memory_bytes": int, "mig": str, "evidence": str, "limits": str},

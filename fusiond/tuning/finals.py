@@ -22,6 +22,7 @@ from fusiond.model import (
     Rejection,
     Trial,
     Verdict,
+    frozen,
     median,
 )
 from fusiond.program import Program
@@ -183,6 +184,8 @@ def nothing_fused(context: Context, baseline: Unfused) -> Record:
 def publish(context: Context, record: Record) -> None:
     """Write the answer down, and say so."""
     hashes = context.prepared.workload.source_hashes
+    figures = context.strategy.figures(context.analysis, record, context.known)
+    record = dataclasses.replace(record, figures=frozen(figures))
     context.store.save_record(record, job=context.row.id, source_hashes=hashes)
     context.events.publish(say.RecordChanged(job=context.row.id, record=record))
 

@@ -43,6 +43,14 @@ def test_growth_is_measured_for_every_plan():
     last = rows[-1]["plans"]
     assert last["barriers"]["kernels"] <= last["packed"]["kernels"] < last["paper"]["kernels"]
     assert last["paper"]["kernels"] < last["xla_rules"]["kernels"] < last["unfused"]["kernels"]
+    assert all(each["analysis_secs"] > 0 for each in rows)
+
+
+def test_a_module_that_fits_into_no_block_is_planned():
+    row = static.crossing(target_for_arch("sm_90").limits, silent, 300)
+    assert 200 < row["instructions"] < 320
+    kernels = {plan: each["kernels"] for plan, each in row["plans"].items()}
+    assert 0 < kernels["packed"] <= kernels["paper"] < kernels["xla_rules"] < kernels["unfused"]
 
 
 def test_ratios_and_means():

@@ -93,6 +93,7 @@ class Make:
             "ci95": (1.4, 1.6),
             "verified": True,
             "checks": ("2 seeds, equal",),
+            "figures": {"whole_us": 40.5},
             "trials": 64,
             "found_at": "2026-01-01T00:00:00.000+00:00",
         }

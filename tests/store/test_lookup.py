@@ -61,6 +61,7 @@ def test_the_answer_has_exactly_the_fields_of_the_contract(store: Store, make: A
         "found_at": "2026-01-01T00:00:00.000+00:00",
         "sizes_asked": {"a.n": 1000, "b.n": 1000},
         "checks": ["2 seeds, equal"],
+        "figures": {"whole_us": 40.5},
         "notes": [],
     }
 

@@ -164,6 +164,7 @@ def test_records(shared: Store, data: st.DataObject, sizes: Mapping[str, int]) -
             workload_key=st.just(workload.key),
             sizes=st.just(sizes),
             speedup=st.none() | FLOATS,
+            figures=st.dictionaries(st.sampled_from(["fusable_ratio", "library_us"]), FLOATS),
         )
     )
     shared.save_record(record, job=id, source_hashes={})

@@ -14,8 +14,17 @@ from dataclasses import dataclass
 
 from fusiond.model import Rejection
 from fusiond.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Source
+from fusiond_stitching import alike
 from fusiond_stitching.graph import Instruction, Module
-from fusiond_stitching.kernel import BUFFERS, ENTRY, Text, buffer_instruction, headers, kernel_text
+from fusiond_stitching.kernel import (
+    BUFFERS,
+    ENTRY,
+    Text,
+    argument_order,
+    buffer_instruction,
+    headers,
+    kernel_text,
+)
 from fusiond_stitching.plan import BlockProgram, Flat, Global, Kernel, LibraryCall, Phase, Plan, Result, Schedule, Stage
 from fusiond_stitching.plan import Kind as ScheduleKind
 from fusiond_stitching.scope import Unit
@@ -79,6 +88,7 @@ def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -
     unit = _unit(module)
     available = set(module.parameters)
     texts: dict[str, tuple[str, str]] = {}  # normalised text -> (entry, text)
+    written: dict[object, tuple[alike.Outline, str, tuple[str, ...]]] = {}  # key -> (.., entry, arguments)
     issues: list[_Issue] = []
     names: set[str] = set()
     for step in plan.steps:
@@ -87,11 +97,16 @@ def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -
             continue
         kernel = step if isinstance(step, Kernel) else library_kernel(module, step)
         step_name = _unique(_word(kernel.name), names)
-        text = kernel_text(module, kernel, unit, available)
-        key = _normalised(text)
-        if key not in texts:
-            texts[key] = (step_name, text.text.replace(ENTRY, step_name))
-        issues.append(_Issue(texts[key][0], step_name, kernel, text.buffers, isinstance(step, Kernel)))
+        outline = alike.outline(module, kernel, available, argument_order)
+        if outline.key in written:
+            first, entry, arguments = written[outline.key]
+            buffers = alike.corresponding(first, outline, arguments)
+        else:
+            text = kernel_text(module, kernel, unit, available)
+            entry, _ = texts.setdefault(_normalised(text), (step_name, text.text.replace(ENTRY, step_name)))
+            buffers = text.buffers
+            written[outline.key] = (outline, entry, buffers)
+        issues.append(_Issue(entry, step_name, kernel, buffers, isinstance(step, Kernel)))
         available |= {result.instruction for each in kernel.programs for result in each.results if result.stored}
     whole = _source(unit, [each for _, each in texts.values()])
     source = Source(name=SOURCE, text=whole, entries=tuple(entry for entry, _ in texts.values()))

@@ -31,7 +31,7 @@ from fusiond.model import frozen
 from fusiond_stitching import schedule as schedules
 from fusiond_stitching import span as spans
 from fusiond_stitching import traffic
-from fusiond_stitching.graph import EXPENSIVE, MOVEMENT, SOURCES, Instruction, Module
+from fusiond_stitching.graph import BYTES, EXPENSIVE, MOVEMENT, SOURCES, Instruction, Module
 from fusiond_stitching.plan import Chunk, Flat, Schedule, base_of
 from fusiond_stitching.policy import Policy
 from fusiond_stitching.propagate import Requirements, joined
@@ -266,11 +266,19 @@ class _Fusing:
                 key = (group.place, self.module[root.operands[0]].dims, root.attributes["dimensions"])
             read = traffic.inputs(self.module, group.members, owner)
             for into, theirs in open_.setdefault(key, []):
-                if read & theirs and self._put_beside(into, group):
+                if read & theirs and self._room_beside(into, group) and self._put_beside(into, group):
                     theirs |= read
                     break
             else:
                 open_[key].append((group, read))
+
+    def _room_beside(self, into: _Group, group: _Group) -> bool:
+        """Not set apart by shared-memory planning, nor bound to be: reduces exchange an accumulator of every thread."""
+        if group.root in self.apart:
+            return False
+        reduces = [self.module[each] for one in (into, group) for each in one.members]
+        each = [BYTES[one.dtype] * self.policy.threads for one in reduces if one.opcode == "reduce"]
+        return len(each) <= 1 or sum(each) <= self.policy.shared_limit
 
     def _put_beside(self, into: _Group, group: _Group) -> bool:
         """Two groups that do not depend on each other as one, block counts being equal. False when none are."""
@@ -423,13 +431,15 @@ class _Fusing:
         """SchdConsistent for one member and one candidate: enough blocks, and next to nothing computed twice."""
         inputs = self._inputs(instruction)
         total = instruction.elements * inputs
-        local = self._local(instruction, chunk)
+        local = chunk.size * inputs
         enough = local <= max(self.policy.grain, total / (3 * self.policy.multiprocessors))
         enough = enough or instruction.elements <= 1  # nothing is there to be cut
         return enough and blocks * local <= 1.5 * total + blocks * WASTE
 
     def _inputs(self, instruction: Instruction) -> int:
         """Elements that are read for one of the result: more than 1 for a reduce and a dot."""
+        if instruction.elementwise:
+            return 1
         if instruction.opcode == "reduce":
             source = self.module[instruction.operands[0]]
             return max(1, source.elements // max(1, instruction.elements))
@@ -439,7 +449,7 @@ class _Fusing:
         return 1
 
     def _local(self, instruction: Instruction, chunk: Chunk) -> int:
-        return math.prod(chunk.local) * self._inputs(instruction)
+        return chunk.size * self._inputs(instruction)
 
     # --- who asks whom ---
 
@@ -454,11 +464,13 @@ class _Fusing:
                 continue
             self.asking[operand][group.number] = None
             group.asks[operand] = None
+            # The common case of `required`, without asking.
+            alike = instruction.elementwise and source.dims == instruction.dims and source.elements > 1
             for one in group.candidates:
                 chunk = chunk_of(one)
                 if chunk is None:
                     continue
-                need = self.required(instruction, place, chunk)
+                need = chunk if alike else self.required(instruction, place, chunk)
                 mine = one.needs.get(operand)
                 if mine is None:
                     one.needs[operand] = need

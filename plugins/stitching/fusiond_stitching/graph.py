@@ -107,7 +107,7 @@ OTHERS = frozenset({
 KNOWN = ELEMENTWISE | MOVEMENT | SOURCES | OTHERS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Instruction:
     """One tensor and how it comes about. `attributes` as the module's docstring lists them."""
 
@@ -120,7 +120,7 @@ class Instruction:
     where: str = field(default="", compare=False)
     """`file:line`, for messages."""
 
-    @property
+    @functools.cached_property
     def elements(self) -> int:
         return math.prod(self.dims)
 
@@ -128,7 +128,7 @@ class Instruction:
     def size_bytes(self) -> int:
         return self.elements * BYTES.get(self.dtype, 0)
 
-    @property
+    @functools.cached_property
     def elementwise(self) -> bool:
         return self.opcode in ELEMENTWISE
 
@@ -174,6 +174,11 @@ class Module:
     @functools.cached_property
     def by_name(self) -> Mapping[str, Instruction]:
         return {each.name: each for each in self.instructions}
+
+    @functools.cached_property
+    def kept(self) -> dict[object, Any]:
+        """What others have made of this module, and keep with it. No part of what it is."""
+        return {}
 
     @functools.cached_property
     def largest(self) -> int:

@@ -56,7 +56,7 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
                 functions.append(
                     _function(module, f"{ENTRY}_{number}_{place}", program, lines, used, pointers, kernel, whole)
                 )
-    names = sorted(pointers, key=_order)
+    names = sorted(pointers, key=argument_order)
     lines = _kernel(kernel, written, whole) if several else _alone(written[0][1][0], whole)
     head = [f"// {kernel.name}: {_shape(kernel)}"]
     arena = [_ARENA] if kernel.shared_bytes else []
@@ -105,7 +105,7 @@ def _function(
     whole: str,
 ) -> str:
     parameters = [f"const {whole} block", *(["unsigned char* arena"] if kernel.shared_bytes else [])]
-    parameters += [_parameter(module, each, writes=pointers[each]) for each in sorted(used, key=_order)]
+    parameters += [_parameter(module, each, writes=pointers[each]) for each in sorted(used, key=argument_order)]
     return "\n".join(
         [
             f"// {program.name}: {program.blocks} blocks, root {program.root}, {program.schedule}",
@@ -138,7 +138,7 @@ def _kernel(
         first = 0
         for place, (program, _, used) in enumerate(bodies):
             block = f"block - {first}" if first else "block"
-            arguments = [block, *(["arena"] if kernel.shared_bytes else []), *sorted(used, key=_order)]
+            arguments = [block, *(["arena"] if kernel.shared_bytes else []), *sorted(used, key=argument_order)]
             call = f"{ENTRY}_{number}_{place}({', '.join(arguments)});"
             last = place == len(bodies) - 1
             condition = "" if last else f"if (block < {first + program.blocks}) "
@@ -180,7 +180,8 @@ def buffer_instruction(module: Module, buffer: str) -> str:
     return module.outputs[at] if kind == "out_" else module.instructions[at].name
 
 
-def _order(buffer: str) -> tuple[int, int]:
+def argument_order(buffer: str) -> tuple[int, int]:
+    """By which a kernel's arguments are sorted."""
     word = buffer.rstrip("0123456789")
     return BUFFERS.index(word), int(buffer[len(word) :])
 

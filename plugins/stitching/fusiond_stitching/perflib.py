@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond.keys import content_key
-from fusiond_stitching.fusion import Candidate
+from fusiond_stitching.fusion import Candidate, Group
 from fusiond_stitching.graph import EXPENSIVE, Instruction, Module
 from fusiond_stitching.plan import Box, Chunk
 from fusiond_stitching.policy import Policy
@@ -20,7 +20,8 @@ from fusiond_stitching.propagate import named, required
 
 TRIED = 4
 """Candidates of a group that the library is asked about: those with the best estimates."""
-VERSION = 1
+PREFIX = "stitching:"
+VERSION = 2
 """Of the probes' code: part of every key."""
 
 
@@ -47,29 +48,80 @@ class Key:
     @property
     def text(self) -> str:
         """The key under which the store keeps it."""
-        return "stitching:" + content_key([VERSION, dataclasses.replace(self, example="")])
+        return PREFIX + content_key([VERSION, dataclasses.replace(self, example="")])
 
 
 class Library(Mapping[Key, float]):
     """Times in microseconds, from what the device has answered (`known`: text -> us)."""
 
     def __init__(self, known: Mapping[str, object]) -> None:
-        self.known = known
+        self.times = {
+            key: float(time_us)
+            for key, time_us in known.items()
+            if isinstance(time_us, float | int) and key.startswith(PREFIX)
+        }
 
     def __getitem__(self, key: Key) -> float:
-        found = self.known[key.text]
-        if not isinstance(found, float | int):
-            raise KeyError(key)
-        return float(found)
+        return self.times[key.text]
 
     def __iter__(self) -> Iterator[Key]:
         raise TypeError("the performance library is asked, not listed")
 
     def __len__(self) -> int:
-        return len(self.known)
+        return len(self.times)
 
     def __contains__(self, key: object) -> bool:
-        return bool(self.known) and isinstance(key, Key) and isinstance(self.known.get(key.text), float | int)
+        return bool(self.times) and isinstance(key, Key) and key.text in self.times
+
+
+def ordered(module: Module, policy: Policy, group: Group, library: Library) -> Iterator[Candidate]:
+    """A group's candidates, the best first (section 4.3). The search for the best is pruned: a candidate whose sum has
+    passed the best one's is left at once. The others are put in order only when shared memory refuses the best."""
+    if len(group.candidates) == 1:
+        yield group.candidates[0]
+        return
+    if not library.times:
+        best = _least(module, policy, group)
+        yield best
+        yield from (each for each in _sorted(module, policy, group) if each is not best)
+        return
+    guess = _sorted(module, policy, group)
+    times = []
+    for each in guess[:TRIED]:
+        wanted = list(keys(module, policy, group.members, each))
+        if any(key not in library for key in wanted):
+            yield from guess
+            return
+        times.append(sum(library[key] for key in wanted))
+    measured = sorted(range(len(times)), key=lambda at: (times[at], at))
+    yield from (guess[at] for at in measured)
+    yield from guess[TRIED:]
+
+
+def wanted(module: Module, policy: Policy, groups: Sequence[Group]) -> tuple[Key, ...]:
+    """The entries that tuning these groups looks up, each once: those of the groups that take longest first."""
+    found: list[tuple[float, list[Key]]] = []
+    for group in groups:
+        if len(group.candidates) > 1:
+            chosen = _sorted(module, policy, group)[:TRIED]
+            entries = [key for each in chosen for key in keys(module, policy, group.members, each)]
+            found.append((estimate(module, policy, group.members, chosen[0]), entries))
+    found.sort(key=lambda each: -each[0])
+    return tuple(dict.fromkeys(key for _, entries in found for key in entries))
+
+
+def _sorted(module: Module, policy: Policy, group: Group) -> list[Candidate]:
+    return sorted(group.candidates, key=lambda each: (estimate(module, policy, group.members, each), each.blocks))
+
+
+def _least(module: Module, policy: Policy, group: Group) -> Candidate:
+    """The first of `_sorted`."""
+    best, least = group.candidates[0], (math.inf, 0)
+    for each in group.candidates:
+        found = (estimate(module, policy, group.members, each, least[0]), each.blocks)
+        if found < least:
+            best, least = each, found
+    return best
 
 
 def keys(module: Module, policy: Policy, members: Sequence[str], candidate: Candidate) -> Iterator[Key]:
@@ -100,23 +152,28 @@ def key_of(module: Module, policy: Policy, instruction: Instruction, chunk: Chun
     )
 
 
-def estimate(module: Module, policy: Policy, members: Sequence[str], candidate: Candidate) -> float:
-    """A rough time (no unit): waves of blocks, times what one block does. It only puts schedules in an order."""
+def estimate(
+    module: Module, policy: Policy, members: Sequence[str], candidate: Candidate, most: float = math.inf
+) -> float:
+    """A rough time (no unit): waves of blocks, times what one block does. It only puts schedules in an order. Infinite
+    as soon as it has passed `most`."""
     resident = max(1, 1024 // policy.threads) * policy.multiprocessors
     waves = -(-candidate.blocks // resident)
     block = traffic = 0.0
     for name in members:
         instruction = module[name]
         chunk = candidate.chunks[name]
-        local = math.prod(chunk.local)
+        local = chunk.size
         dims = instruction.dims
         if instruction.opcode == "reduce":
             source = module[instruction.operands[0]]
             chunk, dims = required(instruction, 0, source, chunk), source.dims
-            local = math.prod(chunk.local)
+            local = chunk.size
             block += 100
         block += (8 if instruction.opcode in EXPENSIVE else 2) * -(-local // policy.threads) + 4
         traffic += candidate.blocks * local * (1 + _scattered(chunk, dims))
+        if waves * (block + 300) + traffic / (32 * policy.multiprocessors) > most:
+            return math.inf
     return waves * (block + 300) + traffic / (32 * policy.multiprocessors)
 
 

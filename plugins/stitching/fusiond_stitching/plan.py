@@ -45,6 +45,7 @@ elements have no stage and need none (a reduce over zero elements has one, and g
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -72,20 +73,28 @@ class Split:
     stride: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Box:
-    """See the module's docstring. One Split per dimension; none for a scalar."""
+    """See the module's docstring. One Split per dimension; none for a scalar. (Planning asks for these properties and
+    for the hash millions of times.)"""
 
     splits: tuple[Split, ...]
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(self.splits)
+
+    @functools.cached_property
     def local(self) -> tuple[int, ...]:
         """The dims of the chunk."""
-        return tuple(each.size for each in self.splits)
+        return tuple([each.size for each in self.splits])
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
-        return math.prod(each.size for each in self.splits)
+        return math.prod(self.local)
 
     @property
     def parts(self) -> int:
@@ -335,4 +344,4 @@ def base_of(module: Module, name: str) -> Instruction:
 
 def chunk_bytes(instruction: Instruction, chunk: Chunk) -> int:
     """Shared memory for one block's chunk, rounded up to 16 bytes."""
-    return -(-math.prod(chunk.local) * BYTES[instruction.dtype] // 16) * 16
+    return -(-chunk.size * BYTES[instruction.dtype] // 16) * 16

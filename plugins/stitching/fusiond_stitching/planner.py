@@ -9,7 +9,7 @@ an instruction's entries, else from an estimate. A group for which shared memory
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fusiond.model import DeviceLimits, frozen
 from fusiond_stitching import fusion as fusing
@@ -24,6 +24,8 @@ ROUNDS = 64
 """How often fusion runs again because shared memory did not suffice."""
 PATIENCE = 8
 """Of these, how many pass before twice as many members are set apart at once."""
+REMEMBERED = 8
+"""Plans that are kept with a module."""
 LIFTS = 6
 LIFT_GAIN = 0.98
 LIFTED_INSTRUCTIONS = 3000
@@ -42,8 +44,6 @@ class Planned:
     """By the group's root."""
     problems: tuple[str, ...] = ()
     """Why groups cannot be: then there is no plan for them, and it is empty."""
-    missing: tuple[perflib.Key, ...] = field(default=())
-    """Entries that the performance library lacks for the tuning."""
 
 
 def plan(
@@ -54,6 +54,20 @@ def plan(
     found = _planned(module, policy, limits, library, {})
     if policy.lift and not found.problems and len(module.instructions) <= LIFTED_INSTRUCTIONS:
         found = _with_lifts(module, policy, limits, library, found)
+    return found
+
+
+def remembered(module: Module, policy: Policy, limits: DeviceLimits, library: perflib.Library | None = None) -> Planned:
+    """`plan`, kept with the module where nothing was measured: a config is asked for when it is analysed, emitted,
+    shown, and emitted again with another way to issue it."""
+    if library is not None and library.times:
+        return plan(module, policy, limits, library)
+    key = ("planned", policy, limits)
+    found = module.kept.get(key)
+    if not isinstance(found, Planned):
+        found = module.kept[key] = plan(module, policy, limits)
+        for oldest in tuple(module.kept)[:-REMEMBERED]:  # emit is called in several threads at once
+            module.kept.pop(oldest, None)
     return found
 
 
@@ -109,7 +123,6 @@ def _planned(
     lifted: Mapping[str, Place],
 ) -> Planned:
     apart: frozenset[str] = frozenset()
-    missing: dict[perflib.Key, None] = {}
     for attempt in range(ROUNDS):
         fusion = fusing.fuse(module, policy, apart, lifted)
         owner = {name: place for place, group in enumerate(fusion.groups) for name in group.members}
@@ -120,9 +133,8 @@ def _planned(
         problem = ""
         for place, group in enumerate(fusion.groups):
             elsewhere = _Elsewhere(buffered, place)
-            ordered = _ordered(module, policy, group, library, missing)
             found: BlockProgram | str = "no schedule"
-            for candidate in ordered:
+            for candidate in perflib.ordered(module, policy, group, library):
                 found = block_program(module, policy, group, candidate, stored[place], elsewhere, f"g{place}")
                 if isinstance(found, BlockProgram):
                     break
@@ -130,11 +142,11 @@ def _planned(
                 programs[group.root] = found
                 continue
             problem = f"{group.root}: {found}"
-            blamed += _heaviest(module, group, ordered[-1], apart, 1 << attempt // PATIENCE)
+            blamed += _heaviest(module, group, candidate, apart, 1 << attempt // PATIENCE)
         if not problem:
             steps = _steps(module, policy, fusion, programs, limits)
             made = Plan(steps=steps, notes=fusion.reasons)
-            return Planned(plan=made, fusion=fusion, programs=frozen(programs), missing=tuple(missing))
+            return Planned(plan=made, fusion=fusion, programs=frozen(programs))
         if not blamed:
             return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
         apart |= frozenset(blamed)
@@ -188,29 +200,7 @@ def stored_members(module: Module, fusion: Fusion, owner: Mapping[str, int]) -> 
     return [frozenset(each) for each in found]
 
 
-# --- tuning ---------------------------------------------------------------------------------------------
-
-
-def _ordered(
-    module: Module, policy: Policy, group: Group, library: perflib.Library, missing: dict[perflib.Key, None]
-) -> Sequence[Candidate]:
-    """A group's candidates, the best first."""
-    guess = sorted(
-        group.candidates, key=lambda each: (perflib.estimate(module, policy, group.members, each), each.blocks)
-    )
-    if len(guess) == 1:
-        return guess
-    chosen = guess[: perflib.TRIED]
-    times = []
-    for each in chosen:
-        keys = list(perflib.keys(module, policy, group.members, each))
-        unknown = [key for key in keys if key not in library]
-        missing.update(dict.fromkeys(unknown))
-        times.append(None if unknown else sum(library[key] for key in keys))
-    if any(each is None for each in times):
-        return guess
-    measured = sorted(range(len(chosen)), key=lambda at: (times[at], at))
-    return [*(chosen[at] for at in measured), *guess[perflib.TRIED :]]
+# --- feedback -------------------------------------------------------------------------------------------
 
 
 def _heaviest(module: Module, group: Group, candidate: Candidate, apart: frozenset[str], count: int) -> list[str]:

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fusiond.model import Rejection, frozen
-from fusiond.program import Program
+from fusiond.program import Fill, Program
 from fusiond_stitching import emit, fills
 from fusiond_stitching.fusion import Candidate, Group
 from fusiond_stitching.graph import Instruction, Module, replaced
 from fusiond_stitching.perflib import Key
-from fusiond_stitching.plan import Kernel, Kind, Phase, Plan, Schedule
+from fusiond_stitching.plan import Kernel, Kind, LibraryCall, Phase, Plan, Schedule
 from fusiond_stitching.policy import Policy
 from fusiond_stitching.propagate import named
 from fusiond_stitching.stages import block_program
+
+
+def library_calls(module: Module) -> Program | None:
+    """The dots of a module one after the other, each on operands of its own shape; None where there are none."""
+    dots = [each for each in module.instructions if each.opcode == "dot" and each.name not in module.foreign]
+    if not dots:
+        return None
+    names = {each.name for each in dots}
+    sources = [name for name in dict.fromkeys(name for each in dots for name in each.operands) if name not in names]
+    parameters = [
+        replaced(module[name], opcode="parameter", operands=(), attributes=frozen({"number": number}))
+        for number, name in enumerate(sources)
+    ]
+    alone = Module(
+        name=f"{module.name}:library", instructions=(*parameters, *dots), parameters=tuple(sources),
+        outputs=tuple(each.name for each in dots),
+    )  # fmt: skip
+    plan = Plan(steps=tuple(LibraryCall(instruction=each.name) for each in dots))
+    filled = {alone.buffer_of(each): fills.default(alone, each) for each in alone.parameters}
+    made = emit.program(alone, plan, fills=filled, name="probe library calls")
+    return None if isinstance(made, Rejection) else emit.timed_whole(made)
+
+
+def library_key(calls: Program) -> str:
+    """The key of the time that library calls take."""
+    return f"stitching-library:{calls.key}"
 
 
 def program(module: Module, key: Key, policy: Policy) -> Program | None:
@@ -31,9 +59,16 @@ def program(module: Module, key: Key, policy: Policy) -> Program | None:
         grid=key.blocks,
         shared_bytes=found.shared_bytes,
     )
-    filled = {alone.buffer_of(each): fills.default(alone, each) for each in alone.parameters}
+    filled = {alone.buffer_of(each): _fill(alone, each) for each in alone.parameters}
     made = emit.program(alone, Plan(steps=(kernel,)), fills=filled, name=f"probe {key.opcode} {key.schedule}")
     return None if isinstance(made, Rejection) else made
+
+
+def _fill(alone: Module, name: str) -> Fill:
+    """Floats where roots, logarithms and powers are numbers: some devices are slower with what is none."""
+    plain = fills.default(alone, name)
+    floats = alone[name].dtype.startswith(("f", "bf"))
+    return dataclasses.replace(plain, kind="uniform", low=0.25, high=0.75) if floats else plain
 
 
 def isolated(module: Module, instruction: Instruction) -> Module:

@@ -10,7 +10,6 @@ satisfiable is a requirement that comes out larger than the block's share (`shar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -226,7 +225,7 @@ def joined(first: Chunk, second: Chunk, dims: tuple[int, ...]) -> Chunk:
 
 def share(chunk: Chunk, blocks: int, elements: int) -> float:
     """How often the blocks compute an element of the tensor, on average: 1 when nothing is done twice."""
-    return blocks * math.prod(chunk.local) / max(1, elements)
+    return blocks * chunk.size / max(1, elements)
 
 
 def named(dims: tuple[int, ...], chunk: Chunk) -> Schedule | None:

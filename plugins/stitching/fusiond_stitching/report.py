@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fusiond.model import Record
 from fusiond.words import counted
 from fusiond_stitching import span as spans
 from fusiond_stitching.composition import Composed
@@ -44,6 +45,24 @@ def report(
         "near_ties": list(near_ties(module)),
         "problems": [problem for each in plans.values() for problem in each.problems],
     }
+
+
+def figures(record: Record | None, library_us: float | None) -> dict[str, float]:
+    """Section 6.4, with times of the device: `fusable_ratio` is the fusable portion's part of the fastest unfused way,
+    `predicted_end_to_end` what the whole module gains by the formula, `end_to_end` what the parts add up to. Nothing
+    that was not measured is in it."""
+    if library_us is None:
+        return {}
+    found = {"library_us": library_us}
+    if record is None:
+        return found
+    whole_us = record.baseline_us + library_us
+    ratio = record.baseline_us / whole_us
+    found["fusable_ratio"] = ratio
+    if record.speedup is not None and record.speedup > 0:
+        found["predicted_end_to_end"] = 1 + ratio * (1 - 1 / record.speedup)
+        found["end_to_end"] = whole_us / (record.baseline_us / record.speedup + library_us)
+    return found
 
 
 def composed(made: Composed, planned: Planned, times_us: Mapping[str, float]) -> str:

@@ -9,7 +9,7 @@ also shares between values that do not dominate each other, and needs no tree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT = 16
@@ -116,38 +116,50 @@ def layout(buffers: Sequence[Wanted], immediate: Mapping[str, str] | None = None
     tree = None if immediate is None else Dominance.of(immediate)
     offsets: dict[str, int] = {}
     alive: list[Wanted] = []
-    dead: list[Wanted] = []
+    dead: list[tuple[int, int, int]] = []  # (number in the tree, start, end)
     for buffer in sorted(buffers, key=lambda each: (each.first, -each.size_bytes, each.name)):
-        dead += [] if tree is None else [each for each in alive if each.last < buffer.first]
-        alive = [each for each in alive if each.last >= buffer.first]
-        blocked = [*alive, *(each for each in dead if not _may_share(each, buffer, tree))]
-        spans = sorted((offsets[each.name], offsets[each.name] + each.size_bytes) for each in blocked)
-        offsets[buffer.name] = _in_place(buffer, blocked, offsets)
+        gone = [each for each in alive if each.last < buffer.first]
+        alive = [each for each in alive if each.last >= buffer.first] if gone else alive
+        spans = [(offsets[each.name], offsets[each.name] + each.size_bytes) for each in alive]
+        if tree is not None:
+            # A workspace belongs to nobody's data flow, and is not in the tree: it may share with all.
+            for each in gone:
+                if each.name in tree:
+                    start = offsets[each.name]
+                    dead.append((tree.entered[each.name], start, start + each.size_bytes))
+            if buffer.name in tree:
+                low, high = tree.entered[buffer.name], tree.left[buffer.name]
+                spans += [(start, end) for number, start, end in dead if not low <= number < high]
+        offsets[buffer.name] = _in_place(buffer, alive, spans, offsets)
         if offsets[buffer.name] < 0:
             offsets[buffer.name] = _first_fit(buffer.size_bytes, spans)
         alive.append(buffer)
     return offsets
 
 
-def _in_place(buffer: Wanted, blocked: Sequence[Wanted], offsets: Mapping[str, int]) -> int:
-    """The offset of the buffer that this one overwrites, if nothing else is in the way there; else -1."""
-    earlier = next((each for each in blocked if _overwritten(each, buffer)), None)
+def _in_place(
+    buffer: Wanted, alive: Sequence[Wanted], spans: Sequence[tuple[int, int]], offsets: Mapping[str, int]
+) -> int:
+    """The offset of the buffer that this one overwrites, if nothing else is in the way there; else -1. `spans` are what
+    is taken, the overwritten one among them."""
+    if buffer.in_place_of is None:
+        return -1
+    earlier = next((each for each in alive if _overwritten(each, buffer)), None)
     if earlier is None:
         return -1
-    at = offsets[earlier.name]
-    free = all(
-        each is earlier or offsets[each.name] >= at + buffer.size_bytes or offsets[each.name] + each.size_bytes <= at
-        for each in blocked
-    )
-    return at if free else -1
+    start, end = offsets[earlier.name], offsets[earlier.name] + buffer.size_bytes
+    own = spans.index((start, end))
+    free = all(at == own or left >= end or right <= start for at, (left, right) in enumerate(spans))
+    return start if free else -1
 
 
-def _first_fit(size_bytes: int, spans: Sequence[tuple[int, int]]) -> int:
+def _first_fit(size_bytes: int, spans: Iterable[tuple[int, int]]) -> int:
     at = 0
-    for start, end in spans:
+    for start, end in sorted(spans):
         if at + size_bytes <= start:
             break
-        at = max(at, _aligned(end))
+        if end > at:
+            at = -(-end // ALIGNMENT) * ALIGNMENT
     return at
 
 
@@ -155,14 +167,6 @@ def _overwritten(earlier: Wanted, later: Wanted) -> bool:
     """The later one may be written in place of the earlier one, at the very same offset."""
     fits = earlier.size_bytes == later.size_bytes and earlier.last == later.first
     return later.in_place_of == earlier.name and fits
-
-
-def _may_share(earlier: Wanted, later: Wanted, tree: Dominance | None) -> bool:
-    """Of two whose lives do not overlap. A workspace lives in one stage and belongs to nobody's data flow: it may
-    share with all."""
-    if tree is None or earlier.name not in tree or later.name not in tree:
-        return True
-    return tree.dominates(later.name, earlier.name)
 
 
 def relieved(buffers: Sequence[Wanted], limit: int, victims: Sequence[str]) -> list[str]:
@@ -215,7 +219,3 @@ def overlaps(buffers: Sequence[Wanted], offsets: Mapping[str, int]) -> list[tupl
             if not (_overwritten(first, second) and a == b):
                 found.append((left.name, right.name))
     return found
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT

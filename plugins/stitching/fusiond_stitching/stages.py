@@ -43,6 +43,8 @@ BARRIER = 40
 """Weights in the cost of a cheap instruction, per thread: rough, and only used to decide who gets a buffer."""
 PATIENCE = 16
 """Rounds of size shrinking in which nothing is given up that need not be."""
+STUCK = 2
+"""As many, if they help nothing."""
 SITES = 12
 """A value that stands in more different places of the generated code than this is stored, whatever it costs."""
 
@@ -72,7 +74,8 @@ def block_program(
     planner = _Planner(module, policy, group, candidate, stored, elsewhere)
     dropped: set[str] = set()
     spilled: set[str] = set()
-    rounds = 0
+    rounds = stuck = 0
+    smallest = math.inf
     while True:
         planner.choose(dropped)
         planner.build()
@@ -85,7 +88,9 @@ def block_program(
             return f"{size} bytes of shared memory are needed, and the limit is {policy.shared_limit}"
         chosen = set(shared_memory.relieved(buffers, policy.shared_limit, [victim for _, victim, _ in victims]))
         # What goes lengthens the lives of its operands, and gaps remain: a long chain would lose one at a time.
-        least = 1 << max(0, rounds - PATIENCE)
+        stuck += size >= smallest
+        smallest = min(size, smallest)
+        least = 1 << max(0, rounds - PATIENCE, stuck - STUCK)
         rounds += 1
         for how, victim, _ in victims:
             if victim in chosen or len(chosen) < least:
@@ -180,7 +185,7 @@ class _Planner:
                 keep = self._worth(each, own)
             if keep:
                 self.kept[each.name] = None
-                trips = math.prod(self.chunks[each.name].local) * self.inputs(each)
+                trips = self.chunks[each.name].size * self.inputs(each)
                 own = {(self._nest(each),): trips}
             for place, operand in enumerate(each.operands):
                 if operand not in self.weight:
@@ -207,7 +212,7 @@ class _Planner:
 
     def _worth(self, instruction: Instruction, sites: Mapping[tuple[object, ...], int]) -> bool:
         count = sum(sites.values())
-        local = math.prod(self.chunks[instruction.name].local)
+        local = self.chunks[instruction.name].size
         if len(sites) > SITES:
             return True
         if not self.policy.merge:  # the paper's rule (section 5.1.1)

@@ -49,8 +49,8 @@ from fusiond_stitching.planner import Planned
 from fusiond_stitching.policy import Policy
 
 DOTS = ("library", "stitched", "any")
-PROBES = 0
-"""How many missing entries of the performance library a job has measured, unless it says more."""
+PROBES = 12
+"""How many missing entries of the performance library a job has measured, unless it says otherwise."""
 GROUPS = 12
 """How many different groups are measured by themselves, unless a job says otherwise."""
 
@@ -80,8 +80,10 @@ class Analysed:
     text: str = ""
     tuned: Config = field(default_factory=lambda: Config(()))
     """The seed whose schedules the performance library is asked about."""
-    missing: tuple[perflib.Key, ...] = ()
-    """The entries that it needs."""
+    entries: tuple[perflib.Key, ...] = ()
+    """Those that it looks up."""
+    calls: Program | None = field(default=None, repr=False)
+    """The library calls by themselves, timed; None where there are none, or where they are timed in every plan."""
     parts: tuple[tuple[Part, int], ...] = field(default=(), repr=False)
     """The groups to measure by themselves, and how often each stands in the packed plan."""
 
@@ -179,16 +181,16 @@ class Stitching(StrategyBase):
         about = Analysed(asked=asked, limits=limits, split=split)
         seeds = dict(self._base_seeds(about))
         plans = {
-            "unfused": planner.plan(module, self._unfused(limits), limits),
-            "xla_rules": planner.plan(module, self._xla(limits), limits),
+            "unfused": planner.remembered(module, self._unfused(limits), limits),
+            "xla_rules": planner.remembered(module, self._xla(limits), limits),
         }
         for name in ("paper", "packed", "barriers"):
             rules = self._policy(asked, seeds[name], limits)
-            plans[name] = planner.plan(about.module(seeds[name]), rules, limits)
+            plans[name] = planner.remembered(about.module(seeds[name]), rules, limits)
         stitched = min(("packed", "paper"), key=lambda name: report.kernels(plans[name]) or len(module.instructions))
         plans["stitched"] = plans[stitched]
         rules = self._policy(asked, seeds[stitched], limits)
-        frames = {each.name: planner.plan(each, rules, limits) for each in module.all_frames}
+        frames = {each.name: planner.remembered(each, rules, limits) for each in module.all_frames}
         found = report.report(about.module(seeds[stitched]), plans, "stitched", frames)
         rejections = self._rejections(asked, plans, "paper")
         chosen = () if rejections else self._chosen(about, seeds["packed"], plans["packed"])
@@ -197,7 +199,8 @@ class Stitching(StrategyBase):
             about,
             text=report.described(found),
             tuned=seeds[stitched],
-            missing=plans["stitched"].missing,
+            calls=probes.library_calls(module) if asked.dots == "library" and not rejections else None,
+            entries=perflib.wanted(about.module(seeds[stitched]), rules, plans["stitched"].fusion.groups),
             parts=chosen,
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
@@ -224,8 +227,8 @@ class Stitching(StrategyBase):
         about = Analysed(asked=asked, limits=limits, split=asked.module)
         name, first = spaces.alone_seeds(limits)[0]
         plans = {
-            "unfused": planner.plan(asked.module, self._unfused(limits), limits),
-            "xla_rules": planner.plan(asked.module, self._xla(limits), limits),
+            "unfused": planner.remembered(asked.module, self._unfused(limits), limits),
+            "xla_rules": planner.remembered(asked.module, self._xla(limits), limits),
             "stitched": parts.planned(asked.module, self._policy(asked, first, limits), limits),
         }
         found = report.report(asked.module, plans, "stitched")
@@ -234,9 +237,7 @@ class Stitching(StrategyBase):
         only = parts.only(plans["stitched"])
         if not rejections and isinstance(only, str):
             rejections = (Rejection(rule="group", nodes=(asked.module.name,), detail=f"with the seed {name}, {only}"),)
-        payload = dataclasses.replace(
-            about, text=report.described(found), tuned=first, missing=plans["stitched"].missing
-        )
+        payload = dataclasses.replace(about, text=report.described(found), tuned=first)
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
 
     def _rejections(self, asked: Asked, plans: Mapping[str, Planned], shortest: str) -> tuple[Rejection, ...]:
@@ -281,7 +282,7 @@ class Stitching(StrategyBase):
         request |= {"inputs": frozen(said)} if said else {}
         digests = {name: text for name, text in given.files.items() if name.startswith("digest:")}
         job = dataclasses.replace(given, request=frozen(request), lines=frozen(), files=frozen(digests))
-        return Asked(job=job, module=part.module, fills=part.fills, dots=part.dots, probes=PROBES, groups=0, group=True)
+        return Asked(job=job, module=part.module, fills=part.fills, dots=part.dots, probes=0, groups=0, group=True)
 
     def _records(self, about: Analysed, known: Known) -> dict[str, Record]:
         """Part -> its record, where one is known in which a candidate was measured."""
@@ -302,15 +303,20 @@ class Stitching(StrategyBase):
 
     def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
         about = _known(analysis)
-        if analysis.rejections:
+        if analysis.rejections or about.asked.group:
             return ()
         found = []
         rules = self._policy(about.asked, about.tuned, about.limits)
-        for key in about.missing[: about.asked.probes]:
+        if about.calls is not None:
+            found.append(Probe(key=probes.library_key(about.calls), program=about.calls))
+        for key in about.entries:
             program = probes.program(about.module(about.tuned), key, rules)
             if program is not None:
                 found.append(Probe(key=key.text, program=program))
         return tuple(found)
+
+    def probe_limit(self, analysis: Analysis) -> int | None:
+        return _known(analysis).asked.probes
 
     # --- Analysis -> Config ---
 
@@ -409,7 +415,7 @@ class Stitching(StrategyBase):
             if isinstance(only, str):
                 return Rejection(rule="group", nodes=(module.name,), detail=only)
         else:
-            planned = planner.plan(module, rules, about.limits, perflib.Library(known))
+            planned = planner.remembered(module, rules, about.limits, perflib.Library(known))
         if planned.problems:
             return Rejection(rule="shared_memory", nodes=(module.name,), detail="; ".join(planned.problems))
         plan = self._composed(about, module, rules, planned, ways).plan if ways else planned.plan
@@ -445,11 +451,18 @@ class Stitching(StrategyBase):
         values = {**config, "shared": rules.shared_limit}
         if ways:
             module = about.module(plain)
-            planned = planner.plan(module, rules, about.limits, perflib.Library(known))
+            planned = planner.remembered(module, rules, about.limits, perflib.Library(known))
             if not planned.problems:
                 made = self._composed(about, module, rules, planned, ways)
                 values["schedules"] = report.composed(made, planned, self._times_us(about, known))
         return Config.of(values)
+
+    def figures(self, analysis: Analysis, record: Record | None, known: Known) -> Mapping[str, float]:
+        """How long the library calls take (our plain kernels, not a library's), and what follows of it for the whole
+        module: FusableRatio and the predicted end-to-end gain (section 6.4) over the fastest unfused way."""
+        calls = _known(analysis).calls
+        library_us = known.get(probes.library_key(calls)) if calls is not None else None
+        return report.figures(record, library_us if isinstance(library_us, float | int) else None)
 
     def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
         return export.files(_known(analysis).asked.module, program)

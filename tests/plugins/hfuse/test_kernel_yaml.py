@@ -100,7 +100,7 @@ WRONG = [
     ("entry: scale", "entry: many", "scale.yaml:4: entry: many is a template; say which instance"),
     ("entry: scale", "entry: scale\ninstance: scale<int>", "scale is no template"),
     ("entry: scale", "entry: scale\ninstance: many<int>", "is no instance of scale"),
-    ("{n: 100}", "{n: 0}", "scale.yaml:5: sizes.n: is 0; it must be from 1"),
+    ("{n: 100}", "{n: 0}", "scale.yaml:5: sizes.n: is 0; it must be at least 1"),
     ("{n: 100}", "{n: many}", "scale.yaml:5: sizes.n: is 'many'; a whole number is wanted"),
     ("{n: 100}", "{n: 100, block: 3}", "'block' cannot be the name of a size"),
     ("{n: 77}", "{m: 77}", "scale.yaml:6: odd: 'm' is no size of this kernel"),

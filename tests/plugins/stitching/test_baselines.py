@@ -26,7 +26,7 @@ def kernels(rules, *lines):
     """What each kernel stores."""
     text = "\n".join(["HloModule m", "", ADD, "ENTRY main {", *lines, "}", ""])
     module = lower.read(text, "m.hlo")
-    plan = planner.plan(module, RULES[rules], LIMITS).plan
+    plan = planner.remembered(module, RULES[rules], LIMITS).plan
     assert verify.problems(module, plan) == ()
     return [
         {each.instruction for each in program.results if each.stored} for k in plan.kernels for program in k.programs
@@ -37,7 +37,7 @@ def kernels(rules, *lines):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "lstm_step"])
 def test_the_plans_are_sound_and_plain(name, rules):
     module = module_of(name)
-    plan = planner.plan(module, RULES[rules], LIMITS).plan
+    plan = planner.remembered(module, RULES[rules], LIMITS).plan
     assert verify.problems(module, plan) == ()
     for kernel in plan.kernels:
         assert not kernel.cooperative
@@ -59,7 +59,7 @@ def test_the_plans_are_sound_and_plain(name, rules):
 def test_xlas_rules_do_not_compute_what_is_expensive_twice(name):
     """By evaluating which kernels inline what: an expensive instruction or a reduce is in one of them alone."""
     module = module_of(name)
-    plan = planner.plan(module, RULES["xla_rules"], LIMITS).plan
+    plan = planner.remembered(module, RULES["xla_rules"], LIMITS).plan
     seen: dict[str, int] = {}
     for at, kernel in enumerate(plan.kernels):
         stored = {each.instruction for program in kernel.programs for each in program.results if each.stored}
@@ -135,10 +135,14 @@ def test_nothing_is_fused_with_a_library_call():
 
 
 FAST = [("nmt_fig3", "unfused"), ("nmt_fig3", "xla_rules")]
-SLOW = [("w2v_step", "unfused"), ("lr_step", "unfused"), *((name, "xla_rules") for name in NAMES if name != "nmt_fig3")]
+SLOW = [
+    ("w2v_step", "unfused"),
+    ("lr_step", "unfused"),
+    *((name, "xla_rules") for name in NAMES if name not in ("nmt_fig3", "bilstm_step", "speech_fwd")),
+]
 
 
 @pytest.mark.parametrize(("name", "rules"), [*FAST, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)])
 def test_they_compute_what_xla_computes(name, rules, runner):
     here = batch_of(name)
-    here.check(runner, planner.plan(here.module, RULES[rules], LIMITS).plan)
+    here.check(runner, planner.remembered(here.module, RULES[rules], LIMITS).plan)

@@ -123,7 +123,7 @@ int main()
 @pytest.mark.slow
 @pytest.mark.needs_nvcc
 def test_cpp_builds_it(tmp_path):
-    batch = module("w2v_step")
+    batch = module("lr_step")
     files = export.files(batch.module, batch.program(planner.plan(batch.module, POLICIES["grid"], LIMITS).plan))
     python = launcher(files["launch.py"])
     for name, text in files.items():

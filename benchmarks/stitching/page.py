@@ -40,7 +40,7 @@ def render(runs: Iterable[Run]) -> str:
     return "\n".join([
         HEAD,
         *([_measured(run) for run in newest(runs, "measured")] or [UNMEASURED]),
-        *(part for run in newest(runs, "static") for part in (_kernels(run), _bytes(run), _shared(run), _growth(run))),
+        *(part for run in newest(runs, "static") for part in (_kernels(run), *_others(run), _bytes(run), _shared(run), _growth(run))),
     ])  # fmt: skip
 
 
@@ -79,6 +79,39 @@ that nmt_attn is one below it. On {more} of {len(rows)} modules the packed plan 
 check of plans (exact cover, order, shared memory, barriers, index sets).
 
 {table(head, lines)}"""
+
+
+def _others(run: Run) -> list[str]:
+    rows = run.get("others", {}).get("functions", [])
+    if not rows:
+        return []
+    whole = [each for each in rows if not each["boundaries"]]
+    lines = [
+        [each["module"], str(each["instructions"]), str(each["library_calls"]), ", ".join(each["boundaries"]),
+         *(str(each["plans"][plan]["kernels"]) for plan in PLANS), str(each["xla"]["opaque"])]
+        for each in rows
+    ]  # fmt: skip
+    ratios = [f"{static.geometric_mean(static.ratios(whole, plan)):.2f}" for plan in PLANS]
+    lines.append(["geometric mean over XLA today, without boundaries", "", "", "", *ratios, "1.00"])
+    more = [each["module"] for each in rows if each["plans"]["packed"]["kernels"] > each["xla"]["opaque"]]
+    fewer = sum(each["plans"]["packed"]["kernels"] < each["xla"]["opaque"] for each in whole)
+    head = ("function", "instructions", "library calls", "left to a library",
+            *(TITLES[plan] for plan in PLANS), "XLA today, dots opaque")  # fmt: skip
+    versions = ", ".join(f"{name} {version}" for name, version in run["others"]["versions"].items())
+    return [
+        f"""\
+## Kernels of other functions
+
+Functions that nobody tuned for (benchmarks/stitching/others.py), as jax lowers them; counted as above
+({run["others"]["target"]}; {versions}), XLA's in the instructions of its executable. What stands in the body or the condition of a loop or
+in a branch is counted once, in every column. *Left to a library*: what is a boundary here; XLA does some of that in
+kernels of its own, which are counted for it, or turns a branch into a select, so those rows are not in the mean. (A
+loop of XLA's column may be none here: jax's random bits are five rounds, and written out.) Of the {len(whole)} functions
+without a boundary the packed plan has fewer kernels than XLA for {fewer}, and more for {sum(each["module"] in more for each in whole)}; of all,
+more for: {", ".join(more) or "none"}.
+
+{table(head, lines)}"""
+    ]
 
 
 def _bytes(run: Run) -> str:

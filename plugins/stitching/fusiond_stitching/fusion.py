@@ -44,6 +44,9 @@ KEPT = 60
 """Candidates of a group."""
 WASTE = 256
 """Elements that every block may compute twice without being asked."""
+EVALUATIONS = 64
+"""`xla`: at how many indices the code of one kernel may compute a value, as XLA has a limit too: the code of a stencil that is
+applied again and again would grow with a power of how often."""
 COPIES = 4
 """By XLA's rules: how many kernels may compute a cheap instruction again."""
 _FREE = frozenset({"reshape", "broadcast", "iota", "window"})
@@ -161,6 +164,9 @@ class _Fusing:
         self.calls: dict[str, Place] = {}
         self.again: dict[str, int] = {}
         self.reasons: dict[str, str] = {}
+        self.indices: dict[tuple[int, str], frozenset[int]] = {}
+        self.derived: dict[tuple[int, str, int], int] = {}
+        """`xla`: (group, value) -> indices at which the value is computed; (index, reader, operand) -> index."""
         self.is_library = {each.name: library(module, each, policy) for each in module.instructions}
 
     def run(self) -> Fusion:
@@ -228,9 +234,13 @@ class _Fusing:
         users = self.module.users[name]
         if self.policy.rules == "xla" and readers and instruction.opcode not in ("reduce", "scatter", "dot"):
             inside = set(readers[0].members)
+            if any(len(self._evaluations(each, instruction)) > EVALUATIONS for each in readers):
+                self._begin(instruction, (place[0] + 1, 0))
+                return
             alone = len(readers) == 1 and all(self._inside(each, inside) for each in users)
             if alone and name not in self.module.is_output:
                 readers[0].members.append(name)
+                self._evaluated(readers[0], instruction)
                 for one in readers[0].candidates:
                     one.chunks[name] = one.needs[name]
                 self._ask_operands(readers[0], instruction)
@@ -242,6 +252,27 @@ class _Fusing:
                 self._through(instruction)
                 return
         self._begin(instruction, (place[0] + 1, 0) if readers else place)
+
+    def _evaluations(self, group: _Group, instruction: Instruction) -> frozenset[int]:
+        """`xla`: at how many different indices a kernel would compute this value, each standing in its code (known up
+        to one more than is allowed). Element-wise users share their index with it; all others have one of their own."""
+        found: set[int] = set()
+        for user in self.module.users[instruction.name]:
+            own = self.indices.get((group.number, user), frozenset())
+            if self.module[user].elementwise:
+                found |= own
+                continue
+            places = [at for at, each in enumerate(self.module[user].operands) if each == instruction.name]
+            for index in sorted(own):
+                for at in places:
+                    found.add(self.derived.setdefault((index, user, at), len(self.derived) + 1))
+            if len(found) > EVALUATIONS:
+                break
+        return frozenset(sorted(found)[: EVALUATIONS + 1])
+
+    def _evaluated(self, group: _Group, instruction: Instruction) -> None:
+        if self.policy.rules == "xla":
+            self.indices[group.number, instruction.name] = self._evaluations(group, instruction)
 
     def _inside(self, name: str, members: Container[str]) -> bool:
         """A user, or everybody behind a user that is inlined, is a member of one group."""
@@ -299,6 +330,7 @@ class _Fusing:
     def _through(self, instruction: Instruction) -> None:
         """Inlined wherever it is read: who asks for it asks its operands."""
         for group in self._askers(instruction.name):
+            self._evaluated(group, instruction)
             self._ask(group, instruction, lambda one: one.needs.get(instruction.name))
 
     def _repeatable(self, instruction: Instruction) -> bool:
@@ -345,6 +377,7 @@ class _Fusing:
             candidates=(fits or found)[:KEPT],
             elementwise=instruction.elementwise or instruction.opcode in MOVEMENT,
         )
+        self.indices[number, instruction.name] = frozenset({0})
         self.groups[number] = group
         self._ask_operands(group, instruction)
 

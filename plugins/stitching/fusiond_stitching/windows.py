@@ -204,5 +204,3 @@ def _along(rank: int, at: int, size: int, backwards: bool) -> dict[str, Any]:
     sizes = tuple(size if place == at else 1 for place in range(rank))
     return {"sizes": sizes, "strides": ones, "dilation": ones, "low": none if backwards else reach,
             "high": reach if backwards else none, "interior": none}  # fmt: skip
-
-

@@ -98,7 +98,9 @@ def test_a_window_is_written_and_read_again():
     [
         lambda x: lax.reduce_window(x, np.float32(1), lax.add, (3,), (1,), "SAME"),  # what lies outside is left out
         lambda x: lax.reduce_window(x, np.float32(0), lambda a, b: a - b, (3,), (1,), "SAME"),
-        lambda x: lax.reduce_window((x, x), (np.float32(0),) * 2, lambda a, b: (a[0] + b[0], a[1]), (3,), (1,), "VALID"),
+        lambda x: lax.reduce_window(
+            (x, x), (np.float32(0),) * 2, lambda a, b: (a[0] + b[0], a[1]), (3,), (1,), "VALID"
+        ),
     ],
 )
 def test_what_padding_would_change_is_a_boundary(function):

@@ -40,8 +40,12 @@ def render(runs: Iterable[Run]) -> str:
     return "\n".join([
         HEAD,
         *([_measured(run) for run in newest(runs, "measured")] or [UNMEASURED]),
-        *(part for run in newest(runs, "static") for part in (_kernels(run), *_others(run), _bytes(run), _shared(run), _growth(run))),
+        *(part for run in newest(runs, "static") for part in _static(run)),
     ])  # fmt: skip
+
+
+def _static(run: Run) -> list[str]:
+    return [_kernels(run), *_others(run), _bytes(run), _shared(run), _growth(run)]
 
 
 # --- static ---------------------------------------------------------------------------------------------
@@ -72,8 +76,9 @@ dot is left to the library. The columns of XLA are what its GPU compiler launche
 
 *XLA's rules of 2018* are re-implemented in outline. *Packed*: groups that do not depend on each other side by side in
 one launch. *With grid barriers*: those that do, too, in a cooperative launch. *Bound*: the longest alternation of other
-work and dots, as XLA has the module; a transpose beside a dot is part of the library call here (a matter of strides), so
-that nmt_attn is one below it. On {more} of {len(rows)} modules the packed plan has more kernels than XLA today. The paper:
+work and dots, as XLA has the module; a transpose beside a dot is part of the library call here (a matter of
+strides), so that nmt_attn is one below it. On {more} of {len(rows)} modules the packed plan has more kernels than XLA
+today. The paper:
 {paper.KERNEL_RATIO_MEAN} of its XLA's in the geometric mean ({paper.KERNEL_RATIO["W2V"]} for W2V,
 {paper.KERNEL_RATIO["Speech"]} for Speech). All plans passed the
 check of plans (exact cover, order, shared memory, barriers, index sets).
@@ -103,12 +108,12 @@ def _others(run: Run) -> list[str]:
 ## Kernels of other functions
 
 Functions that nobody tuned for (benchmarks/stitching/others.py), as jax lowers them; counted as above
-({run["others"]["target"]}; {versions}), XLA's in the instructions of its executable. What stands in the body or the condition of a loop or
-in a branch is counted once, in every column. *Left to a library*: what is a boundary here; XLA does some of that in
-kernels of its own, which are counted for it, or turns a branch into a select, so those rows are not in the mean. (A
-loop of XLA's column may be none here: jax's random bits are five rounds, and written out.) Of the {len(whole)} functions
-without a boundary the packed plan has fewer kernels than XLA for {fewer}, and more for {sum(each["module"] in more for each in whole)}; of all,
-more for: {", ".join(more) or "none"}.
+({run["others"]["target"]}; {versions}),
+XLA's in the instructions of its executable. What stands in the body or the condition of a loop or in a branch is
+counted once, in every column. *Left to a library*: what is a boundary here; XLA does some of that in kernels of its
+own, which are counted for it, or turns a branch into a select, so those rows are not in the mean. (A loop of XLA's may
+be none here: jax's random bits are five rounds, and written out.) Of the {len(whole)} functions without a
+boundary the packed plan has fewer kernels than XLA for {fewer}. It has more for: {", ".join(more) or "none"}.
 
 {table(head, lines)}"""
     ]

@@ -2,7 +2,8 @@
 
 `Elemental.value(scope, name, indices)` gives the text of the instruction's element at `indices` and writes the
 statements it needs into the scope: of the instruction itself, and of all that is inlined into it. What a `Reader` has
-in memory is loaded. Movement (reshape, broadcast, transpose, slice, reverse, window) is index algebra and costs no statement.
+in memory is loaded. Movement (reshape, broadcast, transpose, slice, reverse) is index algebra and costs no statement; a
+window costs the condition that a pad costs.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ KEPT = 60
 WASTE = 256
 """Elements that every block may compute twice without being asked."""
 EVALUATIONS = 64
-"""`xla`: at how many indices the code of one kernel may compute a value, as XLA has a limit too: the code of a stencil that is
-applied again and again would grow with a power of how often."""
+"""`xla`: at how many indices the code of one kernel may compute a value. XLA has such a limit too: the code of a
+stencil that is applied n times grows exponentially, and no compiler would come to its end."""
 COPIES = 4
 """By XLA's rules: how many kernels may compute a cheap instruction again."""
 _FREE = frozenset({"reshape", "broadcast", "iota", "window"})

@@ -47,8 +47,8 @@ def required(user: Instruction, place: int, operand: Instruction, chunk: Chunk) 
     if opcode == "dot":
         return _of_dot(user, place, operand, splits)
     if opcode == "window":
-        same = windows.passed(user.attributes, operand.dims)
-        return Box(tuple(splits[at] if same[at] else Split(dim) for at, dim in enumerate(operand.dims)))
+        passed = windows.passed(user.attributes)
+        return Box(tuple(splits[at] if passed[at] else Split(dim) for at, dim in enumerate(operand.dims)))
     if opcode == "gather":
         return _gathered(attributes, place, operand, splits)
     if opcode == "scatter":

@@ -3,9 +3,10 @@
     window(x, value) := f32[out..., window...]    element [o..., w...] is x[o * stride + w * dilation - low], or `value`
                                                   where that lies outside x or between its elements (interior padding)
 
-A window moves elements like a pad or a slice does, so it is index algebra where it is read, and everything that is known
-of reduces holds for what reduces it. XLA leaves elements outside out of the reduction; here they are the init, which
-comes to the same where the init changes nothing (`neutral`). Elsewhere a reduce-window that has any stays a boundary.
+A window moves elements as a pad or a slice does, so it is index algebra where it is read, and everything that is
+known of reduces holds for what reduces it. XLA leaves elements outside out of the reduction; here they are the init,
+which comes to the same where the init changes nothing (`neutral`). Elsewhere a reduce-window that has any stays a
+boundary.
 
 A running sum over n elements (cumsum and its like: a window as long as the dimension) would read n * n. A long one is
 done in runs of 32: the runs' totals, their own running sum, and what of the run came before.
@@ -78,11 +79,11 @@ def dims_of(attributes: Mapping[str, Any], dims: Sequence[int]) -> tuple[int, ..
     return (*found, *(sizes[at] for at in windowed(attributes)))
 
 
-def passed(attributes: Mapping[str, Any], dims: Sequence[int]) -> list[bool]:
+def passed(attributes: Mapping[str, Any]) -> list[bool]:
     """For each dimension of the operand, whether an element of the result reads the same index of it."""
     rows = (attributes[each] for each in ("sizes", "strides", "interior", "low", "high"))
     same = (1, 1, 0, 0, 0)
-    return [each == same for each in zip(*rows, strict=True)][: len(dims)]
+    return [each == same for each in zip(*rows, strict=True)]
 
 
 def neutral(computation: Computation, init: Instruction) -> bool:

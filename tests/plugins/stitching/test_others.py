@@ -1,0 +1,144 @@
+"""Functions that nobody tuned for (benchmarks/stitching/others.py): planned soundly, in no more kernels than XLA's GPU
+compiler launches for the same text (benchmarks/stitching/others.json says how that was counted), and right."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.stitching import modules, others, static
+from fusiond.model import Rejection
+from fusiond.planning import target_for_arch
+from fusiond_stitching import emit, lower, planner, policy, verify
+
+from . import oracle
+from .cases import rand
+from .checking import Batch
+from .policies import LIMITS, MORE
+
+H100 = target_for_arch("sm_90").limits
+MORE_THAN_XLA = {"branched"}
+"""XLA makes a select of the branch and one kernel of the whole; here it is a boundary, and three."""
+RUN = (
+    "batch_norm_step", "contrastive_loss", "dropout", "gru_gradient", "int8_layer", "k_means", "kalman_step",
+    "mlp_adam", "moving_average", "noisy", "running_sums", "segments", "standardised", "wave_equation",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return {each["module"]: each for each in static.others(H100, lambda line: None)["functions"]}
+
+
+def test_no_function_needs_more_kernels_than_xla_launches(rows):
+    assert set(rows) == set(others.xla()["functions"])
+    more = {
+        name for name, each in rows.items() if each["plans"]["packed"]["kernels"] > each["xla"]["opaque"]
+    }  # fmt: skip
+    assert more == MORE_THAN_XLA
+    whole = [each for each in rows.values() if not each["boundaries"]]
+    assert len(whole) >= 40
+    assert static.geometric_mean(static.ratios(whole, "packed")) < 0.45
+    for each in rows.values():
+        kernels = {plan: made["kernels"] for plan, made in each["plans"].items()}
+        assert kernels["barriers"] <= kernels["packed"] <= kernels["paper"] <= kernels["unfused"]
+
+
+def test_boundaries_are_what_they_are_said_to_be(rows):
+    found = {opcode for each in rows.values() for opcode in each["boundaries"]}
+    assert found == {"while", "conditional", "convolution", "topk"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUN)
+def test_it_computes_what_xla_computes(name, runner):
+    each = others.functions()[name]
+    module = lower.read(each.text, name)
+    inputs = tuple(map(np.asarray, jax.tree.leaves(each.inputs)))
+    wanted = tuple(oracle.run(each.text, inputs))
+    batch = Batch(each.text, module, inputs, tuple(f"{name}[{at}]" for at in range(len(wanted))), wanted)
+    batch.check(runner, planner.plan(module, modules.policies(H100)["packed"], H100).plan)
+
+
+# --- stencils -------------------------------------------------------------------------------------------
+
+
+def stencil(x, times):
+    for _ in range(times):
+        x = x + 0.1 * (jnp.roll(x, 1, 0) + jnp.roll(x, -1, 0) + jnp.roll(x, 1, 1) + jnp.roll(x, -1, 1) - 4 * x)
+    return x
+
+
+def test_a_stencil_applied_often_does_not_make_endless_code():
+    """Each round reads the one before at nine places: written into one kernel, eight rounds are 9^8 of them."""
+    text = oracle.lowered(lambda x: stencil(x, 8), rand(16, 16))
+    module = lower.read(text, "stencil")
+    for rules in (policy.xla_rules(), policy.Policy(**MORE, packing=True)):
+        planned = planner.plan(module, rules, LIMITS)
+        assert verify.problems(module, planned.plan) == ()
+        made = emit.program(module, planned.plan)
+        assert not isinstance(made, Rejection)
+        assert sum(len(each.text) for each in made.sources) < 200_000
+
+
+# --- loops that are written out -------------------------------------------------------------------------
+
+LOOP = """HloModule loop
+
+body {{ s = (s32[], {kind}[7]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  v = {kind}[7] get-tuple-element(s), index=1
+  step = s32[] constant({step})
+  j = s32[] add(i, step)
+  w = {kind}[7] {work}
+  ROOT t = (s32[], {kind}[7]) tuple(j, w)
+}}
+
+test {{ s = (s32[], {kind}[7]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant({limit})
+  ROOT c = pred[] compare(i, n), direction={direction}
+}}
+
+ENTRY main {{
+  x = {kind}[7] parameter(0)
+  first = s32[] {first}
+  start = (s32[], {kind}[7]) tuple(first, x)
+  run = (s32[], {kind}[7]) while(start), condition=test, body=body
+  ROOT last = {kind}[7] get-tuple-element(run), index=1
+}}
+"""
+SHORT = {"kind": "u32", "step": 1, "limit": 5, "direction": "LT", "work": "multiply(v, v)", "first": "constant(2)"}
+
+
+@pytest.mark.parametrize(("first", "rounds"), [(2, 3), (4, 1), (5, 0), (9, 0), (-4, 9)])
+def test_a_short_loop_over_whole_numbers_is_written_out(first, rounds, runner):
+    text = LOOP.format(**{**SHORT, "first": f"constant({first})"})
+    module = lower.read(text, "loop.hlo")
+    assert not module.foreign
+    assert not module.frames
+    assert sum(each.opcode == "multiply" for each in module.instructions) == rounds
+    inputs = (np.arange(3, 10, dtype=np.uint32),)
+    batch = Batch(text, module, inputs, ("last",), tuple(oracle.run(text, inputs)))
+    batch.check(runner, planner.plan(module, policy.Policy(**MORE, packing=True), LIMITS).plan)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "f32"},
+        {"limit": 99},
+        {"step": 2},
+        {"direction": "LE"},
+        {"first": "add(nothing, nothing)"},
+        {"work": "dynamic-slice(v, i), dynamic_slice_sizes={7}"},
+    ],
+    ids=str,
+)
+def test_any_other_loop_is_a_boundary(change):
+    text = LOOP.format(**{**SHORT, **change}).replace("  first = ", "  nothing = s32[] parameter(1)\n  first = ")
+    module = lower.read(text, "loop.hlo")
+    assert {module[each].opcode for each in module.foreign} == {"while"}
+    assert {each.name for each in module.frames} == {"body", "test"}

@@ -1,6 +1,6 @@
 """Functions that nobody tuned this strategy for: training steps, layers, losses, simulations, image and signal code.
 
-Each is lowered by jax when it is asked for; what XLA's own GPU compiler launches for the same texts is kept in
+Each is lowered by jax, for a GPU, when it is asked for; what XLA's own GPU compiler launches for the same texts is kept in
 `others.json`. Inputs are drawn from one seed, so that the same functions can be run.
 """
 
@@ -29,8 +29,9 @@ class Function:
 
     @functools.cached_property
     def text(self) -> str:
-        """HLO as jax lowers it for any device, before XLA."""
-        return str(jax.jit(self.function, keep_unused=True).lower(*self.inputs).as_text(dialect="hlo"))
+        """HLO as jax lowers it for a GPU (for a processor, random bits would be a loop), before XLA."""
+        traced = jax.jit(self.function, keep_unused=True).trace(*self.inputs)
+        return str(traced.lower(lowering_platforms=("cuda",)).as_text(dialect="hlo"))
 
 
 def functions() -> Mapping[str, Function]:

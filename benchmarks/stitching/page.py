@@ -107,13 +107,13 @@ def _others(run: Run) -> list[str]:
         f"""\
 ## Kernels of other functions
 
-Functions that nobody tuned for (benchmarks/stitching/others.py), as jax lowers them; counted as above
+Functions that nobody tuned for (benchmarks/stitching/others.py), as jax lowers them for a GPU; counted as above
 ({run["others"]["target"]}; {versions}),
 XLA's in the instructions of its executable. What stands in the body or the condition of a loop or in a branch is
 counted once, in every column. *Left to a library*: what is a boundary here; XLA does some of that in kernels of its
-own, which are counted for it, or turns a branch into a select, so those rows are not in the mean. (A loop of XLA's may
-be none here: jax's random bits are five rounds, and written out.) Of the {len(whole)} functions without a
-boundary the packed plan has fewer kernels than XLA for {fewer}. It has more for: {", ".join(more) or "none"}.
+own, which are counted for it, or turns a branch into a select, so those rows are not in the mean. Of the
+{len(whole)} functions without a boundary the packed plan has fewer kernels than XLA for {fewer}. It has more for:
+{", ".join(more) or "none"}.
 
 {table(head, lines)}"""
     ]

@@ -113,6 +113,19 @@ ENTRY main {{
 SHORT = {"kind": "u32", "step": 1, "limit": 5, "direction": "LT", "work": "multiply(v, v)", "first": "constant(2)"}
 
 
+def test_random_bits_are_written_out_where_jax_has_a_loop_for_them(runner):
+    """As it lowers them for a processor; for a GPU it writes them out itself."""
+    function = lambda x, key: jnp.where(jax.random.bernoulli(key, 0.7, x.shape), x, 0)  # noqa: E731
+    inputs = (rand(5, 7), np.array([1, 2], np.uint32))
+    text = oracle.lowered(function, *inputs)
+    assert " while(" in text
+    module = lower.read(text, "dropout")
+    assert not module.foreign
+    planned = planner.plan(module, policy.Policy(**MORE, packing=True), LIMITS)
+    assert len(planned.plan.kernels) == 1
+    Batch(text, module, inputs, ("kept",), tuple(oracle.run(text, inputs))).check(runner, planned.plan)
+
+
 @pytest.mark.parametrize(("first", "rounds"), [(2, 3), (4, 1), (5, 0), (9, 0), (-4, 9)])
 def test_a_short_loop_over_whole_numbers_is_written_out(first, rounds, runner):
     text = LOOP.format(**{**SHORT, "first": f"constant({first})"})

@@ -1,6 +1,6 @@
 """Functions that nobody tuned this strategy for: training steps, layers, losses, simulations, image and signal code.
 
-Each is lowered by jax, for a GPU, when it is asked for; what XLA's own GPU compiler launches for the same texts is kept in
+Each is lowered by jax, for a GPU, when it is asked for; what XLA's own GPU compiler launches for the same texts is in
 `others.json`. Inputs are drawn from one seed, so that the same functions can be run.
 """
 

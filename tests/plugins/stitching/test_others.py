@@ -32,11 +32,10 @@ def rows():
     return {each["module"]: each for each in static.others(H100, lambda line: None)["functions"]}
 
 
+@pytest.mark.slow
 def test_no_function_needs_more_kernels_than_xla_launches(rows):
     assert set(rows) == set(others.xla()["functions"])
-    more = {
-        name for name, each in rows.items() if each["plans"]["packed"]["kernels"] > each["xla"]["opaque"]
-    }  # fmt: skip
+    more = {name for name, each in rows.items() if each["plans"]["packed"]["kernels"] > each["xla"]["opaque"]}
     assert more == MORE_THAN_XLA
     whole = [each for each in rows.values() if not each["boundaries"]]
     assert len(whole) >= 40
@@ -46,6 +45,7 @@ def test_no_function_needs_more_kernels_than_xla_launches(rows):
         assert kernels["barriers"] <= kernels["packed"] <= kernels["paper"] <= kernels["unfused"]
 
 
+@pytest.mark.slow
 def test_boundaries_are_what_they_are_said_to_be(rows):
     found = {opcode for each in rows.values() for opcode in each["boundaries"]}
     assert found == {"while", "conditional", "convolution", "topk"}

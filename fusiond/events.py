@@ -85,15 +85,18 @@ class Events:
         self._lock = threading.RLock()
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        self._subscribers.append(subscriber)
+        with self._lock:
+            self._subscribers = [*self._subscribers, subscriber]
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Take a subscriber out; no error when it is already gone."""
-        self._subscribers = [each for each in self._subscribers if each != subscriber]
+        """Take a subscriber out, once no event of another thread is on its way to it; no error when it is already
+        gone."""
+        with self._lock:
+            self._subscribers = [each for each in self._subscribers if each != subscriber]
 
     def publish(self, event: Event) -> None:
         with self._lock:
-            for subscriber in tuple(self._subscribers):
+            for subscriber in self._subscribers:
                 try:
                     subscriber(event)
                 except Exception:

@@ -140,7 +140,10 @@ class Measurer:
         self.build_ahead(program)
         binaries = {}
         for source in program.sources:
-            binary = self._builds[source].result()
+            try:
+                binary = self._builds[source].result()
+            except OSError as problem:  # of a compiler's temporary folder, such as a full disk
+                raise StoreError(f"cannot build {source.name}: {problem.strerror or problem}") from problem
             if isinstance(binary, BuildFailed):
                 return MeasureFailed(outcome=Outcome.BUILD_FAILED, reason=binary.reason)
             binaries[source.name] = binary.path

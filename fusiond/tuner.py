@@ -282,13 +282,13 @@ class Tuner:
 
     def _parts(self, context: Context) -> None:
         """The records of the smaller workloads that this one builds on; those that are missing are tuned first,
-        here."""
+        here: by that name of the device, so that a worker of another one never takes the part meanwhile."""
         for job in context.strategy.parts(context.analysis):
-            part = prepare(self._registry, job)
+            part = prepare(self._registry, dataclasses.replace(job, device=context.device.name))
             key = part.workload.key
             if self._store.record(key, context.device.key) is None:
                 context.phase("part", part.workload.name)
-                row = self._store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
+                row = self._part_of(context, part)
                 self._store.claim(this_process(), job=row.id)
                 try:
                     with self._timed(row.id, context.measurer):
@@ -302,6 +302,18 @@ class Tuner:
             record = self._store.record(key, context.device.key)
             if record is not None:
                 context.known[key] = record
+
+    def _part_of(self, context: Context, part: Prepared) -> JobRow:
+        """The job of a part: a new one where what an interrupted one has measured does not compare with here and
+        now."""
+        device = context.device
+        row = self._store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
+        if self._store.environments(row.id) - {(device.key, device.env_key)}:
+            problem = f"the driver or the toolkit of {device.name} has changed since it began; it is begun anew"
+            self._store.finish(row.id, JobState.FAILED, problem)
+            row = self._store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
+        self._store.set_device(row.id, device.key)
+        return row
 
     def _probes(self, context: Context) -> None:
         """Microseconds of each probe that the strategy wants; of those that this device has not answered, as many are

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import DeviceSick
 from fusiond.events import Event, Events
-from fusiond.model import Config, DeviceInfo, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
+from fusiond.hookspecs import hookimpl
+from fusiond.model import Analysis, Config, DeviceInfo, Job, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
 from fusiond.program import Program, Source
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.testing.fakes import FakeLoaded, InProcess
+from fusiond.testing.fakes import FakeLoaded, InProcess, ToyStrategy
 from fusiond.tuning.baselines import ranked
 from fusiond.tuning.context import Unfused
 
@@ -459,3 +460,43 @@ def test_a_job_that_finds_itself_on_another_device_begins_anew(
     assert run(store, fakes, anew)[0] is JobState.DONE
     assert len(store.trials(anew.id)) == 64
     assert recorded(store, anew, fakes).verdict is Verdict.FUSE
+
+
+class Whole(ToyStrategy):
+    """A toy that builds on another one."""
+
+    name = "whole"
+
+    def parts(self, analysis: Analysis) -> tuple[Job, ...]:
+        return jobs.read("part.yaml", "strategy: toy\nside: 30\nsearch: {trials: 8}\n")
+
+
+def test_a_part_is_of_the_device_and_of_the_environment_of_its_whole(
+    store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an interrupted part was measured under an older driver never becomes a record of today."""
+
+    class Plugin:
+        @hookimpl
+        def register_strategies(self, register: Callable[[ToyStrategy], None]) -> None:
+            register(Whole())
+
+    fakes.add(Plugin(), "whole")
+    row = submit(store, fakes, "strategy: whole\nside: 3\n")
+    heard: list[Event] = []
+    events = Events(heard.append)
+    made = tuner.Tuner(store, fakes, events, runner=InProcess)
+    store.claim("test", job=row.id)
+    assert made.run(row.id, lambda: any(isinstance(each, say.TrialFinished) for each in heard)) is JobState.QUEUED
+    (part,) = (each for each in store.jobs() if each.parent == row.id)
+    assert (row.device, part.device, part.state) == ("auto", "fake", JobState.QUEUED)
+    assert part.trials
+    monkeypatch.setattr("fusiond.__version__", "another")
+    store.claim("test", job=row.id)
+    assert made.run(row.id, lambda: False) is JobState.DONE
+    new, old = (each for each in store.jobs() if each.parent == row.id)
+    assert (old.id, old.state, new.state) == (part.id, JobState.FAILED, JobState.DONE)
+    assert old.problem is not None
+    assert "has changed since it began" in old.problem
+    assert store.environments(new.id) == store.environments(row.id)
+    assert len(store.environments(new.id)) == 1

@@ -5,21 +5,25 @@
     FOLDER/ab/ab12...ef.ptx.sum size and digest of the result: what a full disk or a power cut has damaged is built anew
 
 Keys are content keys of everything that decides the result, the compiler's version included, so an entry is never
-stale: two processes that build the same key write the same bytes, and either file may win. A file's modification
+stale: of two processes that build the same key, either may win, its bytes and its sum together. A file's modification
 time is when it was last used; when the folder outgrows its limit, those not used for longest go.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import json
 import logging
 import os
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from fusiond.errors import StoreError
 from fusiond.keys import text_key
 from fusiond.model import BuildFailed
 
@@ -43,6 +47,12 @@ def default_folder() -> Path:
     except ImportError:
         return Path.home() / ".cache" / "fusiond" / "builds"
     return Path(platformdirs.user_cache_dir("fusiond")) / "builds"
+
+
+@functools.lru_cache(maxsize=16)
+def of_folder(folder: Path) -> BuildCache:
+    """The one of this process: what each has to do once (look at its size, compare contents) is done once."""
+    return BuildCache(folder)
 
 
 class BuildCache:
@@ -69,7 +79,7 @@ class BuildCache:
             os.utime(path)
         if not path.is_file():
             return None
-        if not self._whole(path):
+        if not self._whole(path) and not self._settled(path):
             level = logging.WARNING if _sum_of(path).is_file() else logging.DEBUG  # without: of an earlier version
             log.log(level, "%s is damaged, and is built anew", path)
             self._remove(path)
@@ -77,18 +87,20 @@ class BuildCache:
         return path
 
     def put(self, key: str, suffix: str, data: bytes | str) -> Path:
-        """Write an entry; the file appears whole or not at all. OSError: the disk is full, or the folder
+        """Write an entry; the file appears whole or not at all. StoreError: the disk is full, or the folder
         read-only."""
         path = self.path(key, suffix)
-        path.parent.mkdir(parents=True, exist_ok=True)
         content = data.encode() if isinstance(data, str) else data
-        _write(_sum_of(path), f"{len(content)} {text_key(content)}".encode())
+        sum_of_it = f"{len(content)} {text_key(content)}".encode()
         try:
-            _write(path, content)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(_sum_of(path))
-            raise
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _written(path.parent, content) as file, _written(path.parent, sum_of_it) as sums, _alone(path.parent):
+                os.replace(sums, _sum_of(path))
+                os.replace(file, path)
+        except OSError as problem:
+            remedy = "free some space, or name another folder in FUSIOND_CACHE"
+            reason = problem.strerror or problem
+            raise StoreError(f"{self.folder}: the build cache cannot be written: {reason}; {remedy}") from problem
         self._grown(len(content))
         return path
 
@@ -107,6 +119,11 @@ class BuildCache:
         except (OSError, ValueError):
             return False
         return True
+
+    def _settled(self, path: Path) -> bool:
+        """Whether a file that did not fit its sum does so once nobody is about to put both into their places."""
+        with _alone(path.parent):
+            return self._whole(path)
 
     @staticmethod
     def _remove(path: Path) -> None:
@@ -166,17 +183,34 @@ def _sum_of(path: Path) -> Path:
     return path.with_name(path.name + SUM)
 
 
-def _write(path: Path, content: bytes) -> None:
-    """All of the file or none of it."""
-    handle, work = tempfile.mkstemp(prefix=".", dir=path.parent)
+@contextlib.contextmanager
+def _written(folder: Path, content: bytes) -> Iterator[str]:
+    """A file on disk with that content, to be renamed inside the block; what was not is removed."""
+    handle, work = tempfile.mkstemp(prefix=".", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(work, 0o644)
-        os.replace(work, path)
-    except BaseException:
+        yield work
+    finally:
         with contextlib.suppress(OSError):
             os.unlink(work)
-        raise
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other thread or process puts a file and its sum into this folder meanwhile. Where a folder cannot be locked,
+    two that write different bytes for one key at once may have to build it once more."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

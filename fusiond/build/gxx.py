@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.build.cache import BuildCache
+from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu import lower as lowering
-from fusiond.errors import DeviceError
+from fusiond.errors import DeviceError, StoreError
 from fusiond.keys import content_key, text_key
 from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceKind
@@ -24,6 +24,8 @@ from fusiond.program import Source, SourceKind
 TIMEOUT_SECS = 120.0
 _KILLED = re.compile(r"signal terminated program|No space left|out of memory|cannot allocate|memory exhausted", re.I)
 _PRECOMPILING = threading.Lock()
+_NO_PLACE: set[Path] = set()
+"""Precompiled preludes that could not be kept: not made again in this process."""
 _HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off")
 
 
@@ -60,7 +62,7 @@ def _runtime_key(compiler: str) -> str:
 def scheduler(cache: BuildCache | None = None) -> Path:
     """The scheduler library of the cpu device; built on first use. DeviceError when that fails."""
     compiler = _compiler()
-    cache = cache or BuildCache()
+    cache = cache or of_folder(default_folder())
     key = content_key(["scheduler", _runtime_key(compiler)])
     found = cache.get(key, ".so")
     if found is not None:
@@ -76,7 +78,7 @@ def scheduler(cache: BuildCache | None = None) -> Path:
 def race_host(cache: BuildCache | None = None) -> Path:
     """The executable that runs a launch under ThreadSanitizer; built on first use. DeviceError when that fails."""
     compiler = _compiler()
-    cache = cache or BuildCache()
+    cache = cache or of_folder(default_folder())
     key = content_key(["race host", _runtime_key(compiler)])
     found = cache.get(key, ".exe")
     if found is None:
@@ -95,7 +97,7 @@ def build(source: Source, *, cache: BuildCache | None = None, races: bool = Fals
     """The shared object of a source, from the cache where it was built before; `races`: the one that `race_host`
     runs. DeviceError when there is no compiler."""
     compiler = _compiler()
-    cache = cache or BuildCache()
+    cache = cache or of_folder(default_folder())
     key = content_key(["racing" if races else "object", _runtime_key(compiler), source, _included(source)])
     known = cache.get(key, ".so") or cache.failure(key)
     if known is not None:
@@ -158,13 +160,17 @@ def _precompiled(compiler: str, cache: BuildCache, work: Path) -> None:
     key = content_key(["prelude", _runtime_key(compiler)])
     with _PRECOMPILING:
         found = cache.get(key, ".gch")
-        if found is None and cache.failure(key) is None:
+        place = cache.path(key, ".gch")
+        if found is None and place not in _NO_PLACE and cache.failure(key) is None:
             with tempfile.TemporaryDirectory(prefix="fusiond-") as folder:
                 outcome = _run(commands.header(Path(folder), cxx=compiler), Path(folder))
-                if outcome is None:
-                    found = cache.put(key, ".gch", (Path(folder) / f"{commands.PRELUDE}.gch").read_bytes())
-                elif outcome.final:
-                    cache.put_failure(key, outcome.failed)
+                try:
+                    if outcome is None:
+                        found = cache.put(key, ".gch", (Path(folder) / f"{commands.PRELUDE}.gch").read_bytes())
+                    elif outcome.final:
+                        cache.put_failure(key, outcome.failed)
+                except StoreError:  # it is large, and an object may well have room
+                    _NO_PLACE.add(place)
     if found is not None:
         (work / f"{commands.PRELUDE}.gch").symlink_to(found.absolute())
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.build.cache import BuildCache
+from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, Parameter, table_bytes
 from fusiond.cuda.ptxas import parse_report
 from fusiond.keys import content_key, plain, text_key
@@ -161,7 +161,7 @@ def ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> str | 
     toolkit = find()
     if toolkit is None:
         return BuildFailed(reason=_MISSING)
-    found = _ptx(toolkit, cache or BuildCache(), source, arch)
+    found = _ptx(toolkit, cache or of_folder(default_folder()), source, arch)
     return found if isinstance(found, BuildFailed) else found.text
 
 
@@ -170,7 +170,7 @@ def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubi
     toolkit = find()
     if toolkit is None:
         return BuildFailed(reason=_MISSING)
-    cache = cache or BuildCache()
+    cache = cache or of_folder(default_folder())
     front = _ptx(toolkit, cache, source, arch)
     if isinstance(front, BuildFailed):
         return front

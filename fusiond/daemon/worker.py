@@ -55,6 +55,8 @@ class Worker:
         self._poll_secs = poll_secs
         self._hold = hold
         self._bell = threading.Event()
+        self._to_end: list[tuple[str, str]] = []
+        """Jobs that failed and why, as long as the store takes no word of it: nobody else would ever end them."""
 
     def wake(self) -> None:
         """There may be a job: look now."""
@@ -74,6 +76,7 @@ class Worker:
 
     def _turn(self) -> bool:
         """Look for one job and run it; False when there was nothing to do, or it went wrong."""
+        self._write_ends()
         held = self._hold()
         if held != self.held:
             log.warning("%s: %s", self.device.name, f"waiting: {held}" if held else "in use again")
@@ -107,5 +110,12 @@ class Worker:
         else:
             text = f"a bug in fusiond or a plugin: {type(problem).__name__}: {text}"
             log.error("%s: job %s failed", self.device.name, job, exc_info=problem)
-        self._store.finish(job, JobState.FAILED, text)
-        self._events.publish(JobEnded(job=job, state=JobState.FAILED.value, problem=text))
+        self._to_end.append((job, text))
+        self._write_ends()
+
+    def _write_ends(self) -> None:
+        while self._to_end:
+            job, problem = self._to_end[0]
+            self._store.finish(job, JobState.FAILED, problem)
+            del self._to_end[0]
+            self._events.publish(JobEnded(job=job, state=JobState.FAILED.value, problem=problem))

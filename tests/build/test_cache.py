@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fusiond.build.cache import BuildCache, default_folder
+from fusiond.errors import StoreError
 from fusiond.model import BuildFailed
 
 KEY = "ab" + "0" * 30
@@ -43,7 +45,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StoreError, match=r"No space.*FUSIOND_CACHE"):
         BuildCache(tmp_path).put(KEY, ".ptx", "text")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -133,3 +135,27 @@ def test_sums_go_with_their_files(tmp_path: Path) -> None:
     os.utime(path, (1, 1))
     cache.sweep()
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+
+
+def test_a_file_and_its_sum_belong_together_whoever_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A precompiled header is another one each time: who looks between two renames must not take it for damaged."""
+    BuildCache(tmp_path).put(KEY, ".gch", b"one process's")
+    between, on = threading.Event(), threading.Event()
+    replace = os.replace
+
+    def slowly(source: str, target: Path) -> None:
+        replace(source, target)
+        if target.suffix == ".sum":
+            between.set()
+            on.wait(10)
+
+    monkeypatch.setattr(os, "replace", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        written = pool.submit(BuildCache(tmp_path).put, KEY, ".gch", b"another one's, longer")
+        assert between.wait(10)
+        read = pool.submit(BuildCache(tmp_path).get, KEY, ".gch")
+        with pytest.raises(TimeoutError):
+            read.result(0.1)
+        on.set()
+        assert written.result(10) == read.result(10)
+    assert written.result().read_bytes() == b"another one's, longer"

@@ -6,16 +6,18 @@ import dataclasses
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fusiond.build import cache as caching
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cpu import native
-from fusiond.errors import DeviceError
+from fusiond.errors import DeviceError, StoreError
+from fusiond.keys import text_key
 from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceKind
 
@@ -172,6 +174,46 @@ def test_the_precompiled_prelude_changes_nothing(tmp_path: Path, monkeypatch: py
     assert isinstance(second, Path)
     assert first.read_bytes() == second.read_bytes()
     assert not list(without.folder.glob("*/*.gch"))
+
+
+def test_where_the_prelude_has_no_room_kernels_are_built_without_it(
+    cache: BuildCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    write, run = cache.put, gxx._run
+
+    def put(key: str, suffix: str, data: bytes | str) -> Path:
+        if suffix == ".gch":
+            raise StoreError("No space left on device")
+        return write(key, suffix, data)
+
+    def counted(command: Sequence[str], work: Path) -> object:
+        made.append("prelude" if "c++-header" in command else "kernel")
+        return run(command, work)
+
+    monkeypatch.setattr(cache, "put", put)
+    monkeypatch.setattr(gxx, "_run", counted)
+    for by in ("1", "2"):
+        assert isinstance(gxx.build(dataclasses.replace(KERNEL, defines=(("BY", by),)), cache=cache), Path)
+    assert made == ["prelude", "kernel", "kernel"]
+
+
+def test_the_prelude_is_compared_with_its_sum_once_in_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is 24 MB: for each kernel anew that took longer than it saved on small ones."""
+    monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path / "own"))
+    gxx.build(KERNEL)
+    compared: list[int] = []
+
+    def key(data: bytes) -> str:
+        compared.append(len(data))
+        return text_key(data)
+
+    monkeypatch.setattr(caching, "text_key", key)
+    for by in ("4", "5"):
+        assert isinstance(gxx.build(dataclasses.replace(KERNEL, defines=(("BY", by),))), Path)
+    assert sum(size > 1 << 20 for size in compared) <= 1
 
 
 def test_a_kernel_may_share_its_name_with_a_function_of_cuda(cache: BuildCache, scheduler_library: Path) -> None:

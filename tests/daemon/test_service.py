@@ -15,7 +15,7 @@ from fusiond import client as client_module
 from fusiond.client import Client
 from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, wanted
-from fusiond.errors import DaemonError, DeviceError, DeviceSick, RequestError
+from fusiond.errors import DaemonError, DeviceError, DeviceSick, RequestError, StoreError
 from fusiond.model import DeviceInfo, JobState
 from fusiond.store.database import Store
 from fusiond.testing import daemon
@@ -68,6 +68,29 @@ def test_a_store_that_fails_does_not_end_the_worker(
         assert client.show(job).state is JobState.QUEUED
         failing.clear()
         assert finished(client, job) is JobState.DONE
+
+
+def test_a_job_whose_end_could_not_be_written_is_ended_later(
+    serving: Callable[..., Any], job_file: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon lives, so nobody else would take it for lost: it would be running for ever."""
+    full = threading.Event()
+    full.set()
+    finish = Store.finish
+
+    def sometimes(self: Store, *arguments: Any, **options: Any) -> None:
+        if full.is_set():
+            raise StoreError("the disk is full")
+        finish(self, *arguments, **options)
+
+    monkeypatch.setattr(Store, "finish", sometimes)
+    with serving() as (_, client):
+        (job,) = client.submit(job_file(end="fail"))
+        time.sleep(0.3)
+        assert client.show(job).state is JobState.RUNNING
+        full.clear()
+        assert finished(client, job) is JobState.FAILED
+        assert client.show(job).problem == "the device is not to be trusted"
 
 
 def test_priority_first_then_age(store: Store, serving: Callable[..., Any], job_file: JobFile) -> None:

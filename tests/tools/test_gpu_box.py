@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -256,3 +257,54 @@ def test_the_steps_name_what_they_write(tmp_path: Path, monkeypatch: pytest.Monk
     assert max(each.minutes for each in made) <= 9
     assert len({each.name for each in made}) == len(made)
     shutil.rmtree(tmp_path)
+
+
+def test_a_box_that_is_taken_away_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while it unpacks or writes its report: the next start finds neither half of one."""
+    monkeypatch.setattr(run_all, "HERE", tmp_path)
+    monkeypatch.setattr(run_all, "SITE", tmp_path / "site")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(run_all.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, "", "no pip"))
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / "wheels" / "a-1-py3-none-any.whl", "w") as archive:
+        archive.writestr("a.py", "")
+
+    def killed(self: zipfile.ZipFile, into: Path) -> None:
+        (into / "half.py").write_text("")
+        raise KeyboardInterrupt
+
+    def half(self: Path, text: str) -> None:
+        self.write_bytes(text[:9].encode())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile.ZipFile, "extractall", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_all.unpack()
+    run_all.unpack()
+    assert [each.name for each in (tmp_path / "site").iterdir()] == ["a.py"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", half)
+        with pytest.raises(KeyboardInterrupt):
+            run_all.save({"runs": [], "steps": []}, tmp_path)
+    assert run_all.earlier(tmp_path) == {"runs": [], "steps": []}
+
+
+def test_ctrl_c_ends_the_step_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in a session of its own, so that nobody else would."""
+    monkeypatch.setattr(run_all, "HERE", tmp_path)
+    (tmp_path / "source").mkdir()
+    begun: list[Any] = []
+    wait = subprocess.Popen.wait
+
+    def interrupted(self: Any, timeout: float | None = None) -> int:
+        if not begun:
+            begun.append(self)
+            raise KeyboardInterrupt
+        return wait(self, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    step = run_all.Step(name="long", what="", command=["sleep", "600"])
+    with pytest.raises(KeyboardInterrupt):
+        run_all.run(step, tmp_path, dict(os.environ), 100.0)
+    assert begun[0].returncode == -signal.SIGTERM

@@ -84,6 +84,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, metavar="MINUTES", help="of every step, in place of its own")
     parser.add_argument("--list", action="store_true", help="say what there is to do, and how it went so far")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     end = time.monotonic() + 60 * given.minutes
     every = list(steps(given.device, given.out))
     try:
@@ -115,7 +116,7 @@ def main() -> int:
         if last is None or ran[-1]["state"] != "skipped" or last["state"] == "skipped":
             entries[step.name] = ran[-1]
         report["steps"] = [entries[each.name] for each in every if each.name in entries]
-        (given.out / "run_all.json").write_text(json.dumps(report, indent=1) + "\n")
+        save(report, given.out)
         pack(given.out)
     failed = [each["name"] for each in ran if each["state"] in ("failed", "timed out")]
     left = [
@@ -152,6 +153,13 @@ def earlier(out: Path) -> dict[str, Any]:
     except FileNotFoundError:
         report = {"runs": [], "steps": []}
     return report
+
+
+def save(report: dict[str, Any], out: Path) -> None:
+    """All of it or none: a box may go away at any moment."""
+    unfinished = out / "run_all.json.new"
+    unfinished.write_text(json.dumps(report, indent=1) + "\n")
+    unfinished.replace(out / "run_all.json")
 
 
 def listed(every: list[Step], entries: list[dict[str, Any]]) -> Iterator[str]:
@@ -308,7 +316,8 @@ def executed(step: Step, out: Path, environment: dict[str, str], limit_secs: flo
             state = "done" if status == 0 else "failed"
         except subprocess.TimeoutExpired:
             status, state = None, "timed out"
-        end_all(child)
+        finally:  # also after Ctrl-C, which is not for its session
+            end_all(child)
     text = printed.read_text(errors="replace")
     printed.unlink()
     result = out / step.result if step.result else None
@@ -342,6 +351,8 @@ def unpack() -> None:
     wheels = sorted((HERE / "wheels").glob("*.whl"))
     if SITE.exists() or not wheels:
         return
+    unfinished = SITE.with_name(f"{SITE.name}.new")
+    shutil.rmtree(unfinished, ignore_errors=True)
     command = [
         sys.executable,
         "-m",
@@ -354,16 +365,16 @@ def unpack() -> None:
         "--no-cache-dir",
         "--disable-pip-version-check",
         "--target",
-        str(SITE),
+        str(unfinished),
     ]
     done = subprocess.run([*command, *map(str, wheels)], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return
-    print(f"pip: {done.stderr.strip().splitlines()[-1:] or 'failed'}; the wheels are unpacked by hand", flush=True)
-    SITE.mkdir(exist_ok=True)
-    for wheel in wheels:
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(SITE)
+    if done.returncode != 0:
+        print(f"pip: {done.stderr.strip().splitlines()[-1:] or 'failed'}; the wheels are unpacked by hand", flush=True)
+        unfinished.mkdir(exist_ok=True)
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(unfinished)
+    unfinished.replace(SITE)
 
 
 def made_environment(out: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cuda.driver import Driver
 from fusiond.dtypes import numpy_dtype
 from fusiond.model import Outcome
-from fusiond.program import Buffer, Memory, Program, Role
+from fusiond.program import Alloc, Buffer, Free, Memory, Program, Role
 
 GUARD_BYTES = 4096
 GUARD_BYTE = 0xDB
@@ -221,7 +221,8 @@ class ProgramMemory:
 
 def device_bytes(program: Program) -> int:
     """Bytes of device memory that a Program holds while it is measured: its buffers, the pristine copies of those that
-    are reset for each run, and the guard zones. A module's variables themselves come with the module."""
+    are reset for each run, the guard zones, and on top the most that the plan's own allocations hold at once: what
+    they stand in for is kept. A module's variables themselves come with the module."""
     there = [each for each in program.buffers if each.symbol is not None or each.memory is Memory.DEVICE]
     sizes = [each.size_bytes for each in there if each.arena is None and each.symbol is None]
     sizes += [
@@ -230,7 +231,23 @@ def device_bytes(program: Program) -> int:
         if members[0].memory is Memory.DEVICE
     ]
     copies = sum(each.size_bytes for each in there if each.role is Role.INOUT and each.reset == "each_run")
-    return sum(sizes) + 2 * GUARD_BYTES * len(sizes) + copies
+    return sum(sizes) + 2 * GUARD_BYTES * len(sizes) + copies + _allocated_bytes(program)
+
+
+def _allocated_bytes(program: Program) -> int:
+    """The most that a Program's own allocations of device memory hold at once, in the order of its steps."""
+    of_arenas = arenas(program)
+    held: dict[str, int] = {}
+    most = 0
+    for step in program.steps:
+        if isinstance(step, Alloc):
+            members = of_arenas.get(step.arena) or [program.buffer(step.arena)]
+            if members[0].memory is Memory.DEVICE:
+                held[step.arena] = max(each.offset_bytes + each.size_bytes for each in members) + 2 * GUARD_BYTES
+        elif isinstance(step, Free):
+            held.pop(step.arena, None)
+        most = max(most, sum(held.values()))
+    return most
 
 
 def refuse_too_much(cuda: Any, program: Program) -> None:

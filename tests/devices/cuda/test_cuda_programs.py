@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fusiond.devices.base import ExecutionError
-from fusiond.devices.cuda.memory import device_bytes
+from fusiond.devices.cuda.memory import GUARD_BYTES, device_bytes
 from fusiond.fills import initial
 from fusiond.model import Outcome
 from fusiond.program import (
@@ -700,6 +700,22 @@ def test_a_batch_is_one_call(gpu: Any, clock: str) -> None:
     words = [line.split()[0] for line in gpu.log()]
     assert words.count("batch") == 2
     assert not {"up", "down", "across"} & set(words)
+
+
+def test_what_a_plan_allocates_itself_is_held_on_top() -> None:
+    """The most of it at once: what was freed is not counted twice."""
+    steps = (
+        Alloc(name="first", arena="work"),
+        Free(name="gone", arena="work"),
+        Alloc(name="own", arena="x", pooled=True),
+        Alloc(name="again", arena="work"),
+        launch("a"),
+    )
+    scratch = buffer("a", Role.SCRATCH, arena="work", offset_bytes=64)
+    of = program(steps, buffer("x"), buffer("y"), scratch)
+    plain = program((launch("a"),), buffer("x"), buffer("y"), scratch)
+    on_top = 64 + scratch.size_bytes + of.buffer("x").size_bytes + 4 * GUARD_BYTES
+    assert device_bytes(of) == device_bytes(plain) + on_top
 
 
 def test_a_batch_from_pageable_memory_is_timed_on_the_wall_clock(gpu: Any) -> None:

@@ -299,6 +299,7 @@ class Tuner:
                     self._store.requeue(row.id)
                     raise
                 self._store.finish(row.id, JobState.DONE)
+                self._ended(row.id, JobState.DONE, None)
             record = self._store.record(key, context.device.key)
             if record is not None:
                 context.known[key] = record

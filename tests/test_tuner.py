@@ -499,4 +499,5 @@ def test_a_part_is_of_the_device_and_of_the_environment_of_its_whole(
     assert old.problem is not None
     assert "has changed since it began" in old.problem
     assert store.environments(new.id) == store.environments(row.id)
+    assert [each.job for each in heard if isinstance(each, say.JobEnded)] == [row.id, new.id, row.id]
     assert len(store.environments(new.id)) == 1

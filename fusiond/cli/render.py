@@ -170,6 +170,8 @@ class Live:
             transient=True,
         )
         self._task: TaskID = self._bar.add_task("", total=None, phase="starting", best="")
+        self._stands: dict[str, tuple[int, int | None, str]] = {}
+        """Job -> trials done, their budget, the best so far: what a part found is nothing of its whole."""
 
     def __enter__(self) -> Live:
         self._bar.start()
@@ -187,12 +189,13 @@ class Live:
         if progress.phase:
             shown = f"{progress.phase}: {progress.detail}" if progress.detail else progress.phase
             self._bar.update(self._task, phase=escape(shown))
-        if progress.done is not None:
-            self._bar.update(self._task, completed=progress.done)
-        if progress.budget is not None:
-            self._bar.update(self._task, total=progress.budget)
-        if progress.best is not None:
-            self._bar.update(self._task, best=f"best {progress.best:.2f}x")
+        last = self._stands.get(progress.job, (0, None, ""))
+        done, budget, best = self._stands[progress.job] = (
+            last[0] if progress.done is None else progress.done,
+            last[1] if progress.budget is None else progress.budget,
+            last[2] if progress.best is None else f"best {progress.best:.2f}x",
+        )
+        self._bar.update(self._task, completed=done, total=budget, best=best)
         if progress.event in ("job", "baseline", "record", "ended"):
             self.say(line(progress))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fusiond.cli import render
+from fusiond.progress import Progress
 
 COLUMNS = ("program", "launch", "threads", "registers", "occupancy", "limited by")
 ROWS = [
@@ -76,3 +77,12 @@ def test_a_long_word_is_folded_in_its_own_column(shown: Shown, capsys: pytest.Ca
     out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert max(map(len, out.splitlines())) <= 80
     assert out.count("x") == 200
+
+
+def test_the_bar_says_nothing_of_a_part_of_its_whole() -> None:
+    live = render.Live()
+    live.show(Progress(job="whole", event="job", state="running", done=3, budget=64))
+    live.show(Progress(job="part", event="trial", done=8, budget=8, best=2.5, ratio=2.5))
+    live.show(Progress(job="whole", event="phase", phase="reference"))
+    (task,) = live._bar.tasks
+    assert (task.completed, task.total, task.fields["best"]) == (3, 64, "")

@@ -20,6 +20,7 @@ import threading
 import time
 from pathlib import Path
 
+from fusiond.errors import StoreError
 from fusiond.keys import text_key
 from fusiond.model import BuildFailed
 
@@ -77,17 +78,22 @@ class BuildCache:
         return path
 
     def put(self, key: str, suffix: str, data: bytes | str) -> Path:
-        """Write an entry; the file appears whole or not at all. OSError: the disk is full, or the folder
+        """Write an entry; the file appears whole or not at all. StoreError: the disk is full, or the folder
         read-only."""
         path = self.path(key, suffix)
-        path.parent.mkdir(parents=True, exist_ok=True)
         content = data.encode() if isinstance(data, str) else data
-        _write(_sum_of(path), f"{len(content)} {text_key(content)}".encode())
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(_sum_of(path), f"{len(content)} {text_key(content)}".encode())
             _write(path, content)
-        except BaseException:
+        except BaseException as problem:
             with contextlib.suppress(OSError):
                 os.unlink(_sum_of(path))
+            if isinstance(problem, OSError):
+                raise StoreError(
+                    f"the build cache {self.folder} cannot be written: {problem.strerror}; "
+                    "FUSIOND_CACHE names another folder"
+                ) from problem
             raise
         self._grown(len(content))
         return path

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fusiond.build.cache import BuildCache, default_folder
+from fusiond.errors import StoreError
 from fusiond.model import BuildFailed
 
 KEY = "ab" + "0" * 30
@@ -43,9 +44,16 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StoreError, match=f"build cache {tmp_path} cannot be written: No space left.*FUSIOND_CACHE"):
         BuildCache(tmp_path).put(KEY, ".ptx", "text")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_cache_that_is_a_file_is_said(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    with pytest.raises(StoreError, match=f"build cache {taken} cannot be written: Not a directory"):
+        BuildCache(taken).put(KEY, ".ptx", "text")
 
 
 def test_those_not_used_for_longest_go(tmp_path: Path) -> None:

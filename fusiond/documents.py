@@ -59,6 +59,8 @@ class Node:
         return self.value
 
     def text(self) -> str:
+        if isinstance(self.value, bool):  # a kernel may well be called `on`
+            raise self.fail("is true or false, as on, off, yes and no are in YAML; a text is wanted, in quotes")
         if not isinstance(self.value, str):
             raise self.fail(f"is {_kind(self.value)}; a text is wanted")
         return self.value
@@ -128,6 +130,11 @@ def parse(text: str, path: str) -> Node:
         return _Converter(path).convert(root, "", 0)
     except yaml.MarkedYAMLError as problem:
         line = problem.problem_mark.line + 1 if problem.problem_mark else 1
+        if (
+            isinstance(problem, yaml.composer.ComposerError)
+            and problem.context == "expected a single document in the stream"
+        ):
+            raise RequestError("a second document begins here (---); one is wanted", where=f"{path}:{line}") from None
         raise RequestError(f"not YAML: {problem.problem or problem.context}", where=f"{path}:{line}") from None
     except yaml.YAMLError as problem:
         raise RequestError(f"not YAML: {problem}", where=path) from None

@@ -73,7 +73,7 @@ class DeviceSick(DeviceError):
 
 
 class StoreError(FusiondError):
-    """The SQLite file or its artifacts cannot be used."""
+    """The SQLite file, its artifacts or the build cache cannot be used."""
 
 
 class PluginError(FusiondError):

@@ -67,7 +67,7 @@ def read(
         device=named if device is None else device_name(device, where="--device"),
         search=search,
         path=str(Path(path).absolute()),
-        lines=frozen(dict(root.lines())),
+        lines=frozen({key: line for key, line in root.lines() if device is None or key != "device"}),
     )
     return _swept(job, keys.get("sweep"))
 
@@ -191,7 +191,8 @@ class JobInputs:
             absolute = str(path.resolve())
             known = absolute in self._files or f"digest:{absolute}" in self._files
             if not known and not path.is_file():
-                raise RequestError(f"there is no file {path}", where=where)
+                problem = f"{path} is no plain file" if path.exists() else f"there is no file {path}"
+                raise RequestError(problem, where=where)
         except (OSError, ValueError, RuntimeError) as problem:  # too long, a NUL, a loop of links
             raise RequestError(f"{str(path)[:200]!r} is no path: {problem}", where=where) from None
         return absolute

@@ -64,6 +64,11 @@ class Job:
         line = self.lines.get(key)
         return f"{self.path}:{line}: {key}" if line else f"{self.path}: {key}"
 
+    @property
+    def device_where(self) -> str:
+        """Who named the device: the file, or the command line, which overrules it."""
+        return self.where("device") if "device" in self.lines else "--device"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:

@@ -57,34 +57,34 @@ def prepare(registry: Registry, job: Job) -> Prepared:
     return Prepared(job=dataclasses.replace(job, files=inputs.snapshot()), strategy=strategy, workload=workload)
 
 
-def choose_device(registry: Registry, request: str) -> tuple[DeviceProvider, DeviceInfo]:
+def choose_device(registry: Registry, request: str, *, where: str = "device") -> tuple[DeviceProvider, DeviceInfo]:
     """The device behind `auto`, `cpu`, `cuda`, `cuda:1`. `auto` takes one that measures over one that emulates.
 
-    DeviceError says what is missing when there is none.
+    `where` is for messages. DeviceError says what is missing when there is none.
     """
     if request == "auto":
         found = [(provider, info) for provider in registry.providers.values() for info in provider.devices()]
         found.sort(key=lambda each: each[1].evidence != "measured")
         missing = [line for provider in registry.providers.values() for line in provider.missing()]
     else:
-        provider = registry.provider(request, where="device")
+        provider = registry.provider(request, where=where)
         infos = provider.devices()
         found = [(provider, info) for info in infos if request in (info.name, provider.kind)]
         if infos and not found:
-            raise UnknownName("device", request, [info.name for info in infos], where="device")
+            raise UnknownName("device", request, [info.name for info in infos], where=where)
         missing = list(provider.missing())
     if not found:
         raise DeviceError(f"no device for {request!r}: {'; '.join(missing) or 'none is there'}")
     return found[0]
 
 
-def devices_for(registry: Registry, request: str) -> tuple[str, ...]:
+def devices_for(registry: Registry, request: str, *, where: str = "device") -> tuple[str, ...]:
     """The devices that a job is meant for: `all` is one of each model, those that emulate only where none measures.
 
     Every other request stands for itself; DeviceError, or UnknownName, when nothing here answers to it.
     """
     if request != "all":
-        choose_device(registry, request)
+        choose_device(registry, request, where=where)
         return (request,)
     infos = [info for provider in registry.providers.values() for info in provider.devices()]
     evidence = choose_device(registry, "auto")[1].evidence
@@ -242,7 +242,7 @@ def plan(
         target, device = target_for_arch(arch), arch
         analysis = strategy.analyse(prepared.workload, target)
     else:
-        provider, info = choose_device(registry, job.device)
+        provider, info = choose_device(registry, job.device, where=job.device_where)
         target, device = target_of(provider, info), info.name
         analysis = strategy.analyse(prepared.workload, target)
         if store is not None:

@@ -63,7 +63,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: [1", "not YAML"),
         ("a: b: c", "not YAML"),
         ("\ta: 1", "not YAML"),
-        ("a: 1\n---\nb: 2\n", "not YAML"),
+        ("a: 1\n---\nb: 2\n", "f.yaml:2: a second document begins here"),
         ("a: \x00", "not YAML"),
         ("a: *nobody", "not YAML"),
         ("a: 'open", "not YAML"),
@@ -157,6 +157,10 @@ def test_mapping_and_choice() -> None:
         root.mapping(required=("c",))
     with pytest.raises(RequestError, match="is 1; a text is wanted"):
         root.mapping()["b"].text()
+    with pytest.raises(
+        RequestError, match=r"f.yaml:1: is true or false, as on, off, yes and no are in YAML; .* in quotes"
+    ):
+        parse("on").text()
     with pytest.raises(RequestError, match="it can be x, y, z"):
         parse("w").choice("x", "y", "z")
 

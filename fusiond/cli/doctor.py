@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusiond import __version__, driver
+from fusiond.build.cache import default_folder
 from fusiond.cli import options
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     database = options.database(arguments)
     registry = Registry.load()
     devices = list(_devices(registry))
-    checks = [*_machine(), *devices, *_store(database), *_daemon(database), *_plugins(registry)]
+    checks = [*_machine(), *devices, _cache(), *_store(database), *_daemon(database), *_plugins(registry)]
     works = any(check.state == "ok" for check in devices)
     if arguments.json:
         rows = [
@@ -131,6 +132,15 @@ def _devices(registry: Registry) -> Iterator[Check]:
             yield Check(name=info.name, state=state, detail=detail)
     if not registry.providers:
         yield Check(name="devices", state="broken", detail="no plugin brought a device", remedy="reinstall fusiond")
+
+
+def _cache() -> Check:
+    folder = default_folder()
+    made = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    if made.is_dir() and os.access(made, os.W_OK | os.X_OK):
+        return Check(name="cache", state="ok", detail=f"builds are kept in {folder}")
+    remedy = "name another folder in FUSIOND_CACHE"
+    return Check(name="cache", state="broken", detail=f"{folder} cannot be written, so nothing builds", remedy=remedy)
 
 
 def _store(database: Path) -> Iterator[Check]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -32,14 +31,12 @@ def export(database: Path, document: Mapping[str, Any], folder: Path) -> list[Pa
     program = emitted(prepared.strategy, analysis, config, known)
     if isinstance(program, Rejection):
         raise NothingKnown(f"the {prepared.strategy.name} of today refuses this config: {program.detail}")
-    written = [_write(folder, name, text) for name, text in prepared.strategy.export(analysis, config, program).items()]
+    files = {name: text.encode() for name, text in prepared.strategy.export(analysis, config, program).items()}
     for source in program.sources:
         binary = provider.build(source, info.arch)
         if isinstance(binary, Binary):
-            target = folder / f"{source.name}{binary.path.suffix}"
-            shutil.copyfile(binary.path, target)
-            written.append(target)
-    return written
+            files[f"{source.name}{binary.path.suffix}"] = binary.path.read_bytes()
+    return _written(folder, files)
 
 
 def _device(store: Store, key: str) -> DeviceInfo:
@@ -49,11 +46,16 @@ def _device(store: Store, key: str) -> DeviceInfo:
     raise DeviceError("the device of this answer is not in the store")
 
 
-def _write(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise RequestError(f"cannot be written: {problem.strerror}", where=str(path)) from None
-    return path
+def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    """All of the files; none, where one would take the place of something else."""
+    paths = {folder / name: data for name, data in files.items()}
+    for path, data in paths.items():
+        if path.exists() and not (path.is_file() and path.read_bytes() == data):
+            raise RequestError(f"{path} exists already, and is something else; name an empty folder", where="--export")
+    for path, data in paths.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        except OSError as problem:
+            raise RequestError(f"cannot be written: {problem.strerror}", where=str(path)) from None
+    return list(paths)

@@ -51,11 +51,13 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 def database(arguments: argparse.Namespace) -> Path:
     """The store that was asked for: `--db`, FUSIOND_DB, or the user's own."""
-    if arguments.db is None:
-        return default_path()
-    if not str(arguments.db).strip():
+    if arguments.db is not None and not str(arguments.db).strip():
         raise RequestError("is empty; name a file", where="--db")
-    return Path(arguments.db).expanduser()
+    path = default_path() if arguments.db is None else Path(arguments.db).expanduser()
+    if path.is_dir():
+        where = "FUSIOND_DB" if arguments.db is None else "--db"
+        raise RequestError(f"{path} is a folder; name a file", where=where)
+    return path
 
 
 def workload_name(arguments: argparse.Namespace) -> str:

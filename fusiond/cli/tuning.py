@@ -41,7 +41,8 @@ def checked(registry: Registry, wanted: Iterable[Job]) -> tuple[Job, ...]:
     found: list[Job] = []
     for job in wanted:
         prepare(registry, job)
-        found += [dataclasses.replace(job, device=name) for name in devices_for(registry, job.device)]
+        names = devices_for(registry, job.device, where=job.device_where)
+        found += [dataclasses.replace(job, device=name) for name in names]
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str], *, device: str, executor: Callable[[str], Executor
         loaded = on.load(program, binaries)
         outputs = run_checked(loaded, inputs, given.seed)
         if given.outputs is not None:
-            np.savez(given.outputs, **outputs)  # type: ignore[arg-type]
+            write_outputs(given.outputs, outputs)
         shown = ", ".join(f"{name} {array.dtype}[{array.size}]" for name, array in outputs.items())
         _say(f"{program.name}: ran on {given.device}; {shown or 'no outputs'}")
         if given.samples > 0:
@@ -86,13 +87,25 @@ def sample(loaded: Loaded, count: int) -> list[float]:
     return spans[WARM_UPS:]
 
 
+def write_outputs(path: Path, outputs: dict[str, Array]) -> None:
+    """An .npz of them; RequestError where it cannot be written."""
+    try:
+        np.savez(path, **outputs)  # type: ignore[arg-type]
+    except OSError as problem:
+        raise RequestError(f"cannot be written: {problem.strerror}", where=str(path)) from None
+
+
 def read_inputs(program: Program, path: Path) -> dict[str, Array]:
     """The arrays of an .npz, each checked against the buffer of its name. RequestError says what would be right."""
     buffers = {each.name: each for each in program.buffers}
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError) as problem:
+        with path.open("rb") as file:  # NumPy would leave a broken one open
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array; an .npz with arrays named like buffers is wanted")
+            with archive:
+                arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
         raise RequestError(f"cannot be read: {problem}", where=str(path)) from None
     unknown = sorted(set(arrays) - set(buffers))
     if unknown:

@@ -47,6 +47,8 @@ def check_header(connection: sqlite3.Connection, path: str) -> int:
 
 def explained(path: str, problem: sqlite3.Error) -> StoreError:
     """What went wrong with the file, as a sentence that says what to do."""
+    if os.path.isdir(path):
+        return StoreError(f"{path}: is a folder; name a file with --db or FUSIOND_DB")
     code = (getattr(problem, "sqlite_errorcode", None) or 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return disk_full(path)

@@ -93,6 +93,13 @@ def test_explain_and_source_and_export(machine: Any) -> None:
     exported = machine.fusiond("best", "--workload", "job", "--export", "out")
     assert exported.status == 0, exported.err
     assert (machine.folder / "out" / "toy.cu").read_text().startswith("cost_us")
+    assert machine.fusiond("best", "--workload", "job", "--export", "out").status == 0  # the same files once more
+    (machine.folder / "out" / "toy.cu").write_text("the user's own")
+    taken = machine.fusiond("best", "--workload", "job", "--export", "out")
+    assert (taken.status, taken.err) == (
+        2, "fusiond: error: --export: out/toy.cu exists already, and is something else; name an empty folder\n",
+    )  # fmt: skip
+    assert (machine.folder / "out" / "toy.cu").read_text() == "the user's own"
 
 
 def test_plan_runs_nothing(machine: Any) -> None:

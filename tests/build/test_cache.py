@@ -50,6 +50,13 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_a_cache_that_is_a_file_is_said(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    with pytest.raises(StoreError, match=f"build cache {taken} cannot be written: Not a directory"):
+        BuildCache(taken).put(KEY, ".ptx", "text")
+
+
 def test_those_not_used_for_longest_go(tmp_path: Path) -> None:
     cache = BuildCache(tmp_path, limit_bytes=1000)
     old = time.time() - 5000

@@ -178,6 +178,24 @@ def test_doctor_on_a_file_that_is_no_store(fusiond: Run, registry: Registry, dat
     assert checks["store"]["state"] == "broken"
 
 
+def test_doctor_on_a_build_cache_that_is_a_file(
+    fusiond: Run, registry: Registry, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.write_text("")
+    monkeypatch.setenv("FUSIOND_CACHE", str(database))
+    checks = {each["name"]: each for each in fusiond("doctor", "--json").json["checks"]}
+    assert (checks["cache"]["state"], checks["cache"]["remedy"]) == ("broken", "name another folder in FUSIOND_CACHE")
+
+
+@pytest.mark.parametrize("command", ["doctor", "jobs", "prune"])
+def test_a_folder_is_no_store(fusiond: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = fusiond(command, "--db", ".")
+    assert (said.status, said.err) == (2, "fusiond: error: --db: . is a folder; name a file\n")
+    monkeypatch.setenv("FUSIOND_DB", str(tmp_path))
+    assert fusiond(command).err == f"fusiond: error: FUSIOND_DB: {tmp_path} is a folder; name a file\n"
+
+
 # --- what is not as it should be ------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fusiond.errors import StoreError
-from fusiond.store import connection, location
+from fusiond.store import connection, location, lookup
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
 
@@ -91,8 +91,10 @@ def test_a_folder_in_the_way_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="folder cannot be made"):
         Store.open(tmp_path / "file" / "fusiond.sqlite")
-    with pytest.raises(StoreError, match="cannot be opened"):
+    with pytest.raises(StoreError, match=r"is a folder; name a file with --db or FUSIOND_DB"):
         Store.open(tmp_path)
+    with pytest.raises(StoreError, match=r"is a folder; name a file with --db or FUSIOND_DB"):
+        lookup.best(tmp_path, name="a,b", driver=None, version="0")
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:

@@ -164,8 +164,8 @@ def parse(text: str, path: str) -> RawModule:
 # --- constants ------------------------------------------------------------------------------------------
 
 _ELIDED = (
-    "its values are not printed: print large constants too (XLA: --xla_dump_hlo_as_text with"
-    " --xla_gpu_dump_... print_large_constants=true; jax: lowered.compiler_ir(dialect='hlo').as_hlo_text(True))"
+    "its values are not printed: print large constants too (XLA's dumps: --xla_dump_large_constants;"
+    " jax: lowered.as_text(dialect='hlo') has them)"
 )
 _NOTE = re.compile(r"/\*.*?\*/", re.S)
 _SCALAR = re.compile(r"[^\s{},]+")

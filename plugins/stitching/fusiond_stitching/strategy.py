@@ -129,7 +129,11 @@ class Stitching(StrategyBase):
             module = _frame(module, _node(job, "frame"))
             title = f"{title}:{module.name}"
         if not any(module.fusable(each) for each in module.instructions):
-            raise RequestError("there is nothing to fuse: no instruction but library calls", where=path)
+            frames = [each.name for each in module.all_frames]
+            hint = f"; it has frames, each a job of its own: `frame: {frames[0]}`" if frames else ""
+            if len(frames) > 1:
+                hint += f" (or {', '.join(frames[1:])})"
+            raise RequestError(f"there is nothing to fuse: no instruction but library calls{hint}", where=path)
 
         def file(node: Node) -> tuple[str, str]:
             given = node.text()

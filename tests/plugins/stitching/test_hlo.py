@@ -147,7 +147,7 @@ def test_what_is_no_hlo_is_told_with_its_line(text, line, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("f32[64,64] constant({...})", "print_large_constants"),
+        ("f32[64,64] constant({...})", "--xla_dump_large_constants"),
         ("f32[3] constant({1, 2})", "2 values for f32[3], which has 3"),
         ("f32[] constant(one)", "is no f32"),
         ("pred[] constant(2)", "neither true nor false"),

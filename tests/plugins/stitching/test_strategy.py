@@ -203,6 +203,32 @@ def test_a_frame_is_a_job_of_its_own(folder):
         prepare(registry(), job("module: sorted.hlo\nframe: x", path))
 
 
+def test_a_module_that_is_one_loop_names_its_frames(folder):
+    (folder / "only.hlo").write_text("""HloModule only
+
+body {
+  p = f32[8] parameter(0)
+  ROOT e = f32[8] exponential(p)
+}
+
+test {
+  q = f32[8] parameter(0)
+  ROOT c = pred[] constant(true)
+}
+
+ENTRY main {
+  x = f32[8] parameter(0)
+  ROOT w = f32[8] while(x), condition=test, body=body
+}
+""")
+    says = r"only.hlo: there is nothing to fuse.*; it has frames, each a job of its own: `frame: body` \(or test\)$"
+    with pytest.raises(RequestError, match=says):
+        prepare(registry(), job("module: only.hlo", str(folder / "job.yaml")))
+    assert (
+        prepare(registry(), job("module: only.hlo\nframe: body", str(folder / "job.yaml"))).workload.name == "only:body"
+    )
+
+
 LOOP = """HloModule loop
 
 body { s = (s32[], f32[8]) parameter(0)

@@ -100,7 +100,7 @@ class BuildCache:
         except OSError as problem:
             remedy = "free some space, or name another folder in FUSIOND_CACHE"
             reason = problem.strerror or problem
-            raise StoreError(f"{self.folder}: the build cache cannot be written: {reason}; {remedy}") from problem
+            raise StoreError(f"the build cache {self.folder} cannot be written: {reason}; {remedy}") from problem
         self._grown(len(content))
         return path
 

@@ -133,6 +133,7 @@ def ours(name):
     return module, emit.program(module, planned.plan, fills=fills.read(module, None, None), name=name)
 
 
+@pytest.mark.slow
 def test_xlas_results_are_ours_and_a_wrong_one_is_found(processor, scheduler_library, shared_cache, monkeypatch):
     """The whole way on the processor: text, executable, arguments, outputs; ours on the cpu device. (All eight modules
     have this comparison among the tests of the strategy.)"""

@@ -601,6 +601,7 @@ def test_races_are_found_and_sound_code_is_not_blamed(host: Path, racy: Path, na
     assert races_of(host, racy, name, sound=False, seed=0) != []
 
 
+@pytest.mark.slow
 def test_a_race_names_place_threads_and_lines(host: Path, racy: Path) -> None:
     (race,) = races_of(host, racy, "shared_neighbour", sound=False, seed=0)
     assert "shared_neighbour<false>(int*)::s: write of 4 bytes by thread (32,0,0) of block (0,0,0) at races.cu" in race

@@ -87,6 +87,7 @@ SOME = [
 ]
 
 
+@pytest.mark.slow
 def test_the_consumers_border_decides_where_the_producer_is_evaluated(runner):
     check(
         runner, [Case(chain(*pair), whole(chain(*pair)), each) for pair in SOME for each in (SMALL, SMALL_AGAIN)], SIZES

@@ -63,7 +63,9 @@ def batch() -> Batch:
     return Batch.made(CASES, "windows")
 
 
-@pytest.mark.parametrize("policy", [pytest.param("unfused", marks=pytest.mark.slow), "grid", "tiny"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("unfused", marks=pytest.mark.slow), pytest.param("grid", marks=pytest.mark.slow), "tiny"]
+)
 def test_windows_hold_what_xlas_hold(policy, runner):
     here = batch()
     assert not here.module.foreign

@@ -295,6 +295,10 @@ class Tuner:
                         self._tune(
                             self._context(row, part, context.provider, context.device, context.measurer, context.stop)
                         )
+                except RequestError as refused:  # it can be planned, and not run: the workload does without its record
+                    log.warning("part %s", refused)
+                    self._store.finish(row.id, JobState.FAILED, str(refused))
+                    continue
                 except BaseException:
                     self._store.requeue(row.id)
                     raise

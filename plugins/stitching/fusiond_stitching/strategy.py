@@ -100,7 +100,7 @@ class Stitching(StrategyBase):
     """Element-wise work, reductions, transposes and the rest between library calls, stitched through shared memory."""
 
     name = "stitching"
-    version = 1
+    version = 2
     job_keys: tuple[str, ...] = ("module", "frame", "inputs", "dots", "probes", "groups", "group")
 
     # --- Job -> Workload ---
@@ -458,11 +458,14 @@ class Stitching(StrategyBase):
         return Config.of(values)
 
     def figures(self, analysis: Analysis, record: Record | None, known: Known) -> Mapping[str, float]:
-        """How long the library calls take (our plain kernels, not a library's), and what follows of it for the whole
-        module: FusableRatio and the predicted end-to-end gain (section 6.4) over the fastest unfused way."""
-        calls = _known(analysis).calls
+        """How long the dots take (our plain kernels, not a library's), and what follows of it for the whole module:
+        FusableRatio and the predicted end-to-end gain (section 6.4) over the fastest unfused way. Nothing follows where
+        something else is left to a library: nobody has timed that."""
+        about = _known(analysis)
+        calls, module = about.calls, about.asked.module
         library_us = known.get(probes.library_key(calls)) if calls is not None else None
-        return report.figures(record, library_us if isinstance(library_us, float | int) else None)
+        timed = all(module[name].opcode == "input" for name in module.foreign)
+        return report.figures(record if timed else None, library_us if isinstance(library_us, float | int) else None)
 
     def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
         return export.files(_known(analysis).asked.module, program)
@@ -485,7 +488,8 @@ def _count(job: Job, key: str, missing: int, most: int) -> int:
 
 
 def _worth(frame: Module) -> bool:
-    return sum(1 for each in frame.instructions if frame.fusable(each)) > 1
+    """A reshape alone is no work."""
+    return sum(1 for each in frame.instructions if frame.fusable(each) and each.opcode != "reshape") > 1
 
 
 def _frame(module: Module, node: Node) -> Module:

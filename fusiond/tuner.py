@@ -19,7 +19,7 @@ from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown, StoreError
+from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown, RequestError, StoreError
 from fusiond.events import Events
 from fusiond.measuring import Measurer
 from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose

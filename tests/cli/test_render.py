@@ -76,3 +76,8 @@ def test_a_long_word_is_folded_in_its_own_column(shown: Shown, capsys: pytest.Ca
     out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert max(map(len, out.splitlines())) <= 80
     assert out.count("x") == 200
+
+
+def test_what_looks_like_a_picture_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    render.table("", ("problem",), [("branch:one: no plan [bold]",)])
+    assert "branch:one: no plan [bold]" in capsys.readouterr().out

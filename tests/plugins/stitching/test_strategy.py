@@ -180,7 +180,7 @@ def test_the_bodies_of_a_loop_are_modules_of_their_own(folder):
     found = plan(registry(), job("module: loop.hlo", str(folder / "job.yaml")), arch="sm_90")
     frames = {each["name"]: each["kernels"] for each in found.analysis.report["frames"]}
     assert frames == {"body": 1, "test": 1}
-    assert "frame body: 5 instructions, 1 kernel in each round" in found.description
+    assert "frame body: 5 instructions, 1 kernel each time it runs" in found.description
     assert found.analysis.report["library"][0]["name"].startswith("run")
 
 

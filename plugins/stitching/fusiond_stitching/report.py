@@ -156,7 +156,8 @@ def described(report: Mapping[str, Any]) -> str:
     if report.get("parts"):
         lines.append("measured by themselves first:")
         lines += [
-            f"  {each['name']}: {each['bytes']} bytes" + (f", {each['groups']} groups" if each["groups"] > 1 else "")
+            f"  {', '.join(each['roots'])}: {each['bytes']} bytes{' each' if each['groups'] > 1 else ''},"
+            f" as {each['name']}"
             for each in report["parts"]
         ]
     lines += _noted("not with their readers", report["apart"], "root")

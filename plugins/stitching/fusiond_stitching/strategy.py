@@ -84,8 +84,8 @@ class Analysed:
     """Those that it looks up."""
     calls: Program | None = field(default=None, repr=False)
     """The library calls by themselves, timed; None where there are none, or where they are timed in every plan."""
-    parts: tuple[tuple[Part, int], ...] = field(default=(), repr=False)
-    """The groups to measure by themselves, and how often each stands in the packed plan."""
+    parts: tuple[tuple[Part, tuple[str, ...]], ...] = field(default=(), repr=False)
+    """The groups to measure by themselves, and the roots that each has in the packed plan."""
 
     @property
     def large(self) -> bool:
@@ -194,7 +194,10 @@ class Stitching(StrategyBase):
         found = report.report(about.module(seeds[stitched]), plans, "stitched", frames)
         rejections = self._rejections(asked, plans, "paper")
         chosen = () if rejections else self._chosen(about, seeds["packed"], plans["packed"])
-        found["parts"] = [{"name": each.name, "groups": count, "bytes": each.bytes} for each, count in chosen]
+        found["parts"] = [
+            {"name": each.name, "groups": len(roots), "bytes": each.bytes, "roots": list(roots)}
+            for each, roots in chosen
+        ]
         payload = dataclasses.replace(
             about,
             text=report.described(found),
@@ -205,15 +208,15 @@ class Stitching(StrategyBase):
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
 
-    def _chosen(self, about: Analysed, packed: Config, planned: Planned) -> tuple[tuple[Part, int], ...]:
+    def _chosen(self, about: Analysed, packed: Config, planned: Planned) -> tuple[tuple[Part, tuple[str, ...]], ...]:
         """The groups of the packed plan to measure by themselves, each once, those that move most bytes first."""
         if not about.asked.groups or planned.problems or len(planned.fusion.groups) < 2:
             return ()
-        found: dict[str, tuple[Part, int]] = {}
+        found: dict[str, tuple[Part, tuple[str, ...]]] = {}
         rules = self._policy(about.asked, packed, about.limits)
-        for each in self._own(about, about.module(packed), rules, planned).values():
-            found[each.name] = each, found.get(each.name, (each, 0))[1] + 1
-        ordered = sorted(found.values(), key=lambda each: (-each[0].bytes * each[1], each[0].name))
+        for root, each in self._own(about, about.module(packed), rules, planned).items():
+            found[each.name] = each, (*found.get(each.name, (each, ()))[1], root)
+        ordered = sorted(found.values(), key=lambda each: (-each[0].bytes * len(each[1]), each[0].name))
         return tuple(ordered[: about.asked.groups])
 
     def _own(self, about: Analysed, module: Module, rules: Policy, planned: Planned) -> dict[str, Part]:
@@ -331,7 +334,7 @@ class Stitching(StrategyBase):
         if about.asked.group:
             return spaces.alone_seeds(about.limits)
         ways, times_us = self._ways(about, known), self._times_us(about, known)
-        counts = {part.name: count for part, count in about.parts}
+        counts = {part.name: len(roots) for part, roots in about.parts}
         wanted: dict[int, float] = {}
         for name, way in ways.items():
             wanted[way.threads] = wanted.get(way.threads, 0.0) + counts[name] * times_us[name]

@@ -177,20 +177,19 @@ class Stitching(StrategyBase):
             return self._analyse_group(workload, target.limits)
         limits = target.limits
         module = asked.module
-        split = splitting.reductions(module, max(1, limits.multiprocessors))
-        about = Analysed(asked=asked, limits=limits, split=split)
+        about = _unplanned(asked, limits)
         seeds = dict(self._base_seeds(about))
         plans = {
             "unfused": planner.remembered(module, self._unfused(limits), limits),
             "xla_rules": planner.remembered(module, self._xla(limits), limits),
+            **{name: self._seeded(about, seeds[name]) for name in ("paper", "packed", "barriers")},
         }
-        for name in ("paper", "packed", "barriers"):
-            rules = self._policy(asked, seeds[name], limits)
-            plans[name] = planner.remembered(about.module(seeds[name]), rules, limits)
-        stitched = min(("packed", "paper"), key=lambda name: report.kernels(plans[name]) or len(module.instructions))
+        stitched = _fewest(plans)
         plans["stitched"] = plans[stitched]
         rules = self._policy(asked, seeds[stitched], limits)
-        frames = {each.name: planner.remembered(each, rules, limits) for each in module.all_frames}
+        frames = {
+            each.name: self._stitched(dataclasses.replace(asked, module=each), limits) for each in module.all_frames
+        }
         found = report.report(about.module(seeds[stitched]), plans, "stitched", frames)
         rejections = self._rejections(asked, plans, "paper")
         chosen = () if rejections else self._chosen(about, seeds["packed"], plans["packed"])
@@ -207,6 +206,16 @@ class Stitching(StrategyBase):
             parts=chosen,
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
+
+    def _seeded(self, about: Analysed, seed: Config) -> Planned:
+        return planner.remembered(about.module(seed), self._policy(about.asked, seed, about.limits), about.limits)
+
+    def _stitched(self, asked: Asked, limits: DeviceLimits) -> Planned:
+        """The plan that the analysis of a module calls `stitched`."""
+        about = _unplanned(asked, limits)
+        seeds = dict(self._base_seeds(about))
+        plans = {name: self._seeded(about, seeds[name]) for name in ("paper", "packed")}
+        return plans[_fewest(plans)]
 
     def _chosen(self, about: Analysed, packed: Config, planned: Planned) -> tuple[tuple[Part, tuple[str, ...]], ...]:
         """The groups of the packed plan to measure by themselves, each once, those that move most bytes first."""
@@ -484,6 +493,17 @@ class Stitching(StrategyBase):
     def _xla(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> Policy:
         rules = policy.xla_rules(threads=threads, multiprocessors=max(1, limits.multiprocessors))
         return dataclasses.replace(rules, shared_limit=min(spaces.DEFAULT_SHARED_BYTES, limits.shared_bytes_per_block))
+
+
+def _unplanned(asked: Asked, limits: DeviceLimits) -> Analysed:
+    split = splitting.reductions(asked.module, max(1, limits.multiprocessors))
+    return Analysed(asked=asked, limits=limits, split=split)
+
+
+def _fewest(plans: Mapping[str, Planned]) -> str:
+    """Of packed and the paper's, the plan with fewer kernels; one without a plan has too many."""
+    counts = {name: report.kernels(plans[name]) for name in ("packed", "paper")}
+    return min(counts, key=lambda name: (counts[name] is None, counts[name] or 0))
 
 
 def _count(job: Job, key: str, missing: int, most: int) -> int:

@@ -154,6 +154,11 @@ def said(fill: Fill) -> str | dict[str, object]:
     return {fill.kind: fill.low if fill.kind == "constant" else [fill.low, fill.high]}
 
 
+def content(fill: Fill) -> list[str | float | None]:
+    """What of a fill is part of a key: not where a file lies, but what it holds."""
+    return [fill.kind, fill.low, fill.high, fill.digest]
+
+
 def read(module: Module, node: Node | None, file: Callable[[Node], tuple[str, str]]) -> dict[str, Fill]:
     """Buffer -> fill for all parameters and stand-ins; `node` is the job's `inputs`, `file` finds an .npy file (path,
     content key). RequestError for a name or a fill that does not fit."""

@@ -154,7 +154,7 @@ class Stitching(StrategyBase):
         return self._workload(title, asked, hashes)
 
     def _workload(self, title: str, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload:
-        said = {name: [each.kind, each.low, each.high, each.digest] for name, each in sorted(asked.fills.items())}
+        said = {name: fills.content(each) for name, each in sorted(asked.fills.items())}
         content: dict[str, object] = {"module": lower.digest(asked.module), "fills": said, "dots": asked.dots}
         if asked.group:
             content["group"] = True

@@ -19,7 +19,7 @@ from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown, StoreError
+from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown, RequestError, StoreError
 from fusiond.events import Events
 from fusiond.measuring import Measurer
 from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose
@@ -295,6 +295,10 @@ class Tuner:
                         self._tune(
                             self._context(row, part, context.provider, context.device, context.measurer, context.stop)
                         )
+                except RequestError as refused:  # it can be planned, and not run: the workload does without its record
+                    log.warning("part %s", refused)
+                    self._store.finish(row.id, JobState.FAILED, str(refused))
+                    continue
                 except BaseException:
                     self._store.requeue(row.id)
                     raise

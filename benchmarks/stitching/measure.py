@@ -39,7 +39,9 @@ def table(bench: Bench, names: Sequence[str]) -> list[dict[str, Any]]:
             times = {plan: each.get("fusable_us", each.get("problem")) for plan, each in row["plans"].items()}
             theirs = row.get("xla", {})
             times |= {"XLA": theirs.get("fusable_us", theirs.get("problem"))} if theirs else {}
-            bench.say(f"{name}: " + ", ".join(f"{plan} {each}" for plan, each in times.items()))
+            bench.say(
+                f"{name}, us, {bench.device.evidence}: " + ", ".join(f"{plan} {each}" for plan, each in times.items())
+            )
     return found
 
 

@@ -93,7 +93,9 @@ def notes(document: Document) -> list[str]:
 
 def figures(found: Mapping[str, float]) -> str:
     """What a strategy makes of an answer: `fusable_ratio=0.62 library_us=12.3`."""
-    return " ".join(f"{name}={value:.4g}" for name, value in found.items())
+    return " ".join(
+        f"{name}={value:.4g}" if abs(value) < 1e4 else f"{name}={value:.0f}" for name, value in found.items()
+    )
 
 
 def microseconds(time_us: float) -> str:

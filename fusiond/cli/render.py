@@ -50,7 +50,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     if widths is None:
         _paragraphs(title, columns, cells, wide)
         return
-    console = _Console(width=wide, highlight=False, soft_wrap=wide == UNCUT)
+    console = _Console(width=wide, emoji=False, highlight=False, soft_wrap=wide == UNCUT)
     grid = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
     for name, width in zip(columns, widths, strict=True):
         grid.add_column(name, overflow="fold", width=width)
@@ -166,7 +166,7 @@ class Live:
             MofNCompleteColumn(),
             TextColumn("{task.fields[best]}"),
             TimeRemainingColumn(),
-            console=Console(stderr=True, highlight=False),
+            console=Console(stderr=True, emoji=False, highlight=False),
             transient=True,
         )
         self._task: TaskID = self._bar.add_task("", total=None, phase="starting", best="")

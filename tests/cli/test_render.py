@@ -86,3 +86,8 @@ def test_the_bar_says_nothing_of_a_part_of_its_whole() -> None:
     live.show(Progress(job="whole", event="phase", phase="reference"))
     (task,) = live._bar.tasks
     assert (task.completed, task.total, task.fields["best"]) == (3, 64, "")
+
+
+def test_what_looks_like_a_picture_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    render.table("", ("problem",), [("branch:one: no plan [bold]",)])
+    assert "branch:one: no plan [bold]" in capsys.readouterr().out

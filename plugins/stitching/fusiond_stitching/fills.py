@@ -39,7 +39,7 @@ def default(module: Module, name: str) -> Fill:
         return Fill(kind="zeros")
     drawn = _drawn(module, instruction)
     if drawn is not None and drawn.kind == "uniform" and drawn.low < drawn.high:
-        return Fill(kind="integers", low=drawn.low, high=drawn.high - 1)
+        return Fill(kind="integers", low=int(drawn.low), high=int(drawn.high) - 1)
     if name in module.foreign and (instruction.opcode.startswith("rng") or _is_bits(module, name, _DEEP)):
         bits = int(instruction.dtype[1:])
         signed = instruction.dtype.startswith("s")
@@ -152,6 +152,11 @@ def said(fill: Fill) -> str | dict[str, object]:
     if fill.kind == "file":
         return {"file": fill.file}
     return {fill.kind: fill.low if fill.kind == "constant" else [fill.low, fill.high]}
+
+
+def content(fill: Fill) -> list[str | float | None]:
+    """What of a fill is part of a key: not where a file lies, but what it holds."""
+    return [fill.kind, fill.low, fill.high, fill.digest]
 
 
 def read(module: Module, node: Node | None, file: Callable[[Node], tuple[str, str]]) -> dict[str, Fill]:

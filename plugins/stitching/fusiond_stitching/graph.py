@@ -219,6 +219,13 @@ class Module:
         """A boundary: a dot, or something that this strategy does not know."""
         return instruction.opcode == "dot" or instruction.name in self.foreign
 
+    @functools.cached_property
+    def library_calls(self) -> int:
+        """How many calls the boundaries are: one with several results is one, and a parameter of a type that no code
+        is written for is none."""
+        boundaries = (each for each in self.instructions if self.library(each) and each.opcode != "input")
+        return len({each.attributes.get("call", each.name) for each in boundaries})
+
     def fusable(self, instruction: Instruction) -> bool:
         return instruction.opcode not in SOURCES and not self.library(instruction)
 

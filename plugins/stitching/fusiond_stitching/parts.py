@@ -139,7 +139,7 @@ def part(alone: Module, given: Mapping[str, Fill], *, dots: str) -> Part | None:
         own.buffer_of(name): given[names[name]] if names[name] in given else filling.default(own, name)
         for name in own.parameters
     }
-    said = {name: [each.kind, each.low, each.high, each.digest] for name, each in filled.items()}
+    said = {name: filling.content(each) for name, each in filled.items()}
     opcode = own[own.outputs[0]].opcode.replace("-", "_")
     name = f"{opcode}_{text_key(body + content_key([said, dots]))[:10]}"
     return Part(

@@ -26,7 +26,7 @@ def report(
     span = spans.analyse(module)
     return {
         "instructions": len(module.instructions),
-        "library_calls": sum(1 for each in module.instructions if module.library(each)),
+        "library_calls": module.library_calls,
         "span": span.length,
         "kernels": {name: kernels(each) for name, each in plans.items()},
         "bytes": {"ideal": ideal_bytes(module), **{name: moved(module, each.plan) for name, each in plans.items()}},
@@ -37,7 +37,7 @@ def report(
             {
                 "name": each.name,
                 "instructions": len(each.instructions),
-                "library_calls": sum(1 for one in each.instructions if each.library(one)),
+                "library_calls": each.library_calls,
                 "kernels": kernels(frames[each.name]) if each.name in frames else None,
             }
             for each in module.all_frames
@@ -98,6 +98,14 @@ def _boundary(module: Module, name: str, reason: str) -> dict[str, Any]:
     }
 
 
+def _framed(frame: Mapping[str, Any]) -> str:
+    said = f"frame {frame['name']}: {counted(frame['instructions'], 'instruction')}, "
+    if frame["kernels"] is None:
+        return f"{said}no plan (a job with 'frame: {frame['name']}' says why)"
+    said += f"{counted(frame['kernels'], 'kernel')} each time it runs"
+    return f"{said} (a job of its own with 'frame: {frame['name']}')" if frame["kernels"] else said
+
+
 def _filled(boundary: Mapping[str, Any]) -> str:
     said = [f"{boundary['stand_in']} is filled"] if boundary["stand_in"] else []
     said += [] if boundary["result"] is None else [f"result {boundary['result']} of the module, not compared"]
@@ -148,15 +156,12 @@ def described(report: Mapping[str, Any]) -> str:
     if report.get("parts"):
         lines.append("measured by themselves first:")
         lines += [
-            f"  {each['name']}: {each['bytes']} bytes" + (f", {each['groups']} groups" if each["groups"] > 1 else "")
+            f"  {', '.join(each['roots'])}: {each['bytes']} bytes{' each' if each['groups'] > 1 else ''},"
+            f" as {each['name']}"
             for each in report["parts"]
         ]
     lines += _noted("not with their readers", report["apart"], "root")
-    lines += [
-        f"frame {each['name']}: {counted(each['instructions'], 'instruction')},"
-        f" {counted(each['kernels'], 'kernel')} in each round (a job of its own with 'frame: {each['name']}')"
-        for each in report["frames"]
-    ]
+    lines += [_framed(each) for each in report["frames"]]
     if report["near_ties"]:
         buffers = ", ".join(report["near_ties"])
         lines.append(

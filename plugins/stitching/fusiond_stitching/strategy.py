@@ -84,8 +84,8 @@ class Analysed:
     """Those that it looks up."""
     calls: Program | None = field(default=None, repr=False)
     """The library calls by themselves, timed; None where there are none, or where they are timed in every plan."""
-    parts: tuple[tuple[Part, int], ...] = field(default=(), repr=False)
-    """The groups to measure by themselves, and how often each stands in the packed plan."""
+    parts: tuple[tuple[Part, tuple[str, ...]], ...] = field(default=(), repr=False)
+    """The groups to measure by themselves, and the roots that each has in the packed plan."""
 
     @property
     def large(self) -> bool:
@@ -100,7 +100,7 @@ class Stitching(StrategyBase):
     """Element-wise work, reductions, transposes and the rest between library calls, stitched through shared memory."""
 
     name = "stitching"
-    version = 1
+    version = 2
     job_keys: tuple[str, ...] = ("module", "frame", "inputs", "dots", "probes", "groups", "group")
 
     # --- Job -> Workload ---
@@ -158,7 +158,7 @@ class Stitching(StrategyBase):
         return self._workload(title, asked, hashes)
 
     def _workload(self, title: str, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload:
-        said = {name: [each.kind, each.low, each.high, each.digest] for name, each in sorted(asked.fills.items())}
+        said = {name: fills.content(each) for name, each in sorted(asked.fills.items())}
         content: dict[str, object] = {"module": lower.digest(asked.module), "fills": said, "dots": asked.dots}
         if asked.group:
             content["group"] = True
@@ -181,24 +181,26 @@ class Stitching(StrategyBase):
             return self._analyse_group(workload, target.limits)
         limits = target.limits
         module = asked.module
-        split = splitting.reductions(module, max(1, limits.multiprocessors))
-        about = Analysed(asked=asked, limits=limits, split=split)
+        about = _unplanned(asked, limits)
         seeds = dict(self._base_seeds(about))
         plans = {
             "unfused": planner.remembered(module, self._unfused(limits), limits),
             "xla_rules": planner.remembered(module, self._xla(limits), limits),
+            **{name: self._seeded(about, seeds[name]) for name in ("paper", "packed", "barriers")},
         }
-        for name in ("paper", "packed", "barriers"):
-            rules = self._policy(asked, seeds[name], limits)
-            plans[name] = planner.remembered(about.module(seeds[name]), rules, limits)
-        stitched = min(("packed", "paper"), key=lambda name: report.kernels(plans[name]) or len(module.instructions))
+        stitched = _fewest(plans)
         plans["stitched"] = plans[stitched]
         rules = self._policy(asked, seeds[stitched], limits)
-        frames = {each.name: planner.remembered(each, rules, limits) for each in module.all_frames}
+        frames = {
+            each.name: self._stitched(dataclasses.replace(asked, module=each), limits) for each in module.all_frames
+        }
         found = report.report(about.module(seeds[stitched]), plans, "stitched", frames)
         rejections = self._rejections(asked, plans, "paper")
         chosen = () if rejections else self._chosen(about, seeds["packed"], plans["packed"])
-        found["parts"] = [{"name": each.name, "groups": count, "bytes": each.bytes} for each, count in chosen]
+        found["parts"] = [
+            {"name": each.name, "groups": len(roots), "bytes": each.bytes, "roots": list(roots)}
+            for each, roots in chosen
+        ]
         payload = dataclasses.replace(
             about,
             text=report.described(found),
@@ -209,15 +211,25 @@ class Stitching(StrategyBase):
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
 
-    def _chosen(self, about: Analysed, packed: Config, planned: Planned) -> tuple[tuple[Part, int], ...]:
+    def _seeded(self, about: Analysed, seed: Config) -> Planned:
+        return planner.remembered(about.module(seed), self._policy(about.asked, seed, about.limits), about.limits)
+
+    def _stitched(self, asked: Asked, limits: DeviceLimits) -> Planned:
+        """The plan that the analysis of a module calls `stitched`."""
+        about = _unplanned(asked, limits)
+        seeds = dict(self._base_seeds(about))
+        plans = {name: self._seeded(about, seeds[name]) for name in ("paper", "packed")}
+        return plans[_fewest(plans)]
+
+    def _chosen(self, about: Analysed, packed: Config, planned: Planned) -> tuple[tuple[Part, tuple[str, ...]], ...]:
         """The groups of the packed plan to measure by themselves, each once, those that move most bytes first."""
         if not about.asked.groups or planned.problems or len(planned.fusion.groups) < 2:
             return ()
-        found: dict[str, tuple[Part, int]] = {}
+        found: dict[str, tuple[Part, tuple[str, ...]]] = {}
         rules = self._policy(about.asked, packed, about.limits)
-        for each in self._own(about, about.module(packed), rules, planned).values():
-            found[each.name] = each, found.get(each.name, (each, 0))[1] + 1
-        ordered = sorted(found.values(), key=lambda each: (-each[0].bytes * each[1], each[0].name))
+        for root, each in self._own(about, about.module(packed), rules, planned).items():
+            found[each.name] = each, (*found.get(each.name, (each, ()))[1], root)
+        ordered = sorted(found.values(), key=lambda each: (-each[0].bytes * len(each[1]), each[0].name))
         return tuple(ordered[: about.asked.groups])
 
     def _own(self, about: Analysed, module: Module, rules: Policy, planned: Planned) -> dict[str, Part]:
@@ -335,7 +347,7 @@ class Stitching(StrategyBase):
         if about.asked.group:
             return spaces.alone_seeds(about.limits)
         ways, times_us = self._ways(about, known), self._times_us(about, known)
-        counts = {part.name: count for part, count in about.parts}
+        counts = {part.name: len(roots) for part, roots in about.parts}
         wanted: dict[int, float] = {}
         for name, way in ways.items():
             wanted[way.threads] = wanted.get(way.threads, 0.0) + counts[name] * times_us[name]
@@ -462,11 +474,14 @@ class Stitching(StrategyBase):
         return Config.of(values)
 
     def figures(self, analysis: Analysis, record: Record | None, known: Known) -> Mapping[str, float]:
-        """How long the library calls take (our plain kernels, not a library's), and what follows of it for the whole
-        module: FusableRatio and the predicted end-to-end gain (section 6.4) over the fastest unfused way."""
-        calls = _known(analysis).calls
+        """How long the dots take (our plain kernels, not a library's), and what follows of it for the whole module:
+        FusableRatio and the predicted end-to-end gain (section 6.4) over the fastest unfused way. Nothing follows where
+        something else is left to a library: nobody has timed that."""
+        about = _known(analysis)
+        calls, module = about.calls, about.asked.module
         library_us = known.get(probes.library_key(calls)) if calls is not None else None
-        return report.figures(record, library_us if isinstance(library_us, float | int) else None)
+        timed = all(module[name].opcode == "input" for name in module.foreign)
+        return report.figures(record if timed else None, library_us if isinstance(library_us, float | int) else None)
 
     def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
         return export.files(_known(analysis).asked.module, program)
@@ -484,12 +499,24 @@ class Stitching(StrategyBase):
         return dataclasses.replace(rules, shared_limit=min(spaces.DEFAULT_SHARED_BYTES, limits.shared_bytes_per_block))
 
 
+def _unplanned(asked: Asked, limits: DeviceLimits) -> Analysed:
+    split = splitting.reductions(asked.module, max(1, limits.multiprocessors))
+    return Analysed(asked=asked, limits=limits, split=split)
+
+
+def _fewest(plans: Mapping[str, Planned]) -> str:
+    """Of packed and the paper's, the plan with fewer kernels; one without a plan has too many."""
+    counts = {name: report.kernels(plans[name]) for name in ("packed", "paper")}
+    return min(counts, key=lambda name: (counts[name] is None, counts[name] or 0))
+
+
 def _count(job: Job, key: str, missing: int, most: int) -> int:
     return _node(job, key).integer(least=0, most=most) if key in job.request else missing
 
 
 def _worth(frame: Module) -> bool:
-    return sum(1 for each in frame.instructions if frame.fusable(each)) > 1
+    """A reshape alone is no work."""
+    return sum(1 for each in frame.instructions if frame.fusable(each) and each.opcode != "reshape") > 1
 
 
 def _frame(module: Module, node: Node) -> Module:

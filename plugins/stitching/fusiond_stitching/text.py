@@ -187,8 +187,6 @@ def _nested(dims: Sequence[int], values: Sequence[str]) -> str:
     """Values in braces, a pair for each dimension."""
     if not dims:
         return values[0]
-    if 0 in dims:
-        return "{}"
     run = math.prod(dims[1:])
     return f"{{{', '.join(_nested(dims[1:], values[at * run : (at + 1) * run]) for at in range(dims[0]))}}}"
 

@@ -3,6 +3,8 @@ is kept for the next job, and what an answer says of the whole module."""
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from fusiond.cli import main
 from fusiond.devices.base import Binary
 from fusiond.events import Events
 from fusiond.hookspecs import hookimpl
-from fusiond.model import Record, Verdict
+from fusiond.model import JobState, Record, Verdict
 from fusiond.planning import plan, prepare, target_of
 from fusiond.program import Source
 from fusiond.registry import Registry
@@ -34,7 +36,9 @@ class Clocked(FakeProvider):
     def build(self, source: Source, arch: str) -> Binary:
         made = super().build(source, arch)
         path = Path(made.path).with_suffix(".clocked")
-        path.write_text(f"cost_us {self.costs.get(source.text, 10.0)}\n")
+        whole = path.with_suffix(f".{threading.get_ident()}-{os.getpid()}")  # bundles link to what is there already
+        whole.write_text(f"cost_us {self.costs.get(source.text, 10.0)}\n")
+        whole.replace(path)
         return Binary(source=source.name, path=path)
 
 
@@ -71,7 +75,7 @@ def run(store: Store, registry: Registry, given) -> tuple[list[str], Record, lis
     tuner.Tuner(store, registry, Events(seen.append), runner=InProcess).run(row.id, lambda: False)
     measured = [each.detail for each in seen if isinstance(each, say.PhaseStarted) and each.phase == "probe"]
     record = store.record(row.workload_key, registry.providers["fake"].devices()[0].key)
-    assert record is not None
+    assert record is not None, [(each.workload_name, each.state, each.problem) for each in store.jobs()]
     return measured, record, store.trials(row.id)
 
 
@@ -145,7 +149,7 @@ def test_an_answer_says_what_it_is_worth_for_the_whole_module(store, registry, c
     assert plan(registry, given, store=store).figures == {}
     (measured,), record, _ = run(store, registry, given)
     (info,) = registry.providers["fake"].devices()
-    library_us = store.probe(measured, info.key, 1)
+    library_us = store.probe(measured, info.key, Stitching.version)
     ratio = record.baseline_us / (record.baseline_us + library_us)
     assert dict(record.figures) == pytest.approx(
         {
@@ -173,6 +177,63 @@ def test_no_figure_is_made_up():
     )  # fmt: skip
     assert report.figures(record, None) == {}
     assert report.figures(record, 10.0) == {"library_us": 10.0, "fusable_ratio": 0.75}
+
+
+LEFT = """HloModule left
+
+less { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  c = s32[] parameter(2)
+  d = s32[] parameter(3)
+  ROOT e = pred[] compare(a, b), direction=LT
+}
+
+dotted { x = f32[8,8] parameter(0)
+  a = f32[2,4,8] reshape(x)
+  ROOT c = f32[2,4,8] dot(a, x), lhs_contracting_dims={2}, rhs_contracting_dims={0}
+}
+
+squared { x = f32[8,8] parameter(0)
+  a = f32[2,4,8] reshape(x)
+  ROOT b = f32[2,4,8] multiply(a, a)
+}
+
+ENTRY main {
+  x = f32[8,8] parameter(0)
+  p = pred[] parameter(1)
+  i = s32[8,8] iota(), iota_dimension=1
+  s = (f32[8,8], s32[8,8]) sort(x, i), dimensions={1}, to_apply=less
+  v = f32[8,8] get-tuple-element(s), index=0
+  j = s32[8,8] get-tuple-element(s), index=1
+  d = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  b = f32[2,4,8] conditional(p, x, x), true_computation=dotted, false_computation=squared
+  c = f32[8,8] reshape(b)
+  f = f32[8,8] convert(j)
+  m = f32[8,8] multiply(v, f)
+  k = f32[8,8] multiply(d, c)
+  ROOT a = f32[8,8] add(m, k)
+}
+"""
+
+
+def test_nothing_is_said_of_a_whole_of_which_something_was_not_timed(store, registry, monkeypatch):
+    """A sort and a conditional: only the dot has a time. A branch that cannot be run alone is a part that has no
+    record, and no reason to fail."""
+    given = job("probes: 1", "|\n  " + LEFT.replace("\n", "\n  "))
+    found = plan(registry, given, store=store)
+    assert (found.parts, found.analysis.report["library_calls"]) == (0, 3)
+    assert ", 0 kernels each time it runs\nframe squared: " in found.description
+    monkeypatch.setattr("fusiond_stitching.strategy._worth", lambda frame: frame.name == "dotted")
+    _, record, _ = run(store, registry, given)
+    assert list(record.figures) == ["library_us"]
+    assert {each.workload_name: (each.state, each.problem) for each in store.jobs()} == {
+        "left": (JobState.DONE, None),
+        "left:dotted": (
+            JobState.FAILED,
+            "left:dotted: it can be planned, and not run: there is nothing to fuse: the library calls read and write"
+            " all there is",
+        ),
+    }
 
 
 @pytest.mark.parametrize(("module", "dots", "has"), [("lr_step", "library", True), ("nmt_fig3", "any", False)])

@@ -325,6 +325,29 @@ def test_what_an_input_of_the_module_holds_an_input_of_the_part_holds_too():
     assert any(given[each].kind == "integers" for each in seen)
 
 
+def test_whole_numbers_that_are_drawn_are_whole_numbers_in_a_part():
+    """Of `rng`, whose bounds stand in the module: in the part they stand in the job."""
+    drawn = """HloModule drawn
+
+ENTRY main {
+  low = s32[] constant(0)
+  high = s32[] constant(100)
+  x = f32[64,512] parameter(0)
+  w = f32[512,512] parameter(1)
+  r = s32[64,512] rng(low, high), distribution=rng_uniform
+  f = f32[64,512] convert(r)
+  m = f32[64,512] multiply(f, x)
+  d = f32[64,512] dot(m, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT t = f32[64,512] tanh(d)
+}
+"""
+    inner = drawn.replace("\n", "\n  ")
+    (request,) = Stitching().parts(analysed(f"module: |\n  {inner}"))
+    assert {"integers": [0, 99]} in plain(request.request["inputs"]).values()
+    (given,) = (each for each in prepare(registry(), request).workload.payload.fills.values() if each.kind != "uniform")
+    assert (given.kind, given.low, given.high) == ("integers", 0, 99)
+
+
 def test_another_fill_is_another_part():
     """Where the module reads it; the group behind the library call is what it was."""
     inner = TWICE.replace("\n", "\n  ")

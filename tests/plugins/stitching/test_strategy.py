@@ -180,8 +180,21 @@ def test_the_bodies_of_a_loop_are_modules_of_their_own(folder):
     found = plan(registry(), job("module: loop.hlo", str(folder / "job.yaml")), arch="sm_90")
     frames = {each["name"]: each["kernels"] for each in found.analysis.report["frames"]}
     assert frames == {"body": 1, "test": 1}
-    assert "frame body: 5 instructions, 1 kernel in each round" in found.description
+    assert "frame body: 5 instructions, 1 kernel each time it runs" in found.description
     assert found.analysis.report["library"][0]["name"].startswith("run")
+
+
+def test_a_plan_says_of_a_frame_what_its_own_plan_says(folder):
+    """Its large reductions are split, though there are none in the module round it."""
+    (folder / "sums.hlo").write_text(SUMS)
+    path = str(folder / "job.yaml")
+    target = Target(arch="sm_90", limits=H100, facts=lambda source: None)
+    own, parent = (
+        Stitching().analyse(prepare(registry(), job(text, path)).workload, target).report
+        for text in ("module: sums.hlo\nframe: body", "module: sums.hlo")
+    )
+    (said,) = (each for each in parent["frames"] if each["name"] == "body")
+    assert said["kernels"] == own["kernels"]["stitched"]
 
 
 def test_a_frame_is_a_job_of_its_own(folder):
@@ -254,6 +267,46 @@ ENTRY main {
   run = (s32[], f32[8]) while(start), condition=test, body=body
   last = f32[8] get-tuple-element(run), index=1
   ROOT out = f32[8] negate(last)
+}
+"""
+
+
+SUMS = """HloModule sums
+
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+body { s = (s32[], f32[8192,1024], f32[1024]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[8192,1024] get-tuple-element(s), index=1
+  g = f32[1024] get-tuple-element(s), index=2
+  one = s32[] constant(1)
+  zero = f32[] constant(0)
+  j = s32[] add(i, one)
+  rows = f32[8192] reduce(x, zero), dimensions={1}, to_apply=add
+  wide = f32[8192,1024] broadcast(rows), dimensions={0}
+  y = f32[8192,1024] divide(x, wide)
+  columns = f32[1024] reduce(y, zero), dimensions={0}, to_apply=add
+  h = f32[1024] add(g, columns)
+  ROOT t = (s32[], f32[8192,1024], f32[1024]) tuple(j, y, h)
+}
+
+test { s = (s32[], f32[8192,1024], f32[1024]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT c = pred[] compare(i, n), direction=LT
+}
+
+ENTRY main {
+  x = f32[8192,1024] parameter(0)
+  g = f32[1024] parameter(1)
+  zero = s32[] constant(0)
+  start = (s32[], f32[8192,1024], f32[1024]) tuple(zero, x, g)
+  run = (s32[], f32[8192,1024], f32[1024]) while(start), condition=test, body=body
+  last = f32[1024] get-tuple-element(run), index=2
+  ROOT out = f32[1024] negate(last)
 }
 """
 

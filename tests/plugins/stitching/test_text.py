@@ -54,6 +54,8 @@ ENTRY main {
   some = f32[5,7] select(both, x, wide)
   table = f32[2,3] constant({{0.1, -0, nan}, {inf, 1e-30, 3}})
   far = s64[2] constant({9007199254740993, -1})
+  hollow = f32[2,0] constant({{}, {}})
+  nothing = f32[0,2] constant({})
   cut = f32[2,3] slice(some), slice={[0:4:2], [1:7:2]}
   mixed = f32[2,3] add(cut, table)
   padded = f32[4,6] pad(mixed, nil), padding=1_1_0x-1_2_1
@@ -70,7 +72,7 @@ ENTRY main {
   less = f32[5,5] reduce-precision(put), exponent_bits=5, mantissa_bits=10
   flat = f32[25] reshape(less)
   whole = s32[25] convert(flat)
-  ROOT all = (s32[5], f32[6,8], s32[25], s64[2], f32[5,7]) tuple(where, joined, whole, far, x)
+  ROOT all = (s32[5], f32[6,8], s32[25], s64[2], f32[5,7], f32[2,0], f32[0,2]) tuple(where, joined, whole, far, x, hollow, nothing)
 }
 """  # noqa: E501
 

@@ -16,17 +16,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 
-from fusiond.documents import Node
 from fusiond.errors import RequestError
-from fusiond.keys import text_key
 from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Workload, frozen
-from fusiond.program import Fill, Program
+from fusiond.program import Program
 from fusiond.space import EMPTY, Space
 from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
 from fusiond_stitching import (
+    asking,
     composition,
     emit,
     export,
@@ -42,31 +40,12 @@ from fusiond_stitching import (
 )
 from fusiond_stitching import space as spaces
 from fusiond_stitching import split as splitting
+from fusiond_stitching.asking import Asked
 from fusiond_stitching.composition import Composed, Way
 from fusiond_stitching.graph import Module
 from fusiond_stitching.parts import Part
 from fusiond_stitching.planner import Planned
 from fusiond_stitching.policy import Policy
-
-DOTS = ("library", "stitched", "any")
-PROBES = 12
-"""How many missing entries of the performance library a job has measured, unless it says otherwise."""
-GROUPS = 12
-"""How many different groups are measured by themselves, unless a job says otherwise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A Workload's payload."""
-
-    job: Job = field(repr=False)
-    module: Module
-    fills: Mapping[str, Fill]
-    dots: str
-    probes: int
-    groups: int
-    group: bool
-    """The module is one group, of a larger one perhaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,61 +80,12 @@ class Stitching(StrategyBase):
 
     name = "stitching"
     version = 2
-    job_keys: tuple[str, ...] = ("module", "frame", "inputs", "dots", "probes", "groups", "group")
+    job_keys: tuple[str, ...] = asking.KEYS
 
     # --- Job -> Workload ---
 
     def parse(self, job: Job, inputs: Inputs) -> Workload:
-        if job.sizes:
-            raise RequestError("a module has its sizes in itself; lower it again for others", where=job.where("sizes"))
-        if "module" not in job.request:
-            raise RequestError(
-                "the key 'module' is missing: a catalogue name, or the path of an HLO text", where=job.path
-            )
-        root = _node(job, "module")
-        name = root.text()
-        if name.lstrip().startswith("HloModule"):
-            path, hashes = root.where, {}
-            module = lower.read(name, path)
-            title = module.name
-        else:
-            if "/" not in name and PurePath(name).suffix in (".hlo", ".txt"):
-                name = f"./{name}"
-            path = inputs.resolve("module", name, where=root.where)
-            text = inputs.text(path, where=root.where)
-            module = lower.read(text, path)
-            title, hashes = PurePath(path).stem, {path: text_key(text)}
-        if "frame" in job.request:
-            module = _frame(module, _node(job, "frame"))
-            title = f"{title}:{module.name}"
-        if not any(module.fusable(each) for each in module.instructions):
-            frames = [each.name for each in module.all_frames]
-            hint = f"; it has frames, each a job of its own: `frame: {frames[0]}`" if frames else ""
-            if len(frames) > 1:
-                hint += f" (or {', '.join(frames[1:])})"
-            raise RequestError(f"there is nothing to fuse: no instruction but library calls{hint}", where=path)
-
-        def file(node: Node) -> tuple[str, str]:
-            given = node.text()
-            found = inputs.resolve("file", given if "/" in given else f"./{given}", where=node.where)
-            return found, inputs.digest(found, where=node.where)
-
-        filled = fills.read(module, _node(job, "inputs") if "inputs" in job.request else None, file)
-        dots = _node(job, "dots").choice(*DOTS) if "dots" in job.request else DOTS[0]
-        group = "group" in job.request and _node(job, "group").boolean()
-        if group and "groups" in job.request:
-            raise _node(job, "groups").fail("a job with `group: true` is one group; leave this out")
-        asked = Asked(
-            job=job,
-            module=module,
-            fills=frozen(filled),
-            dots=dots,
-            probes=_count(job, "probes", PROBES, 10_000),
-            groups=0 if group else _count(job, "groups", GROUPS, 1000),
-            group=group,
-        )
-        hashes |= {each.file: each.digest for each in filled.values() if each.file and each.digest}
-        return self._workload(title, asked, hashes)
+        return self._workload(*asking.read(job, inputs))
 
     def _workload(self, title: str, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload:
         said = {name: fills.content(each) for name, each in sorted(asked.fills.items())}
@@ -280,31 +210,17 @@ class Stitching(StrategyBase):
         """A job for each group that is worth measuring by itself, and one for each loop body and branch in which there
         is something to fuse."""
         about = _known(analysis)
-        groups = (self._part(about, each).job for each, _ in about.parts)
-        return (*groups, *(self._framed(about, each) for each in about.asked.module.all_frames if _worth(each)))
-
-    def _framed(self, about: Analysed, frame: Module) -> Job:
-        """A frame as a job of its own (section 3.1). Its inputs are other ones than the module's."""
-        given = about.asked.job
-        request = {name: value for name, value in given.request.items() if name != "inputs"}
-        return dataclasses.replace(given, request=frozen({**request, "frame": frame.name}))
-
-    def _part(self, about: Analysed, part: Part) -> Asked:
-        """A group as a job of its own: the same search, on the same device."""
-        given = about.asked.job
-        request: dict[str, object] = {"module": part.text, "group": True, "dots": part.dots}
-        default = {part.module.buffer_of(name): fills.default(part.module, name) for name in part.module.parameters}
-        said = {name: fills.said(each) for name, each in part.fills.items() if each != default[name]}
-        request |= {"inputs": frozen(said)} if said else {}
-        digests = {name: text for name, text in given.files.items() if name.startswith("digest:")}
-        job = dataclasses.replace(given, request=frozen(request), lines=frozen(), files=frozen(digests))
-        return Asked(job=job, module=part.module, fills=part.fills, dots=part.dots, probes=0, groups=0, group=True)
+        groups = (asking.of_group(about.asked, each).job for each, _ in about.parts)
+        return (
+            *groups,
+            *(asking.of_frame(about.asked, each) for each in about.asked.module.all_frames if _worth(each)),
+        )
 
     def _records(self, about: Analysed, known: Known) -> dict[str, Record]:
         """Part -> its record, where one is known in which a candidate was measured."""
         found = {}
         for part, _ in about.parts if known else ():
-            record = known.get(self._workload(part.name, self._part(about, part)).key)
+            record = known.get(self._workload(part.name, asking.of_group(about.asked, part)).key)
             if isinstance(record, Record) and record.config is not None and record.time_us is not None:
                 found[part.name] = record
         return found
@@ -510,35 +426,9 @@ def _fewest(plans: Mapping[str, Planned]) -> str:
     return min(counts, key=lambda name: (counts[name] is None, counts[name] or 0))
 
 
-def _count(job: Job, key: str, missing: int, most: int) -> int:
-    return _node(job, key).integer(least=0, most=most) if key in job.request else missing
-
-
 def _worth(frame: Module) -> bool:
     """A reshape alone is no work."""
     return sum(1 for each in frame.instructions if frame.fusable(each) and each.opcode != "reshape") > 1
-
-
-def _frame(module: Module, node: Node) -> Module:
-    """The body, condition or branch that a job asks for by its name."""
-    found = {each.name: each for each in module.all_frames}
-    if not found:
-        raise node.fail(f"{module.name} has no frames: there is no while and no conditional in it")
-    return found[node.choice(*found)]
-
-
-def _node(job: Job, key: str) -> Node:
-    """A key of the job as a checked tree."""
-    return _tree(job, key, job.request[key])
-
-
-def _tree(job: Job, key: str, value: Any) -> Node:
-    inner = value
-    if isinstance(value, Mapping):
-        inner = {name: _tree(job, f"{key}.{name}", each) for name, each in value.items()}
-    elif isinstance(value, list | tuple):
-        inner = tuple(_tree(job, f"{key}[{at}]", each) for at, each in enumerate(value))
-    return Node(job.path, key, job.lines.get(key, 1), inner)
 
 
 def _asked(payload: Any) -> Asked:

@@ -24,7 +24,8 @@ from fusiond.store.database import Store
 from fusiond.strategy import Target
 from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond_stitching import report
-from fusiond_stitching.strategy import PROBES, Stitching
+from fusiond_stitching.asking import PROBES
+from fusiond_stitching.strategy import Stitching
 
 
 class Clocked(FakeProvider):

@@ -16,12 +16,14 @@ the times: these machines are shared and noisy.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import page
@@ -31,26 +33,32 @@ NAMES = ("best", "store", "tuner", "cpu_device", "pipeline", "worker", "verdict"
 OPTIONS = {"control": ["--device", "cpu", "--most", "12"]}
 
 
-def main(names: list[str]) -> None:
-    if names != ["--page"]:
-        _run(names)
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(NAMES)}; without: all")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page from what is kept")
+    given = parser.parse_args(arguments)
+    unknown = sorted(set(given.names) - set(NAMES))
+    if unknown:
+        parser.error(f"unknown benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
+    if not given.page:
+        _run(given.names or NAMES)
     page.PAGE.write_text(page.render(page.read()), encoding="utf-8")
     print(f"wrote docs/{page.PAGE.name}")
 
 
-def _run(names: list[str]) -> None:
-    unknown = sorted(set(names) - set(NAMES))
-    if unknown:
-        raise SystemExit(f"unknown benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
-    for name in names or NAMES:
+def _run(names: Sequence[str]) -> None:
+    for name in names:
         options = OPTIONS.get(name, [])
         load = round(os.getloadavg()[0], 1)
-        command = [sys.executable, str(HERE / f"{name}.py"), *options]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        command = [sys.executable, "-m", f"benchmarks.{name}", *options]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=HERE.parent)
         print(f"{name}: {done.stdout}", flush=True)
         kept = {
             "benchmark": name,
-            "command": " ".join([f"python benchmarks/{name}.py", *options]),
+            "command": " ".join([f"python -m benchmarks.{name}", *options]),
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "machine": {
                 "processor": _processor(),

@@ -1,4 +1,4 @@
-"""`fusiond best` from a cold shell, beside a bare `python -c "import sqlite3, json"`: `python benchmarks/best.py`,
+"""`fusiond best` from a cold shell, beside a bare `python -c "import sqlite3, json"`: `python -m benchmarks.best`,
 JSON on standard output. Whole processes, interleaved; the least and the median of each, and the ratio of the medians.
 """
 

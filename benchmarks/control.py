@@ -1,4 +1,4 @@
-"""The control: native against native must not be called faster. `python benchmarks/control.py [--bundles DIR]`, JSON on
+"""The control: native against native must not be called faster. `python -m benchmarks.control [--bundles DIR]`, JSON on
 standard output.
 
 Each unfused bundle of a folder (see `fusiond.devices.check`; without one, of the cpu device's small catalogue, built

@@ -1,4 +1,4 @@
-"""How much slower the cpu device is than a plain loop: `python benchmarks/cpu_device.py`, JSON on standard output.
+"""How much slower the cpu device is than a plain loop: `python -m benchmarks.cpu_device`, JSON on standard output.
 
 For hist (16 M values) and maxpool (32 x 64 planes of 112 x 112, a window of 5 x 5 that moves by 1): the CUDA kernel
 of the catalogue on the cpu device, beside two serial C++ loops with the same arithmetic, compiled by the same

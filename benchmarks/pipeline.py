@@ -1,4 +1,4 @@
-"""How well compiling and measuring overlap: `python benchmarks/pipeline.py`, JSON on standard output.
+"""How well compiling and measuring overlap: `python -m benchmarks.pipeline`, JSON on standard output.
 
 The compile times of 32 candidates of `hist,maxpool` (processor time of nvcc and ptxas for sm_90, nothing cached) and
 the times that checking and sampling them took on the cpu device were recorded once (`--record`, into

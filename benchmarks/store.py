@@ -1,4 +1,4 @@
-"""What the store costs: `python benchmarks/store.py [--records 100000] [--folder DIR]`, JSON on standard output.
+"""What the store costs: `python -m benchmarks.store [--records 100000] [--folder DIR]`, JSON on standard output.
 
 - a lookup (open, answer, close) among many records: exact, without sizes, nearest, and of an unknown name
 - the same in one family of a thousand sizes

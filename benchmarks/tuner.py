@@ -1,4 +1,4 @@
-"""What a trial costs beside building and running it: `python benchmarks/tuner.py [--trials 1000]`, JSON on standard
+"""What a trial costs beside building and running it: `python -m benchmarks.tuner [--trials 1000]`, JSON on standard
 output.
 
 A whole job on the fake device, in this process: ask, emit, check, sample, store, tell, events. The alternative is

@@ -1,4 +1,4 @@
-"""How often the verdict is right, on simulated noise: `python benchmarks/verdict.py [--runs 4000]`, JSON on standard
+"""How often the verdict is right, on simulated noise: `python -m benchmarks.verdict [--runs 4000]`, JSON on standard
 output.
 
 Three finalists of one true speed-up are measured in five processes of ten pairs each. The simplest noise: a process

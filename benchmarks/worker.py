@@ -1,4 +1,4 @@
-"""What a lost worker costs: `python benchmarks/worker.py [--device cpu] [--rounds 10]`, JSON on standard output.
+"""What a lost worker costs: `python -m benchmarks.worker [--device cpu] [--rounds 10]`, JSON on standard output.
 
 Milliseconds from the moment in which the child process of a device is killed to the first answer of the next one,
 beside the same request to a child that is there. On a GPU most of it is the new context.

@@ -12,9 +12,10 @@ from benchmarks.stitching import generate, modules
 from fusiond.model import DeviceLimits, Job, Workload
 from fusiond.strategy import Target
 from fusiond_stitching import fills, hlo, lower, planner, traffic, verify
+from fusiond_stitching.asking import GROUPS, PROBES, Asked
 from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import Plan
-from fusiond_stitching.strategy import GROUPS, PROBES, Asked, Stitching
+from fusiond_stitching.strategy import Stitching
 
 SIZES = (100, 1_000, 10_000)
 """Instructions of the generated modules."""

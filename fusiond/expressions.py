@@ -12,7 +12,7 @@
     FUNCTION :=  min | max | ceil_div
 
 Integers only (`//` and `%` round down, as in Python), with labels in quotes that can be compared for equality. Results
-must fit 64 bits. Nothing is ever evaluated as Python.
+must fit 64 bits. Nothing is ever evaluated as Python. Where names stand for Extents (`fusiond.extents`), so do results.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fusiond import extents
+
 Scalar: TypeAlias = int | str | bool | None
 Node: TypeAlias = "Literal | Name | Call"
 
@@ -30,6 +32,9 @@ LIMIT = 2**63
 _MAX_TEXT = 1000
 _MAX_TOKENS = 250
 """A chain of n operators is a tree of depth n: this bounds the recursion of evaluation."""
+_MAX_FORMULA_TEXT = 4000
+_MAX_FORMULA_TOKENS = 600
+"""What strategies put together of several texts may be longer than what a person writes."""
 _MAX_DEPTH = 50
 
 _TOKEN = re.compile(
@@ -89,9 +94,19 @@ class Expression:
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
     """Parse one expression; ExpressionError says what is wrong and where."""
-    if len(text) > _MAX_TEXT:
-        raise ExpressionError(f"an expression of {len(text)} characters (at most {_MAX_TEXT})")
-    tokens = _tokens(text)
+    return _parsed(text, _MAX_TEXT, _MAX_TOKENS)
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_formula(text: str) -> Expression:
+    """Parse an expression that a strategy has put together: it may be longer."""
+    return _parsed(text, _MAX_FORMULA_TEXT, _MAX_FORMULA_TOKENS)
+
+
+def _parsed(text: str, most_text: int, most_tokens: int) -> Expression:
+    if len(text) > most_text:
+        raise ExpressionError(f"an expression of {len(text)} characters (at most {most_text})")
+    tokens = _tokens(text, most_tokens)
     parser = _Parser(text, tokens)
     root = parser.either(0)
     if parser.position < len(tokens):
@@ -99,7 +114,7 @@ def parse(text: str) -> Expression:
     return Expression(text, root, frozenset(_names(root)))
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
+def _tokens(text: str, most: int) -> list[tuple[str, str]]:
     tokens = []
     position = 0
     while position < len(text.rstrip()):
@@ -113,8 +128,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         position = match.end()
     if not tokens:
         raise ExpressionError("an empty expression")
-    if len(tokens) > _MAX_TOKENS:
-        raise ExpressionError(f"an expression of {len(tokens)} words and signs (at most {_MAX_TOKENS})")
+    if len(tokens) > most:
+        raise ExpressionError(f"an expression of {len(tokens)} words and signs (at most {most})")
     return tokens
 
 
@@ -220,7 +235,7 @@ _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
     "*": lambda a, b: a * b,
     "//": lambda a, b: a // b,
     "%": lambda a, b: a % b,
-    "ceil_div": lambda a, b: -(-a // b),
+    "ceil_div": extents.ceil_div,
 }
 _ORDER: Mapping[str, Callable[[int, int], bool]] = {
     "<": lambda a, b: a < b,
@@ -260,7 +275,7 @@ def _calculate(operator: str, values: list[int], text: str) -> int:
     if operator == "negate":
         return -values[0]
     if operator in ("min", "max"):
-        return min(values) if operator == "min" else max(values)
+        return extents.least(*values) if operator == "min" else extents.most(*values)
     if operator in ("//", "%", "ceil_div") and values[1] == 0:
         raise ExpressionError(f"{text!r}: division by zero")
     return _ARITHMETIC[operator](values[0], values[1])

@@ -37,6 +37,10 @@ class Search:
     """A fused candidate must beat the fastest baseline by this factor to be called `fuse`."""
     sanitize: bool = False
     """The winner is run under the device's own checker as well (compute-sanitizer), where there is one."""
+    patience: int | None = None
+    """The search ends after so many trials in a row without a gain; None: only when the budget is spent."""
+    cache: str = "warm"
+    """`warm`, or `cold`: the caches are flushed before each sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,11 @@ class Workload:
     def family_key(self) -> str:
         """The same without sizes."""
         return content_key([self.strategy, self.strategy_version, self.name, self.content])
+
+    @property
+    def content_key(self) -> str:
+        """Of the question alone: what is asked about, at which sizes; not what it is called, nor who answers."""
+        return content_key([self.strategy, self.content, dict(self.sizes)])
 
 
 # --- devices --------------------------------------------------------------------------------------------
@@ -198,6 +207,8 @@ class Analysis:
     workload: Workload
     report: Mapping[str, Any]
     rejections: tuple[Rejection, ...] = ()
+    alone: bool = False
+    """The workload is one kernel by itself: there is nothing to fuse, and a better shape of it is `tuned`."""
     payload: Any = field(default=None, compare=False, repr=False)
 
 
@@ -272,6 +283,13 @@ class Verdict(enum.StrEnum):
     FUSE = "fuse"
     KEEP = "keep"
     UNDECIDED = "undecided"
+    TUNED = "tuned"
+    """Of a workload that is one kernel: a better shape of it wins."""
+
+    @property
+    def wins(self) -> bool:
+        """A candidate is surely faster than every unfused way."""
+        return self in (Verdict.FUSE, Verdict.TUNED)
 
 
 class Purpose(enum.StrEnum):
@@ -413,6 +431,8 @@ class Record:
     """The name of the fastest unfused way."""
     baseline_us: float
     baseline_program_key: str | None = None
+    baseline_config: Config | None = None
+    """Its own knobs as they were tuned; None in records of earlier versions."""
     speedup: float | None
     ci95: tuple[float, float] | None
     verified: bool
@@ -424,6 +444,15 @@ class Record:
     evidence: str
     cache: str = "warm"
     trials: int
+    processes: int = 0
+    """Fresh processes that measured all that the verdict compares."""
+    ended: str = ""
+    """Why the search ended before its budget was spent; empty when it did not."""
+    replaced: str | None = None
+    """Why the record before this one went; None when there was none."""
+    strategy_version: int = 0
+    content_key: str = ""
+    """The workload's: of the question alone."""
     found_at: str
     """UTC, ISO 8601."""
     source: str | None = None

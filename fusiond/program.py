@@ -12,6 +12,10 @@ Meaning of a plan
   that must have ended before this one begins. Nothing else orders two streams.
 - The timed span goes from the first to the end of the last `counted` step. What is not counted between them is left
   out where all steps are on one stream.
+- Numbers may be Extents (`fusiond.extents`): they stand for the Program's `sizes`, and `at` gives the same Program at
+  others. Nothing that runs a Program needs to know.
+- A seam is where a program of the user's has a library do something; a device runs the plain step in its place, or
+  takes what it would give from the fills.
 
 Only the standard library is imported here: a bundle must run where nothing can be installed.
 """
@@ -20,16 +24,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from fusiond import expressions
+from fusiond.extents import Extent
 from fusiond.keys import content_key, plain
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
+_READ = (1, 2)
+"""Versions of plans that can be read: 1 knew no sizes and no seams."""
 
 DTYPES: Mapping[str, tuple[str, int]] = {
     # name: (C++ type, bytes per element)
@@ -48,6 +56,12 @@ DTYPES: Mapping[str, tuple[str, int]] = {
     "float64": ("double", 8),
 }
 """The element types that a Program knows, by NumPy's names (NumPy itself has no bfloat16: its bits, as uint16)."""
+
+PACKED = {
+    "bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "float16": "e", "int32": "i", "uint32": "I",
+    "float32": "f", "int64": "q", "uint64": "Q", "float64": "d",
+}  # fmt: skip
+"""Types as the standard library's `struct` has them."""
 
 
 class Role(enum.StrEnum):
@@ -176,14 +190,18 @@ class Scalar:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bytes:
     """A struct passed by value: its bytes as hexadecimal digits, and the places (in bytes from its start) where the
-    addresses of buffers stand in it."""
+    addresses of buffers and numbers that follow from the sizes stand in it."""
 
     hex: str
     pointers: tuple[tuple[int, str], ...] = ()
+    numbers: tuple[tuple[int, str, int], ...] = ()
+    """(offset in bytes, dtype, value) of the numbers in it that follow from the sizes: they stand above `hex`."""
 
     def filled(self, address: Callable[[str], int]) -> bytes:
         """The bytes with the addresses in them; `address` tells where a buffer is."""
         data = bytearray.fromhex(self.hex)
+        for offset, dtype, value in self.numbers:
+            struct.pack_into(f"<{PACKED[dtype]}", data, offset, float(value) if "float" in dtype else value)
         for offset, buffer in self.pointers:
             data[offset : offset + 8] = address(buffer).to_bytes(8, "little")
         return bytes(data)
@@ -295,6 +313,29 @@ _ARGUMENTS: Mapping[str, type[Any]] = {each.__name__: each for each in (Pointer,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seam:
+    """Something that a library computes in the user's own program (a matrix product, a sort, a convolution).
+
+    It is done before the step `before` (None: after the last), or in the place of the launch `stand_in`, a plain kernel
+    that does the same, slowly, where a Program is checked and timed. Without a stand-in nobody does it there, and the
+    buffers that it would write are filled inputs.
+    """
+
+    name: str
+    operation: str
+    """What is computed, with shapes, for people: `dot f32[8,4] = f32[8,16] x f32[16,4], contracting {1} with {0}`."""
+    reads: tuple[str, ...]
+    """Buffers, in the order of the operation's operands."""
+    writes: tuple[str, ...]
+    before: str | None = None
+    stand_in: str | None = None
+
+
+class SizeError(ValueError):
+    """A Program cannot be moved to these sizes; the message names the size and the reason, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     name: str
     """For people; not part of the key."""
@@ -303,11 +344,53 @@ class Program:
     steps: tuple[Step, ...]
     issue: str = "streams"
     """`streams`, or `graph` (captured once into a CUDA graph, and launched as one)."""
+    sizes: tuple[tuple[str, int], ...] = ()
+    """The workload's sizes that its numbers stand for, by name."""
+    fixed: tuple[str, ...] = ()
+    """Those of them on which a text depends, or something else that no Extent says: they cannot be changed."""
+    seams: tuple[Seam, ...] = ()
+    _key: str | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(sorted(self.sizes)))
 
     @property
     def key(self) -> str:
-        """`program_key`: equal programs are measured once."""
-        return _program_key(self)
+        """`program_key`: what the Program is, to the last formula. (Not by equality: two Programs that are equal at
+        their sizes may differ at others.)"""
+        if self._key is None:  # asked for a dozen times for each candidate
+            object.__setattr__(self, "_key", content_key(_identity(self)))
+        assert self._key is not None
+        return self._key
+
+    @property
+    def work_key(self) -> str:
+        """Of what is run at these very sizes: programs of equal work are measured once."""
+        return content_key(_work(self))
+
+    def at(self, sizes: Mapping[str, int]) -> Program:
+        """The same Program at other sizes; those that are not named stay. SizeError when a size is unknown, fixed, or
+        leads to no sound plan."""
+        known = dict(self.sizes)
+        for name, value in sizes.items():
+            if name not in known:
+                raise SizeError(f"there is no size {name!r}; there are {', '.join(known) or 'none'}")
+            if name in self.fixed and value != known[name]:
+                raise SizeError(f"{name} is {known[name]} in the source itself; it cannot be {value}")
+            if value < 1:
+                raise SizeError(f"{name} is {value}; a size is from 1")
+        changed = {name: int(sizes.get(name, value)) for name, value in self.sizes}
+        if changed == known:
+            return self
+        try:
+            buffers, steps = (_moved(each, changed) for each in (self.buffers, self.steps))
+        except expressions.ExpressionError as problem:
+            raise SizeError(f"{problem} at {_said(changed)}") from None
+        moved = dataclasses.replace(self, buffers=buffers, steps=steps, sizes=tuple(changed.items()))
+        broken = problems(moved)
+        if broken:
+            raise SizeError(f"{broken[0]} at {_said(changed)}")
+        return moved
 
     @property
     def host_sensitive(self) -> bool:
@@ -329,9 +412,31 @@ class Program:
         raise KeyError(name)
 
 
-@functools.lru_cache(maxsize=64)  # asked for a dozen times for each candidate
-def _program_key(program: Program) -> str:
-    return content_key([PLAN_VERSION, program.buffers, program.sources, encode(program)["steps"], program.issue])
+def _work(program: Program) -> list[object]:
+    """What a device does. The 1 is from before there were sizes: programs have kept their keys."""
+    return [1, program.buffers, program.sources, encode(program)["steps"], program.issue]
+
+
+def _identity(program: Program) -> list[object]:
+    plan = encode(program)
+    more = {name: plan[name] for name in ("sizes", "fixed", "formulas", "seams") if plan[name]}
+    return [*_work(program), more] if more else _work(program)
+
+
+def _said(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+
+
+def _moved(value: Any, sizes: Mapping[str, int]) -> Any:
+    """A nest of dataclasses and tuples with each Extent evaluated anew."""
+    if isinstance(value, Extent):
+        return Extent(expressions.parse_formula(value.text).integer(sizes), value.terms, value.constant)
+    if isinstance(value, tuple):
+        return tuple(_moved(each, sizes) for each in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        return dataclasses.replace(value, **{name: _moved(each, sizes) for name, each in parts.items()})
+    return value
 
 
 # --- invariants -----------------------------------------------------------------------------------------
@@ -370,7 +475,46 @@ def problems(program: Program) -> tuple[str, ...]:
                       if name in buffers and (buffers[name].arena or name) in allocated]  # fmt: skip
     if not any(step.counted for step in program.steps):
         found.append("no step is counted, so there is nothing to time")
-    return tuple(found)
+    return (*found, *_size_problems(program), *_seam_problems(program, earlier))
+
+
+def _size_problems(program: Program) -> list[str]:
+    """Every formula speaks of sizes that can be changed, and gives its number at those that there are."""
+    known = dict(program.sizes)
+    found = [f"the fixed size {name!r} is none of the sizes" for name in program.fixed if name not in known]
+    for text, value in dict(_formulas((program.buffers, program.steps))).items():
+        try:
+            formula = expressions.parse_formula(text)
+            if formula.names & set(program.fixed):
+                found.append(f"{text!r} speaks of the fixed {min(formula.names & set(program.fixed))!r}")
+            elif formula.integer(known) != value:
+                found.append(f"{text!r} is {formula.integer(known)} at the program's sizes, not {value}")
+        except expressions.ExpressionError as problem:
+            found.append(str(problem))
+    return found
+
+
+def _formulas(value: Any) -> Iterator[tuple[str, int]]:
+    if isinstance(value, Extent):
+        yield value.text, int(value)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _formulas(each)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for part in dataclasses.fields(value):
+            yield from _formulas(getattr(value, part.name))
+
+
+def _seam_problems(program: Program, steps: Collection[str]) -> list[str]:
+    buffers = {each.name for each in program.buffers}
+    found = []
+    for seam in program.seams:
+        found += [f"seam {seam.name!r} names the unknown buffer {name!r}"
+                  for name in (*seam.reads, *seam.writes) if name not in buffers]  # fmt: skip
+        found += [f"seam {seam.name!r} names the unknown step {name!r}"
+                  for name in (seam.before, seam.stand_in) if name is not None and name not in steps]  # fmt: skip
+    names = [each.name for each in program.seams]
+    return found + [f"two seams are called {name!r}" for name in sorted(set(names)) if names.count(name) > 1]
 
 
 def _buffer_problems(program: Program) -> list[str]:
@@ -525,10 +669,14 @@ def _run_problems(step: Copy, buffers: Mapping[str, Buffer]) -> list[str]:
 
 
 def encode(program: Program) -> dict[str, Any]:
-    """The JSON form of a plan: what `plan.json` in a bundle holds."""
+    """The JSON form of a plan: what `plan.json` in a bundle holds. Numbers that follow from the sizes stand there as
+    they are at the Program's own; `formulas` has what they are at others, by JSON Pointer (RFC 6901)."""
 
     def tagged(value: object) -> dict[str, Any]:
-        return {"is": type(value).__name__, **plain(value)}
+        entry = {"is": type(value).__name__, **plain(value)}
+        if not entry.get("numbers", True):  # what version 1 did not know is there only where it says something
+            del entry["numbers"]
+        return entry
 
     steps = []
     for step in program.steps:
@@ -536,32 +684,62 @@ def encode(program: Program) -> dict[str, Any]:
         if isinstance(step, Launch | HostCall):
             entry["arguments"] = [tagged(each) for each in step.arguments]
         steps.append(entry)
-    return {
+    found: dict[str, Any] = {
         "plan_version": PLAN_VERSION,
         "name": program.name,
         "buffers": plain(program.buffers),
         "sources": plain(program.sources),
         "steps": steps,
         "issue": program.issue,
+        "sizes": dict(program.sizes),
+        "fixed": list(program.fixed),
+        "seams": plain(program.seams),
     }
+    return {**found, "formulas": {pointer: each.text for pointer, each in _extents(found, "")}}
+
+
+def _extents(value: Any, pointer: str) -> Iterator[tuple[str, Extent]]:
+    if isinstance(value, Extent):
+        yield pointer, value
+    elif isinstance(value, dict | list):
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _extents(each, f"{pointer}/{name}")
 
 
 def decode(plan: Mapping[str, Any]) -> Program:
     """The Program of a plan's JSON form; ValueError when it is of another version or shape."""
     if not isinstance(plan, Mapping):
         raise ValueError("not a plan")
-    if plan.get("plan_version") != PLAN_VERSION:
+    if plan.get("plan_version") not in _READ:
         raise ValueError(f"this fusiond reads plans of version {PLAN_VERSION}, not {plan.get('plan_version')!r}")
     try:
+        if plan.get("formulas"):
+            plan = _with_extents(plan)
         return Program(
             name=plan["name"],
             buffers=tuple(_buffer(each) for each in plan["buffers"]),
             sources=tuple(_source(each) for each in plan["sources"]),
             steps=tuple(_step(each) for each in plan["steps"]),
             issue=plan["issue"],
+            sizes=tuple(plan.get("sizes", {}).items()),
+            fixed=tuple(plan.get("fixed", ())),
+            seams=tuple(Seam(**_tuples(each)) for each in plan.get("seams", ())),
         )
-    except (KeyError, TypeError, AttributeError) as problem:
+    except (KeyError, TypeError, AttributeError, IndexError) as problem:
         raise ValueError(f"not a plan: {problem}") from problem
+
+
+def _with_extents(plan: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A copy of a plan with each formula at its number."""
+    copy = json.loads(json.dumps(plan))
+    for pointer, text in plan["formulas"].items():
+        *path, last = pointer.split("/")[1:]
+        place = copy
+        for name in path:
+            place = place[int(name) if isinstance(place, list) else name]
+        at = int(last) if isinstance(place, list) else last
+        place[at] = Extent.of(place[at], text)
+    return dict(copy)
 
 
 def _buffer(entry: Mapping[str, Any]) -> Buffer:
@@ -600,8 +778,9 @@ def _step(entry: Mapping[str, Any]) -> Step:
 def _argument(entry: Mapping[str, Any]) -> Argument:
     kind: Callable[..., Argument] = _ARGUMENTS[entry["is"]]
     values = {name: value for name, value in entry.items() if name != "is"}
-    if "pointers" in values:
-        values["pointers"] = tuple((offset, buffer) for offset, buffer in values["pointers"])
+    for name in ("pointers", "numbers"):
+        if name in values:
+            values[name] = tuple(map(tuple, values[name]))
     return kind(**values)
 
 

@@ -15,7 +15,7 @@ from fusiond.errors import StoreError
 APPLICATION_ID = 0x66757364
 """`fusd`, in the header of every file that fusiond wrote."""
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """How many migrations this fusiond knows (migrations.py); a test holds the two together."""
 
 BUSY_SECS = 10.0

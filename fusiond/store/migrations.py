@@ -42,6 +42,38 @@ def m003_figures_of_records(database: Database) -> None:
     database.table("records").add_column("figures", str)
 
 
+@STEPS()
+def m004_programs_are_carried(database: Database) -> None:
+    """What a config was emitted as, questions by their content, why answers were replaced, how the finals went.
+
+    Until now a program's key was of what the device acts on; those keys go on as the keys of the work.
+    """
+    database.table("emitted").create(  # each config of a job is emitted once: a program, or why not
+        {"job_id": str, "config_key": str, "program_key": str, "rule": str, "nodes": str, "detail": str},
+        pk=("job_id", "config_key"),
+        foreign_keys=[("job_id", "jobs", "id"), ("program_key", "programs", "program_key")],
+    )
+    for column in ("work_key", "against_work"):
+        database.table("trials").add_column(column, str)
+    database.execute("UPDATE trials SET work_key = program_key, against_work = against")
+    database.table("trials").create_index(["work_key", "device_key", "env_key"])
+    database.table("finals_lost").create(  # a process of the finals that measured not all that it should
+        {"job_id": str, "process": int, "program_key": str, "outcome": str, "reason": str},
+        pk=("job_id", "process"),
+        foreign_keys=[("job_id", "jobs", "id")],
+    )
+    database.table("workloads").add_column("content_key", str)
+    database.table("workloads").create_index(["content_key"])
+    database.table("records").add_column("baseline_config", str)
+    database.table("records").add_column("processes", int)
+    database.table("records").add_column("ended", str)
+    database.table("records").add_column("replaced", str)
+    database.table("jobs").add_column("finish_requested", int)
+    database.table("strategies").create(  # what the plugins said when they were last loaded
+        {"strategy": str, "version": int, "wrong_versions": str, "fusiond": str}, pk="strategy"
+    )
+
+
 def _devices(database: Database) -> None:
     database.table("devices").create(  # what a device is: one row for all boards of a model
         {"device_key": str, "model": str, "arch": str, "memory_bytes": int, "mig": str, "evidence": str, "limits": str},

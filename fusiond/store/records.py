@@ -16,7 +16,7 @@ from fusiond.store.jobs import absolute
 from fusiond.store.programs import Programs
 
 _RECORDS = """
-    SELECT r.*, w.strategy, w.name AS workload_name, w.sizes
+    SELECT r.*, w.strategy, w.strategy_version, w.content_key, w.name AS workload_name, w.sizes
     FROM records r JOIN workloads w USING (workload_key)
 """
 _AT_ONCE = 500
@@ -95,6 +95,7 @@ class Records(Programs):
             "baseline": record.baseline,
             "baseline_us": record.baseline_us,
             "baseline_program_key": record.baseline_program_key,
+            "baseline_config": config_text(record.baseline_config) if record.baseline_config is not None else None,
             "speedup": record.speedup,
             "ci_low": low,
             "ci_high": high,
@@ -102,6 +103,9 @@ class Records(Programs):
             "checks": canonical([printable(each) for each in record.checks]),
             "figures": canonical(dict(record.figures)),
             "trials": record.trials,
+            "processes": record.processes,
+            "ended": record.ended,
+            "replaced": record.replaced,
             "found_at": record.found_at,
             "source": self._stored(record.source),
             "source_hashes": canonical(absolute(source_hashes)),
@@ -130,6 +134,7 @@ class Records(Programs):
             baseline=row["baseline"],
             baseline_us=row["baseline_us"],
             baseline_program_key=row["baseline_program_key"],
+            baseline_config=config_from(row["baseline_config"]) if row["baseline_config"] is not None else None,
             speedup=row["speedup"],
             ci95=(row["ci_low"], row["ci_high"]) if row["ci_low"] is not None else None,
             verified=bool(row["verified"]),
@@ -138,6 +143,11 @@ class Records(Programs):
             evidence=row["evidence"],
             cache=row["cache"],
             trials=row["trials"],
+            processes=row["processes"] or 0,
+            ended=row["ended"] or "",
+            replaced=row["replaced"],
+            strategy_version=row["strategy_version"],
+            content_key=row["content_key"] or "",
             found_at=row["found_at"],
             source=artifact_path(str(self.path), row["source"]),
         )

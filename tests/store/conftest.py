@@ -102,6 +102,8 @@ class Make:
             workload_name=workload.name,
             workload_key=workload.key,
             sizes=workload.sizes,
+            strategy_version=workload.strategy_version,
+            content_key=workload.content_key,
             device_name=device.name,
             device_key=device.key,
             env_key=device.env_key,

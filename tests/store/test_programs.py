@@ -30,8 +30,8 @@ def test_a_program_comes_back_with_its_sources(store: Store) -> None:
 def test_a_plan_of_another_version_is_a_store_error(store: Store) -> None:
     store.save_program(program())
     with store._transaction() as database:
-        database.execute("UPDATE programs SET plan = replace(plan, '\"plan_version\": 1', '\"plan_version\": 99')")
-    with pytest.raises(StoreError, match="reads plans of version 1, not 99"):
+        database.execute("UPDATE programs SET plan = replace(plan, '\"plan_version\": 2', '\"plan_version\": 99')")
+    with pytest.raises(StoreError, match="reads plans of version 2, not 99"):
         store.program(program().key)
 
 

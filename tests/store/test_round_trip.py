@@ -163,6 +163,8 @@ def test_records(shared: Store, data: st.DataObject, sizes: Mapping[str, int]) -
             workload_name=st.just("n"),
             workload_key=st.just(workload.key),
             sizes=st.just(sizes),
+            strategy_version=st.just(workload.strategy_version),
+            content_key=st.just(workload.content_key),
             speedup=st.none() | FLOATS,
             figures=st.dictionaries(st.sampled_from(["fusable_ratio", "library_us"]), FLOATS),
         )

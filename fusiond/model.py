@@ -108,6 +108,11 @@ class Workload:
         """Of the question alone: what is asked about, at which sizes; not what it is called, nor who answers."""
         return content_key([self.strategy, self.content, dict(self.sizes)])
 
+    @property
+    def content_family_key(self) -> str:
+        """The same without sizes."""
+        return content_key([self.strategy, self.content])
+
 
 # --- devices --------------------------------------------------------------------------------------------
 

@@ -108,12 +108,14 @@ class Jobs(Connected):
                     "source_hashes": canonical(absolute(workload.source_hashes)),
                     "created_at": now(),
                     "content_key": workload.content_key,
+                    "content_family_key": workload.content_family_key,
                 },
                 ignore=True,
             )
             database.execute(  # of one that an earlier version wrote
-                "UPDATE workloads SET content_key = ? WHERE workload_key = ? AND content_key IS NULL",
-                [workload.content_key, workload.key],
+                "UPDATE workloads SET content_key = ?, content_family_key = ? "
+                "WHERE workload_key = ? AND content_key IS NULL",
+                [workload.content_key, workload.content_family_key, workload.key],
             )
 
     def submit(

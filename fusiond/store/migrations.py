@@ -62,8 +62,9 @@ def m004_programs_are_carried(database: Database) -> None:
         pk=("job_id", "process"),
         foreign_keys=[("job_id", "jobs", "id")],
     )
-    database.table("workloads").add_column("content_key", str)
-    database.table("workloads").create_index(["content_key"])
+    for column in ("content_key", "content_family_key"):
+        database.table("workloads").add_column(column, str)
+        database.table("workloads").create_index([column])
     database.table("records").add_column("baseline_config", str)
     database.table("records").add_column("processes", int)
     database.table("records").add_column("ended", str)

@@ -32,6 +32,9 @@ from fusiond.program import Program, Source
 log = logging.getLogger(__name__)
 
 _STEADY = {"power_cap", "sync_boost"}
+KEPT_TIMES = 20
+CHILD_SECS = 0.5
+"""What a child process takes to start, about."""
 SEEDS = (0, 1)
 """Every candidate is checked on the data of both; timing uses those of the first."""
 
@@ -72,6 +75,8 @@ class Measurer:
         self._session = Session()
         self.busy_secs = 0.0
         """How long the device was asked for something, child processes that had to be started included."""
+        self._sampled_secs: list[float] = []
+        """How long each of the last samples took, from the request to the answer."""
         self._arch = runner.device.arch
         self.jobs = jobs or os.cpu_count() or 1
         """How many compilers run at once."""
@@ -243,10 +248,18 @@ class Measurer:
         self._quiet(*(each for each in (program, against) if each is not None))
         request = protocol.Sample(candidate=str(folder), baseline=None if other is None else str(other), plan=plan)
         patience = self._patience_secs + plan.budget_secs + 60 * references.run_secs
+        begun = time.monotonic()
         reply = self._call(request, patience)
+        self._sampled_secs = [*self._sampled_secs[-KEPT_TIMES:], time.monotonic() - begun]
         if isinstance(reply, protocol.Checked):
             raise DeviceError("the worker answered a measurement with a check")
         return reply
+
+    def expected_secs(self, programs: int) -> float:
+        """How long a fresh child is likely to take for samples of so many programs, by those that were taken last."""
+        if not self._sampled_secs:
+            return float(programs)
+        return CHILD_SECS + programs * sum(self._sampled_secs) / len(self._sampled_secs)
 
     def _call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
         begun = time.monotonic()

@@ -33,7 +33,7 @@ from fusiond.program import Launch, Program, problems
 from fusiond.registry import Registry
 from fusiond.space import Space
 from fusiond.store.database import Store
-from fusiond.strategy import Known, Strategy, Target
+from fusiond.strategy import Baseline, Known, Strategy, Target
 from fusiond.study import check_seeds
 
 COUNT_LIMIT = 100_000
@@ -333,12 +333,17 @@ def _notes(target: Target, facts: tuple[KernelFacts, ...] | None) -> tuple[str, 
 
 def reference(strategy: Strategy, analysis: Analysis) -> Program:
     """The first baseline as given: right by definition. RequestError where there is none, with the reason."""
+    baseline = first_baseline(strategy, analysis)
+    return baseline.emit(next(baseline.space.points()))
+
+
+def first_baseline(strategy: Strategy, analysis: Analysis) -> Baseline:
+    """The unfused way whose first point is right by definition. RequestError where there is none, with the reason."""
     baselines = strategy.baselines(analysis)
     if not baselines:
         why = analysis.rejections[0].detail if analysis.rejections else "the strategy names no unfused way"
         raise RequestError(f"it can be planned, and not run: {why}", where=analysis.workload.name)
-    baseline = baselines[0]
-    return baseline.emit(next(baseline.space.points()))
+    return baselines[0]
 
 
 def refused_seeds(refused: Mapping[str, str]) -> tuple[Rejection, ...]:

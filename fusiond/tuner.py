@@ -24,12 +24,14 @@ from fusiond.events import Events
 from fusiond.measuring import Measurer
 from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose
 from fusiond.neighbours import Neighbours, Policy
-from fusiond.planning import Prepared, answers, choose_device, prepare, target_of
+from fusiond.planning import Prepared, choose_device, prepare, sound, target_of
+from fusiond.planning import answers as known_answers
+from fusiond.program import SizeError
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
-from fusiond.tuning import finals, health
+from fusiond.tuning import answers, finals, health
 from fusiond.tuning.baselines import fastest_unfused
 from fusiond.tuning.context import Context, Odd, Unfused
 from fusiond.tuning.search import search
@@ -74,8 +76,16 @@ class Tuner:
         self._build_jobs = build_jobs
         self._policy, self._busy = policy, busy
 
-    def run(self, job_id: str, stop: Callable[[], bool], device: DeviceInfo | None = None) -> JobState:
-        """Tune a claimed job to its end, and write down how it ended.
+    def run(
+        self,
+        job_id: str,
+        stop: Callable[[], bool],
+        device: DeviceInfo | None = None,
+        *,
+        finish: Callable[[], bool] = lambda: False,
+    ) -> JobState:
+        """Tune a claimed job to its end, and write down how it ended. When `finish` asks for it, the search ends there
+        and the finals of what is measured begin.
 
         Returns QUEUED when `stop` asked for it: the job is back in the queue with all that it has measured. DeviceSick
         is raised when the device is, or turns out to be: the job is back in the queue as well. `device`
@@ -83,7 +93,7 @@ class Tuner:
         """
         state, problem = JobState.DONE, None
         try:
-            self._run(job_id, stop, device)
+            self._run(job_id, stop, device, finish)
         except Interrupted as interruption:
             if not self._store.cancel_requested(job_id):
                 self._store.requeue(job_id)
@@ -118,7 +128,9 @@ class Tuner:
             )
         )
 
-    def _run(self, job_id: str, stop: Callable[[], bool], device: DeviceInfo | None) -> None:
+    def _run(
+        self, job_id: str, stop: Callable[[], bool], device: DeviceInfo | None, finish: Callable[[], bool]
+    ) -> None:
         row = self._known_row(job_id)
         job = self._store.load_job(row.id)
         prepared = prepare(self._registry, job)
@@ -135,6 +147,9 @@ class Tuner:
 
         def asked_to_stop() -> bool:
             return stop() or self._store.cancel_requested(row.id)
+
+        def asked_to_finish() -> bool:
+            return finish() or self._store.finish_requested(row.id)
 
         def waiting() -> None:
             detail = f"another fusiond uses {info.name}"
@@ -160,7 +175,7 @@ class Tuner:
             )
             try:
                 with self._timed(row.id, measurer):
-                    context = self._context(row, prepared, provider, info, measurer, asked_to_stop)
+                    context = self._context(row, prepared, provider, info, measurer, asked_to_stop, asked_to_finish)
                     if row.kind == "verify":
                         self._verify(context)
                     else:
@@ -204,6 +219,7 @@ class Tuner:
         device: DeviceInfo,
         measurer: Measurer,
         stop: Callable[[], bool],
+        finish: Callable[[], bool],
     ) -> Context:
         analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, device))
         return Context(
@@ -215,6 +231,7 @@ class Tuner:
             device=device,
             measurer=measurer,
             stop=stop,
+            finish=finish,
             analysis=analysis,
         )
 
@@ -226,38 +243,43 @@ class Tuner:
         references = health.references(context, "reference")
         odd = self._odd(context)
         baseline, *contenders = fastest_unfused(context, references)
-        search(context, references, odd, baseline)
-        entered = finals.finalists(context)
-        finals.measure(context, entered, references, baseline, contenders)
-        record = finals.conclude(context, entered, references, odd, baseline, contenders)
-        finals.publish(context, record or finals.nothing_fused(context, baseline))
+        ended = search(context, references, odd, baseline)
+        entered = finals.field(context, references, baseline, contenders)
+        finals.measure(context, entered, references)
+        answers.publish(context, *answers.conclude(context, entered, references, odd, ended))
 
     def _verify(self, context: Context) -> None:
         """Measure the recorded winner again, here and now, against the baseline that it was measured against."""
         self._announce(context)
-        workload = context.prepared.workload
-        record = self._store.record(workload.key, context.device.key)
+        workload, cache = context.prepared.workload, context.search.cache
+        record = next(iter(self._store.incumbents(workload.key, context.device.key, cache)), None)
         if record is None or record.program_key is None or record.baseline_program_key is None:
             raise NothingKnown(f"nothing is recorded for {workload.name} on {context.device.name}")
-        candidate = self._store.program(record.program_key)
         unfused = self._store.program(record.baseline_program_key)
-        if candidate is None or unfused is None:
+        if self._store.program(record.program_key) is None or unfused is None:
             raise NothingKnown(f"the programs of {workload.name} are gone from the store; tune it again")
         baseline = Unfused(
-            name=record.baseline, program=unfused, config=Config(()), time_us=record.baseline_us, ratio=1.0
+            name=record.baseline,
+            program=unfused,
+            config=record.baseline_config or Config(()),
+            time_us=record.baseline_us,
+            ratio=1.0,
         )
         context.phase("reference", "the outputs of the unfused program")
         context.known.update(
-            answers(self._store, self._registry, context.strategy, context.analysis, context.device.key)
+            known_answers(self._store, self._registry, context.strategy, context.analysis, context.device.key)
         )
         references = health.references(context, "reference")
-        entered = {record.program_key: finals.Finalist(config=record.config or Config(()), program=candidate)}
-        finals.measure(context, entered, references, baseline)
-        found = finals.conclude(context, entered, references, self._odd(context), baseline)
+        entered = finals.field(context, references, baseline, finalists={})
+        finals.measure(context, entered, references)
+        found, why = answers.conclude(context, entered, references, self._odd(context), record.ended)
         if found is None:  # what is recorded stands: no evidence is no reason to forget it
-            raise FusiondError(f"{workload.name} could not be measured again; the record of {record.found_at} stands")
+            raise FusiondError(
+                f"{workload.name} could not be measured again: {why or finals.lost(context)}; the record of "
+                f"{record.found_at} stands"
+            )
         # How the answer came about has not changed.
-        finals.publish(context, dataclasses.replace(found, trials=record.trials))
+        answers.publish(context, dataclasses.replace(found, trials=record.trials), why)
 
     def _announce(self, context: Context) -> None:
         self._events.publish(
@@ -271,29 +293,43 @@ class Tuner:
         )
 
     def _odd(self, context: Context) -> Odd | None:
-        sizes = context.strategy.odd_sizes(context.prepared.workload)
-        if sizes is None:
+        """The awkward sizes to which the programs can be moved; none where a text depends on all of them."""
+        wanted = context.strategy.odd_sizes(context.prepared.workload)
+        reference = context.reference
+        sizes = {name: value for name, value in (wanted or {}).items() if name not in reference.fixed}
+        if not sizes:
             return None
-        job = dataclasses.replace(context.prepared.job, sizes={**context.prepared.job.sizes, **sizes})
-        workload = prepare(self._registry, job).workload
-        analysis = context.strategy.analyse(workload, target_of(context.provider, context.device))
-        program = context.reference_program(analysis)
-        return Odd(sizes=sizes, analysis=analysis, references=context.measurer.references(program, "odd"))
+        try:
+            moved = reference.at(sizes)
+        except SizeError as problem:
+            log.warning("%s is not checked at odd sizes: %s", context.prepared.workload.name, problem)
+            return None
+        return Odd(sizes=sizes, references=context.measurer.references(moved, "odd"))
 
     def _parts(self, context: Context) -> None:
         """The records of the smaller workloads that this one builds on; those that are missing are tuned first,
         here: by that name of the device, so that a worker of another one never takes the part meanwhile."""
         for job in context.strategy.parts(context.analysis):
             part = prepare(self._registry, dataclasses.replace(job, device=context.device.name))
-            key = part.workload.key
-            if self._store.record(key, context.device.key) is None:
+            key, cache = part.workload.key, context.search.cache
+            if self._store.record(key, context.device.key, cache) is None:
+                if context.finish():
+                    continue
                 context.phase("part", part.workload.name)
                 row = self._part_of(context, part)
                 self._store.claim(this_process(), job=row.id)
                 try:
                     with self._timed(row.id, context.measurer):
                         self._tune(
-                            self._context(row, part, context.provider, context.device, context.measurer, context.stop)
+                            self._context(
+                                row,
+                                part,
+                                context.provider,
+                                context.device,
+                                context.measurer,
+                                context.stop,
+                                context.finish,
+                            )
                         )
                 except RequestError as refused:  # it can be planned, and not run: the workload does without its record
                     log.warning("part %s", refused)
@@ -304,7 +340,7 @@ class Tuner:
                     raise
                 self._store.finish(row.id, JobState.DONE)
                 self._ended(row.id, JobState.DONE, None)
-            record = self._store.record(key, context.device.key)
+            record = self._store.record(key, context.device.key, cache)
             if record is not None:
                 context.known[key] = record
 
@@ -328,7 +364,7 @@ class Tuner:
         asked = {each.key: self._store.probe(each.key, context.device.key, version) for each in wanted}
         missing = [each for each in wanted if asked[each.key] is None]
         allowed = 0 if self._store.trials(context.row.id) else context.strategy.probe_limit(context.analysis)
-        measured_now = {each.key: context.normal(each.program) for each in missing[:allowed]}
+        measured_now = {each.key: sound(context.strategy.name, each.program) for each in missing[:allowed]}
         for program in measured_now.values():
             context.measurer.build_ahead(program)
         for probe in wanted:

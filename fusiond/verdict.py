@@ -1,15 +1,17 @@
 """From final measurements to a verdict. Pure functions; nothing here measures.
 
-Samples of one process share placement, clock and context, so a process counts as *one* observation: the median log
-ratio of its pairs. The interval is Student's over processes, widened for having chosen the best among the finalists
-(Bonferroni: valid however the choice was made). Search samples never enter.
+Every process of the finals measures every program in pairs with one baseline; what is compared comes from the
+processes that all of them share. Samples of one process share placement, clock and context, so a process counts as
+*one* observation: the median log ratio of its pairs. The interval is Student's over processes, widened for having
+chosen the best among the finalists (Bonferroni: valid however the choice was made). Search samples never enter.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.model import Measurement, Verdict, median
@@ -59,6 +61,30 @@ class Conclusion:
     verdict: Verdict
 
 
+def shared(finals: Mapping[str, Collection[int]], programs: Collection[str]) -> tuple[int, ...]:
+    """The processes that measured all of these programs, from the processes of each. None where there are no
+    programs."""
+    measured = [set(finals.get(key, {})) for key in programs]
+    return tuple(sorted(set.intersection(*measured))) if measured else ()
+
+
+def opponent(unfused: Mapping[str, Sequence[float]], incumbent: str | None) -> str:
+    """The unfused way that a candidate must beat: the fastest on the mean, unless the one that is known from before
+    is as fast as far as one can tell. All of the same processes. ValueError for none."""
+    if not unfused:
+        raise ValueError("no unfused way was measured")
+    fastest = max(unfused, key=lambda key: math.fsum(unfused[key]))
+    if incumbent is None or incumbent not in unfused or fastest == incumbent:
+        return fastest
+    return fastest if beats(unfused[fastest], unfused[incumbent], len(unfused)) else incumbent
+
+
+def beats(one: Sequence[float], other: Sequence[float], chosen_among: int) -> bool:
+    """Whether one program is surely faster than another, by their log ratios in the same processes."""
+    differences = [a - b for a, b in zip(one, other, strict=True)]
+    return estimate(differences, chosen_among).low > 1.0
+
+
 def conclude(finals: Mapping[str, Sequence[float]], least_gain: float) -> Conclusion | None:
     """From the log ratios of each finalist, one for each process, to a verdict; None when none has enough of them.
 
@@ -66,39 +92,23 @@ def conclude(finals: Mapping[str, Sequence[float]], least_gain: float) -> Conclu
     several, the one with the best lower end. `keep`: no finalist's interval reaches `least_gain`. Else `undecided`.
     """
     usable = {key: each for key, each in finals.items() if len(each) >= LEAST_PROCESSES}
-    estimates = {key: estimate(each, len(usable)) for key, each in usable.items()}
-    if not estimates:
+    conclusions = {key: judge(each, len(usable), least_gain, key) for key, each in usable.items()}
+    if not conclusions:
         return None
-    surely = {key: each for key, each in estimates.items() if each.low > 1.0 and each.speedup >= least_gain}
+    surely = {key: each for key, each in conclusions.items() if each.verdict is Verdict.FUSE}
     if surely:
-        best = max(surely, key=lambda key: surely[key].low)
-        return Conclusion(key=best, estimate=estimates[best], verdict=Verdict.FUSE)
-    best = max(estimates, key=lambda key: estimates[key].speedup)
-    kept = all(each.high < least_gain for each in estimates.values())
-    return Conclusion(key=best, estimate=estimates[best], verdict=Verdict.KEEP if kept else Verdict.UNDECIDED)
+        return max(surely.values(), key=lambda each: each.estimate.low)
+    best = max(conclusions.values(), key=lambda each: each.estimate.speedup)
+    kept = all(each.verdict is Verdict.KEEP for each in conclusions.values())
+    return dataclasses.replace(best, verdict=Verdict.KEEP if kept else Verdict.UNDECIDED)
 
 
-def contested(
-    finals: Mapping[str, Mapping[int, float]], contenders: Mapping[str, Mapping[int, float]]
-) -> tuple[str | None, dict[str, dict[int, float]]]:
-    """The finals against the unfused way that turned out to be the fastest.
-
-    All log ratios (by finalist and process) are against one baseline, which was picked from noisy samples; `contenders`
-    are other unfused programs that were measured against it in the same processes. When one of them is faster on the
-    mean, it becomes the baseline: its ratio is taken off, process by process. Returns that contender, or None.
-    """
-    means = {
-        key: math.fsum(each.values()) / len(each) for key, each in contenders.items() if len(each) >= LEAST_PROCESSES
-    }
-    best = max(means, key=lambda key: means[key], default=None)
-    if best is None or means[best] <= 0.0:
-        return None, {key: dict(each) for key, each in finals.items()}
-    off = contenders[best]
-    adjusted = {
-        key: {process: value - off[process] for process, value in each.items() if process in off}
-        for key, each in finals.items()
-    }
-    return best, adjusted
+def judge(log_ratios: Sequence[float], finalists: int, least_gain: float, key: str) -> Conclusion:
+    """What is said of one finalist by itself, of so many."""
+    found = estimate(log_ratios, finalists)
+    if found.low > 1.0 and found.speedup >= least_gain:
+        return Conclusion(key=key, estimate=found, verdict=Verdict.FUSE)
+    return Conclusion(key=key, estimate=found, verdict=Verdict.KEEP if found.high < least_gain else Verdict.UNDECIDED)
 
 
 @functools.cache

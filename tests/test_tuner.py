@@ -242,7 +242,7 @@ def test_a_stopped_job_goes_on_where_it_was(store: Store, fakes: Registry) -> No
         def stop() -> bool:
             nonlocal count
             count += 1
-            return count > 8
+            return count > 14
 
         state, seen = run(store, fakes, row, stop=stop)
         measured += [each.trial.config.key for each in seen if isinstance(each, say.TrialFinished)]
@@ -351,8 +351,8 @@ def test_unfused_ways_are_ranked_and_each_program_stands_once() -> None:
         return Unfused(name=name, program=plan, config=Config(()), time_us=1.0, ratio=ratio)
 
     found = [way("sequential", "x", 1.0), way("graph", "y", 1.3), way("streams", "z", 1.2), way("graph too", "y", 1.1)]
-    assert [each.name for each in ranked(found)] == ["graph", "streams", "sequential"]
-    assert [each.name for each in ranked([way("streams", "x", 1.2), way("graph", "x", 1.2)])] == ["streams"]
+    assert [each.name for each in ranked(found, lambda each: each.key)] == ["graph", "streams", "sequential"]
+    assert [each.name for each in ranked([way("streams", "x", 1.2), way("graph", "x", 1.2)], lambda each: each.key)] == ["streams"]
 
 
 # --- the finals ---
@@ -391,17 +391,20 @@ def test_a_finalist_that_crashes_in_any_process_is_struck_out(store: Store, fake
 
 def test_a_noisy_process_is_replaced_by_another(store: Store, fakes: Registry) -> None:
     row = submit(store, fakes, "strategy: toy\n")
-    run(store, fakes, row, runner=failing(Outcome.TOO_NOISY, 0, 2))
+    """Once more in the same process, and if that is no better, all of them in another."""
+    run(store, fakes, row, runner=failing(Outcome.TOO_NOISY, 0, 3, 4))
     record = recorded(store, row, fakes)
     assert record.config is not None
     assert dict(record.config) == {"x": 3, "y": 5}
     assert record.program_key is not None
-    assert sorted(store.finals(row.id)[record.program_key]) == [1, 3, 4, 5, 6]
+    assert sorted(store.finals(row.id)[record.program_key]) == [0, 1, 3, 4, 5]
+    assert store.lost_finals(row.id) == {2: (record.program_key, Outcome.TOO_NOISY, "illegal address")}
+    assert len({tuple(sorted(each)) for each in store.finals(row.id).values()}) == 1
 
 
 def test_a_job_goes_on_after_a_final_process_that_failed(store: Store, fakes: Registry) -> None:
     row = submit(store, fakes, "strategy: toy\nside: 6\n")
-    runner = failing(Outcome.TOO_NOISY, 1)
+    runner = failing(Outcome.TOO_NOISY, 1, 2)
     calls = 0
 
     def stop() -> bool:
@@ -430,7 +433,7 @@ def test_a_verification_without_evidence_leaves_the_record_alone(store: Store, f
     run(store, fakes, first)
     before = recorded(store, first, fakes)
     row = submit(store, fakes, text, kind="verify")
-    state, seen = run(store, fakes, row, runner=failing(Outcome.TOO_NOISY, *range(20)))
+    state, seen = run(store, fakes, row, runner=failing(Outcome.TOO_NOISY, *range(40)))
     assert state is JobState.FAILED
     assert isinstance(seen[-1], say.JobEnded)
     assert "stands" in (seen[-1].problem or "")

@@ -7,8 +7,11 @@ queued --claim--> running --finish--> done | failed | cancelled
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
+import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +29,7 @@ from fusiond.store.owner import is_alive
 _COLUMNS = """
     SELECT j.number, j.id, j.kind, w.strategy, w.name AS workload_name, j.workload_key, j.device, j.device_key, j.state,
         j.priority, j.parent_id, j.problem, j.search, j.space_hash, j.created_at, j.started_at, j.ended_at,
-        j.cancel_requested, j.owner, j.wall_secs, j.device_secs,
+        j.cancel_requested, j.finish_requested, j.owner, j.wall_secs, j.device_secs,
         (SELECT COUNT(*) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS trials,
         (SELECT MAX(t.ratio) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS best_ratio
     FROM jobs j JOIN workloads w USING (workload_key)
@@ -71,6 +74,8 @@ class JobRow:
     best_ratio: float | None
     """Of the candidates measured so far; search samples, no verdict."""
     cancel_requested: bool
+    finish_requested: bool = False
+    """Its search is to end, and its finals to begin."""
     owner: str = ""
     """The process that runs it (`fusiond.store.owner`); empty when none does."""
     wall_secs: float = 0.0
@@ -276,6 +281,49 @@ class Jobs(Connected):
             raise unknown_job(id)
         return bool(row["cancel_requested"]) or row["state"] == JobState.CANCELLED
 
+    def finish_early(self, id: str) -> JobRow:
+        """Ask that a job's search ends and its finals begin, at the next trial or when it is claimed; a prefix of the
+        id will do. RequestError when there is no such job; a job that has ended stays as it is."""
+        row = self.job(id)
+        if row is None:
+            raise unknown_job(id)
+        with self._transaction() as database:
+            database.execute(f"UPDATE jobs SET finish_requested = 1 WHERE id = ? AND {_ACTIVE}", [row.id])
+        return self._known(row.id)
+
+    def finish_requested(self, id: str) -> bool:
+        """Whether somebody wants a job's search to end. RequestError when there is no such job."""
+        row = self._row("SELECT finish_requested FROM jobs WHERE id = ?", [id])
+        if row is None:
+            raise unknown_job(id)
+        return bool(row["finish_requested"])
+
+    def resume(self, job: Job, workload: Workload) -> JobRow | None:
+        """The job of this workload and device that was interrupted and that nobody runs, with the budget that is given
+        now (its seed stays, so that it goes on as it began); None when there is none."""
+        with self._transaction() as database:
+            rows = database.query(
+                "SELECT id, job, search FROM jobs WHERE kind = 'tune' AND workload_key = ? AND device = ? "
+                "AND state = 'queued' AND started_at IS NOT NULL AND parent_id IS NULL ORDER BY number DESC",
+                [workload.key, job.device],
+            )
+            for row in list(rows):
+                old = Search(**json.loads(row["search"]))
+                if old.cache != job.search.cache:
+                    continue
+                search = dataclasses.replace(job.search, seed=old.seed)
+                changed = dataclasses.replace(job_from(row["job"]), search=search)
+                with contextlib.suppress(sqlite3.IntegrityError):  # the same search is queued already: that one runs
+                    database.execute(
+                        "UPDATE jobs SET search = ?, job = ?, finish_requested = NULL WHERE id = ?",
+                        [canonical(search), canonical(changed), row["id"]],
+                    )
+                    found: str = row["id"]
+                    break
+            else:
+                return None
+        return self._known(found)
+
     def set_device(self, id: str, device_key: str) -> None:
         """Write down on which device a job runs. RequestError when there is no such job."""
         with self._transaction() as database:
@@ -337,6 +385,7 @@ def _job_row(row: Row) -> JobRow:
         budget=search.trials,
         best_ratio=row["best_ratio"],
         cancel_requested=bool(row["cancel_requested"]),
+        finish_requested=bool(row["finish_requested"]),
         owner=row["owner"] or "",
         wall_secs=row["wall_secs"] or 0.0,
         device_secs=row["device_secs"] or 0.0,

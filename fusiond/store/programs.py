@@ -14,9 +14,11 @@ import time
 from pathlib import Path
 
 from fusiond.errors import StoreError
-from fusiond.keys import text_key
+from fusiond.keys import canonical, text_key
+from fusiond.model import Rejection
 from fusiond.program import Program, decode, to_text
 from fusiond.store.connection import Connected
+from fusiond.store.encoding import printable
 from fusiond.store.format import artifacts_folder, disk_full, now
 
 _UNFINISHED = ".writing-"
@@ -39,6 +41,34 @@ class Programs(Connected):
             return decode(json.loads(row["plan"]))
         except ValueError as problem:
             raise StoreError(f"{self.path}: the program {program_key} cannot be read: {problem}") from problem
+
+    def save_emitted(self, job: str, name: str, found: Program | Rejection) -> None:
+        """Write down what a config of a job came to; `name` is the config's key. What is there already stays."""
+        program = found if isinstance(found, Program) else None
+        refused = found if isinstance(found, Rejection) else None
+        with self._transaction() as database:
+            if program is not None:
+                self.save_program(program)
+            database.table("emitted").insert(
+                {
+                    "job_id": job,
+                    "config_key": name,
+                    "program_key": program.key if program else None,
+                    "rule": refused.rule if refused else None,
+                    "nodes": canonical(refused.nodes) if refused else None,
+                    "detail": printable(refused.detail) if refused else None,
+                },
+                ignore=True,
+            )
+
+    def emitted(self, job: str, name: str) -> Program | Rejection | None:
+        """What a config of a job came to when it was emitted; None when it was not yet."""
+        row = self._row("SELECT * FROM emitted WHERE job_id = ? AND config_key = ?", [job, name])
+        if row is None:
+            return None
+        if row["program_key"] is None:
+            return Rejection(rule=row["rule"], nodes=tuple(json.loads(row["nodes"])), detail=row["detail"])
+        return self.program(row["program_key"])
 
     @property
     def artifacts(self) -> Path:

@@ -25,13 +25,21 @@ _AT_ONCE = 500
 
 class Records(Programs):
     def save_record(self, record: Record, *, job: str | None, source_hashes: Mapping[str, str]) -> None:
-        """Make this the answer; the one before becomes history. `source_hashes`: file -> text_key of its content.
+        """Make this the answer; the one before, and those of earlier versions of the strategy to the same question,
+        become history. `source_hashes`: file -> text_key of its content.
+
+        Whether an answer may replace another one is for the caller to say.
 
         StoreError when the workload was never submitted, or has another strategy, name or sizes than the record says.
         """
         with self._transaction() as database:
             self._check_workload(record)
-            where = "workload_key = ? AND device_key = ? AND cache = ? AND replaced_by IS NULL"
+            where = (
+                "workload_key IN (SELECT other.workload_key FROM workloads this JOIN workloads other "
+                "ON other.workload_key = this.workload_key OR (other.content_key = this.content_key "
+                "AND other.strategy_version < this.strategy_version) WHERE this.workload_key = ?) "
+                "AND device_key = ? AND cache = ? AND replaced_by IS NULL"
+            )
             key = [record.workload_key, record.device_key, record.cache]
             old = [row["id"] for row in database.query(f"SELECT id FROM records WHERE {where}", key)]
             database.execute(f"UPDATE records SET replaced_by = id WHERE {where}", key)  # makes room for the new one
@@ -57,6 +65,17 @@ class Records(Programs):
             )
             found.update({row["workload_key"]: self._record(row) for row in rows})
         return found
+
+    def incumbents(self, workload_key: str, device_key: str, cache: str = "warm") -> list[Record]:
+        """The answers of today to a question (by its content), that of the newest version of the strategy first."""
+        rows = self._rows(
+            f"{_RECORDS} WHERE w.workload_key IN (SELECT other.workload_key FROM workloads this JOIN workloads other "
+            "ON other.workload_key = this.workload_key OR other.content_key = this.content_key "
+            "WHERE this.workload_key = ?) AND r.device_key = ? AND r.cache = ? AND r.replaced_by IS NULL "
+            "ORDER BY w.strategy_version DESC, r.id DESC",
+            [workload_key, device_key, cache],
+        )
+        return [self._record(row) for row in rows]
 
     def history(self, workload_key: str, device_key: str, cache: str = "warm") -> list[Record]:
         """All answers that there ever were, the newest first."""

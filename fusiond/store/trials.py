@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlite_utils import Database
 
@@ -52,12 +52,23 @@ class Trials(Connected):
     # --- trials ---
 
     def add_trial(
-        self, job: str, trial: Trial, *, device_key: str, gpu_uuid: str, env_key: str, against: str | None
+        self,
+        job: str,
+        trial: Trial,
+        *,
+        device_key: str,
+        gpu_uuid: str,
+        env_key: str,
+        against: str | None,
+        work: tuple[str | None, str | None] | None = None,
     ) -> None:
         """Write down a trial and its measurement, both or neither.
 
-        `against` is the program_key of the baseline that it was paired with. StoreError when this job has a trial of
-        this role with this config, or with this sequence number: no recorded trial is repeated.
+        `against` is the program_key of the baseline that it was paired with; `work` are the keys of what the device
+        does for the two (None: for all that they say).
+
+        StoreError when this job has a trial of this role with this config, or with this sequence number: no recorded
+        trial is repeated.
         """
         with self._transaction() as database:
             measured = None
@@ -77,6 +88,8 @@ class Trials(Connected):
                     "time_us": trial.time_us,
                     "program_key": trial.program_key,
                     "against": against,
+                    "work_key": work[0] if work else trial.program_key,
+                    "against_work": work[1] if work else against,
                     "resolved": canonical(trial.resolved),
                     "worst_error": trial.worst_error,
                     "measurement_id": measured,
@@ -96,15 +109,23 @@ class Trials(Connected):
         return [_trial(row) for row in rows]
 
     def measured(
-        self, program_key: str, against: str | None, device_key: str, env_key: str, *, cache: str = "warm"
+        self, work: str, against: str | None, device_key: str, env_key: str, *, cache: str = "warm"
     ) -> Trial | None:
-        """The last trial, of any job, that measured an equal program against the same baseline program in the same
-        environment, a complete one before one that was stopped early. Finals and probes are no answer."""
+        """The last trial, of any job, that measured equal work against equal work in the same environment, a complete
+        one before one that was stopped early. Finals and probes are no answer."""
         row = self._row(
-            f"{_TRIALS} WHERE t.program_key = ? AND t.against IS ? AND t.device_key = ? AND t.env_key = ? "
+            f"{_TRIALS} WHERE t.work_key = ? AND t.against_work IS ? AND t.device_key = ? AND t.env_key = ? "
             "AND t.outcome = ? AND m.cache = ? AND m.purpose IN ('search', 'baseline') "
             "ORDER BY m.dropped, t.id DESC LIMIT 1",
-            [program_key, against, device_key, env_key, Outcome.MEASURED.value, cache],
+            [work, against, device_key, env_key, Outcome.MEASURED.value, cache],
+        )
+        return _trial(row) if row else None
+
+    def trial_of_work(self, job: str, work: str) -> Trial | None:
+        """The first trial of an unfused way of this job that did equal work; None when there is none."""
+        row = self._row(
+            f"{_TRIALS} WHERE t.job_id = ? AND t.work_key = ? AND t.role <> 'candidate' ORDER BY t.id LIMIT 1",
+            [job, work],
         )
         return _trial(row) if row else None
 
@@ -144,13 +165,33 @@ class Trials(Connected):
 
     # --- finals ---
 
-    def add_final(self, job: str, program_key: str, process: int, measurement: Measurement) -> None:
-        """Write down what one fresh process measured. StoreError when that process's result is there already."""
+    def add_finals(self, job: str, process: int, measured: Mapping[str, Measurement]) -> None:
+        """Write down what one fresh process measured, all of it (program_key -> measurement) or nothing. StoreError
+        when that process's results are there already."""
         with self._transaction() as database:
-            measured = add_measurement(database, measurement, program_key)
-            database.table("finals").insert(
-                {"job_id": job, "program_key": program_key, "process": process, "measurement_id": measured}
+            for key, measurement in measured.items():
+                id = add_measurement(database, measurement, key)
+                database.table("finals").insert(
+                    {"job_id": job, "program_key": key, "process": process, "measurement_id": id}
+                )
+
+    def lose_final(self, job: str, process: int, program_key: str, outcome: Outcome, reason: str) -> None:
+        """Write down that a process measured not all that it should, and which program was to blame."""
+        with self._transaction() as database:
+            database.table("finals_lost").insert(
+                {
+                    "job_id": job,
+                    "process": process,
+                    "program_key": program_key,
+                    "outcome": outcome.value,
+                    "reason": printable(reason),
+                }
             )
+
+    def lost_finals(self, job: str) -> dict[int, tuple[str, Outcome, str]]:
+        """Process -> (program_key, outcome, reason) of the processes that were lost or too noisy."""
+        rows = self._rows("SELECT * FROM finals_lost WHERE job_id = ? ORDER BY process", [job])
+        return {row["process"]: (row["program_key"], Outcome(row["outcome"]), row["reason"]) for row in rows}
 
     def finals(self, job: str) -> dict[str, dict[int, Measurement]]:
         """program_key -> process -> what it measured there; a process that failed is missing."""

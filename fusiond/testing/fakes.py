@@ -26,6 +26,7 @@ import fusiond
 from fusiond.devices import protocol
 from fusiond.devices.base import Array, Binary, DeviceProvider, ExecutionError, Executor
 from fusiond.devices.worker import Worker
+from fusiond.extents import size
 from fusiond.fills import fill
 from fusiond.hookspecs import hookimpl
 from fusiond.model import (
@@ -291,7 +292,9 @@ class ToyStrategy(StrategyBase):
         return {"n": 61}
 
     def _program(self, analysis: Analysis, cost_us: float, fault: str) -> Program:
-        return fake_program("toy", cost_us, fault, elements=analysis.workload.sizes["n"])
+        elements = analysis.workload.sizes["n"]
+        program = fake_program("toy", cost_us, fault, elements=size("n", elements))
+        return dataclasses.replace(program, sizes=(("n", elements),))
 
 
 def fake_program(name: str, cost_us: float = 10.0, fault: str = "", *, elements: int = 16) -> Program:

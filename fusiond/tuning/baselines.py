@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fusiond import events as say
-from fusiond.devices.timing import Sampling
 from fusiond.errors import FusiondError
 from fusiond.measuring import References
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Trial
@@ -46,23 +45,22 @@ def fastest_unfused(context: Context, references: References) -> list[Unfused]:
         if baseline.like is None:
             fastest = _one_pass(context, baseline, fastest, references, given)
         best[baseline.name] = fastest
-    foremost = ranked(best.values())[: 1 + CONTENDERS]
-    for each in foremost:
-        context.store.save_program(each.program)
-    return foremost
+    return ranked(best.values(), context.work)[: 1 + CONTENDERS]
 
 
-def ranked(found: Iterable[Unfused]) -> list[Unfused]:
-    """Fastest first, each program once (under the name of the first way that came to it)."""
+def ranked(found: Iterable[Unfused], work: Callable[[Program], str]) -> list[Unfused]:
+    """Fastest first, equal work once (under the name of the first way that came to it)."""
     distinct: dict[str, Unfused] = {}
     for each in sorted(found, key=lambda each: -each.ratio):
-        distinct.setdefault(each.program.key, each)
+        distinct.setdefault(work(each.program), each)
     return list(distinct.values())
 
 
 def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: References, given: Unfused) -> Unfused:
     """Each value of each knob, with the others at their best so far."""
     for parameter in baseline.space.parameters:
+        if context.finish():
+            break
         every = [Config.of({**best.config, parameter.name: value}) for value in parameter.values]
         configs = [each for each in every if each != best.config and not baseline.space.problems(each)]
         for config in configs:  # emitted and built on the cores while the ones before are measured
@@ -76,7 +74,7 @@ def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: R
 
 
 def _make(context: Context, baseline: Baseline, config: Config) -> None:
-    context.measurer.bundle_now(context.normal(baseline.emit(config)))
+    context.measurer.bundle_now(context.unfused(baseline, config))
 
 
 def _point(
@@ -89,13 +87,12 @@ def _point(
     incumbent: float | None,
 ) -> Unfused | None:
     """One config of one baseline, in pairs with the unfused program as given; None when it does not work there."""
-    program = context.normal(baseline.emit(config))
+    program = context.unfused(baseline, config)
     role = f"baseline:{baseline.name}"
     trials = context.store.trials(context.row.id, role)
     trial = next((each for each in trials if each.config == config), None)
     if trial is None:  # another way may be the same program on this device (a graph is streams on the processor)
-        every = context.store.trials(context.row.id, None)
-        trial = next((each for each in every if each.role != "candidate" and each.program_key == program.key), None)
+        trial = context.store.trial_of_work(context.row.id, context.work(program))
     if trial is None:
         against = None if given is None else given.program
         result = _measure(context, program, against, references, incumbent)
@@ -127,5 +124,4 @@ def _measure(
         if worst.outcome is Outcome.WRONG_RESULT:  # no fusion is involved: the kernel is not tunable as its file claims
             return dataclasses.replace(worst, outcome=Outcome.WRONG_UNFUSED)
         return worst
-    plan = Sampling(purpose=Purpose.BASELINE, incumbent=incumbent)
-    return context.measurer.sample(program, against, plan, references)
+    return context.measurer.sample(program, against, context.sampling(Purpose.BASELINE, incumbent), references)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fusiond import events as say
 from fusiond.devices.base import DeviceProvider
+from fusiond.devices.timing import Sampling
 from fusiond.errors import Interrupted
 from fusiond.events import Events
 from fusiond.measuring import Measurer, References
@@ -16,23 +17,24 @@ from fusiond.model import (
     DeviceInfo,
     MeasureFailed,
     Measurement,
+    Purpose,
     Record,
     Rejection,
+    Search,
     Trial,
 )
-from fusiond.planning import Prepared, emitted, reference, sound
+from fusiond.planning import Prepared, emitted, first_baseline, sound
 from fusiond.program import Program
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.strategy import Strategy
+from fusiond.strategy import Baseline, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Odd:
-    """The same workload at awkward sizes, with the outputs that are right there."""
+    """Awkward sizes, with the outputs that are right there."""
 
     sizes: Mapping[str, int]
-    analysis: Analysis
     references: References | MeasureFailed
     """A failure when the unfused program itself does not work at these sizes."""
 
@@ -60,13 +62,25 @@ class Context:
     device: DeviceInfo
     measurer: Measurer
     stop: Callable[[], bool]
+    finish: Callable[[], bool] = lambda: False
+    """Whether the search is to end and the finals are to begin."""
     analysis: Analysis
     known: dict[str, Record | float] = field(default_factory=dict)
     """Grows while parts and probes are answered; read-only after that."""
+    _work: dict[str, str] = field(default_factory=dict)
+    """Program key -> the key of what this device does for it."""
 
     @property
     def strategy(self) -> Strategy:
         return self.prepared.strategy
+
+    @property
+    def search(self) -> Search:
+        return self.prepared.job.search
+
+    def sampling(self, purpose: Purpose, incumbent: float | None = None) -> Sampling:
+        """How this job samples."""
+        return Sampling(purpose=purpose, cold=self.search.cache == "cold", incumbent=incumbent)
 
     def pause_point(self) -> None:
         """Between two measurements: the only place where a job stops. Raises Interrupted."""
@@ -77,22 +91,40 @@ class Context:
         self.pause_point()
         self.events.publish(say.PhaseStarted(job=self.row.id, phase=phase, detail=detail))
 
-    def normal(self, program: Program) -> Program:
-        """The program as this device sees it; PluginError when it is no sound plan."""
-        return self.provider.normalise(sound(self.strategy.name, program))
+    def candidate(self, config: Config) -> Program | Rejection:
+        """What a config is, emitted once: it is in the store before anything is built of it, and taken from there ever
+        after, whatever has been answered meanwhile."""
+        return self._emitted(config.key, lambda: emitted(self.strategy, self.analysis, config, self.known))
 
-    def emit(self, analysis: Analysis, config: Config) -> Program | Rejection:
-        found = emitted(self.strategy, analysis, config, self.known)
-        return found if isinstance(found, Rejection) else self.provider.normalise(found)
+    def unfused(self, baseline: Baseline, config: Config) -> Program:
+        """The same of an unfused way."""
+        name = f"{baseline.name}:{config.key}"
+        found = self._emitted(name, lambda: sound(self.strategy.name, baseline.emit(config)))
+        assert isinstance(found, Program)
+        return found
 
-    def reference_program(self, analysis: Analysis) -> Program:
-        """The first baseline as given: right by definition."""
-        return self.normal(reference(self.strategy, analysis))
+    def _emitted(self, name: str, emit: Callable[[], Program | Rejection]) -> Program | Rejection:
+        found = self.store.emitted(self.row.id, name)
+        if found is None:
+            found = emit()
+            self.store.save_emitted(self.row.id, name, found)
+        return found
+
+    @property
+    def reference(self) -> Program:
+        """The first baseline as given: right by definition. RequestError where there is none."""
+        baseline = first_baseline(self.strategy, self.analysis)
+        return self.unfused(baseline, next(baseline.space.points()))
+
+    def work(self, program: Program) -> str:
+        """The key of what this device does for a program: equal work is measured once."""
+        found = self._work.get(program.key)
+        if found is None:
+            found = self._work[program.key] = self.provider.normalise(program).work_key
+        return found
 
     def save_trial(self, trial: Trial, program: Program | None, against: Program | None) -> None:
         """Write a trial down; what is announced after this is on disk."""
-        if program is not None:
-            self.store.save_program(program)
         self.store.add_trial(
             self.row.id,
             trial,
@@ -100,6 +132,10 @@ class Context:
             gpu_uuid=self.device.uuid,
             env_key=self.device.env_key,
             against=None if against is None else against.key,
+            work=(
+                None if program is None else self.work(program),
+                None if against is None else self.work(against),
+            ),
         )
 
 

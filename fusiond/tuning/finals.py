@@ -1,56 +1,123 @@
-"""The final check: the best three of the search, measured afresh; and the answer that comes of it."""
+"""The final measurement: what may become the answer, measured afresh, side by side.
+
+Every process of the finals is a new child. In it the best of the search, the fastest unfused ways and the answer of
+today (fused and unfused: the incumbent) are all measured in pairs with one baseline, in an order that is drawn. A
+process that is lost, or in which a pair is too noisy, is repeated for all; what is compared comes from the processes
+that all of them share. What is chosen, and whether it may take the incumbent's place, is decided in `answers.py`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from fusiond import events as say
 from fusiond import verdict
-from fusiond.devices.timing import Sampling
 from fusiond.measuring import SEEDS, References
-from fusiond.model import (
-    Config,
-    MeasureFailed,
-    Measurement,
-    Outcome,
-    Purpose,
-    Record,
-    Rejection,
-    Trial,
-    Verdict,
-    frozen,
-    median,
-)
-from fusiond.program import Program
+from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Record, Rejection, Trial
+from fusiond.program import Program, SizeError
 from fusiond.tuning import health
 from fusiond.tuning.context import Context, Odd, Unfused
+from fusiond.words import counted
 
 log = logging.getLogger(__name__)
 
 FINALISTS = 3
-EXTRA_PROCESSES = 3
-"""Beyond those that are needed, for what was too noisy or lost its process."""
+MOST_LOST = 10
+"""Processes that may be lost or too noisy before the finals give up."""
+PATIENCE = 3
+"""Of these, so many may be one candidate's doing; then it goes, and the others go on without it."""
 STRUCK_OUT = "struck_out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finalist:
-    config: Config
+class Entrant:
+    """A program in the finals. Unfused ways have a name, candidates none."""
+
     program: Program
+    config: Config
+    name: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.program.key
 
 
-def finalists(context: Context) -> dict[str, Finalist]:
-    """The best of the search by program key, each Program once, best first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incumbent:
+    """The answer of today, as far as it can still be run: a fused program, its unfused way, or both."""
+
+    record: Record
+    fused: Entrant | None
+    unfused: Entrant | None
+    problem: MeasureFailed | None = None
+    """Why its fused program cannot take part; None when it does, or when there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """All who take part. `baseline` is the other one of every pair; it is an unfused way itself."""
+
+    baseline: Entrant
+    finalists: Mapping[str, Entrant]
+    rivals: Mapping[str, Entrant]
+    """Other unfused ways that are nearly as fast."""
+    incumbent: Incumbent | None = None
+
+    @property
+    def candidates(self) -> dict[str, Entrant]:
+        """Who may win: the finalists, and the incumbent's fused program."""
+        fused = self.incumbent.fused if self.incumbent else None
+        return {**self.finalists, **({fused.key: fused} if fused else {})}
+
+    @property
+    def paired(self) -> dict[str, Entrant]:
+        """Who is measured in pairs with the baseline."""
+        return {key: each for key, each in {**self.candidates, **self.rivals}.items() if key != self.baseline.key}
+
+    @property
+    def unfused(self) -> dict[str, Entrant]:
+        return {self.baseline.key: self.baseline, **self.rivals}
+
+
+def field(
+    context: Context,
+    references: References,
+    baseline: Unfused,
+    contenders: Sequence[Unfused] = (),
+    finalists: Mapping[str, Entrant] | None = None,
+) -> Field:
+    """Who takes part: the best of the search (or those that are given), the fastest unfused ways, the incumbent."""
+    ways = [Entrant(program=each.program, config=each.config, name=each.name) for each in (baseline, *contenders)]
+    known = {context.work(each.program): each for each in ways}
+    rivals = {each.key: each for each in ways[1:]}
+    entered = dict(_finalists(context) if finalists is None else finalists)
+    incumbent = _incumbent(context, references)
+    if incumbent is not None and incumbent.unfused is not None:
+        same = known.get(context.work(incumbent.unfused.program))
+        if same is None:
+            rivals[incumbent.unfused.key] = incumbent.unfused
+        else:
+            incumbent = dataclasses.replace(incumbent, unfused=same)
+    if incumbent is not None and incumbent.fused is not None:
+        work = context.work(incumbent.fused.program)
+        entered = {key: each for key, each in entered.items() if context.work(each.program) != work}
+    return Field(baseline=ways[0], finalists=entered, rivals=rivals, incumbent=incumbent)
+
+
+def _finalists(context: Context) -> dict[str, Entrant]:
+    """The best of the search by program key, equal work once, best first: the very programs that were measured."""
     trials = [each for each in context.store.trials(context.row.id) if each.outcome is Outcome.MEASURED]
-    found: dict[str, Finalist] = {}
+    found: dict[str, Entrant] = {}
+    seen = set()
     for trial in sorted(trials, key=_rank):
-        program = context.emit(context.analysis, trial.config)
-        if isinstance(program, Program):
-            found.setdefault(program.key, Finalist(config=trial.config, program=program))
+        program = context.store.program(trial.program_key or "")
+        if program is not None and context.work(program) not in seen:
+            seen.add(context.work(program))
+            found[program.key] = Entrant(program=program, config=trial.config)
         if len(found) == FINALISTS:
             break
     return found
@@ -61,163 +128,182 @@ def _rank(trial: Trial) -> tuple[bool, float]:
     return trial.measurement is None or trial.measurement.dropped, -(trial.ratio or 0.0)
 
 
-def measure(
-    context: Context,
-    entered: Mapping[str, Finalist],
-    references: References,
-    baseline: Unfused,
-    contenders: Sequence[Unfused] = (),
-) -> None:
-    """Each finalist, and each other unfused way that is nearly as fast, in several fresh child processes, in pairs
-    with the baseline. A process is one observation; all of them go into the store.
+def _incumbent(context: Context, references: References) -> Incumbent | None:
+    """The answer of today, its programs checked on this very data; None when there is none whose programs are kept."""
+    wrong = context.strategy.wrong_versions
+    key, cache = context.prepared.workload.key, context.search.cache
+    for record in context.store.incumbents(key, context.device.key, cache):
+        if record.strategy_version in wrong or record.ci95 is None:
+            continue
+        unfused = _checked(context, references, record.baseline_program_key, record.baseline_config, record.baseline)
+        fused = _checked(context, references, record.program_key, record.config, "")
+        return Incumbent(
+            record=record,
+            fused=fused if isinstance(fused, Entrant) else None,
+            unfused=unfused if isinstance(unfused, Entrant) else None,
+            problem=fused if isinstance(fused, MeasureFailed) else None,
+        )
+    return None
 
-    A program that fails in one of them is struck out, for good: it would fail its user too. One that was too noisy, or
-    lost its process, gets another. What an earlier session of the job measured is not measured again.
+
+def _checked(
+    context: Context, references: References, key: str | None, config: Config | None, name: str
+) -> Entrant | MeasureFailed | None:
+    """A stored program that is still right here; why it is not, or None where there is none."""
+    if key is None:
+        return None
+    program = context.store.program(key)
+    if program is None:
+        return MeasureFailed(outcome=Outcome.REFUSED, reason="its program is not in the store any more")
+    context.measurer.fresh()
+    worst = context.measurer.check(program, references)
+    health.after(context, worst, references)
+    if isinstance(worst, MeasureFailed):
+        return worst
+    return Entrant(program=program, config=config or Config(()), name=name)
+
+
+# --- measuring ------------------------------------------------------------------------------------------
+
+
+def measure(context: Context, entered: Field, references: References) -> None:
+    """Measure until enough processes are shared by all, or too many were lost. All of it goes into the store; what an
+    earlier session of the job measured is not measured again.
+
+    A program that fails is struck out for good: it would fail its user too.
     """
-    programs = {each.program.key: each.program for each in contenders}
-    programs.update({key: each.program for key, each in entered.items()})
-    if entered:
-        context.phase("final", f"the best {len(entered)}, in {verdict.LEAST_PROCESSES} fresh processes")
-    for process in range(verdict.LEAST_PROCESSES + EXTRA_PROCESSES):
-        done, struck = context.store.finals(context.row.id), _struck(context)
-        missing = [
-            key
-            for key in programs
-            if key not in struck
-            and process not in done.get(key, {})
-            and len(done.get(key, {})) < verdict.LEAST_PROCESSES
-        ]
-        if missing and entered:
-            context.measurer.fresh()
-            for key in missing:
-                _measure_one(context, key, programs[key], process, references, baseline)
+    if _standing(context, entered):
+        context.phase("final", _announced(context, entered))
+    while (wanted := _standing(context, entered)) and _needed(context, wanted):
+        process = _next_process(context)
+        failed = _process(context, process, wanted, entered, references)
+        if failed is not None:
+            _blame(context, process, *failed, entered)
 
 
-def _measure_one(
-    context: Context, key: str, program: Program, process: int, references: References, baseline: Unfused
-) -> None:
-    context.pause_point()
-    plan = Sampling(purpose=Purpose.FINAL)
-    result = context.measurer.sample(program, baseline.program, plan, references)
-    health.after(context, result, references)
-    if isinstance(result, Measurement):
-        context.store.add_final(context.row.id, key, process, result)
-    elif result.outcome not in (Outcome.TOO_NOISY, Outcome.WORKER_DIED):
-        _strike(context, key, f"process {process}: {result.outcome.value}: {result.reason}")
-    else:
-        log.warning("final of %s, process %d: %s", key, process, result.reason)
+def _announced(context: Context, entered: Field) -> str:
+    programs = counted(len(entered.paired), "program")
+    text = f"the best of the search, the unfused ways and the answer of today: {programs}, in "
+    text += f"{verdict.LEAST_PROCESSES} fresh processes"
+    secs = context.measurer.expected_secs(len(entered.paired)) * verdict.LEAST_PROCESSES
+    return f"{text}, about {max(1, round(secs))} s"
 
 
-def _strike(context: Context, key: str, why: str) -> None:
+def _standing(context: Context, entered: Field) -> dict[str, Entrant]:
+    struck = struck_out(context)
+    return {key: each for key, each in entered.paired.items() if key not in struck}
+
+
+def _needed(context: Context, standing: Mapping[str, Entrant]) -> bool:
+    shared = verdict.shared(context.store.finals(context.row.id), standing)
+    lost = len(context.store.lost_finals(context.row.id))
+    return len(shared) < verdict.LEAST_PROCESSES and lost < MOST_LOST
+
+
+def _next_process(context: Context) -> int:
+    done = {process for each in context.store.finals(context.row.id).values() for process in each}
+    return 1 + max(done | set(context.store.lost_finals(context.row.id)), default=-1)
+
+
+def _process(
+    context: Context, process: int, wanted: Mapping[str, Entrant], entered: Field, references: References
+) -> tuple[Entrant, MeasureFailed] | None:
+    """One fresh child; everything that it measured is written down together. Whoever failed in it, or None."""
+    context.measurer.fresh()
+    order = sorted(wanted)
+    random.Random(f"{context.row.id}:{process}").shuffle(order)
+    measured = {}
+    for key in order:
+        context.pause_point()
+        result: Measurement | MeasureFailed = MeasureFailed(outcome=Outcome.TOO_NOISY, reason="")
+        for _ in range(2):  # noise passes; once more in the same process costs less than all of them anew
+            plan = context.sampling(Purpose.FINAL)
+            result = context.measurer.sample(wanted[key].program, entered.baseline.program, plan, references)
+            if not (isinstance(result, MeasureFailed) and result.outcome is Outcome.TOO_NOISY):
+                break
+        health.after(context, result, references)
+        if isinstance(result, MeasureFailed):
+            return wanted[key], result
+        measured[key] = result
+    context.store.add_finals(context.row.id, process, measured)
+    return None
+
+
+def _blame(context: Context, process: int, entrant: Entrant, failed: MeasureFailed, entered: Field) -> None:
+    reason = f"process {process}: {failed.outcome.value}: {failed.reason}"
+    if failed.outcome not in (Outcome.TOO_NOISY, Outcome.WORKER_DIED):
+        strike(context, entrant.key, reason)
+        return
+    log.warning("final of %s, %s", entrant.key, reason)
+    context.store.lose_final(context.row.id, process, entrant.key, failed.outcome, failed.reason)
+    culprits = Counter(key for key, _, _ in context.store.lost_finals(context.row.id).values())
+    others = sum(count for key, count in culprits.items() if key != entrant.key)
+    # A rival must stay: without it a candidate might win that should not. Nor may the incumbent go by being noisy.
+    if entrant.key in entered.finalists and culprits[entrant.key] >= PATIENCE > others:
+        strike(context, entrant.key, f"too noisy or lost in {culprits[entrant.key]} processes, lastly {reason}")
+
+
+def strike(context: Context, key: str, why: str) -> None:
+    """Take a program out of the finals, for good."""
     log.error("%s is struck out of the finals: %s", key, why)
     context.store.add_rejections(context.row.id, [Rejection(rule=STRUCK_OUT, nodes=(key,), detail=why)])
 
 
-def _struck(context: Context) -> set[str]:
-    """The programs that were struck out, in this session of the job or an earlier one."""
-    return {each.nodes[0] for each in context.store.rejections(context.row.id) if each.rule == STRUCK_OUT}
+def struck_out(context: Context) -> dict[str, str]:
+    """The programs that were struck out, in this session of the job or an earlier one, and why."""
+    found = context.store.rejections(context.row.id)
+    return {each.nodes[0]: each.detail for each in found if each.rule == STRUCK_OUT}
 
 
-def conclude(
-    context: Context,
-    entered: Mapping[str, Finalist],
-    references: References,
-    odd: Odd | None,
-    baseline: Unfused,
-    contenders: Sequence[Unfused] = (),
-) -> Record | None:
-    """Choose, check the winner's outputs once more in a fresh process, and decide. None when nothing was measured."""
-    measured = context.store.finals(context.row.id)
-    logs = {
-        key: {process: verdict.process_ratio(each) for process, each in processes.items()}
-        for key, processes in measured.items()
-    }
-    rivals = {each.program.key: each for each in contenders}
-    best, against_best = verdict.contested(
-        {key: each for key, each in logs.items() if key in entered},
-        {key: each for key, each in logs.items() if key in rivals},
-    )
-    least_gain = context.prepared.job.search.least_gain
-    while True:
-        struck = _struck(context)
-        standing = {key: list(each.values()) for key, each in against_best.items() if key not in struck}
-        chosen = verdict.conclude(standing, least_gain)
-        if chosen is None:
-            return None
-        checks = check(context, entered[chosen.key], references, odd)
-        health.after(context, checks, references)
-        if not isinstance(checks, MeasureFailed) and context.prepared.job.search.sanitize:
-            sanitized = _sanitized(context, entered[chosen.key])
-            checks = sanitized if isinstance(sanitized, MeasureFailed) else (*checks, sanitized)
-        if not isinstance(checks, MeasureFailed):
-            break
-        _strike(context, chosen.key, f"the last check: {checks.outcome.value}: {checks.reason}")
-    if best is not None:
-        times = [each.time_us for each in measured[best].values()]
-        baseline = dataclasses.replace(rivals[best], time_us=median(tuple(times)))
-    else:
-        times = [median(each.baseline_us) for each in measured[chosen.key].values()]
-        baseline = dataclasses.replace(baseline, time_us=median(tuple(times)))
-    finalist = entered[chosen.key]
-    text = "\n".join(each.text for each in finalist.program.sources)
-    return dataclasses.replace(
-        _record(context, chosen.verdict, baseline),
-        config=finalist.config,
-        program_key=chosen.key,
-        time_us=median(tuple(each.time_us for each in measured[chosen.key].values())),
-        speedup=chosen.estimate.speedup,
-        ci95=(chosen.estimate.low, chosen.estimate.high),
-        verified=True,
-        checks=checks,
-        source=str(context.store.save_artifact(text.encode(), ".cu")),
-    )
+def lost(context: Context) -> str:
+    """How many processes of the finals were lost or too noisy, and by what; empty when none was."""
+    found = context.store.lost_finals(context.row.id)
+    if not found:
+        return ""
+    reasons = Counter(f"{outcome.value}: {reason}" for _, outcome, reason in found.values())
+    (most, _), *_ = reasons.most_common(1)
+    return f"{counted(len(found), 'process', 'processes')} of the finals were too noisy or lost (such as {most})"
 
 
-def nothing_fused(context: Context, baseline: Unfused) -> Record:
-    """The answer when no candidate came through: `keep` where every one of them was refused before it was built
-    (there is nothing to fuse), else `undecided` (there is no evidence)."""
-    trials = context.store.trials(context.row.id)
-    impossible = all(each.outcome is Outcome.REFUSED for each in trials)
-    return _record(context, Verdict.KEEP if impossible else Verdict.UNDECIDED, baseline)
-
-
-def publish(context: Context, record: Record) -> None:
-    """Write the answer down, and say so."""
-    hashes = context.prepared.workload.source_hashes
-    figures = context.strategy.figures(context.analysis, record, context.known)
-    record = dataclasses.replace(record, figures=frozen(figures))
-    context.store.save_record(record, job=context.row.id, source_hashes=hashes)
-    context.events.publish(say.RecordChanged(job=context.row.id, record=record))
+# --- the last check -------------------------------------------------------------------------------------
 
 
 def check(
-    context: Context, finalist: Finalist, references: References, odd: Odd | None
+    context: Context, entrant: Entrant, references: References, odd: Odd | None
 ) -> tuple[str, ...] | MeasureFailed:
-    """What was compared, a line each; a failure when anything differs."""
+    """What was compared of the winner, a line each; a failure when anything differs."""
     context.measurer.fresh()
-    worst = context.measurer.check(finalist.program, references)
+    worst = context.measurer.check(entrant.program, references)
     if isinstance(worst, MeasureFailed):
         return worst
     lines = [_line("the job's sizes", worst)]
-    if odd is not None and isinstance(odd.references, MeasureFailed):
-        lines.append(
-            f"not compared at {_sizes(odd)}: the unfused program does not work there ({odd.references.reason})"
-        )
-    elif odd is not None and isinstance(odd.references, References):
-        program = context.emit(odd.analysis, finalist.config)
-        if isinstance(program, Program):
-            worst = context.measurer.check(program, odd.references)
-            if isinstance(worst, MeasureFailed):
-                return worst
-            lines.append(_line(_sizes(odd), worst))
-    return tuple(lines)
+    if odd is not None:
+        found = _at_odd_sizes(context, entrant.program, odd)
+        if isinstance(found, MeasureFailed):
+            return found
+        lines.append(found)
+    if not context.search.sanitize:
+        return tuple(lines)
+    sanitized = _sanitized(context, entrant)
+    return sanitized if isinstance(sanitized, MeasureFailed) else (*lines, sanitized)
 
 
-def _sanitized(context: Context, finalist: Finalist) -> str | MeasureFailed:
+def _at_odd_sizes(context: Context, program: Program, odd: Odd) -> str | MeasureFailed:
+    if isinstance(odd.references, MeasureFailed):
+        return f"not compared at {_sizes(odd)}: the unfused program does not work there ({odd.references.reason})"
+    try:
+        moved = program.at(odd.sizes)
+    except SizeError as problem:
+        return f"not compared at {_sizes(odd)}: {problem}"
+    worst = context.measurer.check(moved, odd.references)
+    return worst if isinstance(worst, MeasureFailed) else _line(_sizes(odd), worst)
+
+
+def _sanitized(context: Context, entrant: Entrant) -> str | MeasureFailed:
     """One line on what the device's own checker said; a failure when it found something."""
     context.phase("sanitize", "the winner, under the device's own checker")
     context.measurer.fresh()
-    folder = context.measurer.bundle(finalist.program)
+    folder = context.measurer.bundle(entrant.program)
     if isinstance(folder, MeasureFailed):
         return folder
     try:
@@ -236,30 +322,3 @@ def _sizes(odd: Odd) -> str:
 
 def _line(sizes: str, worst: float) -> str:
     return f"seeds {', '.join(map(str, SEEDS))} at {sizes}: worst error {worst:.3g} of what is allowed"
-
-
-def _record(context: Context, decision: Verdict, baseline: Unfused) -> Record:
-    """A record without a winner."""
-    workload, device = context.prepared.workload, context.device
-    return Record(
-        strategy=workload.strategy,
-        workload_name=workload.name,
-        workload_key=workload.key,
-        sizes=workload.sizes,
-        device_name=device.name,
-        device_key=device.key,
-        env_key=device.env_key,
-        verdict=decision,
-        config=None,
-        program_key=None,
-        time_us=None,
-        baseline=baseline.name,
-        baseline_us=baseline.time_us,
-        baseline_program_key=baseline.program.key,
-        speedup=None,
-        ci95=None,
-        verified=False,
-        evidence=device.evidence,
-        trials=len(context.store.trials(context.row.id)),
-        found_at=datetime.now(UTC).isoformat(timespec="seconds"),
-    )

@@ -28,7 +28,7 @@ def after(context: Context, result: object, references: References) -> None:
     """Look at the device after a result that may be its doing. Raises DeviceSick."""
     if not (isinstance(result, MeasureFailed) and result.outcome in DEADLY):
         return
-    good = context.reference_program(context.analysis)
+    good = context.reference
     last = result
     for strike in range(STRIKES):
         context.measurer.fresh()
@@ -59,7 +59,7 @@ def of_reference(context: Context, program: Program, name: str) -> References | 
 
 def references(context: Context, name: str) -> References:
     """The outputs of the unfused program as given. FusiondError when it does not run: then nothing can be compared."""
-    found = of_reference(context, context.reference_program(context.analysis), name)
+    found = of_reference(context, context.reference, name)
     if isinstance(found, MeasureFailed):
         raise FusiondError(f"the unfused program does not work: {found.reason} ({found.outcome.value})")
     return found

@@ -24,13 +24,13 @@ class Recorder:
     def __init__(self, measurer: Measurer) -> None:
         self._measurer = measurer
         self._under_way: Future[None] | None = None
-        self._program: str | None = None
+        self._work: str | None = None
 
-    def hand_over(self, program_key: str | None, work: Callable[[], None]) -> None:
-        """Begin this work as soon as the last one is done. `program_key`: of the trial that it writes down."""
+    def hand_over(self, work_key: str | None, task: Callable[[], None]) -> None:
+        """Begin this task as soon as the last one is done. `work_key`: of the trial that it writes down."""
         self.wait()
-        self._program = program_key
-        self._under_way = self._measurer.meanwhile(work)
+        self._work = work_key
+        self._under_way = self._measurer.meanwhile(task)
 
     def wait(self) -> None:
         """Until everything that was handed over is done. Raises what it raised."""
@@ -38,9 +38,9 @@ class Recorder:
         if under_way is not None:
             under_way.result()
 
-    def wait_for(self, program_key: str) -> None:
-        """Until no trial of that program is on its way into the store: only then the store can be asked for it."""
-        if program_key == self._program:
+    def wait_for(self, work_key: str) -> None:
+        """Until no trial of that work is on its way into the store: only then the store can be asked for it."""
+        if work_key == self._work:
             self.wait()
 
     def __enter__(self) -> Recorder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -11,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusiond import events as say
-from fusiond.devices.timing import Sampling
 from fusiond.errors import StoreError
 from fusiond.measuring import References
 from fusiond.model import Ask, Config, MeasureFailed, Measurement, Outcome, Purpose, Rejection, Trial
 from fusiond.planning import inspected, refused_seeds
-from fusiond.program import Program
+from fusiond.program import Program, SizeError
 from fusiond.study import Study, check_seeds
 from fusiond.tuning import health
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
@@ -36,19 +36,24 @@ class Candidate:
     program: Program | Rejection
     refusal: Rejection | None
     """What the strategy has against its program, now that it is compiled."""
-    odd: Program | Rejection | None
+    odd: Program | None
 
 
-def search(context: Context, references: References, odd: Odd | None, baseline: Unfused) -> None:
-    """Run the study of a job to its end; every trial is in the store when it is announced."""
+def search(context: Context, references: References, odd: Odd | None, baseline: Unfused) -> str:
+    """Run the study of a job to its end; every trial is in the store when it is announced. Returns why it ended before
+    its budget was spent; empty when it did not."""
     asks: list[Ask] = []
     """Not on disk yet: they go there with the next trial, in one commit."""
     study = _study(context, asks)
     context.phase("search", "the whole space" if study.whole else f"{study.budget} configs")
-    search_plan = context.prepared.job.search
+    search_plan = context.search
     begun, busy = time.monotonic(), context.measurer.busy_secs
     deadline = begun + search_plan.timeout_secs
-    best = max((each.ratio or 0.0 for each in context.store.trials(context.row.id)), default=0.0)
+    ratios = [each.ratio or 0.0 for each in context.store.trials(context.row.id)]
+    best = max(ratios, default=0.0)
+    idle = len(ratios) - 1 - ratios.index(best) if best else 0
+    """Trials in a row without a gain."""
+    ended = ""
 
     def record(candidate: Candidate, trial: Trial, best: float) -> None:
         """What is left to do for a measured candidate: write it down, say so, and ask for more."""
@@ -65,20 +70,36 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
 
     ahead = _Ahead(context, study, odd)
     with Recorder(context.measurer) as recorder:
-        ahead.begin()
+        if context.finish():
+            ended = "as somebody asked"
+        else:
+            ahead.begin()
         while (candidate := ahead.next(recorder)) is not None:
             trial = _trial(context, recorder, candidate, references, odd, baseline, best or None)
+            idle = 0 if (trial.ratio or 0.0) > best else idle + 1
             best = max(best, trial.ratio or 0.0)
-            recorder.hand_over(trial.program_key, functools.partial(record, candidate, trial, best))
+            work = context.work(candidate.program) if isinstance(candidate.program, Program) else None
+            recorder.hand_over(work, functools.partial(record, candidate, trial, best))
             context.pause_point()
-            if time.monotonic() > deadline:
+            if context.finish():
+                ended = "as somebody asked"
+            elif search_plan.patience is not None and best and idle >= search_plan.patience:
+                ended = f"since {counted(idle, 'trial')} in a row brought no gain"
+            elif time.monotonic() > deadline:
+                ended = f"after {search_plan.timeout_secs:.0f} s, as the job asks"
+            if ended:
                 recorder.wait()
-                context.phase("search", f"ended after {search_plan.timeout_secs:.0f} s, as the job asks")
                 break
+    if ended and study.done < study.budget:
+        ended = f"the search ended after {study.done} of {counted(study.budget, 'trial')}, {ended}"
+        context.phase("search", ended)
+    else:
+        ended = ""
     wall, busy = time.monotonic() - begun, context.measurer.busy_secs - busy
     if wall > 0:
         tried = counted(study.done, "candidate")
         context.phase("searched", f"{tried} in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
+    return ended
 
 
 def _study(context: Context, asks: list[Ask]) -> Study:
@@ -93,8 +114,8 @@ def _study(context: Context, asks: list[Ask]) -> Study:
     return Study(
         space,
         seeds,
-        budget=context.prepared.job.search.trials,
-        seed=context.prepared.job.search.seed,
+        budget=context.search.trials,
+        seed=context.search.seed,
         remember=asks.append,
         asks=store.asks(job),
         trials=store.trials(job),
@@ -136,13 +157,13 @@ class _Ahead:
 
 def _made(context: Context, ask: Ask, odd: Odd | None) -> Candidate:
     """In a thread of its own, several at a time."""
-    program = context.emit(context.analysis, ask.config)
+    program = context.candidate(ask.config)
     other = refusal = None
     if isinstance(program, Program) and not isinstance(context.measurer.bundle_now(program), MeasureFailed):
         refusal = inspected(context.strategy, context.provider, program, context.device.arch)
         if refusal is None and odd is not None and isinstance(odd.references, References):
-            other = context.emit(odd.analysis, ask.config)
-            if isinstance(other, Program):
+            with contextlib.suppress(SizeError):  # then the last check says that it was not compared there
+                other = program.at(odd.sizes)
                 context.measurer.bundle_now(other)
     return Candidate(ask=ask, program=program, refusal=refusal, odd=other)
 
@@ -166,8 +187,14 @@ def _trial(
         program_key=program.key,
         resolved=dict(context.strategy.resolved(context.analysis, ask.config, context.known)),
     )
-    recorder.wait_for(program.key)
-    known = context.store.measured(program.key, baseline.program.key, context.device.key, context.device.env_key)
+    recorder.wait_for(context.work(program))
+    known = context.store.measured(
+        context.work(program),
+        context.work(baseline.program),
+        context.device.key,
+        context.device.env_key,
+        cache=context.search.cache,
+    )
     if known is not None:  # an equal program was measured against the same baseline, perhaps for another config
         return dataclasses.replace(
             plain,
@@ -186,7 +213,7 @@ def _trial(
     if isinstance(worst, MeasureFailed):
         health.after(context, worst, references)
         return dataclasses.replace(plain, outcome=worst.outcome, reason=worst.reason)
-    plan = Sampling(purpose=Purpose.SEARCH, incumbent=incumbent)
+    plan = context.sampling(Purpose.SEARCH, incumbent)
     result: Measurement | MeasureFailed = context.measurer.sample(program, baseline.program, plan, references)
     health.after(context, result, references)
     fields: dict[str, Any] = outcome_of(result)
@@ -211,14 +238,15 @@ def _blame(
     context: Context, config: Config, wrong: MeasureFailed, references: References, odd: Odd | None
 ) -> MeasureFailed:
     """Whether the unfused kernels are wrong at these block shapes too."""
-    places = [(context.analysis, references)]
+    unfused = context.strategy.unfused(context.analysis, config)
+    if unfused is None:
+        return wrong
+    places = [(unfused, references)]
     if odd is not None and isinstance(odd.references, References):
-        places.append((odd.analysis, odd.references))
-    for analysis, truth in places:
-        unfused = context.strategy.unfused(analysis, config)
-        if unfused is None:
-            continue
-        found = context.measurer.check(context.normal(unfused), truth)
+        with contextlib.suppress(SizeError):
+            places.append((unfused.at(odd.sizes), odd.references))
+    for program, truth in places:
+        found = context.measurer.check(program, truth)
         if isinstance(found, MeasureFailed) and found.outcome is Outcome.WRONG_RESULT:
             return dataclasses.replace(found, outcome=Outcome.WRONG_UNFUSED)
     return wrong

@@ -139,7 +139,7 @@ def test_the_rest_of_a_study(
     shared.add_asks(id, asks)
     shared.add_rejections(id, rejections)
     for process, measurement in enumerate(finals):
-        shared.add_final(id, "p", process, measurement)
+        shared.add_finals(id, process, {"p": measurement})
     assert shared.asks(id) == sorted(asks, key=lambda ask: ask.sequence)
     assert shared.rejections(id) == rejections
     assert shared.finals(id).get("p", {}) == dict(enumerate(finals))

@@ -86,7 +86,7 @@ def test_only_what_was_measured_for_a_search_is_an_answer(store: Store, job: str
     final = make.trial(2, program_key="p", measurement=make.measurement(purpose=Purpose.FINAL))
     for trial in (failed, probe, final):
         store.add_trial(job, trial, **PLACE)
-    store.add_final(job, "p", 0, make.measurement(purpose=Purpose.FINAL))
+    store.add_finals(job, 0, {"p": make.measurement(purpose=Purpose.FINAL)})
     assert store.measured("p", "baseline", "device", "env") is None
 
 
@@ -116,15 +116,18 @@ def test_rejections_are_kept_in_order_and_once(store: Store, job: str) -> None:
 
 def test_finals_are_grouped_by_program_in_the_order_of_processes(store: Store, job: str, make: Any) -> None:
     for process in (1, 0, 2):
-        for program in ("p", "q"):
-            store.add_final(job, program, process, make.measurement(1.0 + process, purpose=Purpose.FINAL))
+        measured = make.measurement(1.0 + process, purpose=Purpose.FINAL)
+        store.add_finals(job, process, {"p": measured, "q": measured})
+    store.lose_final(job, 3, "q", Outcome.TOO_NOISY, "the pairs scatter by 40 %")
+    assert store.lost_finals(job) == {3: ("q", Outcome.TOO_NOISY, "the pairs scatter by 40 %")}
     finals = store.finals(job)
     assert {key: {process: each.span_us for process, each in runs.items()} for key, runs in finals.items()} == {
         "p": {0: (1.0,), 1: (2.0,), 2: (3.0,)},
         "q": {0: (1.0,), 1: (2.0,), 2: (3.0,)},
     }
     with pytest.raises(StoreError, match="recorded already"):
-        store.add_final(job, "p", 0, make.measurement())
+        store.add_finals(job, 0, {"r": make.measurement(), "p": make.measurement()})
+    assert "r" not in store.finals(job)
 
 
 def test_a_probe_is_kept_per_device_and_version(store: Store, make: Any) -> None:

@@ -1,0 +1,254 @@
+"""What comes of the finals: a new answer, or the one of today stands.
+
+An answer is replaced only by what was measured beside it and is better beyond the noise, or when it can no longer be
+run and be right. What is undecided leaves a verified answer as it is, and no evidence never replaces any.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from fusiond import events as say
+from fusiond import verdict
+from fusiond.measuring import References
+from fusiond.model import MeasureFailed, Measurement, Outcome, Record, Verdict, frozen, median
+from fusiond.tuning import finals, health
+from fusiond.tuning.context import Context, Odd
+from fusiond.tuning.finals import Entrant, Field, Incumbent
+from fusiond.verdict import Conclusion
+from fusiond.words import counted
+
+_PASSING = frozenset({Outcome.WORKER_DIED, Outcome.TIMED_OUT, Outcome.TOO_NOISY})
+"""What says nothing against a program that worked before."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What all programs of the finals share: the same processes, in the same order."""
+
+    processes: tuple[int, ...]
+    log_ratios: Mapping[str, list[float]]
+    """Of each candidate over the unfused way that it must beat."""
+    opponent: Entrant
+    opponent_us: float
+    times_us: Mapping[str, float]
+
+
+def conclude(
+    context: Context, entered: Field, references: References, odd: Odd | None, ended: str = ""
+) -> tuple[Record | None, str]:
+    """Choose, check the winner's outputs once more in a fresh process, and decide: the record to write down, or None
+    when the answer of today stands, and in one line why."""
+    least_gain = context.search.least_gain
+    while True:
+        compared = _compared(context, entered)
+        if compared is None:
+            return _gave_up(context, entered, ended)
+        chosen = verdict.conclude(compared.log_ratios, least_gain)
+        if chosen is None:
+            return _nothing_fused(context, entered, ended, compared)
+        chosen = _defended(chosen, compared, entered.incumbent, least_gain)
+        entrant = entered.candidates[chosen.key]
+        checks = finals.check(context, entrant, references, odd)
+        health.after(context, checks, references)
+        if not isinstance(checks, MeasureFailed):
+            break
+        finals.strike(context, chosen.key, f"the last check: {checks.outcome.value}: {checks.reason}")
+    text = "\n".join(each.text for each in entrant.program.sources)
+    record = dataclasses.replace(
+        _record(context, chosen.verdict, compared.opponent, compared.opponent_us, ended),
+        config=entrant.config,
+        program_key=chosen.key,
+        time_us=compared.times_us[chosen.key],
+        speedup=chosen.estimate.speedup,
+        ci95=(chosen.estimate.low, chosen.estimate.high),
+        processes=len(compared.processes),
+        verified=True,
+        checks=checks,
+        source=str(context.store.save_artifact(text.encode(), ".cu")),
+    )
+    return _against_incumbent(context, entered.incumbent, record)
+
+
+def _compared(context: Context, entered: Field) -> Compared | None:
+    """None when too few processes measured all that is still standing."""
+    measured = context.store.finals(context.row.id)
+    struck = finals.struck_out(context)
+    standing = [key for key in entered.paired if key not in struck]
+    shared = verdict.shared(measured, standing)
+    if len(shared) < verdict.LEAST_PROCESSES:
+        return None
+    rows = {key: [verdict.process_ratio(measured[key][process]) for process in shared] for key in standing}
+    rows[entered.baseline.key] = [0.0] * len(shared)
+    unfused = {key: rows[key] for key in entered.unfused if key in rows}
+    incumbent = entered.incumbent.unfused if entered.incumbent else None
+    best = verdict.opponent(unfused, incumbent.key if incumbent else None)
+    times = {key: median(tuple(measured[key][process].time_us for process in shared)) for key in standing}
+    times[entered.baseline.key] = _baseline_us([measured[standing[0]][process] for process in shared])
+    return Compared(
+        processes=shared,
+        log_ratios={
+            key: [own - other for own, other in zip(rows[key], rows[best], strict=True)]
+            for key in entered.candidates
+            if key in rows
+        },
+        opponent=entered.unfused[best],
+        opponent_us=times[best],
+        times_us=times,
+    )
+
+
+def _baseline_us(measured: list[Measurement]) -> float:
+    return median(tuple(median(each.baseline_us) for each in measured))
+
+
+def _defended(chosen: Conclusion, compared: Compared, incumbent: Incumbent | None, least_gain: float) -> Conclusion:
+    """The winner of today keeps its place, unless the other one is better beyond the noise."""
+    if incumbent is None or incumbent.fused is None or not incumbent.record.verdict.wins:
+        return chosen
+    key, rows = incumbent.fused.key, compared.log_ratios
+    if key not in rows or key == chosen.key or verdict.beats(rows[chosen.key], rows[key], len(rows)):
+        return chosen
+    own = verdict.judge(rows[key], len(rows), least_gain, key)
+    return chosen if own.verdict is Verdict.KEEP else own
+
+
+def _against_incumbent(context: Context, incumbent: Incumbent | None, record: Record) -> tuple[Record | None, str]:
+    """Whether a record with evidence takes the place of the answer of today."""
+    if incumbent is None:
+        return record, ""
+    old = incumbent.record
+    if record.verdict is Verdict.UNDECIDED and old.verdict is not Verdict.UNDECIDED:
+        return None, "what was measured now is too close to call"
+    why = _gone(context, incumbent)
+    if old.verdict.wins and incumbent.fused is None and incumbent.problem is not None and not why:
+        return None, f"it could not be measured this time: {incumbent.problem.reason}"
+    return dataclasses.replace(record, replaced=why or _beaten(old, record)), ""
+
+
+def _gone(context: Context, incumbent: Incumbent) -> str:
+    """Why the winner of today cannot be used any more; empty when it can."""
+    struck = finals.struck_out(context)
+    if incumbent.fused is not None and incumbent.fused.key in struck:
+        return f"it failed: {struck[incumbent.fused.key]}"
+    problem = incumbent.problem
+    if problem is None or problem.outcome in _PASSING or not incumbent.record.verdict.wins:
+        return ""
+    return f"it failed: {problem.outcome.value}: {problem.reason}"
+
+
+def _beaten(old: Record, record: Record) -> str:
+    """Why one record goes for another, both measured side by side."""
+    if record.verdict.wins and old.verdict.wins:
+        if record.program_key == old.program_key:
+            return "measured again"
+        return "a faster one was measured beside it"
+    if record.verdict.wins:
+        return f"a candidate was found that is faster than {record.baseline}"
+    if old.verdict.wins:
+        return f"measured beside {record.baseline}, it is not faster by the least gain"
+    return "measured again"
+
+
+# --- without a winner -----------------------------------------------------------------------------------
+
+
+def _gave_up(context: Context, entered: Field, ended: str) -> tuple[Record | None, str]:
+    """Too few processes that all share: no evidence."""
+    why = finals.lost(context)
+    if not entered.candidates or not why:
+        return _nothing_fused(context, entered, ended, None)
+    return _without_evidence(context, entered, _joined(ended, why), None)
+
+
+def _nothing_fused(
+    context: Context, entered: Field, ended: str, compared: Compared | None
+) -> tuple[Record | None, str]:
+    """No candidate came through."""
+    return _without_evidence(context, entered, _joined(ended, _tally(context)), compared)
+
+
+def _without_evidence(
+    context: Context, entered: Field, ended: str, compared: Compared | None
+) -> tuple[Record | None, str]:
+    if entered.incumbent is not None:
+        why = _gone(context, entered.incumbent)
+        if not why:
+            return None, ended
+    else:
+        why = None
+    way, time_us = (compared.opponent, compared.opponent_us) if compared else (entered.baseline, None)
+    record = _record(context, Verdict.UNDECIDED, way, time_us, ended)
+    return dataclasses.replace(record, replaced=why), ""
+
+
+def _tally(context: Context) -> str:
+    """What became of the candidates, none of which can be an answer."""
+    trials = context.store.trials(context.row.id)
+    if not trials:
+        return "no candidate was tried"
+    struck = finals.struck_out(context)
+    if struck:
+        return f"every candidate that was measured failed in the finals (lastly {list(struck.values())[-1]})"
+    (outcome, count), *_ = Counter(each.outcome for each in trials).most_common(1)
+    reason = next(each.reason for each in trials if each.outcome is outcome)
+    return f"none of {counted(len(trials), 'candidate')} could be measured: {count} {outcome.value}, such as {reason}"
+
+
+def _joined(*lines: str) -> str:
+    return "; ".join(each for each in lines if each)
+
+
+# --- records --------------------------------------------------------------------------------------------
+
+
+def publish(context: Context, record: Record | None, why: str) -> None:
+    """Write the answer down, and say so; or say that the one of today stands."""
+    if record is None:
+        context.phase("answer", f"the answer of today stands: {why}")
+        return
+    hashes = context.prepared.workload.source_hashes
+    figures = context.strategy.figures(context.analysis, record, context.known)
+    record = dataclasses.replace(record, figures=frozen(figures))
+    context.store.save_record(record, job=context.row.id, source_hashes=hashes)
+    context.events.publish(say.RecordChanged(job=context.row.id, record=record))
+
+
+def _record(context: Context, decision: Verdict, way: Entrant, time_us: float | None, ended: str) -> Record:
+    """A record without a winner."""
+    workload, device = context.prepared.workload, context.device
+    if decision is Verdict.FUSE and context.analysis.alone:
+        decision = Verdict.TUNED
+    if time_us is None:
+        measured = context.store.trial_of_work(context.row.id, context.work(way.program))
+        time_us = measured.time_us if measured is not None and measured.time_us is not None else 0.0
+    return Record(
+        strategy=workload.strategy,
+        strategy_version=workload.strategy_version,
+        workload_name=workload.name,
+        workload_key=workload.key,
+        content_key=workload.content_key,
+        sizes=workload.sizes,
+        device_name=device.name,
+        device_key=device.key,
+        env_key=device.env_key,
+        verdict=decision,
+        config=None,
+        program_key=None,
+        time_us=None,
+        baseline=way.name,
+        baseline_us=time_us,
+        baseline_program_key=way.key,
+        baseline_config=way.config,
+        speedup=None,
+        ci95=None,
+        verified=False,
+        evidence=device.evidence,
+        cache=context.search.cache,
+        trials=len(context.store.trials(context.row.id)),
+        ended=ended,
+        found_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )

@@ -112,6 +112,13 @@ class Client:
             return self.store.cancel(row.id)
         return self.show(row.id)
 
+    def finish(self, job: str) -> JobRow:
+        """End a job's search: the finals of what it has measured come next. Whoever runs it looks into the store.
+
+        RequestError when there is no such job; a job that has ended stays as it is.
+        """
+        return self.store.finish_early(self.show(job).id)
+
     def watch(self, job: str) -> Iterator[Progress]:
         """How the job stands, then what happens, until it ends (`event == "ended"`).
 

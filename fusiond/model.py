@@ -352,7 +352,7 @@ class DeviceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Paired samples of a candidate (A) and the program it is compared with (B), in the order ABAB.
+    """Paired samples of a candidate (A) and the program it is compared with (B), in the order ABBA.
 
     `span_us` are A's samples, `baseline_us` B's; both empty lists never occur. For a program measured alone (a probe,
     the first baseline) `baseline_us` is empty.

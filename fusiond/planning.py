@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from fusiond.space import Space
 from fusiond.store.database import Store
 from fusiond.strategy import Baseline, Known, Strategy, Target
 from fusiond.study import check_seeds
+from fusiond.words import counted
 
 COUNT_LIMIT = 100_000
 
@@ -108,27 +110,29 @@ class KernelFacts:
 
     candidate: str
     launch: str
-    facts: CompileFacts
+    entry: str
+    facts: CompileFacts | None
+    """None for what does not build."""
     threads: int
     dynamic_shared_bytes: int
-    occupancy: Occupancy
+    occupancy: Occupancy | None
     problem: str | None
-    """Why the device would not launch it; None when it would."""
+    """Why the device would not launch it, or the compiler's first line of why it does not build; else None."""
 
     def as_json(self) -> dict[str, Any]:
-        facts = self.facts
+        facts, occupancy = self.facts, self.occupancy
         return {
             "candidate": self.candidate,
             "launch": self.launch,
-            "entry": facts.entry,
-            "registers": facts.registers,
-            "shared_bytes": facts.shared_bytes + self.dynamic_shared_bytes,
-            "barriers": facts.barriers,
-            "spill_bytes": facts.spill_store_bytes + facts.spill_load_bytes,
+            "entry": self.entry,
+            "registers": facts and facts.registers,
+            "shared_bytes": facts and facts.shared_bytes + self.dynamic_shared_bytes,
+            "barriers": facts and facts.barriers,
+            "spill_bytes": facts and facts.spill_store_bytes + facts.spill_load_bytes,
             "threads": self.threads,
-            "blocks_per_sm": self.occupancy.blocks_per_sm,
-            "occupancy": round(self.occupancy.ratio, 4),
-            "limited_by": self.occupancy.limited_by,
+            "blocks_per_sm": occupancy and occupancy.blocks_per_sm,
+            "occupancy": occupancy and round(occupancy.ratio, 4),
+            "limited_by": occupancy and occupancy.limited_by,
             "problem": self.problem,
         }
 
@@ -163,6 +167,8 @@ class Plan:
     there."""
     notes: tuple[str, ...]
     """One line each, for people: what would have told more."""
+    refused: str = ""
+    """Why not one candidate of this job can be tried, so that it cannot be run; empty when it can."""
     chosen: Config | None = None
     """What `--set` made of the first seed."""
     known: Known = field(default_factory=frozen, repr=False)
@@ -207,6 +213,7 @@ class Plan:
             ],
             "facts": None if self.facts is None else [each.as_json() for each in self.facts],
             "notes": list(self.notes),
+            "refused": self.refused or None,
             **({} if self.chosen is None else {"set": dict(self.chosen)}),
         }
 
@@ -262,6 +269,7 @@ def plan(
             rejections.append(dataclasses.replace(program, nodes=(f"seed:{name}", *program.nodes)))
         else:
             programs[f"seed:{name}"] = program
+    refusal = () if len(programs) > 1 else hopeless(strategy, analysis, known)
     facts = kernel_facts(target, programs)
     return Plan(
         prepared=prepared,
@@ -281,8 +289,49 @@ def plan(
         known=frozen(known),
         figures=strategy.figures(analysis, record, known),
         facts=facts,
+        refused=_said_no(refusal),
         notes=(*_answered(strategy, analysis, known, device), *_notes(target, facts)),
     )
+
+
+MOST_ASKED = 64
+"""Candidates that are emitted to find out whether there is any that can be tried."""
+
+
+def hopeless(strategy: Strategy, analysis: Analysis, known: Known) -> tuple[Rejection, ...]:
+    """Why not one candidate can be tried, the gravest reason first; empty when one can, or when there are too many of
+    them to say so before the search does."""
+    space = strategy.space(analysis, known)
+    seeds, _ = check_seeds(space, strategy.seeds(analysis, space, known))
+    found: list[Rejection] = []
+    points = list(itertools.islice(space.points(), MOST_ASKED + 1))
+    for config in dict.fromkeys([*(config for _, config in seeds), *points[:MOST_ASKED]]):
+        program = strategy.emit(analysis, config, known)
+        if isinstance(program, Program):
+            return ()
+        found.append(program)
+    if len(points) > MOST_ASKED:
+        return ()
+    nothing = Rejection(rule="empty", nodes=(analysis.workload.name,), detail="no config keeps all restrictions")
+    return tuple(dict.fromkeys([*analysis.rejections, *found])) or (nothing,)
+
+
+def refuse_hopeless(registry: Registry, prepared: Prepared) -> None:
+    """RequestError when not one candidate of a job can be tried on the device that it is for: it would be measured for
+    minutes to say nothing. The parts of a job are not looked at."""
+    provider, info = choose_device(registry, prepared.job.device, where=prepared.job.device_where)
+    analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, info))
+    refused = _said_no(hopeless(prepared.strategy, analysis, {}))
+    if refused:
+        raise RequestError(refused, where=prepared.workload.name)
+
+
+def _said_no(rejections: tuple[Rejection, ...]) -> str:
+    if not rejections:
+        return ""
+    first, *others = rejections
+    more = f" (and {counted(len(others), 'more reason')}: `fusiond plan` shows them)" if others else ""
+    return f"no candidate can be tried: {first.detail}{more}"
 
 
 def _answered(strategy: Strategy, analysis: Analysis, known: Known, device: str) -> tuple[str, ...]:
@@ -305,22 +354,33 @@ def kernel_facts(target: Target, programs: Mapping[str, Program]) -> tuple[Kerne
             entries = target.facts(program.source(step.source))
             if entries is None:
                 return None
-            if isinstance(entries, BuildFailed) or step.entry not in entries:
-                continue  # the search will say so, with the compiler's words
-            facts, threads = entries[step.entry], step.block[0] * step.block[1] * step.block[2]
-            shared_bytes = facts.shared_bytes + step.shared_bytes
-            found.append(
-                KernelFacts(
-                    candidate=candidate,
-                    launch=step.name,
-                    facts=facts,
-                    threads=threads,
-                    dynamic_shared_bytes=step.shared_bytes,
-                    occupancy=occupancy(target.limits, facts.registers, shared_bytes, threads, barriers=facts.barriers),
-                    problem=launch_problem(target.limits, facts.registers, shared_bytes, threads),
-                )
+            if isinstance(entries, BuildFailed):
+                failed = f"does not build: {entries.reason}"
+            else:
+                failed = "" if step.entry in entries else "the compiler says nothing of this entry"
+            row = KernelFacts(
+                candidate=candidate,
+                launch=step.name,
+                entry=step.entry,
+                facts=None,
+                threads=step.block[0] * step.block[1] * step.block[2],
+                dynamic_shared_bytes=step.shared_bytes,
+                occupancy=None,
+                problem=failed or None,
             )
+            known = None if failed or isinstance(entries, BuildFailed) else entries[step.entry]
+            found.append(row if known is None else _with_facts(target, row, known))
     return tuple(found)
+
+
+def _with_facts(target: Target, row: KernelFacts, facts: CompileFacts) -> KernelFacts:
+    shared_bytes = facts.shared_bytes + row.dynamic_shared_bytes
+    return dataclasses.replace(
+        row,
+        facts=facts,
+        occupancy=occupancy(target.limits, facts.registers, shared_bytes, row.threads, barriers=facts.barriers),
+        problem=launch_problem(target.limits, facts.registers, shared_bytes, row.threads),
+    )
 
 
 def _notes(target: Target, facts: tuple[KernelFacts, ...] | None) -> tuple[str, ...]:

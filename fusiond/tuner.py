@@ -24,7 +24,7 @@ from fusiond.events import Events
 from fusiond.measuring import Measurer
 from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose
 from fusiond.neighbours import Neighbours, Policy
-from fusiond.planning import Prepared, choose_device, prepare, sound, target_of
+from fusiond.planning import Prepared, choose_device, prepare, refuse_hopeless, sound, target_of
 from fusiond.planning import answers as known_answers
 from fusiond.program import SizeError
 from fusiond.registry import Registry
@@ -41,9 +41,16 @@ log = logging.getLogger(__name__)
 RunnerFactory = Callable[[DeviceProvider, DeviceInfo], Runner]
 
 
-def submit(store: Store, registry: Registry, job: Job, *, kind: str = "tune", priority: int = 0) -> JobRow:
-    """Check a job and put it into the store with a snapshot of every file it refers to. RequestError stores nothing."""
+def submit(
+    store: Store, registry: Registry, job: Job, *, kind: str = "tune", priority: int = 0, resume: bool = False
+) -> JobRow:
+    """Check a job and put it into the store with a snapshot of every file it refers to. RequestError, also for a job of
+    which not one candidate can be tried, stores nothing. `resume`: an interrupted one goes on with this budget."""
     prepared = prepare(registry, job)
+    if kind == "tune":
+        refuse_hopeless(registry, prepared)
+    if resume and (interrupted := store.resume(prepared.job, prepared.workload)) is not None:
+        return interrupted
     return store.submit(prepared.job, prepared.workload, kind=kind, priority=priority)
 
 

@@ -13,7 +13,7 @@ from fusiond import events as say
 from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
-from fusiond.errors import DeviceSick
+from fusiond.errors import DeviceSick, RequestError
 from fusiond.events import Event, Events
 from fusiond.hookspecs import hookimpl
 from fusiond.model import Analysis, Config, DeviceInfo, Job, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
@@ -352,7 +352,8 @@ def test_unfused_ways_are_ranked_and_each_program_stands_once() -> None:
 
     found = [way("sequential", "x", 1.0), way("graph", "y", 1.3), way("streams", "z", 1.2), way("graph too", "y", 1.1)]
     assert [each.name for each in ranked(found, lambda each: each.key)] == ["graph", "streams", "sequential"]
-    assert [each.name for each in ranked([way("streams", "x", 1.2), way("graph", "x", 1.2)], lambda each: each.key)] == ["streams"]
+    equal = [way("streams", "x", 1.2), way("graph", "x", 1.2)]
+    assert [each.name for each in ranked(equal, lambda each: each.key)] == ["streams"]
 
 
 # --- the finals ---
@@ -417,14 +418,26 @@ def test_a_job_goes_on_after_a_final_process_that_failed(store: Store, fakes: Re
     assert recorded(store, row, fakes).verdict is Verdict.FUSE
 
 
-def test_no_evidence_is_undecided_and_nothing_to_fuse_is_keep(store: Store, fakes: Registry) -> None:
-    for fault, verdict in (("crash", Verdict.UNDECIDED), ("rejected", Verdict.KEEP)):
-        row = submit(store, fakes, f'strategy: toy\nside: 1\nlabel: {fault}\nfaults: {{"0,0": {fault}}}\n')
-        run(store, fakes, row)
-        record = recorded(store, row, fakes)
-        assert record.verdict is verdict
-        assert record.config is None
-        assert record.baseline == "sequential"
+@pytest.mark.parametrize("fault", ["crash", "nobuild", "wrong"])
+def test_no_evidence_is_undecided_and_says_why(store: Store, fakes: Registry, fault: str) -> None:
+    """What does not build is no reason to keep anything apart."""
+    row = submit(store, fakes, f'strategy: toy\nside: 1\nfaults: {{"0,0": {fault}}}\n')
+    run(store, fakes, row)
+    record = recorded(store, row, fakes)
+    assert record.verdict is Verdict.UNDECIDED
+    assert record.config is None
+    assert record.baseline == "sequential"
+    assert record.baseline_config == Config.of({"block": 256})
+    assert record.ended.startswith("the one candidate could not be measured: ")
+
+
+def test_a_job_of_which_nothing_can_be_tried_is_refused_before_it_is_stored(store: Store, fakes: Registry) -> None:
+    text = 'strategy: toy\nside: 2\nfaults: {"0,0": rejected, "0,1": rejected, "1,0": rejected, "1,1": rejected}\n'
+    with pytest.raises(RequestError, match="no candidate can be tried: 0,0 is not allowed") as refused:
+        submit(store, fakes, text)
+    assert refused.value.exit_status == 2
+    assert store.jobs() == []
+    submit(store, fakes, text.replace(', "1,1": rejected', ""))  # one of them can be
 
 
 def test_a_verification_without_evidence_leaves_the_record_alone(store: Store, fakes: Registry) -> None:

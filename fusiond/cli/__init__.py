@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "show": "one job: its state, trials, best so far",
     "watch": "follow a job until it ends",
     "cancel": "stop a job, or take it off the queue",
+    "finish": "end a job's search, and measure the finals of what is there",
     "best": "the best known answer for a workload",
     "plan": "analysis, space, seeds and rejections of a job; runs nothing",
     "verify": "measure a recorded winner again, here",

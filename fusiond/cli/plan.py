@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from fusiond import jobs
 from fusiond.cli import options, render
 from fusiond.cli.answer import figures
-from fusiond.errors import StoreError
+from fusiond.errors import RequestError, StoreError
 from fusiond.planning import emit_bundles, plan, with_config
 from fusiond.registry import Registry
 from fusiond.store.database import Store
@@ -47,14 +48,17 @@ def run(arguments: argparse.Namespace) -> int:
     if chosen:
         plans = [with_config(each, chosen) for each in plans]
     documents = [each.as_json() for each in plans]
+    refused = [f"{each.workload.name}: {each.refused}" for each in plans if each.refused]
+    for line in refused:
+        print(f"fusiond: error: {line}", file=sys.stderr)
     if arguments.json:
         options.say_json(documents[0] if len(documents) == 1 else documents)
-        return 0
+        return RequestError.exit_status if refused else 0
     for each, document in zip(plans, documents, strict=True):
         _print(document, each.description)
     if arguments.emit is not None:
         print(f"wrote {arguments.emit}")
-    return 0
+    return RequestError.exit_status if refused else 0
 
 
 @contextmanager
@@ -104,6 +108,8 @@ def _print(document: Mapping[str, Any], description: str) -> None:
 
 
 def _facts(facts: Mapping[str, Any]) -> tuple[object, ...]:
+    if facts["occupancy"] is None:
+        return (facts["candidate"], facts["launch"], facts["threads"], "", "", "", "", "", facts["problem"])
     occupancy = f"{100 * facts['occupancy']:.0f} % ({counted(facts['blocks_per_sm'], 'block')})"
     return (
         *(facts[name] for name in ("candidate", "launch", "threads", "registers", "spill_bytes", "shared_bytes")),

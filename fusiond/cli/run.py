@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     documents = []
     with closing(Store.open(options.database(arguments))) as store:
         store.recover()
-        rows = [tuner.submit(store, registry, each) for each in wanted]
+        rows = [tuner.submit(store, registry, each, resume=True) for each in wanted]
         for row in rows:
             with display(plain=arguments.json) as shown:
                 again = f"fusiond run {shlex.quote(arguments.job)}"

@@ -64,18 +64,18 @@ def tune(
         if isinstance(event, RecordChanged) and event.record.workload_key == row.workload_key:
             records.append(event.record)
 
-    with _logged(display), _stoppable(display) as stop:
+    with _logged(display), _stoppable(display) as (stop, finish):
         claimed = store.claim(this_process(), job=row.id)
         if claimed is not None:
             try:
                 events = Events(note, registry.notify)
                 made = Tuner(store, registry, events, policy=Policy(when_busy), busy=busy)
-                state = made.run(row.id, stop.is_set)
+                state = made.run(row.id, stop.is_set, finish=finish.is_set)
             except BaseException as problem:
                 _let_go(store, row.id, problem)
                 raise
         else:
-            state = _follow(store, row.id, display, stop)
+            state = _follow(store, row.id, display, stop, finish)
     ended = _job(store, row.id)
     if state is JobState.QUEUED or not ended.state.ended:
         raise _interrupted(store, ended, again)
@@ -113,12 +113,13 @@ def _let_go(store: Store, job: str, problem: BaseException) -> None:
         store.finish(job, JobState.FAILED, " ".join(str(problem).split()) or type(problem).__name__)
 
 
-def _follow(store: Store, job: str, display: Display, stop: threading.Event) -> JobState:
+def _follow(store: Store, job: str, display: Display, stop: threading.Event, finish: threading.Event) -> JobState:
+    """Ctrl-C ends the following, and not the job: that is somebody else's."""
     display.say(f"job {job} is run by another process; following it")
     with Client(db=store.path) as client:
         for progress in client.watch(job):
             display.show(progress)
-            if stop.is_set():
+            if stop.is_set() or finish.is_set():
                 break
     return _job(store, job).state
 
@@ -160,22 +161,27 @@ class _Said(logging.Handler):
 
 
 @contextmanager
-def _stoppable(display: Display) -> Iterator[threading.Event]:
-    """The first Ctrl-C or SIGTERM sets the event, a second one interrupts at once."""
-    stop = threading.Event()
+def _stoppable(display: Display) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """(stop, finish). The first Ctrl-C asks for the finals of what is measured, the second (or SIGTERM) stops and keeps
+    what is measured, one more interrupts at once."""
+    stop, finish = threading.Event(), threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
+        if number == signal.SIGINT and not finish.is_set():
+            finish.set()
+            display.say("ending the search: the finals of what is measured come next; Ctrl-C again to stop and keep it")
+            return
         stop.set()
         display.say("stopping after the running measurement; once more to stop at once")
 
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield stop, finish
         return
     before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield stop, finish
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

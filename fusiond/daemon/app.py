@@ -6,6 +6,7 @@
     GET  /jobs/{id}             one job
     GET  /jobs/{id}/events      NDJSON, one `Progress` a line, until the job ends; an empty line now and then
     POST /jobs/{id}/cancel      one job
+    POST /jobs/{id}/finish      one job: its search ends, its finals begin
     GET  /best?pair=A,B         the document of `best --json`; also workload=, device=, size=a.n=5
     GET  /devices  /plugins     lists
 
@@ -73,6 +74,7 @@ class Actions:
     jobs: Callable[[tuple[str, ...], int], tuple[JobRow, ...]]
     job: Callable[[str], JobRow]
     cancel: Callable[[str], JobRow]
+    finish: Callable[[str], JobRow]
     best: Callable[[Question], dict[str, Any]]
     devices: Callable[[], list[dict[str, Any]]]
     plugins: Callable[[], list[dict[str, Any]]]
@@ -93,6 +95,7 @@ class App:
             Route("/jobs/{id}", self.job),
             Route("/jobs/{id}/events", self.events),
             Route("/jobs/{id}/cancel", self.cancel, methods=["POST"]),
+            Route("/jobs/{id}/finish", self.finish, methods=["POST"]),
             Route("/best", self.best),
             Route("/devices", self.devices),
             Route("/plugins", self.plugins),
@@ -128,6 +131,10 @@ class App:
 
     async def cancel(self, request: Request) -> Response:
         row = await run_in_threadpool(self.actions.cancel, request.path_params["id"])
+        return JSONResponse(job_entry(row))
+
+    async def finish(self, request: Request) -> Response:
+        row = await run_in_threadpool(self.actions.finish, request.path_params["id"])
         return JSONResponse(job_entry(row))
 
     async def best(self, request: Request) -> Response:

@@ -203,6 +203,7 @@ class Service:
             jobs=self._jobs,
             job=self._job,
             cancel=self._cancel,
+            finish=self.store.finish_early,
             best=self._best,
             devices=self._devices,
             plugins=self.work.plugins,

@@ -1,4 +1,5 @@
-"""Paired sampling: candidate and baseline alternate (A B A B ...), so that drift hits both alike.
+"""Paired sampling: candidate and baseline take turns in being first (A B B A A B ...), so that drift, and whatever the
+first of two leaves behind, hits both alike.
 
 Numbers behind the defaults, from public raw samples of real GPUs: the first samples after a pause are 2 to 14 % off,
 so at least three warm-ups; dropping a candidate after 2 pairs when it is 10 % behind the best so far, after 5 when
@@ -65,8 +66,8 @@ def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> 
     deadline = time.monotonic() + plan.budget_secs
     dropped = False
     for done in range(1, plan.pairs + 1):
-        for index, loaded in enumerate(programs):
-            samples[index].append(_sample(executor, loaded, repeats, plan))
+        for index in range(len(programs)) if done % 2 else reversed(range(len(programs))):
+            samples[index].append(_sample(executor, programs[index], repeats, plan))
         if paired and _behind(samples[0], samples[1], plan.incumbent):
             dropped = True
             break

@@ -19,7 +19,6 @@ from fusiond.tuning import finals, health
 from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.finals import Entrant, Field, Incumbent
 from fusiond.verdict import Conclusion
-from fusiond.words import counted
 
 _PASSING = frozenset({Outcome.WORKER_DIED, Outcome.TIMED_OUT, Outcome.TOO_NOISY})
 """What says nothing against a program that worked before."""
@@ -195,7 +194,9 @@ def _tally(context: Context) -> str:
         return f"every candidate that was measured failed in the finals (lastly {list(struck.values())[-1]})"
     (outcome, count), *_ = Counter(each.outcome for each in trials).most_common(1)
     reason = next(each.reason for each in trials if each.outcome is outcome)
-    return f"none of {counted(len(trials), 'candidate')} could be measured: {count} {outcome.value}, such as {reason}"
+    if len(trials) == 1:
+        return f"the one candidate could not be measured: {outcome.value}: {reason}"
+    return f"none of {len(trials)} candidates could be measured: {count} {outcome.value}, such as {reason}"
 
 
 def _joined(*lines: str) -> str:

@@ -44,7 +44,10 @@ class Fake:
     def __init__(self, store: Store, registry: Registry, events: object, **options: object) -> None:
         self.store = store
 
-    def run(self, job: str, stop: Callable[[], bool]) -> JobState:
+    def run(self, job: str, stop: Callable[[], bool], *, finish: Callable[[], bool]) -> JobState:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert finish()
+        assert not stop()
         os.kill(os.getpid(), signal.SIGINT)
         assert stop()
         self.store.requeue(job)
@@ -54,9 +57,9 @@ class Fake:
 class Stubborn(Fake):
     """A tuner that does not stop when it is asked to."""
 
-    def run(self, job: str, stop: Callable[[], bool]) -> JobState:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
+    def run(self, job: str, stop: Callable[[], bool], *, finish: Callable[[], bool]) -> JobState:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("not reached")
 
 
@@ -71,7 +74,10 @@ def test_ctrl_c_puts_the_job_back(
         tuning.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml")
     if error is Interrupted:
         assert str(caught.value) == "stopped after 0 trials; `fusiond run job.yaml` goes on from there"
-    assert said == ["stopping after the running measurement; once more to stop at once"]
+    assert said == [
+        "ending the search: the finals of what is measured come next; Ctrl-C again to stop and keep it",
+        "stopping after the running measurement; once more to stop at once",
+    ]
     assert store._known(row.id).state is JobState.QUEUED
     assert signal.getsignal(signal.SIGINT) is before
 

@@ -91,7 +91,7 @@ def test_candidate_and_baseline_alternate_after_warming_up() -> None:
     executor, a, b, log = pair(forever(100.0), forever(120.0))
     found = sample_pair(executor, a, b, PLAN)
     samples = [line[-1] for line in log if line.startswith("sample")]
-    assert samples == ["A"] * 3 + ["B"] * 3 + ["A", "B"] * 10
+    assert samples == ["A"] * 3 + ["B"] * 3 + ["A", "B", "B", "A"] * 5
     assert log.count("restore A") == 13
     assert (found.span_us, found.baseline_us) == ((100.0,) * 10, (120.0,) * 10)
     assert found.ratio == 1.2

@@ -1,0 +1,27 @@
+"""`fusiond finish`: end a job's search now, and have the finals of what it has measured."""
+
+from __future__ import annotations
+
+import argparse
+
+from fusiond.cli import options
+from fusiond.client import Client
+from fusiond.wire import job_document
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID")
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with Client(db=options.database(arguments)) as client:
+        row = client.finish(arguments.id)
+    if arguments.json:
+        options.say_json(job_document(row))
+    elif row.state.ended:
+        print(f"job {row.id} is {row.state.value}")
+    else:
+        when = "after the running trial" if row.owner else "when it runs again"
+        print(f"job {row.id} ends its search {when}; its finals come next")
+    return 0

@@ -1,0 +1,391 @@
+"""What becomes of an answer when its question is asked again: on the fake device, whose best config is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from fusiond import events as say
+from fusiond import jobs, tuner
+from fusiond.devices import protocol
+from fusiond.events import Event, Events
+from fusiond.model import Analysis, Config, JobState, MeasureFailed, Outcome, Purpose, Record, Rejection, Verdict
+from fusiond.program import Program
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+from fusiond.testing.fakes import InProcess, ToyStrategy
+from fusiond.tuning import finals
+
+FULL = "strategy: toy\n"
+ONE = "strategy: toy\nsearch: {trials: 1}\n"
+"""Tries (0, 0) alone, which takes 25.25 us: slower than the unfused 19 us, and than (3, 5) with 10 us."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.sqlite") as opened:
+        yield opened
+
+
+def tuned(
+    store: Store,
+    registry: Registry,
+    text: str = FULL,
+    *,
+    kind: str = "tune",
+    search: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> tuple[JobRow, Record, list[Event]]:
+    """Run a job; its row, the answer of today, and what was said."""
+    (job,) = jobs.read("toy.yaml", text)
+    job = dataclasses.replace(job, search=dataclasses.replace(job.search, **(search or {})))
+    row = tuner.submit(store, registry, job, kind=kind)
+    seen: list[Event] = []
+    options.setdefault("runner", InProcess)
+    store.claim("test", job=row.id)
+    tuner.Tuner(store, registry, Events(seen.append), **options).run(row.id, lambda: False)
+    return row, answer(store, registry, row), seen
+
+
+def answer(store: Store, registry: Registry, row: JobRow) -> Record:
+    (info,) = registry.providers["fake"].devices()
+    return store.incumbents(row.workload_key, info.key)[0]
+
+
+def history(store: Store, record: Record) -> list[tuple[Verdict, str | None]]:
+    found = store.history(record.workload_key, record.device_key)
+    return [(each.verdict, each.replaced) for each in reversed(found)]
+
+
+def phases(seen: list[Event], phase: str) -> list[str]:
+    return [each.detail for each in seen if isinstance(each, say.PhaseStarted) and each.phase == phase]
+
+
+def costs(store: Store, record: Record) -> str:
+    program = store.program(record.program_key or "")
+    assert program is not None
+    return program.sources[0].text.split()[1]
+
+
+# --- one Program for each config ---
+
+
+class Forgetful(ToyStrategy):
+    """Emits another text each time that it is asked, as a planner does whose probes have been answered meanwhile."""
+
+    asked: ClassVar[dict[Config, int]] = {}
+
+    def emit(self, analysis: Analysis, config: Config, known: Mapping[str, Any]) -> Program | Rejection:
+        made = super().emit(analysis, config, known)
+        assert isinstance(made, Program)
+        Forgetful.asked[config] = Forgetful.asked.get(config, 0) + 1
+        text = made.sources[0].text + f"time {Forgetful.asked[config]}\n"
+        return Program(
+            name=made.name,
+            buffers=made.buffers,
+            sources=tuple(type(each)(name=each.name, text=text, entries=each.entries) for each in made.sources),
+            steps=made.steps,
+            sizes=made.sizes,
+        )
+
+
+def test_the_answer_is_the_program_that_was_measured(store: Store, fakes: Registry) -> None:
+    """Stopped and gone on with, verified, asked for again: every config is emitted once in its job, and what the
+    answer names is what the trial measured."""
+    fakes.strategies["toy"] = Forgetful()
+    Forgetful.asked.clear()
+    (job,) = jobs.read("toy.yaml", FULL)
+    row = tuner.submit(store, fakes, job)
+    Forgetful.asked.clear()  # whether anything can be tried was asked before
+    state = JobState.QUEUED
+    while state is JobState.QUEUED:
+        count = 0
+
+        def stop() -> bool:
+            nonlocal count
+            count += 1
+            return count > 20
+
+        store.claim("test", job=row.id)
+        state = tuner.Tuner(store, fakes, Events(), runner=InProcess).run(row.id, stop)
+    record = answer(store, fakes, row)
+    assert set(Forgetful.asked.values()) == {1}
+    assert len(Forgetful.asked) == 64
+    (trial,) = [each for each in store.trials(row.id) if each.config == record.config]
+    assert trial.program_key == record.program_key
+    program = store.program(record.program_key or "")
+    assert program is not None
+    assert program.key == record.program_key
+    assert record.source is not None
+    assert Path(record.source).read_text() == program.sources[0].text
+    _, again, _ = tuned(store, fakes, FULL, kind="verify")
+    assert again.program_key == record.program_key
+    assert set(Forgetful.asked.values()) == {1}
+
+
+# --- the incumbent ---
+
+
+def test_a_short_search_does_not_replace_a_good_answer(store: Store, fakes: Registry) -> None:
+    """In November 2026 two runs with --trials 1 made a `fuse 2.04x` a `keep`."""
+    _, first, _ = tuned(store, fakes)
+    assert (first.verdict, costs(store, first), first.replaced) == (Verdict.FUSE, "10.0", None)
+    for _ in range(2):
+        _, after, _ = tuned(store, fakes, ONE)
+        assert (after.verdict, after.program_key, after.config) == (Verdict.FUSE, first.program_key, first.config)
+        assert (after.processes, after.trials) == (5, 1)
+    assert history(store, after) == [
+        (Verdict.FUSE, None),
+        (Verdict.FUSE, "measured again"),
+        (Verdict.FUSE, "measured again"),
+    ]
+
+
+def test_a_better_one_that_was_measured_beside_it_replaces_an_answer(store: Store, fakes: Registry) -> None:
+    _, kept, _ = tuned(store, fakes, ONE)
+    assert kept.verdict is Verdict.KEEP
+    assert (kept.baseline, kept.baseline_config) == ("sequential", Config.of({"block": 256}))
+    few = "strategy: toy\nsearch: {trials: 9, seed: 1}\n"
+    row, some, _ = tuned(store, fakes, few)
+    best = min(each.time_us for each in store.trials(row.id) if each.time_us)
+    assert best > 10.1, "the seed has found the best one; choose another"
+    assert (some.verdict, some.replaced) == (Verdict.FUSE, "a candidate was found that is faster than sequential")
+    _, after, _ = tuned(store, fakes)
+    assert (costs(store, after), after.replaced) == ("10.0", "a faster one was measured beside it")
+
+
+def test_an_answer_that_is_as_good_keeps_its_place(store: Store, fakes: Registry) -> None:
+    """Within the noise of a device there is always one that looks better today."""
+
+    class Rough(InProcess):
+        """Programs of 10 and of 10.25 us that nobody can tell apart."""
+
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            reply = super().call(request, timeout_secs)
+            if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
+                factor = random.uniform(0.9, 1.1)
+                reply = type(reply)(
+                    span_us=tuple(each * factor for each in reply.span_us), baseline_us=reply.baseline_us,
+                    clock=reply.clock, purpose=reply.purpose,
+                )  # fmt: skip
+            return reply
+
+    random.seed(3)
+    _, first, _ = tuned(store, fakes, runner=Rough)
+    for _ in range(4):
+        _, after, _ = tuned(store, fakes, runner=Rough)
+        assert after.program_key == first.program_key
+
+
+@pytest.mark.parametrize("outcome", [Outcome.WRONG_RESULT, Outcome.BUILD_FAILED, Outcome.CRASHED])
+def test_an_answer_that_fails_is_replaced_and_it_is_said_why(store: Store, fakes: Registry, outcome: Outcome) -> None:
+    tuned(store, fakes)
+
+    class Fails(InProcess):
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            if isinstance(request, protocol.Check) and "cost_us 10.0\n" in _text(request.bundle):
+                return MeasureFailed(outcome=outcome, reason="seed 0: y differs")
+            return super().call(request, timeout_secs)
+
+    _, after, _ = tuned(store, fakes, ONE, runner=Fails)
+    assert after.verdict is Verdict.KEEP
+    assert after.replaced == f"it failed: {outcome.value}: seed 0: y differs"
+
+
+def test_an_answer_whose_process_was_lost_stands(store: Store, fakes: Registry) -> None:
+    _, first, _ = tuned(store, fakes)
+
+    class Loses(InProcess):
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            if isinstance(request, protocol.Check) and "cost_us 10.0\n" in _text(request.bundle):
+                return MeasureFailed(outcome=Outcome.WORKER_DIED, reason="killed")
+            return super().call(request, timeout_secs)
+
+    _, after, seen = tuned(store, fakes, ONE, runner=Loses)
+    assert after == first
+    assert phases(seen, "answer") == ["the answer of today stands: it could not be measured this time: killed"]
+
+
+def _text(bundle: str) -> str:
+    return Path(bundle, "sources", "toy.cu").read_text()
+
+
+class Noisy(InProcess):
+    """So many of the finals' samples are too noisy, at random."""
+
+    share = 1.0
+    random = random.Random(0)
+
+    def call(self, request: Any, timeout_secs: float) -> Any:
+        final = isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL
+        if final and self.random.random() < self.share:
+            return MeasureFailed(outcome=Outcome.TOO_NOISY, reason="the pairs scatter by 49 % (at most 35 %)")
+        return super().call(request, timeout_secs)
+
+
+def noisy(share: float, seed: int = 0) -> type[Noisy]:
+    return type("Noisy", (Noisy,), {"share": share, "random": random.Random(seed)})
+
+
+def test_no_evidence_never_replaces_any(store: Store, fakes: Registry) -> None:
+    _, first, _ = tuned(store, fakes)
+    for text in (ONE, FULL):
+        _, after, seen = tuned(store, fakes, text, runner=noisy(1.0))
+        assert after == first
+        (said,) = phases(seen, "answer")
+        assert "10 processes of the finals were too noisy or lost (such as too_noisy: the pairs scatter by 49 %" in said
+
+
+def test_finals_that_give_up_say_how_noisy_it_was(store: Store, fakes: Registry) -> None:
+    _, record, _ = tuned(store, fakes, runner=noisy(1.0))
+    assert (record.verdict, record.speedup, record.processes) == (Verdict.UNDECIDED, None, 0)
+    assert record.ended.startswith("10 processes of the finals were too noisy or lost (such as too_noisy: the pairs")
+    assert record.baseline == "sequential"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drop_outs_at_random_cost_time_and_no_verdict(store: Store, fakes: Registry, seed: int) -> None:
+    """A third of all samples is too noisy: whoever loses one, all of them get another process."""
+    row, record, _ = tuned(store, fakes, runner=noisy(0.33, seed))
+    lost = store.lost_finals(row.id)
+    if len(lost) < finals.MOST_LOST:
+        assert (record.verdict, costs(store, record), record.processes) == (Verdict.FUSE, "10.0", 5)
+    else:
+        assert record.verdict is Verdict.UNDECIDED
+    measured = store.finals(row.id)
+    assert not {process for each in measured.values() for process in each} & set(lost)
+
+
+def test_one_candidate_that_is_always_noisy_does_not_hold_up_the_others(store: Store, fakes: Registry) -> None:
+    class OneIsNoisy(InProcess):
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            final = isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL
+            if final and "cost_us 10.0\n" in _text(request.candidate):
+                return MeasureFailed(outcome=Outcome.TOO_NOISY, reason="it scatters")
+            return super().call(request, timeout_secs)
+
+    row, record, _ = tuned(store, fakes, runner=OneIsNoisy)
+    assert (record.verdict, costs(store, record)) == (Verdict.FUSE, "10.25")
+    (struck,) = [each.detail for each in store.rejections(row.id) if each.rule == "struck_out"]
+    assert struck.startswith("too noisy or lost in 3 processes")
+
+
+def test_every_process_measures_everybody_in_an_order_that_is_drawn(store: Store, fakes: Registry) -> None:
+    orders: list[list[str]] = []
+
+    class Watched(InProcess):
+        def fresh(self) -> None:
+            orders.append([])
+
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
+                orders[-1].append(_text(request.candidate))
+            return super().call(request, timeout_secs)
+
+    tuned(store, fakes)
+    tuned(store, fakes, "strategy: toy\nsearch: {seed: 5}\n", runner=Watched)
+    measured = [each for each in orders if each]
+    assert len(measured) == 5
+    assert len({tuple(sorted(each)) for each in measured}) == 1
+    assert len(measured[0]) >= 4  # three of the search (one is the answer of today), and an unfused way
+    assert len({tuple(each) for each in measured}) > 1
+
+
+# --- versions ---
+
+
+class Second(ToyStrategy):
+    version = 2
+
+
+class SecondAndFirstWasWrong(Second):
+    wrong_versions = (1,)
+
+
+def test_an_answer_of_an_earlier_version_is_the_incumbent(store: Store, fakes: Registry) -> None:
+    _, first, _ = tuned(store, fakes)
+    fakes.strategies["toy"] = Second()
+    _, after, _ = tuned(store, fakes, ONE)
+    assert after.strategy_version == 2
+    assert after.workload_key != first.workload_key
+    assert after.content_key == first.content_key
+    assert (after.program_key, after.verdict, after.replaced) == (first.program_key, Verdict.FUSE, "measured again")
+    assert store.record(first.workload_key, first.device_key) is None  # history
+
+
+def test_an_answer_of_a_wrong_version_is_nobody(store: Store, fakes: Registry) -> None:
+    tuned(store, fakes)
+    fakes.strategies["toy"] = SecondAndFirstWasWrong()
+    _, after, _ = tuned(store, fakes, ONE)
+    assert after.verdict is Verdict.KEEP
+
+
+# --- ending early ---
+
+
+def test_patience_ends_a_search_without_gains(store: Store, fakes: Registry) -> None:
+    row, record, _ = tuned(store, fakes, "strategy: toy\nside: 16\n", search={"trials": 200, "patience": 12})
+    trials = store.trials(row.id)
+    ratios = [each.ratio or 0.0 for each in trials]
+    assert 12 < len(trials) < 200
+    assert len(trials) - 1 - ratios.index(max(ratios)) >= 12
+    assert record.ended == (
+        f"the search ended after {len(trials)} of 200 trials, since 12 trials in a row brought no gain"
+    )
+
+
+def test_a_search_that_is_ended_goes_on_to_its_finals(store: Store, fakes: Registry) -> None:
+    (job,) = jobs.read("toy.yaml", FULL)
+    row = tuner.submit(store, fakes, job)
+    store.claim("test", job=row.id)
+
+    def note(event: Event) -> None:
+        if isinstance(event, say.TrialFinished) and event.done == 9:
+            store.finish_early(row.id)
+
+    assert tuner.Tuner(store, fakes, Events(note), runner=InProcess).run(row.id, lambda: False) is JobState.DONE
+    record = answer(store, fakes, row)
+    assert 9 <= record.trials < 20
+    assert record.processes == 5
+    assert record.ended == f"the search ended after {record.trials} of 64 trials, as somebody asked"
+
+
+def test_run_goes_on_with_its_own_interrupted_job_whatever_the_budget(store: Store, fakes: Registry) -> None:
+    (job,) = jobs.read("toy.yaml", "strategy: toy\nsearch: {trials: 60}\n")
+    row = tuner.submit(store, fakes, job)
+    store.claim("test", job=row.id)
+    count = 0
+
+    def stop() -> bool:
+        nonlocal count
+        count += 1
+        return count > 30
+
+    assert tuner.Tuner(store, fakes, Events(), runner=InProcess).run(row.id, stop) is JobState.QUEUED
+    done = len(store.trials(row.id))
+    assert 5 < done < 60
+    (less,) = jobs.read("toy.yaml", "strategy: toy\nsearch: {trials: 12}\n")
+    again = tuner.submit(store, fakes, less, resume=True)
+    assert (again.id, again.budget) == (row.id, 12)
+    (other,) = jobs.read("toy.yaml", "strategy: toy\nunfused: 7.0\n")
+    assert tuner.submit(store, fakes, other, resume=True).id != row.id
+    store.claim("test", job=row.id)
+    assert tuner.Tuner(store, fakes, Events(), runner=InProcess).run(row.id, lambda: False) is JobState.DONE
+    # What was asked for and not measured when it was stopped is tried first.
+    assert done <= answer(store, fakes, row).trials < 45
+
+
+def test_cold_and_warm_are_two_answers(store: Store, fakes: Registry) -> None:
+    _, warm, _ = tuned(store, fakes)
+    row, _, _ = tuned(store, fakes, search={"cache": "cold"})
+    cold = store.record(warm.workload_key, warm.device_key, "cold")
+    assert cold is not None
+    assert cold.cache == "cold"
+    assert store.record(warm.workload_key, warm.device_key) == warm
+    assert {each.measurement.cache for each in store.trials(row.id) if each.measurement} == {"cold"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -39,20 +40,51 @@ def test_a_sweep_is_several_answers(machine: Any) -> None:
     assert [each["workload"]["sizes"] for each in said.json] == [{"n": 64}, {"n": 128}]
 
 
-def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(machine: Any, end: End) -> None:
+def test_ctrl_c_ends_the_search_and_measures_the_finals(machine: Any, end: End) -> None:
     job = machine.job(trials=60, side=40)
     process = machine.start("run", job)
     machine.wait_for(lambda: "trial 2/60" in machine.said("run"), about="the second trial")
+    assert end(process, signal.SIGINT) == 0
+    said = machine.said("run")
+    assert "ending the search: the finals of what is measured come next" in said
+    assert re.search(r"in 5 fresh processes, about \d+ s", said)
+    found = machine.fusiond("best", "--workload", "job", "--json").json
+    assert found["trials"] < 60
+    assert machine.show(machine.fusiond("jobs", "--json").json[0]["id"])["state"] == "done"
+
+
+def test_finish_ends_the_search_of_a_job_of_the_daemon(machine: Any) -> None:
+    with machine.serving():
+        id = machine.fusiond("submit", machine.job(trials=400, side=40), "--json").json["id"]
+        machine.wait_for(lambda: machine.show(id)["trials"] > 2, about="the second trial")
+        said = machine.fusiond("finish", id)
+        assert (said.status, said.out) == (
+            0,
+            f"job {id} ends its search after the running trial; its finals come next\n",
+        )
+        machine.wait_for(lambda: machine.state(id) == "done", about="the end")
+    assert machine.show(id)["trials"] < 400
+    assert machine.fusiond("finish", id).out == f"job {id} is done\n"
+    assert machine.fusiond("finish", "zzz").status == 2
+
+
+def test_ctrl_c_twice_keeps_what_was_measured_and_says_how_to_go_on(machine: Any, end: End) -> None:
+    job = machine.job(trials=60, side=40)
+    process = machine.start("run", job)
+    machine.wait_for(lambda: "trial 2/60" in machine.said("run"), about="the second trial")
+    process.send_signal(signal.SIGINT)
+    machine.wait_for(lambda: "ending the search" in machine.said("run"), about="the first Ctrl-C")
     assert end(process, signal.SIGINT) == 130
     said = machine.said("run")
     assert "Traceback" not in said
     (row,) = machine.fusiond("jobs", "--json").json
     assert row["state"] == "queued"
     assert f"stopped after {row['trials']} trials; `fusiond run {job}` goes on from there" in said
-    again = machine.fusiond("run", job)
+    again = machine.fusiond("run", job, "--trials", 30)
     assert again.status == 0, again.err
-    assert f"{row['trials']} of 60 trials" in again.err
-    assert machine.show(row["id"])["trials"] == 60
+    assert f"{row['trials']} of 30 trials" in again.err
+    assert [each["id"] for each in machine.fusiond("jobs", "--json").json] == [row["id"]]
+    assert machine.show(row["id"])["trials"] == 30
 
 
 def test_run_follows_a_job_that_the_daemon_runs(machine: Any) -> None:

@@ -27,7 +27,7 @@ from fusiond.devices.timing import Sampling
 from fusiond.model import MeasureFailed, Measurement, Purpose
 
 LEAST_GAIN = 1.02
-EXTRA_PROCESSES = 3
+MOST_LOST = 10
 """As in `fusiond.tuning.finals`, which needs more than NumPy."""
 
 
@@ -94,7 +94,7 @@ def control(runner: Supervisor, bundle: Path, folder: Path, name: str) -> dict[s
     shutil.copytree(bundle, copy)
     logs: list[float] = []
     reason = ""
-    for _ in range(verdict.LEAST_PROCESSES + EXTRA_PROCESSES):  # as for a finalist: a noisy one gets another
+    for _ in range(verdict.LEAST_PROCESSES + MOST_LOST):  # as in the finals: a noisy one is repeated
         if len(logs) == verdict.LEAST_PROCESSES:
             break
         runner.fresh()

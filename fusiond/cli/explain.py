@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fusiond.cli import bundling, options, render
 from fusiond.cli.answer import figures, microseconds
@@ -17,6 +18,8 @@ from fusiond.wire import job_entry
 from fusiond.words import counted
 
 BASELINE = "baseline:"
+STRUCK_OUT = "struck_out"
+Lost: TypeAlias = dict[int, tuple[str, Outcome, str]]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         rejections = store.rejections(row.id)
         trials = store.trials(row.id, None)
         finals = {key: list(each.values()) for key, each in store.finals(row.id).items()}
-        record = _record(store, row)
+        lost = store.lost_finals(row.id)
+        history = _history(store, row)
         if arguments.bundle:
             written = bundling.write(store, row, trials, arguments.trial, Path(arguments.bundle).expanduser())
             if arguments.json:
@@ -44,14 +48,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trial is not None:
         raise RequestError("is for --bundle; name a folder", where="--trial")
     if arguments.json:
-        options.say_json(_document(row, rejections, trials, finals, record))
+        options.say_json(_document(row, rejections, trials, finals, lost, history))
     else:
-        _print(row, rejections, trials, finals, record)
+        _print(row, rejections, trials, finals, lost, history)
     return 0
 
 
-def _record(store: Store, row: JobRow) -> Record | None:
-    return store.record(row.workload_key, row.device_key) if row.device_key else None
+def _history(store: Store, row: JobRow) -> list[Record]:
+    """The answers to the job's question on its device, the one of today first."""
+    return store.history(row.workload_key, row.device_key, row.search.cache) if row.device_key else []
 
 
 def _document(
@@ -59,14 +64,30 @@ def _document(
     rejections: list[Rejection],
     trials: list[Trial],
     finals: dict[str, list[Measurement]],
-    record: Record | None,
+    lost: Lost,
+    history: list[Record],
 ) -> dict[str, Any]:
+    record = history[0] if history else None
     return {
         "job": job_entry(row),
         "rejections": [{"rule": each.rule, "nodes": list(each.nodes), "detail": each.detail} for each in rejections],
         "baselines": [_trial(each) for each in trials if each.role.startswith(BASELINE)],
         "trials": [_trial(each) for each in trials if not each.role.startswith(BASELINE)],
         "finals": {key: [_final(each) for each in found] for key, found in finals.items()},
+        "lost": [
+            {"process": process, "program": key, "outcome": outcome.value, "reason": reason}
+            for process, (key, outcome, reason) in lost.items()
+        ],
+        "history": [
+            {
+                "verdict": each.verdict.value,
+                "found_at": each.found_at,
+                "program": each.program_key,
+                "speedup": each.speedup,
+                "replaced": each.replaced,
+            }
+            for each in history
+        ],
         "answer": None
         if record is None
         else {
@@ -106,29 +127,45 @@ def _print(
     rejections: list[Rejection],
     trials: list[Trial],
     finals: dict[str, list[Measurement]],
-    record: Record | None,
+    lost: Lost,
+    history: list[Record],
 ) -> None:
+    record = history[0] if history else None
     print(f"job {row.id} ({row.kind}) is {row.state.value}: {row.workload_name} [{row.strategy}] on {row.device}")
     if row.problem:
         print(f"problem: {row.problem}")
-    if rejections:
-        rows = [(each.rule, ", ".join(each.nodes), each.detail) for each in rejections]
+    before = [each for each in rejections if each.rule != STRUCK_OUT]
+    if before:
+        rows = [(each.rule, ", ".join(each.nodes), each.detail) for each in before]
         render.table("what was rejected before anything ran", ("rule", "nodes", "why"), rows)
     render.table("unfused", ("#", "way", "config", "time", "outcome"), _baseline_rows(trials))
     render.table("fused", ("#", "origin", "config", "ratio", "time", "outcome"), _candidate_rows(trials))
     print(_counts(trials))
     if row.device_share is not None:
         print(f"{row.wall_secs:.1f} s, the device measured for {row.device_share:.0%} of it")
-    configs = {each.program_key: str(each.config) for each in trials}
+    configs = {each.program_key: _way(each) for each in trials}
     if finals:
         measured = [(configs.get(key, key[:8]), len(found), *_range(found)) for key, found in finals.items()]
         render.table("measured afresh", ("config", "processes", "least", "most"), measured)
+    gone = [
+        (configs.get(each.nodes[0], each.nodes[0][:8]), each.detail) for each in rejections if each.rule == STRUCK_OUT
+    ]
+    if gone:
+        render.table("struck out of the finals", ("config", "why"), gone)
+    if lost:
+        rows_lost = [
+            (process, configs.get(key, key[:8]), f"{outcome.value}: {why}")
+            for process, (key, outcome, why) in lost.items()
+        ]
+        render.table("processes of the finals that were repeated", ("process", "config", "why"), rows_lost)
     if record is not None:
         print(_words(record))
         if record.figures:
             print(f"figures: {figures(record.figures)}")
         for text in record.checks:
             print(f"compared: {text}")
+    for newer, older in itertools.pairwise(history):
+        print(f"before that, {older.found_at}: {_words(older)}; replaced: {newer.replaced or 'nobody wrote down why'}")
 
 
 def _baseline_rows(trials: list[Trial]) -> list[tuple[object, ...]]:
@@ -145,6 +182,12 @@ def _candidate_rows(trials: list[Trial]) -> list[tuple[object, ...]]:
         for each in trials
         if not each.role.startswith(BASELINE)
     ]
+
+
+def _way(trial: Trial) -> str:
+    """A config; an unfused way's with its name."""
+    name = trial.role.removeprefix(BASELINE) if trial.role.startswith(BASELINE) else ""
+    return f"{name} {trial.config}".strip()
 
 
 def _time(trial: Trial) -> str | None:

@@ -47,12 +47,12 @@ def test_a_control_has_a_verdict(bundle: Path, tmp_path: Path, ratios: tuple[flo
 
 
 def test_a_noisy_process_gets_another_as_for_a_finalist(bundle: Path, tmp_path: Path) -> None:
-    assert control.EXTRA_PROCESSES == finals.EXTRA_PROCESSES
+    assert control.MOST_LOST == finals.MOST_LOST
     runner = Runner(NOISY, *map(measured, (1.0, 1.001, 0.999)), NOISY, measured(1.0), measured(1.001))
     assert control.control(runner, bundle, tmp_path, "it")["verdict"] == "keep"  # type: ignore[arg-type]
-    runner = Runner(*[NOISY] * 8)
+    runner = Runner(*[NOISY] * 15)
     failed = control.control(runner, bundle, tmp_path, "it")  # type: ignore[arg-type]
-    assert (failed["verdict"], failed["reason"], runner.processes) == ("failed", "too_noisy: it scatters", 8)
+    assert (failed["verdict"], failed["reason"], runner.processes) == ("failed", "too_noisy: it scatters", 15)
 
 
 def test_every_part_of_the_catalogue_has_its_share() -> None:

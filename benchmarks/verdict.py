@@ -3,7 +3,7 @@ output.
 
 Three finalists of one true speed-up are measured in five processes of ten pairs each. The simplest noise: a process
 shifts all of its ratios by a common amount (placement, clock), and each pair adds its own. The others are single
-samples, baseline and candidate alternating, with what was seen on real GPUs on top of that noise:
+samples, baseline and candidate taking turns in being first (ABBA), with what was seen on real GPUs on top of that noise:
 
     drift       the device becomes slower all the time, by 10 % within a process
     bimodal     the clock jumps between two states that are 16 % apart, on the average every 12 samples
@@ -97,12 +97,14 @@ def process(
 def samples(
     generator: random.Random, gain: float, between: float, within: float, trouble: Collection[str]
 ) -> Measurement:
-    """Sample by sample: candidate, baseline, candidate, ..."""
+    """Sample by sample: candidate, baseline, baseline, candidate, ..."""
     shift = math.exp(generator.gauss(math.log(gain), between))
     slow = generator.random() < 0.5
-    times: list[float] = []
+    times: tuple[list[float], list[float]] = ([], [])
+    """Of the candidate, of the baseline."""
     for index in range(2 * PAIRS):
-        time_us = 100.0 * (shift if index % 2 else 1.0) * math.exp(generator.gauss(0, within / math.sqrt(2)))
+        arm = (index + index // 2) % 2
+        time_us = 100.0 * (shift if arm else 1.0) * math.exp(generator.gauss(0, within / math.sqrt(2)))
         if "drift" in trouble:
             time_us *= 1 + 0.10 * index / (2 * PAIRS)
         if "bimodal" in trouble:
@@ -110,10 +112,8 @@ def samples(
             time_us *= 1.16 if slow else 1.0
         if "outliers" in trouble and generator.random() < 0.05:
             time_us *= generator.uniform(1.2, 3.0)
-        times.append(time_us)
-    return Measurement(
-        span_us=tuple(times[0::2]), baseline_us=tuple(times[1::2]), clock="device", purpose=Purpose.FINAL
-    )
+        times[arm].append(time_us)
+    return Measurement(span_us=tuple(times[0]), baseline_us=tuple(times[1]), clock="device", purpose=Purpose.FINAL)
 
 
 def pairs(generator: random.Random, gain: float, between: float, within: float) -> Measurement:

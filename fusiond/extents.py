@@ -8,8 +8,8 @@ Extents, so are the results, and the Program that holds them can be moved to oth
 
 An Extent is an int, so whatever runs a Program needs to know nothing of this. Two things an int can do lose the
 expression or, worse, keep the wrong one: `min` and `max` hand out one of their arguments (use `least` and `most`), and
-an `if` on a value chooses for one size only. With a float it is the number that it is. `fusiond.testing.strategies` compares `Program.at` with what a strategy
-emits at those sizes.
+an `if` on a value chooses for one size only. Together with a float it is a plain number.
+`fusiond.testing.strategies` compares `Program.at` with what a strategy emits at those sizes.
 
 Only the standard library is imported here: bundles and exports need this file where nothing can be installed.
 """

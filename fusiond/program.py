@@ -186,6 +186,7 @@ class Pointer:
 class Scalar:
     dtype: str
     value: int | float
+    """What follows from the sizes is a whole number, of a float too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,8 +415,8 @@ class Program:
 
 
 def sized(program: Program, sizes: Mapping[str, int], fixed: Collection[str] = ()) -> Program:
-    """The Program as one over these sizes. What it says of `fixed` ones is a number from here on, and so are sizes whose
-    formulas are longer than what can be read again."""
+    """The Program as one over these sizes: their names stand in its Extents. The `fixed` ones are plain numbers from
+    here on, and so are those that stand in formulas too long to be read again."""
     held = {*fixed}
     for text, _ in _formulas((program.buffers, program.steps)):
         try:
@@ -427,6 +428,12 @@ def sized(program: Program, sizes: Mapping[str, int], fixed: Collection[str] = (
     return dataclasses.replace(
         program, buffers=buffers, steps=steps, sizes=tuple(sizes.items()), fixed=tuple(sorted(held))
     )
+
+
+def unsized(program: Program) -> Program:
+    """The Program with plain numbers: one that is for these sizes only."""
+    buffers, steps = (_replaced(each, int) for each in (program.buffers, program.steps))
+    return dataclasses.replace(program, buffers=buffers, steps=steps, sizes=(), fixed=())
 
 
 def _settled(value: Any, names: Mapping[str, int], held: Collection[str]) -> Any:
@@ -449,16 +456,18 @@ def _work(program: Program) -> list[object]:
 
 
 def _packed(step: Step) -> Step:
-    """A step whose structs have their numbers in their bytes."""
-    if not isinstance(step, Launch | HostCall):
-        return step
-    arguments = tuple(
-        Bytes(hex=each.filled(lambda _: 0).hex(), pointers=each.pointers)
-        if isinstance(each, Bytes) and each.numbers
-        else each
-        for each in step.arguments
-    )
-    return dataclasses.replace(step, arguments=arguments)
+    """A step whose structs have their numbers in their bytes, and whose floats are floats."""
+
+    def packed(argument: Argument) -> Argument:
+        if isinstance(argument, Bytes) and argument.numbers:
+            return Bytes(hex=argument.filled(lambda _: 0).hex(), pointers=argument.pointers)
+        if isinstance(argument, Scalar) and isinstance(argument.value, Extent) and "float" in argument.dtype:
+            return Scalar(dtype=argument.dtype, value=float(argument.value))
+        return argument
+
+    if isinstance(step, Launch | HostCall):
+        return dataclasses.replace(step, arguments=tuple(packed(each) for each in step.arguments))
+    return step
 
 
 def _identity(program: Program) -> list[object]:

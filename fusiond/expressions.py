@@ -36,6 +36,7 @@ _MAX_FORMULA_TEXT = 4000
 _MAX_FORMULA_TOKENS = 600
 """What strategies put together of several texts may be longer than what a person writes."""
 _MAX_DEPTH = 50
+_WORDS = ("and", "or", "not")
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<integer>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)"
@@ -101,6 +102,12 @@ def parse(text: str) -> Expression:
 def parse_formula(text: str) -> Expression:
     """Parse an expression that a strategy has put together: it may be longer."""
     return _parsed(text, _MAX_FORMULA_TEXT, _MAX_FORMULA_TOKENS)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can stand for a value in an expression."""
+    found = _TOKEN.fullmatch(text)
+    return found is not None and found.lastgroup == "name" and text == text.strip() and text not in _WORDS
 
 
 def _parsed(text: str, most_text: int, most_tokens: int) -> Expression:
@@ -197,7 +204,7 @@ class _Parser:
             return Literal(int(text))
         if kind == "string":
             return Literal(text[1:-1])
-        if kind == "name" and text not in ("and", "or", "not"):
+        if kind == "name" and text not in _WORDS:
             return self._call(text, depth) if self._take("(") else Name(text)
         if text == "(":
             node = self.either(depth + 1)

@@ -8,8 +8,8 @@ Extents, so are the results, and the Program that holds them can be moved to oth
 
 An Extent is an int, so whatever runs a Program needs to know nothing of this. Two things an int can do lose the
 expression or, worse, keep the wrong one: `min` and `max` hand out one of their arguments (use `least` and `most`), and
-an `if` on a value chooses for one size only. `fusiond.testing.strategies` compares `Program.at` with what a strategy
-emits at those sizes.
+an `if` on a value chooses for one size only. Together with a float it is a plain number.
+`fusiond.testing.strategies` compares `Program.at` with what a strategy emits at those sizes.
 
 Only the standard library is imported here: bundles and exports need this file where nothing can be installed.
 """
@@ -67,16 +67,16 @@ class Extent(int):
     # --- arithmetic ---
 
     def __add__(self, other: int) -> int:
-        return _sum(self, other)
+        return _sum(self, other) if isinstance(other, int) else NotImplemented
 
     def __radd__(self, other: int) -> int:
-        return _sum(other, self)
+        return _sum(other, self) if isinstance(other, int) else NotImplemented
 
     def __sub__(self, other: int) -> int:
-        return _sum(self, -other)
+        return _sum(self, -other) if isinstance(other, int) else NotImplemented
 
     def __rsub__(self, other: int) -> int:
-        return _sum(other, -self)
+        return _sum(other, -self) if isinstance(other, int) else NotImplemented
 
     def __neg__(self) -> int:
         return _scaled(self, -1)
@@ -86,23 +86,23 @@ class Extent(int):
 
     def __mul__(self, other: int) -> int:
         if not isinstance(other, Extent):
-            return _scaled(self, other)
+            return _scaled(self, int(other)) if isinstance(other, int) else NotImplemented
         return Extent(int(self) * int(other), ((f"({self.atom} * {other.atom})", 1),))
 
     def __rmul__(self, other: int) -> int:
-        return self * other
+        return self * other if isinstance(other, int) else NotImplemented
 
     def __floordiv__(self, other: int) -> int:
-        return _operation("//", self, other)
+        return _operation("//", self, other) if isinstance(other, int) else NotImplemented
 
     def __rfloordiv__(self, other: int) -> int:
-        return _operation("//", other, self)
+        return _operation("//", other, self) if isinstance(other, int) else NotImplemented
 
     def __mod__(self, other: int) -> int:
-        return _operation("%", self, other)
+        return _operation("%", self, other) if isinstance(other, int) else NotImplemented
 
     def __rmod__(self, other: int) -> int:
-        return _operation("%", other, self)
+        return _operation("%", other, self) if isinstance(other, int) else NotImplemented
 
 
 def size(name: str, value: int) -> int:

@@ -26,12 +26,13 @@ import dataclasses
 import enum
 import itertools
 import json
+import re
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from fusiond import expressions
+from fusiond import expressions, extents
 from fusiond.extents import Extent
 from fusiond.keys import content_key, plain
 
@@ -185,6 +186,7 @@ class Pointer:
 class Scalar:
     dtype: str
     value: int | float
+    """What follows from the sizes is a whole number, of a float too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,15 +414,67 @@ class Program:
         raise KeyError(name)
 
 
+def sized(program: Program, sizes: Mapping[str, int], fixed: Collection[str] = ()) -> Program:
+    """The Program as one over these sizes: their names stand in its Extents. The `fixed` ones are plain numbers from
+    here on, and so are those that stand in formulas too long to be read again."""
+    held = {*fixed}
+    for text, _ in _formulas((program.buffers, program.steps)):
+        try:
+            expressions.parse_formula(text)
+        except expressions.ExpressionError:
+            held |= {name for name in sizes if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", text)}
+    names = {name: value if name in held else extents.size(name, value) for name, value in sizes.items()}
+    buffers, steps = (_settled(each, names, held) for each in (program.buffers, program.steps))
+    return dataclasses.replace(
+        program, buffers=buffers, steps=steps, sizes=tuple(sizes.items()), fixed=tuple(sorted(held))
+    )
+
+
+def unsized(program: Program) -> Program:
+    """The Program with plain numbers: one that is for these sizes only."""
+    buffers, steps = (_replaced(each, int) for each in (program.buffers, program.steps))
+    return dataclasses.replace(program, buffers=buffers, steps=steps, sizes=(), fixed=())
+
+
+def _settled(value: Any, names: Mapping[str, int], held: Collection[str]) -> Any:
+    """A nest of dataclasses and tuples whose Extents speak of no size that is held."""
+
+    def settled(extent: Extent) -> int:
+        try:
+            formula = expressions.parse_formula(extent.text)
+        except expressions.ExpressionError:
+            return int(extent)
+        return formula.integer(names) if formula.names & set(held) else extent
+
+    return _replaced(value, settled) if held else value
+
+
 def _work(program: Program) -> list[object]:
     """What a device does. The 1 is from before there were sizes: programs have kept their keys."""
-    return [1, program.buffers, program.sources, encode(program)["steps"], program.issue]
+    packed = dataclasses.replace(program, steps=tuple(_packed(each) for each in program.steps))
+    return [1, program.buffers, program.sources, encode(packed)["steps"], program.issue]
+
+
+def _packed(step: Step) -> Step:
+    """A step whose structs have their numbers in their bytes, and whose floats are floats."""
+
+    def packed(argument: Argument) -> Argument:
+        if isinstance(argument, Bytes) and argument.numbers:
+            return Bytes(hex=argument.filled(lambda _: 0).hex(), pointers=argument.pointers)
+        if isinstance(argument, Scalar) and isinstance(argument.value, Extent) and "float" in argument.dtype:
+            return Scalar(dtype=argument.dtype, value=float(argument.value))
+        return argument
+
+    if isinstance(step, Launch | HostCall):
+        return dataclasses.replace(step, arguments=tuple(packed(each) for each in step.arguments))
+    return step
 
 
 def _identity(program: Program) -> list[object]:
     plan = encode(program)
     more = {name: plan[name] for name in ("sizes", "fixed", "formulas", "seams") if plan[name]}
-    return [*_work(program), more] if more else _work(program)
+    said = [1, program.buffers, program.sources, plan["steps"], program.issue]
+    return [*said, more] if more else said
 
 
 def _said(sizes: Mapping[str, int]) -> str:
@@ -429,13 +483,24 @@ def _said(sizes: Mapping[str, int]) -> str:
 
 def _moved(value: Any, sizes: Mapping[str, int]) -> Any:
     """A nest of dataclasses and tuples with each Extent evaluated anew."""
+    return _replaced(
+        value,
+        lambda each: Extent(expressions.parse_formula(each.text).integer(sizes), each.terms, each.constant),
+    )
+
+
+def _replaced(value: Any, change: Callable[[Extent], int]) -> Any:
+    """A nest of dataclasses and tuples with each Extent changed; what holds none is the very same."""
     if isinstance(value, Extent):
-        return Extent(expressions.parse_formula(value.text).integer(sizes), value.terms, value.constant)
+        return change(value)
     if isinstance(value, tuple):
-        return tuple(_moved(each, sizes) for each in value)
+        found = tuple(_replaced(each, change) for each in value)
+        return found if any(a is not b for a, b in zip(found, value, strict=True)) else value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        return dataclasses.replace(value, **{name: _moved(each, sizes) for name, each in parts.items()})
+        parts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
+        changed = {name: _replaced(each, change) for name, each in parts.items()}
+        changed = {name: each for name, each in changed.items() if each is not parts[name]}
+        return dataclasses.replace(value, **changed) if changed else value
     return value
 
 

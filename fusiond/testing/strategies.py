@@ -18,13 +18,14 @@ Nothing here runs a Program: that is the device's contract (`fusiond.testing.dev
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -34,7 +35,7 @@ from fusiond.jobs import JobInputs, check_keys
 from fusiond.keys import canonical, plain
 from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection, Workload
 from fusiond.planning import plan, prepare
-from fusiond.program import Program, problems
+from fusiond.program import Program, SizeError, problems
 from fusiond.registry import Registry
 from fusiond.space import Space
 from fusiond.strategy import Strategy, Target
@@ -87,6 +88,16 @@ class Case:
     analysis: Analysis
     space: Space
     seeds: tuple[tuple[str, Config], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Made:
+    """A Program of a case; `again` makes it anew from another case, None where there is no such Program."""
+
+    where: str
+    program: Program
+    again: Callable[[Case], Program | None]
+    chosen_by_size: bool
 
 
 class StrategyContract:
@@ -358,6 +369,95 @@ class StrategyContract:
                 if unfused is not None:
                     assert problems(unfused) == (), config
                     assert _compared(unfused) == _compared(self._reference(case)), config
+
+    # --- other sizes ---
+
+    def chosen_by_size(self, config: Config) -> bool:
+        """Whether a config has a label whose meaning is chosen by the sizes (`fastest`): at other sizes it emits
+        another Program, and the one that was moved there is as right, but not the same."""
+        return False
+
+    def test_programs_are_over_the_sizes_of_their_workload(self) -> None:
+        for job in self.jobs():
+            case = self._case(job, self.targets()[-1])
+            for each in self._made(case):
+                assert dict(each.program.sizes) == dict(case.workload.sizes), each.where
+                assert set(each.program.fixed) <= set(case.workload.sizes), each.where
+
+    def test_a_program_at_other_sizes_is_what_is_emitted_there(self) -> None:
+        """For the odd sizes, and for each size changed by itself. What is fixed cannot be moved, and says so."""
+        for job in self.jobs():
+            case = self._case(job, self.targets()[-1])
+            made = list(self._made(case))
+            for number, sizes in enumerate(self._other_sizes(case.job, case.workload)):
+                there = self._elsewhere(case, sizes)
+                if there is None:
+                    continue
+                some = made if number == 0 else random.Random(number).sample(made, min(6, len(made)))
+                for each in some:
+                    self._check_move(each, there)
+
+    def _check_move(self, made: Made, there: Case) -> None:
+        sizes, own = there.workload.sizes, dict(made.program.sizes)
+        where = f"{made.where} at {dict(sizes)}"
+        if any(sizes[name] != own[name] for name in made.program.fixed):
+            with pytest.raises(SizeError) as caught:
+                made.program.at(sizes)
+            assert len(str(caught.value).splitlines()) == 1, where
+            return
+        emitted = made.again(there)
+        if emitted is None:
+            return
+        moved = made.program.at(sizes)
+        assert problems(moved) == (), where
+        assert _compared(moved) == _compared(emitted), where
+        if not made.chosen_by_size:
+            assert moved.key == emitted.key, f"{where}: another Program than what is emitted there"
+
+    def _other_sizes(self, job: Job, workload: Workload) -> Iterator[Mapping[str, int]]:
+        odd = self.strategy().odd_sizes(workload)
+        yield {} if odd is None else odd
+        for name, value in workload.sizes.items():
+            yield {name: 3 * value + 1}
+            yield {name: max(2, value // 3)}  # of a single element, a strategy may write something simpler
+
+    def _elsewhere(self, case: Case, sizes: Mapping[str, int]) -> Case | None:
+        """The same job at other sizes; None where it is none there."""
+        try:
+            return self._case(dataclasses.replace(case.job, sizes={**case.job.sizes, **sizes}), case.target)
+        except RequestError:
+            return None
+
+    def _made(self, case: Case) -> Iterator[Made]:
+        """Candidates, their kernels unfused, and baselines."""
+        strategy = self.strategy()
+
+        def candidate(config: Config, there: Case) -> Program | None:
+            found = strategy.emit(there.analysis, config, {})
+            return found if isinstance(found, Program) else None
+
+        def unfused(config: Config, there: Case) -> Program | None:
+            return strategy.unfused(there.analysis, config) if candidate(config, there) is not None else None
+
+        def baseline(name: str, config: Config, there: Case) -> Program | None:
+            for each in strategy.baselines(there.analysis):
+                if each.name == name and not each.space.problems(config):
+                    return each.emit(config)
+            return None
+
+        for config, program in self._programs(case):
+            chosen = self.chosen_by_size(config)
+            yield Made(str(config), program, functools.partial(candidate, config), chosen)
+            apart = strategy.unfused(case.analysis, config)
+            if apart is not None:
+                yield Made(f"{config}, unfused", apart, functools.partial(unfused, config), chosen)
+        for each in strategy.baselines(case.analysis):
+            points = list(itertools.islice(each.space.points(), POINTS_LIMIT))
+            for config in dict.fromkeys([points[0], *random.Random(0).sample(points, min(2, len(points)))]):
+                again = functools.partial(baseline, each.name, config)
+                yield Made(f"{each.name} {config}", each.emit(config), again, self.chosen_by_size(config))
+
+    # --- labels ---
 
     def test_resolved_says_what_labels_come_to(self, cases: tuple[Case, ...]) -> None:
         for case in cases:

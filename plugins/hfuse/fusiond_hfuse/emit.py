@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from fusiond.extents import ceil_div, most
 from fusiond.program import Argument as Passed
-from fusiond.program import Buffer, Bytes, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step
+from fusiond.program import Buffer, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step, sized
 from fusiond_hfuse import fuse
 from fusiond_hfuse.graph import Argument, Group, Kernel, Plan, Shape, Slot
 from fusiond_hfuse.kernel import buffers_of, define_values, shape_of
@@ -69,13 +70,14 @@ def unfused(
     how = f"{_COUNTS.get(len(order), str(len(order)))} streams" if streams else "one after the other"
     if issue == "graph":
         how = "a CUDA graph"
-    return Program(
+    program = Program(
         name=f"{fuse.listed(group.names)}, {how} ({order})",
         buffers=_buffers(group, {letter: f"{source.name}:" for letter, source in sources.items()}),
         sources=tuple(sources[letter] for letter in group.letters),
         steps=tuple(steps),
         issue=issue,
     )
+    return sized(program, group.sizes, group.fixed_sizes)
 
 
 _COUNTS = {2: "two", 3: "three", 4: "four"}
@@ -101,7 +103,7 @@ def fused(group: Group, plan: Plan, cap: int | None, version: int) -> Program:
         before = (FillStep(name="zero_tickets", buffer=tickets.name),)
         arguments.append(Pointer(buffer=tickets.name))
     how = plan.kind if plan.level == "warp" else f"{plan.kind} by blocks"
-    return Program(
+    program = Program(
         name=f"{fuse.listed(group.names)}, fused ({how})",
         buffers=buffers,
         sources=(fused_source(group, plan, cap, version),),
@@ -118,12 +120,13 @@ def fused(group: Group, plan: Plan, cap: int | None, version: int) -> Program:
             ),
         ),
     )
+    return sized(program, group.sizes, group.fixed_sizes)
 
 
 def launched_blocks(plan: Plan, shapes: Mapping[str, Shape]) -> int:
     """How many blocks the fused launch has. ValueError for more than a launch can have, or than 31 bits can number."""
     counts = [shape.blocks for shape in shapes.values()]
-    blocks = sum(counts) if plan.level == "block" else max(counts)
+    blocks = sum(counts) if plan.level == "block" else most(*counts)
     if blocks > MOST_BLOCKS:
         raise ValueError(f"a fused grid of {blocks} blocks; a launch has at most {MOST_BLOCKS}")
     return plan.blocks if plan.map == "stride" else blocks
@@ -149,13 +152,15 @@ def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str)
             steps.append(dataclasses.replace(step, **changes))  # type: ignore[arg-type]
         scratch += [each for each in program.buffers if each.name.startswith("tickets.")]
     parts = [fuse.listed(group.among(letters).names) for letters, _ in programs]
-    return Program(
+    program = Program(
         name=f"{' | '.join(parts)} ({launch})",
         buffers=(*_buffers(group, places), *scratch),
         sources=tuple(sources),
         steps=tuple(steps),
         issue="graph" if launch == "graph" else "streams",
     )
+    fixed = {name for _, each in programs for name in each.fixed}
+    return sized(program, group.sizes, fixed)
 
 
 def fused_source(group: Group, plan: Plan, cap: int | None, version: int) -> Source:
@@ -173,7 +178,7 @@ def fused_source(group: Group, plan: Plan, cap: int | None, version: int) -> Sou
 
 def aligned(plan: Plan, shared_bytes: int) -> int:
     """Where the next part of the arena may begin."""
-    return -(-shared_bytes // fuse.alignment(plan)) * fuse.alignment(plan)
+    return ceil_div(shared_bytes, fuse.alignment(plan)) * fuse.alignment(plan)
 
 
 def arena_places(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
@@ -193,7 +198,8 @@ def arena_places(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
 def arena_bytes(plan: Plan, shapes: Mapping[str, Shape]) -> int:
     """Dynamic shared memory of the fused kernel."""
     places = arena_places(plan, shapes)
-    return max((place + shapes[letter].shared_bytes for letter, place in places.items()), default=0)
+    ends = [place + shapes[letter].shared_bytes for letter, place in places.items()]
+    return most(*ends) if ends else 0
 
 
 def _buffers(group: Group, places: Mapping[str, str]) -> tuple[Buffer, ...]:
@@ -217,7 +223,7 @@ def _arguments(slot: Slot, shape: Shape) -> tuple[Passed, ...]:
                 for each in argument.members
                 if each.target is not None
             )
-            return Bytes(hex=shape.records[argument.name], pointers=pointers)
+            return dataclasses.replace(shape.records[argument.name], pointers=pointers)
         return Scalar(dtype=argument.dtype, value=shape.scalars[argument.name])
 
     return tuple(passed(argument) for argument in slot.kernel.arguments)

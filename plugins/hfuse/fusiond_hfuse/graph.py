@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusiond.expressions import Expression
+from fusiond import extents
+from fusiond.expressions import Expression, is_name
 from fusiond.model import Rejection
-from fusiond.program import Buffer, Dim3
+from fusiond.program import Buffer, Bytes, Dim3
 
 WARP = 32
 SLOTS = tuple("abcdefghijklmnopqrstuvwxyz")
@@ -265,6 +266,23 @@ class Slot:
     prefix: str
     """What stands before the dot in the names of this slot's sizes: the kernel's name, or the letter in a self-pair."""
 
+    @property
+    def extents(self) -> Mapping[str, int]:
+        """The sizes by their own names, as numbers that know what a job calls them. (A kernel's name may be one that no
+        expression can have: `my-kernel.n` is a difference there.)"""
+        places = {name: f"{self.prefix}.{name}" for name in self.sizes}
+        return {
+            name: extents.size(places[name], value) if is_name(places[name]) else value
+            for name, value in self.sizes.items()
+        }
+
+    @property
+    def fixed_sizes(self) -> set[str]:
+        """Those of the sizes, as a job calls them, that stand in the text, or can stand in no expression."""
+        written = {name for _, value in self.kernel.defines if isinstance(value, Expression) for name in value.names}
+        places = {name: f"{self.prefix}.{name}" for name in self.sizes}
+        return {place for name, place in places.items() if name in written or not is_name(place)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
@@ -292,6 +310,16 @@ class Group:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(each.kernel.name for each in self.slots)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of all slots, by the names that a job gives them."""
+        return {f"{slot.prefix}.{name}": value for slot in self.slots for name, value in slot.sizes.items()}
+
+    @property
+    def fixed_sizes(self) -> set[str]:
+        """Those of them that stand in a text."""
+        return set().union(*(slot.fixed_sizes for slot in self.slots))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,8 +379,8 @@ class Shape:
     grid: Dim3
     shared_bytes: int
     scalars: Mapping[str, int | float]
-    records: Mapping[str, str] = field(default_factory=dict)
-    """Structs passed by value: their bytes as hexadecimal digits."""
+    records: Mapping[str, Bytes] = field(default_factory=dict)
+    """Structs passed by value, without the addresses in them."""
 
     @property
     def blocks(self) -> int:

@@ -17,12 +17,15 @@ from fusiond import expressions
 from fusiond.documents import Node
 from fusiond.errors import RequestError, UnknownName
 from fusiond.expressions import Expression, ExpressionError
+from fusiond.extents import Extent
 from fusiond.keys import content_key, plain
 from fusiond.program import (
     DTYPES,
     EQUAL,
     FILL_KINDS,
+    PACKED,
     Buffer,
+    Bytes,
     Compare,
     Dim3,
     Fill,
@@ -620,7 +623,7 @@ def _axes(what: str, shape: Dim3) -> dict[str, int]:
 def shape_of(slot: Slot, block: Dim3) -> Shape:
     """Grid, shared bytes and scalar values of a slot at a block shape. RequestError names the key that fails."""
     kernel = slot.kernel
-    names: dict[str, expressions.Scalar] = {**slot.sizes, **_axes("block", block)}
+    names: dict[str, expressions.Scalar] = {**slot.extents, **_axes("block", block)}
     key = "grid"
     where = kernel.lines["grid"]
     try:
@@ -637,14 +640,14 @@ def shape_of(slot: Slot, block: Dim3) -> Shape:
         if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
             raise ExpressionError(f"{shared_bytes} bytes of shared memory, which no block has")
         scalars: dict[str, int | float] = {}
-        records: dict[str, str] = {}
+        records: dict[str, Bytes] = {}
         for argument in kernel.arguments:
             if argument.value is not None:
                 key, where = argument.name, argument.where
                 scalars[argument.name] = _scalar(argument.value, argument.dtype, names)
             elif argument.members or argument.hex:
                 key, where = argument.name, argument.where
-                records[argument.name] = argument.hex or _packed(argument, names)
+                records[argument.name] = Bytes(hex=argument.hex) if argument.hex else _packed(argument, names)
     except ExpressionError as problem:
         at = f" at the sizes {_said(slot.sizes)} and a block of {'x'.join(map(str, block))}"
         raise RequestError(f"{key}: {problem}{at}", where=where) from None
@@ -656,29 +659,27 @@ def _scalar(value: Expression | float, dtype: str, names: Mapping[str, expressio
         return value
     number = value.integer(names)
     if dtype.startswith("float"):
-        return float(number)
+        return number if isinstance(number, Extent) else float(number)
     least, most = _INTEGERS.get(dtype, (0, 1))
     if not least <= number <= most:
         raise ExpressionError(f"{number} does not fit {dtype}")
     return number
 
 
-PACKED = {
-    "bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "float16": "e", "int32": "i", "uint32": "I",
-    "float32": "f", "int64": "q", "uint64": "Q", "float64": "d",
-}  # fmt: skip
-"""Types as the standard library's `struct` has them."""
-
-
-def _packed(argument: Argument, names: Mapping[str, expressions.Scalar]) -> str:
-    """A struct's bytes as hexadecimal digits; what lies between its numbers is zero."""
+def _packed(argument: Argument, names: Mapping[str, expressions.Scalar]) -> Bytes:
+    """A struct; what lies between its numbers is zero, and so are its addresses, which are not known yet."""
     data = bytearray(argument.bytes)
+    numbers = []
     for member in argument.members:
         assert member.dtype is not None  # _record has seen to it
         if member.target is not None:
-            continue  # an address, which is not known yet
-        struct.pack_into(f"<{PACKED[member.dtype]}", data, member.offset, _scalar(member.value, member.dtype, names))
-    return data.hex()
+            continue
+        value = _scalar(member.value, member.dtype, names)
+        if isinstance(value, Extent):
+            numbers.append((member.offset, member.dtype, value))
+        else:
+            struct.pack_into(f"<{PACKED[member.dtype]}", data, member.offset, value)
+    return Bytes(hex=data.hex(), numbers=tuple(numbers))
 
 
 def buffers_of(slot: Slot) -> tuple[Buffer, ...]:
@@ -688,7 +689,7 @@ def buffers_of(slot: Slot) -> tuple[Buffer, ...]:
         if argument.buffer is None or argument.elements is None:
             continue
         try:
-            elements = argument.elements.integer(slot.sizes)
+            elements = argument.elements.integer(slot.extents)
         except ExpressionError as problem:
             raise RequestError(f"elements: {problem}", where=argument.where) from None
         if elements < 1:

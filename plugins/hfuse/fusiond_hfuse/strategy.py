@@ -91,7 +91,7 @@ class Hfuse(StrategyBase):
             strategy_version=self.version,
             name=",".join(slot.kernel.name for slot in slots),
             members=tuple(slot.kernel.name for slot in slots),
-            sizes=frozen(_sizes(asked.group)),
+            sizes=frozen(asked.group.sizes),
             content=[
                 {"kernel": slot.kernel.name, "entry": slot.kernel.instance, "content": slot.kernel.content_key}
                 for slot in slots
@@ -406,16 +406,12 @@ def _group(job: Job, kernels: list[Kernel]) -> Group:
     )
 
 
-def _sizes(group: Group) -> dict[str, int]:
-    return {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in slot.sizes.items()}
-
-
 def _part(asked: Asked, pair: pairing.Pair) -> Asked:
     """A pair of a larger group as a job of its own: the same search, on the same device, at the same sizes."""
     group = pairing.as_pair(asked.group, pair)
     names = [asked.names[letter] for letter in pair]
     request: dict[str, object] = {"pair": names, "granularity": group.granularity}
-    job = dataclasses.replace(asked.job, request=frozen(request), sizes=frozen(_sizes(group)), lines=frozen())
+    job = dataclasses.replace(asked.job, request=frozen(request), sizes=frozen(group.sizes), lines=frozen())
     return Asked(group=group, job=job, names=frozen(dict(zip("ab", names, strict=True))))
 
 
@@ -435,7 +431,7 @@ def _described(slot: Slot, facts: CompileFacts | BuildFailed | None) -> dict[str
     return {
         "name": slot.kernel.name,
         "registers": known.registers if known else None,
-        "shared_bytes": known.shared_bytes + shape.shared_bytes if known else None,
+        "shared_bytes": known.shared_bytes + int(shape.shared_bytes) if known else None,
         "barriers": known.barriers if known else None,
         "threads": volume(shape.block),
     }
@@ -504,7 +500,7 @@ def _bound(known: Analysed, group: Group, plan: Plan) -> registers.Bound | None:
             return None
         used.append(found[side.slot.kernel.instance])
     shapes = {side.slot.letter: kernel.shape_of(side.slot, side.shape) for side in plan.sides}
-    shared = sum(facts.shared_bytes for facts in used) + emit.arena_bytes(plan, shapes)
+    shared = sum(facts.shared_bytes for facts in used) + int(emit.arena_bytes(plan, shapes))
     return registers.bound(
         known.target.limits,
         threads=tuple(side.threads for side in plan.by_letter),

@@ -8,12 +8,14 @@ A block's text does not hold the image's size: one build serves every size.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from fusiond.extents import ceil_div, size
 from fusiond.model import Rejection
-from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare
+from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond_mincut import expr as tree
 from fusiond_mincut import reductions, source
 from fusiond_mincut.blocks import Block, Partition
@@ -126,7 +128,7 @@ def block_kernel(
         launches=(
             CudaLaunch(
                 entry=_entry(block),
-                grid=(-(-pipeline.width // shape.width), -(-pipeline.height // shape.height), 1),
+                grid=(ceil_div(pipeline.width, shape.width), ceil_div(pipeline.height, shape.height), 1),
                 block=(shape.x, shape.y, 1),
                 shared_bytes=planned.shared_bytes,
                 images=(*block.inputs, *block.outputs),
@@ -145,6 +147,10 @@ def program(
     shared_limit_bytes: int = MOST_SHARED_BYTES,
 ) -> Program | Rejection:
     """The blocks of a partition, one after the other; `params` by the blocks' texts, DEFAULT for those it lacks."""
+    sizes = {"width": pipeline.width, "height": pipeline.height}
+    pipeline = dataclasses.replace(
+        pipeline, width=size("width", pipeline.width), height=size("height", pipeline.height)
+    )
     kernels = []
     for block in partition.blocks:
         chosen = (params or {}).get(str(block), DEFAULT)
@@ -172,7 +178,7 @@ def program(
                 compare=default_compare(image.dtype) if output else EQUAL,
             )
         )
-    return Program(
+    found = Program(
         name=f"{pipeline.name}: {partition}",
         buffers=(*buffers, *(each for kernel in kernels for each in kernel.scratch)),
         sources=tuple(each.source for each in kernels),
@@ -193,6 +199,7 @@ def program(
             for launch in kernel.launches
         ),
     )
+    return sized(found, sizes)
 
 
 # --- rules ----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fusiond.extents import ceil_div, least
 from fusiond.program import Buffer, Role
 from fusiond_mincut import bodies
 from fusiond_mincut.bodies import STORED, TYPES, constant, offset_name, stage_of, stages
@@ -41,7 +42,7 @@ def shared_bytes(kernel: Kernel, threads: int) -> int:
 def reduction(pipeline: Pipeline, kernel: Kernel, threads: int) -> Reduction:
     """The text of a global kernel for blocks of `threads`."""
     pixels = pipeline.width * pipeline.height
-    blocks = max(1, min(MOST_BLOCKS, -(-pixels // (threads * PIXELS_PER_THREAD))))
+    blocks = least(MOST_BLOCKS, ceil_div(pixels, threads * PIXELS_PER_THREAD))
     held = "float32" if kernel.dtype == "float32" else "int32"
     entries = (f"{kernel.name}_kernel", f"{kernel.name}_finish")
     parts = [

@@ -152,6 +152,7 @@ class Mincut(StrategyBase):
             workload=workload,
             report=frozen(report),
             rejections=(*_refusals(pipeline, model, planned), *impossible),
+            alone=len(pipeline.kernels) == 1,
             payload=known,
         )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fusiond.extents import ceil_div, least, most
 from fusiond.keys import text_key
 from fusiond.program import DTYPES, Argument, Scalar, Source, SourceKind
 from fusiond_transfer import formula
@@ -127,7 +128,7 @@ def _ctype(dtype: str) -> str:
 
 
 def _blocks(elements: int) -> tuple[int, int, int]:
-    return (min(MOST_BLOCKS, -(-elements // BLOCK)), 1, 1)
+    return (least(MOST_BLOCKS, ceil_div(elements, BLOCK)), 1, 1)
 
 
 def _parameters(reads: Sequence[str], writes: Sequence[str], scalars: Sequence[str]) -> str:
@@ -155,7 +156,7 @@ def _mix(graph: Graph, kernel: Kernel) -> tuple[Entry, str]:
         source=f"{kernel.on}_kernels",
         entry=name,
         scalars=tuple(scalars),
-        grid=_blocks(max(each.elements for each in writes)),
+        grid=_blocks(most(*(each.elements for each in writes))),
         block=(BLOCK, 1, 1),
     )
     lengths = [f"unsigned long long {side}{number}" for side, many in (("n", reads), ("m", writes))
@@ -204,7 +205,7 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
     parsed = [formula.parse(text) for text in body.texts]
     place = {read: f"r{k}[i]" if graph.vector(read).elements > 1 else f"r{k}[0]" for k, read in enumerate(kernel.reads)}
     lengths = [
-        max((graph.vector(each).elements for each in found.names), default=1) if found.summed else output.elements
+        most(1, *(graph.vector(each).elements for each in found.names)) if found.summed else output.elements
         for found, output in zip(parsed, writes, strict=True)
     ]
     counts = [Scalar(dtype="uint64", value=each) for each in lengths]
@@ -231,7 +232,7 @@ def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
         source=f"{kernel.on}_kernels",
         entry=name,
         scalars=tuple(counts),
-        grid=(1, 1, 1) if summed else _blocks(max(lengths)),
+        grid=(1, 1, 1) if summed else _blocks(most(*lengths)),
         block=(formula.LANES, 1, 1),
     )
     texts = [f"// {origin}: {w} = {text}\n" for w, text in zip(kernel.writes, body.texts, strict=True)]

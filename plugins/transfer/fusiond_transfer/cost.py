@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond.keys import content_key
-from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Program, Role
+from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Program, Role, unsized
 from fusiond.strategy import Known, Probe
 from fusiond_transfer import body
 from fusiond_transfer.graph import Graph, Kernel
@@ -121,7 +121,7 @@ def _kernel(graph: Graph, kernel: Kernel, code: body.Code) -> Probe:
                       shared_bytes=entry.shared_bytes, arguments=given)  # fmt: skip
     else:
         step = HostCall(name="kernel", source=source.name, entry=entry.entry, arguments=given)
-    program = Program(name=f"kernel {kernel.name}", buffers=tuple(buffers), sources=(source,), steps=(step,))
+    program = unsized(Program(name=f"kernel {kernel.name}", buffers=tuple(buffers), sources=(source,), steps=(step,)))
     return Probe(key=f"transfer: kernel {_kernel_key(graph, kernel)}", program=program)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusiond.program import (
+    DTYPES,
     Alloc,
     Buffer,
     Copy,
@@ -31,8 +32,9 @@ from fusiond.program import (
     Program,
     Role,
     Step,
+    sized,
 )
-from fusiond_transfer import body, layout
+from fusiond_transfer import body, layout, sizes
 from fusiond_transfer.script import Call, Cell, Move, Op, Script, Transfer
 
 ISSUES = ("one_stream", "overlapped", "graph")
@@ -57,13 +59,14 @@ def program(script: Script, way: Way, *, name: str) -> Program:
     """The Program of a script."""
     code = body.code(replace(script.graph, kernels=script.calls))
     steps = _Steps(script, way, code)
-    return Program(
+    found = Program(
         name=name,
         buffers=_buffers(script, way),
         sources=code.sources,
         steps=steps.all(),
         issue="graph" if way.issue == "graph" else "streams",
     )
+    return sized(found, dict(script.graph.sizes), sizes.fixed(script.graph))
 
 
 # --- buffers --------------------------------------------------------------------------------------------
@@ -87,19 +90,19 @@ def arena_names(groups: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _buffers(script: Script, way: Way) -> tuple[Buffer, ...]:
-    sizes = {each.name: each.like.size_bytes for each in script.cells}
+    lengths = {each.name: each.like.elements * DTYPES[each.like.dtype][1] for each in script.cells}
     memory = Memory.PINNED if way.memory == "pinned" else Memory.PAGEABLE
     together = way.send == "message" and any(
         isinstance(op, Move) and len(op.cells) > 1 and op.counted for op in script.ops
     )
     places: dict[str, tuple[str, int]] = {}
     if together:
-        found, _ = layout.offsets(script.order, sizes)
+        found, _ = layout.offsets(script.order, lengths)
         places = {name: ("arena@host", offset) for name, offset in found.items()}
     groups = arenas(script, way)
     for name, group in zip(arena_names(groups), groups, strict=True):
         if len(group) > 1:
-            found, _ = layout.offsets(group, sizes)
+            found, _ = layout.offsets(group, lengths)
             places |= {cell + DEVICE_SUFFIX: (name, offset) for cell, offset in found.items()}
     buffers = []
     for vector, role in ((script.inputs, Role.INPUT), (script.outputs, Role.OUTPUT)):

@@ -35,7 +35,8 @@ class Vector:
 
     @property
     def size_bytes(self) -> int:
-        return self.elements * DTYPES[self.dtype][1]
+        """What plans are made of: a number, even where `elements` knows how it follows from the sizes."""
+        return int(self.elements) * DTYPES[self.dtype][1]
 
 
 # --- what kernels compute -------------------------------------------------------------------------------
@@ -111,6 +112,8 @@ class Graph:
     """Runs of vectors that must lie in memory in this order, next to each other."""
     iterations: int = 1
     """Of a loop, as far as it is unrolled to be measured."""
+    sizes: tuple[tuple[str, int], ...] = ()
+    """What its numbers may follow from (they are Extents then), by name."""
 
     @functools.cached_property
     def index(self) -> Mapping[str, int]:

@@ -17,6 +17,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fusiond.extents import ceil_div
+
 ALIGNMENT = 256
 """Bytes: what cudaMalloc gives, so that a kernel sees no other alignment than with an allocation of its own."""
 EXACT = 10
@@ -73,7 +75,7 @@ def offsets(order: Sequence[str], sizes: Mapping[str, int]) -> tuple[dict[str, i
     for cell in order:
         found[cell] = at
         end = at + sizes[cell]
-        at = -(-end // ALIGNMENT) * ALIGNMENT
+        at += ceil_div(sizes[cell], ALIGNMENT) * ALIGNMENT
     return found, end
 
 

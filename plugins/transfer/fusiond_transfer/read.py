@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusiond import expressions
+from fusiond import expressions, extents
 from fusiond.documents import Node
 from fusiond.errors import RequestError, UnknownName
 from fusiond.expressions import ExpressionError
@@ -82,8 +82,8 @@ def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, siz
         if name not in known:
             raise UnknownName("size", name, known, where=size_where.get(name, where))
     known |= sizes
-    reader = _Reader(inputs, path, keys, known)
-    graph = reader.graph()
+    reader = _Reader(inputs, path, keys, {name: extents.size(name, value) for name, value in known.items()})
+    graph = dataclasses.replace(reader.graph(), sizes=tuple(known.items()))
     _refuse(graph, document, keys)
     return Read(
         graph=graph,
@@ -151,7 +151,7 @@ class _Reader:
         if "limits" not in self._keys:
             return None
         limits = self._keys["limits"].mapping(known=("device_bytes",), required=("device_bytes",))
-        return self._integer(limits["device_bytes"])
+        return int(self._integer(limits["device_bytes"]))
 
     def _generated(self, node: Node, default: Vector) -> Graph:
         for name in ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed"):

@@ -23,7 +23,44 @@ TEXTS = (
     "graph: horner",
     "graph: fig2\nallocations: counted",
     "graph: fig2\nlimits: {device_bytes: 100000}",
+    "graph: ./mixed.yaml",
 )
+MIXED = """\
+graph: mixed
+sizes: {n: 100, same: 100, m: 300, part: 2, times: 3}
+odd: {m: 77}
+elements: "n"
+dtype: float32
+vectors:
+  b: {elements: "same"}
+  s: {elements: 1}
+  d: {elements: "ceil_div(m, part)", dtype: uint32}
+  e: {elements: "m"}
+  f: {elements: "m + 1"}
+  g: {elements: "2 * m"}
+inputs: [a, b]
+outputs: [c, e, f, g]
+kernels:
+  - {name: add, on: device, reads: [a, b], writes: [c], body: "a + 2 * b"}
+  - {name: norm, on: device, reads: [c], writes: [s], body: "sum(c * c)"}
+  - {name: mix, on: host, reads: [s, c], writes: [d]}
+  - {name: own, on: device, reads: [d], writes: [e], source: own.cu, entry: own, values: ["m", "m // part"],
+     grid: ["ceil_div(m, 128)", "part"], block: [128], shared: "4 * part"}
+  - {name: both, on: device, reads: [e, s], writes: [f, g]}
+"""
+OWN = """\
+extern "C" __global__ void own(const unsigned* d, float* e, int m, int half) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < m && blockIdx.y == 0) e[i] = d[i % half];
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mixed.yaml").write_text(MIXED)
+    (tmp_path / "own.cu").write_text(OWN)
 
 
 class TestTransfer(StrategyContract):
@@ -38,7 +75,12 @@ class TestTransfer(StrategyContract):
         return registry
 
     def jobs(self) -> tuple[Job, ...]:
-        return tuple(job for text in TEXTS for job in jobs.read("job.yaml", f"strategy: transfer\n{text}\n"))
+        return tuple(
+            job for text in TEXTS for job in jobs.read(Path.cwd() / "job.yaml", f"strategy: transfer\n{text}\n")
+        )
+
+    def chosen_by_size(self, config: Config) -> bool:
+        return config.get("grouping") in ("fastest", "fewest_tight")  # which vectors are the long ones decides
 
     @pytest.mark.slow  # nvcc reports on every kernel
     def test_a_plan_can_be_shown(self) -> None:

@@ -24,6 +24,7 @@ from fusiond.model import (
     Record,
     Rejection,
     Workload,
+    frozen,
 )
 from fusiond.program import Program, Source
 from fusiond.space import EMPTY, Space
@@ -110,6 +111,11 @@ class Strategy(Protocol):
     """In every key: a mended emitter is not answered by an old record."""
     job_keys: tuple[str, ...]
     """The keys of a job file that belong to this strategy, beside those of the core."""
+    wrong_versions: tuple[int, ...]
+    """Versions of this strategy whose answers are known to be wrong: they are never served."""
+    names: Mapping[str, str]
+    """Kind of a document (as in `CatalogueEntry.kind`) -> the job key that takes one, or a list of them, by catalogue
+    name or path. What a user names on a command line finds its strategy by this."""
 
     def parse(self, job: Job, inputs: Inputs) -> Workload:
         """Read what the job refers to and check it. RequestError with file, line and key for a user's mistake."""
@@ -181,6 +187,8 @@ class StrategyBase:
     """Defaults for what most strategies do not need."""
 
     job_keys: tuple[str, ...] = ()
+    wrong_versions: tuple[int, ...] = ()
+    names: Mapping[str, str] = frozen()
 
     def describe(self, analysis: Analysis) -> str:
         return ""

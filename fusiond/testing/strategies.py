@@ -157,6 +157,19 @@ class StrategyContract:
         assert all(isinstance(each, str) for each in strategy.job_keys)
         assert self.registry().strategy(strategy.name).version == strategy.version
 
+    def test_wrong_versions_are_earlier_ones(self) -> None:
+        strategy = self.strategy()
+        assert isinstance(strategy.wrong_versions, tuple)
+        assert all(type(each) is int and 1 <= each < strategy.version for each in strategy.wrong_versions)
+
+    def test_names_are_kinds_of_the_catalogue_and_keys_of_a_job(self) -> None:
+        registry = self.registry()
+        kinds = {each.kind for each in registry.catalogue.values()}
+        named = self.strategy().names
+        assert set(named.values()) <= set(self.strategy().job_keys)
+        assert not kinds or set(named) <= kinds, "a document of this kind has no name in the catalogue"
+        assert kinds <= {kind for each in registry.strategies.values() for kind in each.names}, "nobody takes this kind"
+
     # --- Job -> Workload ---
 
     def test_parse_is_pure_and_repeatable(self) -> None:

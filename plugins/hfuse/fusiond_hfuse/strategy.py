@@ -57,6 +57,7 @@ class Hfuse(StrategyBase):
     name = "hfuse"
     version = 1
     job_keys: tuple[str, ...] = ("pair", "kernels", "granularity")
+    names: Mapping[str, str] = frozen({"kernel": "pair"})
 
     # --- Job -> Workload ---
 

@@ -77,6 +77,7 @@ class Mincut(StrategyBase):
     name = "mincut"
     version = 1
     job_keys: tuple[str, ...] = ("pipeline", "block", "model", "blocks")
+    names: Mapping[str, str] = frozen({"pipeline": "pipeline"})
 
     # --- Job -> Workload ---
 

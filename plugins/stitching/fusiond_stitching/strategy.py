@@ -81,6 +81,7 @@ class Stitching(StrategyBase):
     name = "stitching"
     version = 2
     job_keys: tuple[str, ...] = asking.KEYS
+    names: Mapping[str, str] = frozen({"module": "module"})
 
     # --- Job -> Workload ---
 

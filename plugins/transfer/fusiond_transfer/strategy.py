@@ -59,6 +59,7 @@ class Transfer(StrategyBase):
     name = "transfer"
     version = 1
     job_keys: tuple[str, ...] = ("graph", "allocations", "limits", "tries")
+    names: Mapping[str, str] = frozen({"graph": "graph"})
 
     # --- Job -> Workload ---
 

@@ -21,6 +21,7 @@ class SaxpyUnroll(StrategyBase):
     name = "saxpy-unroll"
     version = 1
     job_keys = ("saxpy",)
+    names = frozen({"saxpy": "saxpy"})
 
     def parse(self, job: Job, inputs: Inputs) -> Workload:
         where = job.where("saxpy")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fusiond import __version__
+from fusiond.errors import StoreError
 from fusiond.keys import canonical
 from fusiond.model import Workload
 from fusiond.store.connection import Connected
+from fusiond.store.encoding import mapping_from
 from fusiond.strategy import CatalogueEntry, Strategy
 
 UNREADABLE = ""
@@ -52,6 +54,17 @@ class Said(Connected):
             "ORDER BY j.number DESC LIMIT 1) AS job FROM workloads w WHERE w.content_key IS NULL ORDER BY w.rowid"
         )
         return [(row["workload_key"], row["job"]) for row in rows]
+
+    def family(self, workload_key: str) -> tuple[str, Mapping[str, int]]:
+        """By what a lookup finds a stored workload: the key of its content without sizes, and its sizes."""
+        row = self._row(
+            "SELECT COALESCE(NULLIF(content_family_key, ''), family_key) AS family, sizes FROM workloads "
+            "WHERE workload_key = ?",
+            [workload_key],
+        )
+        if row is None:
+            raise StoreError(f"{self.path}: there is no workload {workload_key}")
+        return row["family"], mapping_from(row["sizes"])
 
     def save_content(self, workload_key: str, workload: Workload | None) -> None:
         """The keys of a stored workload's content, as it is parsed today; None: it does not parse any more."""

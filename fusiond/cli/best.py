@@ -27,7 +27,7 @@ AMBIGUOUS = 2
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB.yaml", nargs="?", help="what this job asks, whatever it is called")
     options.add_store(parser)
-    options.add_workload(parser, required=False)
+    options.add_workload(parser, required=False)  # `_check` demands one of three: argparse's words would mislead
     options.add_cache(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--source", action="store_true", help="print the generated source of the answer")
@@ -70,9 +70,11 @@ def find(
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    given = [name for name in ("pair", "workload", "job") if getattr(arguments, name) is not None]
-    if len(given) != 1:
-        raise RequestError("give one of JOB.yaml, --pair A,B and --workload NAME", where="best")
+    given = [each for each in (arguments.job, arguments.pair, arguments.workload) if each is not None]
+    if not given:
+        raise RequestError("one of the arguments JOB.yaml --pair --workload is required (see `fusiond best --help`)")
+    if len(given) > 1:
+        raise RequestError("stands beside --pair or --workload; one of them", where=arguments.job)
     if arguments.json and arguments.source:
         raise RequestError("stands beside --json; one of them", where="--source")
     if arguments.unfused and not arguments.source and arguments.export is None:

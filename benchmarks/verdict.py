@@ -3,7 +3,7 @@ output.
 
 Three finalists of one true speed-up are measured in five processes of ten pairs each. The simplest noise: a process
 shifts all of its ratios by a common amount (placement, clock), and each pair adds its own. The others are single
-samples, baseline and candidate taking turns in being first (ABBA), with what was seen on real GPUs on top of that noise:
+samples, baseline and candidate taking turns in being first (ABBA), with what was seen on real GPUs on top of that:
 
     drift       the device becomes slower all the time, by 10 % within a process
     bimodal     the clock jumps between two states that are 16 % apart, on the average every 12 samples

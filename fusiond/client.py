@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,13 +17,12 @@ from typing import Any
 
 import httpx
 
-from fusiond import __version__, driver, files
+from fusiond import asking, files
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
 from fusiond.errors import DaemonError, DeviceError, FusiondError, NothingKnown, RequestError
 from fusiond.model import JobState
 from fusiond.progress import Progress, end_of_row, from_json, of_row
-from fusiond.store import lookup
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow, unknown_job
 from fusiond.store.location import default_path
@@ -154,28 +154,49 @@ class Client:
 
     def best(
         self,
-        name: str,
+        name: str | None = None,
         *,
+        job: Path | str | None = None,
         device: str | None = None,
         sizes: Mapping[str, int] | None = None,
-        cache: str = "warm",
+        cache: str | None = None,
     ) -> dict[str, Any] | None:
         """The document of `fusiond best --json`, or None when nothing is known. A pair is `A,B`, in any order.
 
+        A name is resolved as on the command line: by the files of the current folder, the catalogue, the store; where
+        it stands for several contents, `match` is `ambiguous` and nothing else is answered. `job`, in place of a name,
+        is the path of a job file of one workload, whose content is looked up (the plugins are loaded for it).
         A stale answer (`match`) is given at once, and a check of it is queued.
+
+        RequestError for a mistake in the job file, and for one that makes several workloads (`best_of_job` gives all).
         """
-        found = lookup.best(
-            self.db,
-            name=name,
-            device=device,
-            sizes=dict(sizes or {}),
-            driver=driver.version(),
-            version=__version__,
-            cache=cache,
-        )
-        if found is not None and found["match"] == "stale":
-            lookup.queue_recheck(self.db, found, cache=cache)
-        return found
+        if (name is None) == (job is None):
+            raise RequestError("give one of name and job", where="best")
+        if cache not in (None, "warm", "cold"):
+            raise RequestError(f"is {cache!r}; it can be warm, cold", where="cache")
+        if job is not None:
+            found = self.best_of_job(job, device=device, sizes=sizes, cache=cache)
+            if len(found) > 1:
+                raise RequestError(f"asks about {len(found)} workloads; best_of_job answers for all", where=str(job))
+            return found[0]
+        try:
+            return asking.by_name(
+                self.db, name or "", device=device, sizes=sizes, cache=cache or "warm", folder=os.getcwd()
+            )
+        except NothingKnown:
+            return None
+
+    def best_of_job(
+        self,
+        job: Path | str,
+        *,
+        device: str | None = None,
+        sizes: Mapping[str, int] | None = None,
+        cache: str | None = None,
+    ) -> tuple[dict[str, Any] | None, ...]:
+        """The same for each workload of a job file, in its order; None for one of which nothing is known."""
+        found = asking.by_job(self.db, job, device=device, sizes=sizes, cache=cache)
+        return tuple(None if isinstance(each, NothingKnown) else each for each in found)
 
     # --- inside ---
 

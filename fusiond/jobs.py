@@ -5,6 +5,7 @@
     sizes: {hist.n: 5000000}
     device: auto                           # cpu, cuda:0, ...
     search: {trials: 64, timeout: 10m, seed: 0, least_gain: 1.02}
+    measure: {cache: warm}                 # or cold, or both: a job for each
     sweep: {hist.n: [1000000, 5000000]}    # one workload for each value
 
 docs/jobs.md is the reference.
@@ -26,8 +27,11 @@ from fusiond.model import Job, Search, frozen
 from fusiond.registry import Registry
 
 SCHEMA = 1
-CORE_KEYS = ("schema", "strategy", "sizes", "device", "search", "sweep")
-SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain", "sanitize")
+CORE_KEYS = ("schema", "strategy", "sizes", "device", "search", "measure", "sweep")
+SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain", "sanitize", "patience")
+MEASURE_KEYS = ("cache",)
+CACHES: Mapping[str, tuple[str, ...]] = {"warm": ("warm",), "cold": ("cold",), "both": ("warm", "cold")}
+"""What `measure: {cache: ...}` may say, and the jobs that it makes."""
 MAX_SWEEP = 100
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]{1,3})?")
 _DURATION = re.compile(r"([0-9]{1,6})\s*(s|m|h)")
@@ -42,8 +46,8 @@ def read(
     trials: int | None = None,
     seed: int | None = None,
 ) -> tuple[Job, ...]:
-    """The jobs of one file (several where it sweeps a size). `text` stands in for the file's content; the other
-    arguments overrule what the file says.
+    """The jobs of one file (several where it sweeps a size, or measures both caches). `text` stands in for the file's
+    content; the other arguments overrule what the file says.
 
     Raises RequestError with file, line and key. Whether the strategy knows its own keys is checked by `check_keys`.
     """
@@ -69,7 +73,7 @@ def read(
         path=str(Path(path).absolute()),
         lines=frozen({key: line for key, line in root.lines() if device is None or key != "device"}),
     )
-    return _swept(job, keys.get("sweep"))
+    return tuple(each for swept in _swept(job, keys.get("sweep")) for each in _cached(swept, keys.get("measure")))
 
 
 def check_keys(job: Job, known: tuple[str, ...]) -> None:
@@ -108,7 +112,14 @@ def _search(node: Node | None) -> Search:
         search = dataclasses.replace(search, least_gain=keys["least_gain"].number(least=1.0, most=100.0))
     if "sanitize" in keys:
         search = dataclasses.replace(search, sanitize=keys["sanitize"].boolean())
+    if "patience" in keys:
+        search = dataclasses.replace(search, patience=_patience(keys["patience"]))
     return search
+
+
+def _patience(node: Node) -> int | None:
+    """`20`, or `none`: the search ends when its budget is spent."""
+    return None if node.value == "none" else node.integer(least=1, most=1_000_000)
 
 
 def _seconds(node: Node) -> float:
@@ -125,6 +136,15 @@ def _sizes(node: Node | None) -> dict[str, int]:
     if node is None:
         return {}
     return {name: value.integer(least=1) for name, value in node.mapping().items()}
+
+
+def _cached(job: Job, node: Node | None) -> tuple[Job, ...]:
+    """One job for each state of the caches that is to be measured."""
+    if node is None:
+        return (job,)
+    keys = node.mapping(known=MEASURE_KEYS)
+    states = CACHES[keys["cache"].choice(*CACHES)] if "cache" in keys else (job.search.cache,)
+    return tuple(dataclasses.replace(job, search=dataclasses.replace(job.search, cache=each)) for each in states)
 
 
 def _swept(job: Job, node: Node | None) -> tuple[Job, ...]:

@@ -11,7 +11,7 @@ import pytest
 
 from fusiond import expressions, hookspecs, jobs
 from fusiond.errors import RequestError
-from fusiond.jobs import CORE_KEYS, SEARCH_KEYS, check_keys
+from fusiond.jobs import CORE_KEYS, MEASURE_KEYS, SEARCH_KEYS, check_keys
 from fusiond.model import Job, Search
 from fusiond.planning import prepare
 from fusiond.registry import Registry
@@ -85,6 +85,7 @@ def test_the_walk_quotes_the_strangers_plugin_word_for_word() -> None:
 def test_every_core_key_is_documented_and_no_other() -> None:
     assert {key for key, *_ in rows(JOBS, "| key | meaning | default |")} == set(CORE_KEYS)
     assert {key for key, *_ in rows(JOBS, "| key of `search` | meaning | default |")} == set(SEARCH_KEYS)
+    assert {key for key, *_ in rows(JOBS, "| key of `measure` | meaning | default |")} == set(MEASURE_KEYS)
 
 
 def test_defaults_are_as_documented() -> None:
@@ -146,5 +147,5 @@ def test_expressions_have_the_documented_values(text: str, value: str) -> None:
 
 def test_a_search_has_no_field_that_no_key_sets() -> None:
     fields = {each.name.removesuffix("_secs") for each in dataclasses.fields(Search)}
-    assert fields == set(SEARCH_KEYS)
+    assert fields == {*SEARCH_KEYS, *MEASURE_KEYS}
     assert {each.name for each in dataclasses.fields(Job)} >= {"strategy", "sizes", "device", "search"}

@@ -60,6 +60,24 @@ def test_options_overrule_the_file() -> None:
             one(FULL, **options)
 
 
+def test_the_caches_to_measure_are_jobs_of_their_own() -> None:
+    assert one("strategy: toy\nmeasure: {cache: cold}").search.cache == "cold"
+    assert one("strategy: toy\nmeasure: {}").search == Search()
+    both = jobs.read("j.yaml", "strategy: toy\nmeasure: {cache: both}\nsweep: {n: [2, 3]}\n")
+    assert [(each.sizes["n"], each.search.cache) for each in both] == [
+        (2, "warm"),
+        (2, "cold"),
+        (3, "warm"),
+        (3, "cold"),
+    ]
+    assert all("measure" not in each.request for each in both)
+
+
+def test_patience_is_part_of_the_search() -> None:
+    assert one("strategy: toy\nsearch: {patience: 12}").search == Search(patience=12)
+    assert one("strategy: toy\nsearch: {patience: none}").search == Search()
+
+
 def test_a_sweep_is_one_job_for_each_combination() -> None:
     found = jobs.read("j.yaml", "strategy: toy\nsizes: {k: 9}\nsweep: {n: [2, 3], m: [5, 7]}\n")
     assert [dict(each.sizes) for each in found] == [
@@ -110,6 +128,11 @@ def test_durations(text: str, seconds: float) -> None:
         ("strategy: toy\nsearch: {seed: -1}", "must be at least 0"),
         ("strategy: toy\nsearch: {least_gain: 0.5}", "from 1 to 100"),
         ("strategy: toy\nsearch: {least_gain: .inf}", "from 1 to 100"),
+        ("strategy: toy\nsearch: {patience: 0}", "j.yaml:2: search.patience: is 0; it must be from 1"),
+        ("strategy: toy\nsearch: {patience: soon}", "a whole number is wanted"),
+        ("strategy: toy\nmeasure: {cache: hot}", "j.yaml:2: measure.cache: is 'hot'; it can be warm, cold, both"),
+        ("strategy: toy\nmeasure: cold", "measure"),
+        ("strategy: toy\nmeasure: {cach: cold}", "unknown key 'cach'; did you mean 'cache'?"),
         ("strategy: toy\nsweep: {}", "is empty; give a list"),
         ("strategy: toy\nsweep: {n: []}", "is empty; give a list"),
         ("strategy: toy\nsweep: {n: 5}", "a list is wanted"),

@@ -14,10 +14,13 @@ Document = Mapping[str, Any]
 
 
 def lines(document: Document) -> list[str]:
-    """A few aligned lines: the workload, the verdict, how to do it, where it was measured, what to know about it."""
+    """A few aligned lines: the workload, the verdict, how to do it, fused and unfused, where it was measured, what to
+    know about it."""
     rows = [("workload", _workload(document)), ("verdict", verdict(document))]
     if document.get("config") and document.get("verdict") != "keep":
-        rows.append(("config", " ".join(f"{name}={value}" for name, value in document["config"].items())))
+        rows.append(("config", _config(document["config"])))
+    if document.get("unfused"):
+        rows.append(("unfused", unfused(document["unfused"])))
     rows.append(("times", _times(document)))
     if document.get("figures"):
         rows.append(("figures", figures(document["figures"])))
@@ -29,8 +32,33 @@ def lines(document: Document) -> list[str]:
     return [f"{name:<{width}}  {text}" for name, text in rows]
 
 
+def ambiguous(document: Document) -> list[str]:
+    """A name that stands for several contents: which ones, and how to ask for one of them."""
+    name, answers = document["name"], document["answers"]
+    rows = [
+        (str(each["path"] or each["strategy"]), f"content {each['content_key'] or 'unknown'}, found {each['found_at']}")
+        for each in answers
+    ]
+    width = max(len(path) for path, _ in rows)
+    return [
+        f"fusiond: error: {name} stands for {len(answers)} contents, and no file here says which one is meant; "
+        "ask `fusiond best JOB.yaml`, or ask in the folder of the file:",
+        *(f"  {path:<{width}}  {text}" for path, text in rows),
+    ]
+
+
+def unfused(way: Mapping[str, Any]) -> str:
+    """The fastest unfused way with the block sizes and caps that it was measured with."""
+    how = f"{way['name']} at {_config(way['config'])}" if way.get("config") else str(way["name"])
+    return how if way.get("time_us") is None else f"{how}: {microseconds(way['time_us'])}"
+
+
+def _config(config: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
 def verdict(document: Document) -> str:
-    """One sentence: fuse, keep them apart, or undecided; with the numbers that say so."""
+    """One sentence: fuse, keep them apart, tuned, or undecided; with the numbers that say so."""
     speedup, baseline = document.get("speedup"), document.get("baseline")
     interval = document.get("ci95")
     between = f" (95% interval {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
@@ -38,6 +66,9 @@ def verdict(document: Document) -> str:
     match document.get("verdict"):
         case "fuse":
             return f"fuse: {_pace(speedup)} {baseline or 'the fastest unfused way'}{between}"
+        case "tuned":
+            pace = _pace(speedup)
+            return f"tuned: a better shape of the one kernel runs at {pace} the kernel as given{between}"
         case "keep" if speedup is not None:
             return f"keep them apart: the best fused one runs at {_pace(speedup)} {against}{between}"
         case "keep":
@@ -45,7 +76,13 @@ def verdict(document: Document) -> str:
         case _ if speedup is not None:
             return f"undecided: the best fused one runs at {_pace(speedup)} {against}{between}, too close to call"
         case _:
-            return f"undecided: no fused one came through the final measurement; use {against}"
+            return f"undecided: no fused one came through the final measurement{_reason(document)}; use {against}"
+
+
+def _reason(document: Document) -> str:
+    """Why nothing was measured, where that is known."""
+    reason = document.get("ended") or next(iter(document.get("checks") or ()), "")
+    return f" ({reason})" if reason else ""
 
 
 def _pace(speedup: float | None) -> str:
@@ -62,10 +99,14 @@ def _workload(document: Document) -> str:
 def _times(document: Document) -> str:
     known = []
     if document.get("time_us") is not None:
-        known.append(f"fused {microseconds(document['time_us'])}")
+        known.append(f"{_winner(document)} {microseconds(document['time_us'])}")
     if document.get("baseline_us") is not None:
         known.append(f"{document.get('baseline', 'unfused')} {microseconds(document['baseline_us'])}")
     return ", ".join(known) or "none"
+
+
+def _winner(document: Document) -> str:
+    return "tuned" if document.get("verdict") == "tuned" else "fused"
 
 
 def _measured(document: Document) -> str:
@@ -74,7 +115,8 @@ def _measured(document: Document) -> str:
         text += f", {counted(document['trials'], 'trial')}"
     if document.get("config"):
         compared = "compared" if document.get("verified") else "NOT compared"
-        text += f", its result {compared} with the unfused one"
+        other = "that of the kernel as given" if document.get("verdict") == "tuned" else "the unfused one"
+        text += f", its result {compared} with {other}"
     return text
 
 
@@ -83,6 +125,11 @@ def notes(document: Document) -> list[str]:
     found = []
     if document.get("evidence") == "emulated":
         found.append("emulated: these times are of the processor running the kernels; they say nothing about a GPU")
+    if document.get("processes"):
+        count = document["processes"]
+        found.append(f"the verdict is from {count} fresh process{'es' * (count != 1)}")
+    if document.get("ended"):
+        found.append(f"the search ended early: {document['ended']}")
     given = [str(text) for text in document.get("notes") or ()]
     if document.get("match") == "stale" and not given:
         found.append("measured under another driver or toolkit; `fusiond verify` measures it again")

@@ -1,44 +1,136 @@
-"""`fusiond best`: the best known answer. It must be fast, so this file imports the standard library and `store.lookup`
-only; `--export` alone imports what it needs."""
+"""`fusiond best`: the best known answer, for a name or for what a job file asks.
+
+By name it must be fast, so this file imports the standard library and what is as light only; a job file and `--export`
+import what they need.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fusiond import __version__, driver
+from fusiond import asking
 from fusiond.cli import answer, options
 from fusiond.errors import NothingKnown, RequestError, StoreError, UnknownName
 from fusiond.store import lookup
+from fusiond.wire import error_document
+
+AMBIGUOUS = 2
+"""The exit status where a name stands for several contents: the request has to say more."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB.yaml", nargs="?", help="what this job asks, whatever it is called")
     options.add_store(parser)
-    options.add_workload(parser)
+    options.add_workload(parser, required=False)  # `_check` demands one of three: argparse's words would mislead
+    options.add_cache(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--source", action="store_true", help="print the generated source of the answer")
     form.add_argument("--export", metavar="DIR", help="write what a program needs to call the answer")
+    parser.add_argument("--unfused", action="store_true", help="with --source or --export: the fastest unfused way")
+    parser.add_argument("--arch", metavar="ARCH", help="with --export: build for this architecture, such as sm_90")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _check(arguments)
+    database = options.database(arguments)
+    if arguments.job is not None:
+        return _of_job(arguments, database)
+    document = find(
+        database,
+        options.workload_name(arguments),
+        device=options.device(arguments),
+        sizes=options.sizes(arguments),
+        cache=options.cache(arguments) or "warm",
+    )
+    return _say(arguments, database, document)
+
+
+def find(
+    database: Path, name: str, *, device: str | None, sizes: dict[str, int], cache: str = "warm"
+) -> dict[str, Any]:
+    """The document of `best --json`; NothingKnown, with what is known, when there is no such record."""
+    document = asking.by_name(database, name, device=device, sizes=sizes, cache=cache, folder=os.getcwd())
+    if document is not None:
+        return document
+    if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
+        names = lookup.devices(database)
+        if device not in names:
+            raise UnknownName("device", device, {*names, "cpu", "cuda"}, where="--device")
+    on = f" on {device}" if device else ""
+    with_caches = " with cold caches" if cache == "cold" else ""
+    known = [each for each in lookup.suggestions(database) if each != name]
+    hint = f"; known: {', '.join(known[:8])}" if known else "; `fusiond run JOB.yaml` finds out"
+    raise NothingKnown(f"nothing is known about {name}{on}{with_caches} yet{hint}")
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    given = [each for each in (arguments.job, arguments.pair, arguments.workload) if each is not None]
+    if not given:
+        raise RequestError("one of the arguments JOB.yaml --pair --workload is required (see `fusiond best --help`)")
+    if len(given) > 1:
+        raise RequestError("stands beside --pair or --workload; one of them", where=arguments.job)
     if arguments.json and arguments.source:
         raise RequestError("stands beside --json; one of them", where="--source")
-    name = options.workload_name(arguments)
-    database = options.database(arguments)
-    document = find(database, name, device=options.device(arguments), sizes=options.sizes(arguments))
+    if arguments.unfused and not arguments.source and arguments.export is None:
+        raise RequestError(
+            "is for --source and --export; the answer names the unfused way by itself", where="--unfused"
+        )
+    if arguments.arch is not None and arguments.export is None:
+        raise RequestError("is for --export", where="--arch")
+
+
+def _of_job(arguments: argparse.Namespace, database: Path) -> int:
+    """What a job file asks: one document for each of its workloads."""
+    found = asking.by_job(
+        database,
+        arguments.job,
+        device=options.device(arguments),
+        sizes=options.sizes(arguments),
+        cache=options.cache(arguments),
+    )
+    if len(found) == 1:
+        if isinstance(found[0], NothingKnown):
+            raise found[0]
+        return _say(arguments, database, found[0])
+    if arguments.source or arguments.export is not None:
+        which = "--source" if arguments.source else "--export"
+        raise RequestError(
+            f"{arguments.job} asks about {len(found)} workloads; name one with --size or --cache", where=which
+        )
+    if arguments.json:
+        options.say_json(
+            [{"error": error_document(each)} if isinstance(each, NothingKnown) else each for each in found]
+        )
+    for each in found:
+        if isinstance(each, NothingKnown):
+            print(f"fusiond: error: {each}", file=sys.stderr)
+        elif not arguments.json:
+            print("\n".join(answer.lines(each)))
+    return NothingKnown.exit_status if any(isinstance(each, NothingKnown) for each in found) else 0
+
+
+def _say(arguments: argparse.Namespace, database: Path, document: dict[str, Any]) -> int:
+    if document["match"] == "ambiguous":
+        if arguments.json:
+            options.say_json(document)
+        print("\n".join(answer.ambiguous(document)), file=sys.stderr)
+        return AMBIGUOUS
     if arguments.export is not None:
         from fusiond.cli.exporting import export  # builds the strategy's files: plugins and all
 
-        files = export(database, document, Path(arguments.export))
+        files = export(database, document, Path(arguments.export), unfused=arguments.unfused, arch=arguments.arch)
         if arguments.json:
             options.say_json({**document, "files": [str(path) for path in files]})
         else:
             print("\n".join(str(path) for path in files))
     elif arguments.source:
-        sys.stdout.write(_source(document))
+        sys.stdout.writelines(_unfused_sources(database, document) if arguments.unfused else [_source(document)])
     elif arguments.json:
         options.say_json(document)
     else:
@@ -46,30 +138,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def find(database: Path, name: str, *, device: str | None, sizes: dict[str, int]) -> dict[str, Any]:
-    """The document of `best --json`; NothingKnown, with what is known, when there is no such record."""
-    document = lookup.best(
-        database, name=name, device=device, sizes=sizes, driver=driver.version(), version=__version__
-    )
-    if document is not None:
-        if document.get("match") == "stale":
-            lookup.queue_recheck(database, document)
-        return document
-    if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
-        names = lookup.devices(database)
-        if device not in names:
-            raise UnknownName("device", device, {*names, "cpu", "cuda"}, where="--device")
-    on = f" on {device}" if device else ""
-    known = [each for each in lookup.suggestions(database) if each != name]
-    hint = f"; known: {', '.join(known[:8])}" if known else "; `fusiond run JOB.yaml` finds out"
-    raise NothingKnown(f"nothing is known about {name}{on} yet{hint}")
-
-
 def _source(document: dict[str, Any]) -> str:
     path = document.get("source")
     if not path:
-        raise NothingKnown("this answer has no generated source: nothing is fused")
+        raise NothingKnown("this answer has no generated source: nothing is fused; --unfused prints what to use")
     try:
         return Path(path).read_text()
     except OSError as problem:
         raise StoreError(f"the source of this answer cannot be read: {problem}") from None
+
+
+def _unfused_sources(database: Path, document: dict[str, Any]) -> Iterator[str]:
+    """The sources of the stored program, word for word; a line of comment names each where there are several."""
+    key = document["unfused"]["program_key"]
+    plan = lookup.program(database, key) if key else None
+    if plan is None:
+        raise NothingKnown("the unfused program of this answer is not in the store; `fusiond verify` measures it again")
+    several = len(plan["sources"]) > 1
+    for source in plan["sources"]:
+        if several:
+            yield f"// --- {source['name']} ---\n"
+        yield source["text"] if source["text"].endswith("\n") or not several else f"{source['text']}\n"

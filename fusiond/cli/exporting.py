@@ -7,43 +7,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fusiond.cli.tuning import recorded_job
-from fusiond.devices.base import Binary
-from fusiond.errors import DeviceError, NothingKnown, RequestError
-from fusiond.model import Config, DeviceInfo, Rejection
-from fusiond.planning import answers, emitted, prepare, target_of
-from fusiond.registry import Registry
+from fusiond.errors import NothingKnown, RequestError
+from fusiond.program import to_text
 from fusiond.store.database import Store
 
 
-def export(database: Path, document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write the files of an answer of `best` into `folder`: what the strategy offers, and the built sources."""
-    if document["config"] is None:
-        raise NothingKnown("this answer has no fused form to export: keep them apart")
-    registry = Registry.load()
+def export(
+    database: Path, document: Mapping[str, Any], folder: Path, *, unfused: bool = False, arch: str | None = None
+) -> list[Path]:
+    """Write the program of an answer of `best` into `folder`: its plan and its sources."""
+    key = document["unfused"]["program_key"] if unfused or document["program_key"] is None else document["program_key"]
     with closing(Store.open(database, create=False)) as store:
-        prepared = prepare(registry, recorded_job(store, document["workload"]["key"]))
-        info = _device(store, document["device"]["key"])
-        provider = registry.provider(info.name or document["device"]["name"])
-        analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, info))
-        known = answers(store, registry, prepared.strategy, analysis, info.key)
-    config = Config.of(document["config"])
-    program = emitted(prepared.strategy, analysis, config, known)
-    if isinstance(program, Rejection):
-        raise NothingKnown(f"the {prepared.strategy.name} of today refuses this config: {program.detail}")
-    files = {name: text.encode() for name, text in prepared.strategy.export(analysis, config, program).items()}
-    for source in program.sources:
-        binary = provider.build(source, info.arch)
-        if isinstance(binary, Binary):
-            files[f"{source.name}{binary.path.suffix}"] = binary.path.read_bytes()
-    return _written(folder, files)
-
-
-def _device(store: Store, key: str) -> DeviceInfo:
-    for row in store.devices():
-        if row.info.key == key:
-            return row.info
-    raise DeviceError("the device of this answer is not in the store")
+        program = store.program(key or "")
+    if program is None:
+        raise NothingKnown("the program of this answer is not in the store")
+    files = {f"{each.name}.cu": each.text.encode() for each in program.sources}
+    return _written(folder, {**files, "plan.json": to_text(program).encode()})
 
 
 def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:

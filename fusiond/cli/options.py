@@ -40,13 +40,26 @@ def add_busy(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_workload(parser: argparse.ArgumentParser) -> None:
+def add_workload(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """`--pair A,B | --workload NAME`, `--device`, `--size`."""
-    which = parser.add_mutually_exclusive_group(required=True)
+    which = parser.add_mutually_exclusive_group(required=required)
     which.add_argument("--pair", metavar="A,B", help="two kernels, in any order")
     which.add_argument("--workload", metavar="NAME", help="a workload by its name")
     parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:N, or a device's model or key")
     parser.add_argument("--size", metavar="NAME=V", action="append", default=[], help="a size, for example a.n=5000000")
+
+
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    """`--cache warm|cold`."""
+    parser.add_argument(
+        "--cache", choices=("warm", "cold"), help="the answer for warm caches (the default) or cold ones"
+    )
+
+
+def cache(arguments: argparse.Namespace) -> str | None:
+    """`--cache`; None where it was not given."""
+    given: str | None = arguments.cache
+    return given
 
 
 def database(arguments: argparse.Namespace) -> Path:

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from contextlib import closing
 
-from fusiond import jobs, tuner
+from fusiond import contents, jobs, tuner
 from fusiond.cli import answer, options, tuning
 from fusiond.cli.render import display
 from fusiond.registry import Registry
@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     documents = []
     with closing(Store.open(options.database(arguments))) as store:
         store.recover()
+        contents.index(store, registry)
         rows = [tuner.submit(store, registry, each, resume=True) for each in wanted]
         for row in rows:
             with display(plain=arguments.json) as shown:

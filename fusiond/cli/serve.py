@@ -9,18 +9,20 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from fusiond import tuner
+from fusiond import contents, tuner
 from fusiond.cli import options
 from fusiond.cli.plugins import entry
 from fusiond.cli.tuning import checked
 from fusiond.daemon import config
-from fusiond.daemon.app import Submission
+from fusiond.daemon.app import JobQuestion, Submission
 from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, Work
 from fusiond.daemon.worker import Stop
 from fusiond.devices.cuda.nvml import busy
 from fusiond.devices.probe import probe
+from fusiond.errors import NothingKnown
 from fusiond.events import Events
 from fusiond.model import DeviceInfo, JobState
 from fusiond.neighbours import Policy
@@ -46,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         if state.problem:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
     with closing(Store.open(settings.db or options.database(arguments))) as store:
+        contents.index(store, registry)
         service = Service(store, settings, work(store, registry, Policy(settings.when_busy)))
         service.events.subscribe(registry.notify)
         service.handle_signals()
@@ -62,6 +65,16 @@ def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
         return Tuner(store, registry, events, policy=policy, busy=busy).run(row.id, stop, device)
 
+    def best(question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
+        return contents.best_of_jobs(
+            store.path,
+            registry,
+            question.jobs(),
+            device=question.device,
+            sizes=question.sizes,
+            cache=question.cache,
+        )
+
     def devices() -> tuple[DeviceInfo, ...]:
         return tuple(info for provider in registry.providers.values() for info in provider.devices())
 
@@ -71,6 +84,7 @@ def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work
     return Work(
         run_job=run_job,
         submit=submit,
+        best=best,
         devices=devices,
         plugins=lambda: [entry(state) for state in registry.states],
         busy=busy,

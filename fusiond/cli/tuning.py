@@ -86,10 +86,16 @@ def tune(
 
 def answer(store: Store, row: JobRow, record: Record | None) -> dict[str, Any]:
     """The document of `best --json` for what a job found."""
-    device = record.device_name if record else None if row.device in ("auto", "all") else row.device
-    sizes = dict(record.sizes) if record else dict(store.load_job(row.id).sizes)
-    found = lookup.best(
-        store.path, name=row.workload_name, device=device, sizes=sizes, driver=driver.version(), version=__version__
+    family, sizes = store.family(row.workload_key)
+    found = lookup.best_of(
+        store.path,
+        family=family,
+        sizes=sizes,
+        name=row.workload_name,
+        device=record.device_name if record else row.device,
+        driver=driver.version(),
+        version=__version__,
+        cache=row.search.cache,
     )
     if found is None:
         raise NothingKnown(f"job {row.id} is done, but left no answer for {row.workload_name}")

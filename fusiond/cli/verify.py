@@ -10,7 +10,7 @@ from fusiond import tuner
 from fusiond.cli import answer, options, tuning
 from fusiond.cli.best import find
 from fusiond.cli.render import display
-from fusiond.errors import NothingKnown
+from fusiond.errors import NothingKnown, RequestError
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 
@@ -25,6 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
     name = options.workload_name(arguments)
     database = options.database(arguments)
     before = find(database, name, device=options.device(arguments), sizes=options.sizes(arguments))
+    if before["match"] == "ambiguous":
+        paths = ", ".join(str(each["path"] or each["strategy"]) for each in before["answers"])
+        raise RequestError(f"{name} stands for several contents ({paths}); verify it in the folder of the file")
     if before["config"] is None:
         raise NothingKnown(f"no fused {name} was ever right and measured; there is no winner to verify")
     registry = Registry.load()

@@ -7,11 +7,13 @@
     GET  /jobs/{id}/events      NDJSON, one `Progress` a line, until the job ends; an empty line now and then
     POST /jobs/{id}/cancel      one job
     POST /jobs/{id}/finish      one job: its search ends, its finals begin
-    GET  /best?pair=A,B         the document of `best --json`; also workload=, device=, size=a.n=5
+    GET  /best?pair=A,B         the document of `best --json`; also workload=, device=, size=a.n=5, cache=cold
+    POST /best                  {"path", "text"?, "device"?, "sizes"?, "cache"?} -> {"answers": [document or error...]}
     GET  /devices  /plugins     lists
 
 Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong request, 404 for what is not known,
-409 for a device that is not there, 5xx for what is our fault or the machine's.
+409 for a device that is not there and for a name that stands for several contents, 5xx for what is our fault or the
+machine's.
 """
 
 from __future__ import annotations
@@ -63,6 +65,22 @@ class Question:
     name: str
     device: str | None
     sizes: dict[str, int]
+    cache: str = "warm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuestion:
+    """The body of POST /best, checked: what a job file asks. `cache` None: as the job says."""
+
+    path: str
+    text: str | None
+    device: str | None
+    sizes: dict[str, int]
+    cache: str | None
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Those of the job file. RequestError with file, line and key."""
+        return jobs.read(self.path, self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +94,7 @@ class Actions:
     cancel: Callable[[str], JobRow]
     finish: Callable[[str], JobRow]
     best: Callable[[Question], dict[str, Any]]
+    best_of_job: Callable[[JobQuestion], tuple[dict[str, Any] | NothingKnown, ...]]
     devices: Callable[[], list[dict[str, Any]]]
     plugins: Callable[[], list[dict[str, Any]]]
 
@@ -97,6 +116,7 @@ class App:
             Route("/jobs/{id}/cancel", self.cancel, methods=["POST"]),
             Route("/jobs/{id}/finish", self.finish, methods=["POST"]),
             Route("/best", self.best),
+            Route("/best", self.best_of_job, methods=["POST"]),
             Route("/devices", self.devices),
             Route("/plugins", self.plugins),
         ]
@@ -138,7 +158,20 @@ class App:
         return JSONResponse(job_entry(row))
 
     async def best(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(self.actions.best, _question(request)))
+        document = await run_in_threadpool(self.actions.best, _question(request))
+        if document["match"] != "ambiguous":
+            return JSONResponse(document)
+        problem = f"stands for {len(document['answers'])} contents; POST /best with the job file that is meant"
+        error = {"kind": "Ambiguous", "where": document["name"], "problem": problem}
+        return JSONResponse({"error": error, **document}, status_code=409)
+
+    async def best_of_job(self, request: Request) -> Response:
+        question = _job_question(await _body(request))
+        found = await run_in_threadpool(self.actions.best_of_job, question)
+        answers = [{"error": error_document(each)} if isinstance(each, NothingKnown) else each for each in found]
+        if all("error" in each for each in answers):
+            return JSONResponse(answers[0], status_code=404)
+        return JSONResponse({"answers": answers})
 
     async def devices(self, request: Request) -> Response:
         return JSONResponse({"devices": await run_in_threadpool(self.actions.devices)})
@@ -169,16 +202,42 @@ async def _body(request: Request) -> dict[str, Any]:
     return document
 
 
-def _submission(body: dict[str, Any]) -> Submission:
-    known = ("path", "text", "device", "trials", "seed", "priority")
+def _job_question(body: dict[str, Any]) -> JobQuestion:
+    path = _path(body, ("path", "text", "device", "sizes", "cache"))
+    sizes = body.get("sizes") or {}
+    if not isinstance(sizes, dict) or not all(type(each) is int and 1 <= each < 2**62 for each in sizes.values()):
+        raise RequestError("expected an object of names and whole numbers from 1", where="sizes")
+    cache = _field(body, "cache", str)
+    return JobQuestion(
+        path=path,
+        text=_field(body, "text", str),
+        device=_field(body, "device", str),
+        sizes=sizes,
+        cache=None if cache is None else _cache(cache),
+    )
+
+
+def _cache(text: str) -> str:
+    if text not in ("warm", "cold"):
+        raise RequestError(f"is {text[:40]!r}; it can be warm, cold", where="cache")
+    return text
+
+
+def _path(body: dict[str, Any], known: tuple[str, ...]) -> str:
+    """The job file that a body is about; `known` are the keys that it may have."""
     for name in body:
         if name not in known:
             raise UnknownName("key", name, known, where="body")
-    path = _field(body, "path", str)
+    path: str | None = _field(body, "path", str)
     if not path:
         raise RequestError("the key 'path' is missing", where="body")
     if not path.startswith("/") or "\0" in path:
         raise RequestError("is no absolute path", where="path")
+    return path
+
+
+def _submission(body: dict[str, Any]) -> Submission:
+    path = _path(body, ("path", "text", "device", "trials", "seed", "priority"))
     priority = _field(body, "priority", int) or 0
     if abs(priority) > 1_000_000:
         raise RequestError("must be from -1000000 to 1000000", where="priority")
@@ -215,7 +274,8 @@ def _question(request: Request) -> Question:
     for text in query.getlist("size"):
         name, _, value = text.partition("=")
         sizes[name] = _whole(value, where="size")
-    return Question(name=workload or "", device=query.get("device"), sizes=sizes)
+    cache = _cache(query.get("cache", "warm"))
+    return Question(name=workload or "", device=query.get("device"), sizes=sizes, cache=cache)
 
 
 def _whole(text: str, *, where: str) -> int:

@@ -21,7 +21,7 @@ import uvicorn
 
 from fusiond import __version__, driver
 from fusiond.daemon import socket as sockets
-from fusiond.daemon.app import Actions, App, Question, Submission
+from fusiond.daemon.app import Actions, App, JobQuestion, Question, Submission
 from fusiond.daemon.config import Config
 from fusiond.daemon.lock import StoreLock
 from fusiond.daemon.stream import Broker
@@ -48,6 +48,8 @@ class Work:
     run_job: RunJob
     submit: Callable[[Submission], tuple[JobRow, ...]]
     """Parse, check and store the jobs of one file. RequestError for a user's mistake."""
+    best: Callable[[JobQuestion], tuple[dict[str, Any] | NothingKnown, ...]]
+    """The answers for what the jobs of one file ask, by their content. RequestError for a user's mistake."""
     devices: Callable[[], tuple[DeviceInfo, ...]]
     """The devices that are there, best first."""
     plugins: Callable[[], list[dict[str, Any]]]
@@ -205,6 +207,7 @@ class Service:
             cancel=self._cancel,
             finish=self.store.finish_early,
             best=self._best,
+            best_of_job=self._best_of_job,
             devices=self._devices,
             plugins=self.work.plugins,
         )
@@ -255,12 +258,24 @@ class Service:
             sizes=question.sizes,
             driver=driver.version(),
             version=__version__,
+            cache=question.cache,
         )
         if found is None:
             raise NothingKnown(f"nothing is known about {question.name} yet")
-        if found["match"] == "stale" and lookup.queue_recheck(self.database, found):
-            self._wake()
+        self._recheck(found)
         return found
+
+    def _best_of_job(self, question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
+        found = self.work.best(question)
+        for each in found:
+            if isinstance(each, dict):
+                self._recheck(each)
+        return found
+
+    def _recheck(self, document: dict[str, Any]) -> None:
+        """A stale answer is measured again when the device is free."""
+        if document["match"] == "stale" and lookup.queue_recheck(self.database, document):
+            self._wake()
 
     def _devices(self) -> list[dict[str, Any]]:
         return [{"device": each.device.name, "job": each.job, "waiting": each.held} for each in self.workers]

@@ -119,7 +119,7 @@ class Jobs(Connected):
             )
             database.execute(  # of one that an earlier version wrote
                 "UPDATE workloads SET content_key = ?, content_family_key = ? "
-                "WHERE workload_key = ? AND content_key IS NULL",
+                "WHERE workload_key = ? AND COALESCE(content_key, '') = ''",
                 [workload.content_key, workload.content_family_key, workload.key],
             )
 

@@ -1,58 +1,89 @@
 """The answer to `fusiond best`: read in well under a millisecond, with nothing but the standard library.
 
-What is answered, of all current records of that name (pairs are unordered) and cache:
+What can be served, of all current records: not those of a version that its strategy calls wrong; of another version
+than today's only those whose Program is stored, and these are `stale`. What the plugins say of that is in the store
+(`said.py`): a lookup loads none.
 
-1. Not those that an older version of their strategy found, once a newer version has seen a workload of that name.
-2. Where a device was asked for, those of that device; of them the ones measured on a GPU, and only where there are none
+What a name stands for (pairs are unordered) is a content: a family of workloads that differ in their sizes alone.
+
+1. Where files of the folder say that they are of that name, the content is theirs; else the catalogue's, for the
+   strategies that take such documents; else the only one that the store knows. A record whose source files are equal,
+   by their digests, to those files is of their content; where that does not settle it, only the plugins can
+   (`Unsettled`).
+2. Several contents: none is served, all are named (`ambiguous`). None that is meant: NothingKnown, which says where
+   another one was found.
+
+What is answered, of all records of that content and cache:
+
+3. Where a device was asked for, those of that device; of them the ones measured on a GPU, and only where there are none
    the ones emulated on the processor.
-3. The family is that of the record found last; its sizes are the ones meant, but for those that were given. Without
-   given sizes that record is the answer.
-4. A record of the family with exactly these sizes, one found with today's driver and fusiond before a `stale` one, the
-   last found first.
-5. Otherwise the `nearest`: the one of the family whose sizes are fewest doublings away.
+4. The sizes are those of the record found last, but for those that were given. Without given sizes that record is the
+   answer.
+5. A record with exactly these sizes, one found with today's driver, fusiond and strategy before a `stale` one, the last
+   found first.
+6. Otherwise the `nearest`: the one whose sizes are fewest doublings away.
 
-Every departure from what was asked for is a line in `notes`.
+Every departure from what was asked for is a line in `notes`; what is another one today is in `changed`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import sqlite3
 
-from fusiond.errors import StoreError, UnknownName
-from fusiond.store.format import SCHEMA_VERSION, artifact_path, check_header, explained, lookup_name, new_id, now
+from fusiond import names
+from fusiond.errors import NothingKnown, UnknownName
+from fusiond.store import sources
+from fusiond.store.format import artifact_path, lookup_name
+from fusiond.store.reading import reading
+from fusiond.store.recheck import queue_recheck
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` alone would cost more than the lookup
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from typing import Any
 
-COMPARED_BYTES = 4_000_000
-"""Source files up to this size are compared by content; larger ones by their date."""
+__all__ = [
+    "Says",
+    "Unsettled",
+    "best",
+    "best_of",
+    "contents",
+    "devices",
+    "distance",
+    "program",
+    "queue_recheck",
+    "suggestions",
+]
 
-RECHECK_AGAIN_SECS = 3600.0
-
-_WAIT_SECS = 2.0
-
-_COLUMNS = "SELECT r.*, w.strategy, w.strategy_version, w.name, w.sizes, w.family_key, e.env"
-_CURRENT = """
-    r.replaced_by IS NULL AND r.cache = :cache AND r.evidence = :evidence AND NOT EXISTS (
-        SELECT 1 FROM workloads newer WHERE newer.lookup_name = w.lookup_name AND newer.strategy = w.strategy
-        AND newer.strategy_version > w.strategy_version)
-"""
-# CROSS JOIN fixes the order of the tables: the planner has no statistics to choose it by.
-_OF_NAME = f"""
-    FROM records r CROSS JOIN workloads w USING (workload_key) LEFT JOIN envs e USING (env_key)
-    WHERE r.lookup_name = :name AND {_CURRENT}
-"""
-_OF_FAMILY = f"""
-    FROM workloads w CROSS JOIN records r USING (workload_key) LEFT JOIN envs e USING (env_key)
-    WHERE w.family_key = :family AND {_CURRENT}
-"""
+_FAMILY = "COALESCE(NULLIF(w.content_family_key, ''), w.family_key)"
+_TABLES = "FROM workloads w CROSS JOIN records r USING (workload_key) LEFT JOIN envs e USING (env_key)"
 _LAST_FIRST = "ORDER BY r.found_at DESC, r.id DESC"
+
+
+class Says:
+    """What the plugins say: today's version of each strategy, its wrong versions, the kinds of documents that it takes,
+    and the catalogue, (kind, name) -> path. `fusiond` are the versions that wrote it down."""
+
+    __slots__ = ("catalogue", "fusiond", "kinds", "versions", "wrong")
+
+    def __init__(
+        self,
+        *,
+        versions: Mapping[str, int],
+        wrong: Mapping[str, Collection[int]],
+        kinds: Mapping[str, Collection[str]],
+        catalogue: Mapping[tuple[str, str], str],
+        fusiond: Collection[str],
+    ) -> None:
+        self.versions, self.wrong, self.kinds = versions, wrong, kinds
+        self.catalogue, self.fusiond = catalogue, fusiond
+
+
+class Unsettled(Exception):
+    """What a name stands for cannot be said without the plugins."""
 
 
 def best(
@@ -64,44 +95,68 @@ def best(
     driver: str | None,
     version: str,
     cache: str = "warm",
+    folder: str | None = None,
+    says: Says | None = None,
+    built: Collection[str] | None = None,
+    strict: bool = False,
 ) -> dict[str, Any] | None:
-    """The object of `best --json`, with `sizes_asked`, `checks`, `figures` and `notes`; None when nothing is known.
+    """The object of `best --json` for a name, with `sizes_asked`, `checks`, `figures`, `changed` and `notes`; None when
+    nothing is known of that name on that device.
 
     `device` is a name (`cpu`, `cuda:0`; `cuda` for any of them), a model, a device_key, or None for any device.
-    `driver` (None: unknown) and `version` are the driver and the fusiond of today. RequestError for a size that the
-    workload does not have, StoreError for a file that cannot be read.
+    `driver` (None: unknown) and `version` are the driver and the fusiond of today. `folder` is where files go before
+    the catalogue; None: no files are looked at. `built` are the families that the plugins say the name stands for;
+    without them `strict` raises Unsettled where only they can say it.
+
+    RequestError for a size that the workload does not have, StoreError for a file that cannot be read, NothingKnown
+    where only other content of that name has an answer.
     """
-    with _reading(path) as connection:
+    with reading(path) as connection:
         if connection is None:
             return None
-        today = {"driver": driver, "fusiond": version}
-        scope: dict[str, object] = {"name": lookup_name(name), "cache": cache}
-        on_device = _device_filter(connection, device, scope)
-        last = _last_found(connection, on_device, scope)
-        if last is None:
+        lookup = _Lookup(connection, os.fspath(path), says or _said(connection), cache, driver, version)
+        if strict and lookup.is_outdated(name):
+            raise Unsettled
+        families, confirmed = lookup.meant(name, folder, built, strict=strict)
+        if not families:
             return None
-        asked = _sizes_asked(last, sizes or {}, name)
-        found = _closest(connection, on_device, scope, last, asked, today) if sizes else last
-        answer = _answer(os.fspath(path), found, asked, today, _newest_version(connection, found["strategy"]))
-        others = 0 if sizes else _other_sizes(connection, found)
-        if others:
-            answer["notes"].append(f"the answer found last; {others} other sizes are known: --size picks one")
-        return answer
+        if len(families) > 1:
+            return lookup.ambiguous(name, families)
+        return lookup.serve(families.pop(), name, device, sizes or {}, of_name=lookup_name(name), confirmed=confirmed)
 
 
-def _other_sizes(connection: sqlite3.Connection, found: sqlite3.Row) -> int:
-    """How many other workloads of the same family have an answer."""
-    row = connection.execute(
-        "SELECT count(DISTINCT w.workload_key) AS known FROM workloads w JOIN records r USING (workload_key) "
-        "WHERE w.family_key = ? AND r.device_key = ? AND r.replaced_by IS NULL",
-        [found["family_key"], found["device_key"]],
-    ).fetchone()
-    return int(row["known"]) - 1
+def best_of(
+    path: str | os.PathLike[str],
+    *,
+    family: str,
+    sizes: Mapping[str, int],
+    name: str,
+    device: str | None = None,
+    driver: str | None,
+    version: str,
+    cache: str = "warm",
+    says: Says | None = None,
+) -> dict[str, Any] | None:
+    """The same for a content: `family` is its `content_family_key`, `name` what messages call it."""
+    with reading(path) as connection:
+        if connection is None:
+            return None
+        lookup = _Lookup(connection, os.fspath(path), says or _said(connection), cache, driver, version)
+        return lookup.serve(family, name, device, sizes, confirmed=True)
+
+
+def contents(path: str | os.PathLike[str], name: str, *, version: str) -> list[dict[str, Any]]:
+    """What a name stands for in this file, as `answers` of an ambiguous document has it, the last found first."""
+    with reading(path) as connection:
+        if connection is None:
+            return []
+        lookup = _Lookup(connection, os.fspath(path), _said(connection), "warm", None, version)
+        return lookup.contents(name)
 
 
 def suggestions(path: str | os.PathLike[str]) -> list[str]:
     """The names that have an answer; StoreError for a file that cannot be read."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         if connection is None:
             return []
         rows = connection.execute(
@@ -113,7 +168,7 @@ def suggestions(path: str | os.PathLike[str]) -> list[str]:
 
 def devices(path: str | os.PathLike[str]) -> list[str]:
     """What a device may be called: the names and models of those that have an answer, and their keys."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         if connection is None:
             return []
         rows = connection.execute(
@@ -123,141 +178,14 @@ def devices(path: str | os.PathLike[str]) -> list[str]:
         return sorted({each for row in rows for each in (row["name"], row["model"], row["key"]) if each})
 
 
-def queue_recheck(path: str | os.PathLike[str], answer: Mapping[str, Any], *, cache: str = "warm") -> str | None:
-    """Queue a `verify` job for an answer of `best`, and give its id.
-
-    None when one is queued or running, or ended within the last hour (one that fails would be queued for ever), when
-    the record came without a job, and when the file cannot be written just now: no answer waits for its check.
-    """
-    try:
-        with contextlib.closing(_connect(path, "mode=rw", wait_secs=0.2)) as connection:
-            if check_header(connection, os.fspath(path)) != SCHEMA_VERSION:
-                return None
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("BEGIN IMMEDIATE")
-            id = _insert_recheck(connection, answer["workload"]["key"], answer["device"]["key"], cache)
-            connection.execute("COMMIT")
-            return id
-    except (sqlite3.Error, StoreError):
-        return None
-
-
-def text_key(data: bytes) -> str:
-    """`fusiond.keys.text_key`, without what that module imports."""
-    import hashlib  # 3 ms that an answer without source files need not wait for
-
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-# --- opening --------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection | None]:
-    """The file, read-only, as it is at this moment; None when it is missing or holds nothing yet."""
-    where = os.fspath(path)
-    if not os.path.exists(where):
-        yield None
-        return
-    connection = None
-    try:
-        connection, version = _open(where)
-        if 0 < version < SCHEMA_VERSION:
-            raise StoreError(f"{where}: written by an older fusiond; `fusiond jobs` brings it up to date")
-        connection.execute("BEGIN")
-        yield connection if version else None
-    except sqlite3.Error as problem:
-        raise explained(where, problem) from problem
-    finally:
-        if connection is not None:
-            connection.close()
-
-
-def _open(where: str) -> tuple[sqlite3.Connection, int]:
-    connection = _connect(where, "mode=ro", wait_secs=_WAIT_SECS)
-    try:
-        return connection, check_header(connection, where)
-    except sqlite3.OperationalError:
-        connection.close()
-        # In a folder that we may not write, SQLite cannot make the files that go with a log; an empty log needs none.
-        if os.access(os.path.dirname(os.path.abspath(where)), os.W_OK) or os.path.exists(f"{where}-wal"):
-            raise
-    connection = _connect(where, "immutable=1", wait_secs=_WAIT_SECS)
-    try:
-        return connection, check_header(connection, where)
-    except BaseException:
-        connection.close()
-        raise
-
-
-def _connect(path: str | os.PathLike[str], how: str, *, wait_secs: float) -> sqlite3.Connection:
-    where = os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    connection = sqlite3.connect(f"file://{where}?{how}", uri=True, timeout=wait_secs, isolation_level=None)
-    connection.row_factory = sqlite3.Row
-    return connection
-
-
-# --- choosing -------------------------------------------------------------------------------------------
-
-
-def _device_filter(connection: sqlite3.Connection, device: str | None, scope: dict[str, object]) -> str:
-    """A condition on records, its parameters added to `scope`. A name means the hardware that has it now."""
-    if device is None or device == "auto":
-        return ""
-    scope["device"] = device
-    for query in (
-        "SELECT device_key FROM boards WHERE name = :device OR name GLOB :device || ':*'",
-        "SELECT device_key FROM devices WHERE model = :device OR device_key = :device",
-    ):
-        keys = {row["device_key"] for row in connection.execute(query, {"device": device})}
-        if keys:
-            scope |= {f"device{index}": key for index, key in enumerate(sorted(keys))}
-            marks = ", ".join(f":device{index}" for index in range(len(keys)))
-            return f"AND r.device_key IN ({marks})"
-    return "AND r.device_name = :device"
-
-
-def _last_found(connection: sqlite3.Connection, on_device: str, scope: dict[str, object]) -> sqlite3.Row | None:
-    """The record found last, of the best evidence there is; `scope` keeps to that evidence from here on."""
-    for evidence in ("measured", "emulated"):
-        scope["evidence"] = evidence
-        row: sqlite3.Row | None = connection.execute(
-            f"{_COLUMNS} {_OF_NAME} {on_device} {_LAST_FIRST} LIMIT 1", scope
-        ).fetchone()
-        if row is not None:
-            return row
-    return None
-
-
-def _sizes_asked(last: sqlite3.Row, given: Mapping[str, int], name: str) -> dict[str, int]:
-    sizes: dict[str, int] = json.loads(last["sizes"])
-    for size in given:
-        if size not in sizes:
-            raise UnknownName("size", size, sizes, where=name)
-    return {**sizes, **given}
-
-
-def _closest(
-    connection: sqlite3.Connection,
-    on_device: str,
-    scope: dict[str, object],
-    last: sqlite3.Row,
-    asked: dict[str, int],
-    today: Mapping[str, str | None],
-) -> sqlite3.Row:
-    """The record of the family that is right for these sizes, or nearest to them."""
-    scope |= {"family": last["family_key"], "sizes": json.dumps(asked, sort_keys=True, separators=(",", ":"))}
-    exact = f"{_COLUMNS} {_OF_FAMILY} AND w.sizes = :sizes {on_device} {_LAST_FIRST}"
-    found: list[sqlite3.Row] = connection.execute(exact, scope).fetchall()
-    if not found:
-        known = [text for (text,) in connection.execute(f"SELECT DISTINCT w.sizes {_OF_FAMILY} {on_device}", scope)]
-        away = {text: distance(json.loads(text), asked) for text in known}
-        nearest = min(away.values())
-        for text in known:
-            if away[text] == nearest:
-                found += connection.execute(exact, {**scope, "sizes": text})
-        found.sort(key=lambda row: (row["found_at"], row["id"]), reverse=True)
-    return min(found, key=lambda row: bool(_changes(row, today)))
+def program(path: str | os.PathLike[str], program_key: str) -> dict[str, Any] | None:
+    """A stored plan as it was written; None when there is none of that key."""
+    with reading(path) as connection:
+        if connection is None:
+            return None
+        row = connection.execute("SELECT plan FROM programs WHERE program_key = ?", [program_key]).fetchone()
+        plan: dict[str, Any] | None = json.loads(row["plan"]) if row else None
+        return plan
 
 
 def distance(sizes: Mapping[str, int], asked: Mapping[str, int]) -> float:
@@ -268,119 +196,316 @@ def distance(sizes: Mapping[str, int], asked: Mapping[str, int]) -> float:
     return round(math.sqrt(squares), 9)  # what is equally far compares equal
 
 
-def _changes(row: sqlite3.Row, today: Mapping[str, str | None]) -> list[str]:
-    """What was another one when this record was found; what is unknown then or now is no change."""
-    then = json.loads(row["env"] or "{}")
-    return [name for name, value in today.items() if value and then.get(name) and then[name] != value]
-
-
-def _newest_version(connection: sqlite3.Connection, strategy: str) -> int:
-    query = "SELECT MAX(strategy_version) AS newest FROM workloads WHERE strategy = ?"
-    return int(connection.execute(query, [strategy]).fetchone()["newest"])
-
-
-# --- answering ------------------------------------------------------------------------------------------
-
-
-def _answer(
-    path: str, row: sqlite3.Row, asked: dict[str, int], today: Mapping[str, str | None], newest_version: int
-) -> dict[str, Any]:
-    sizes = json.loads(row["sizes"])
-    changes = _changes(row, today)
-    match = "nearest" if sizes != asked else "stale" if changes else "exact"
-    return {
-        "workload": {"strategy": row["strategy"], "name": row["name"], "key": row["workload_key"], "sizes": sizes},
-        "device": {"name": row["device_name"], "key": row["device_key"]},
-        "verdict": row["verdict"],
-        "config": json.loads(row["config"]) if row["config"] is not None else None,
-        "time_us": row["time_us"],
-        "baseline": row["baseline"],
-        "baseline_us": row["baseline_us"],
-        "speedup": row["speedup"],
-        "ci95": [row["ci_low"], row["ci_high"]] if row["ci_low"] is not None else None,
-        "verified": bool(row["verified"]),
-        "evidence": row["evidence"],
-        "match": match,
-        "trials": row["trials"],
-        "source": artifact_path(os.path.abspath(path), row["source"]),
-        "found_at": row["found_at"],
-        "sizes_asked": asked,
-        "checks": json.loads(row["checks"]),
-        "figures": json.loads(row["figures"] or "{}"),
-        "notes": [*_notes(row, sizes, asked, changes, today, newest_version), *_changed_sources(row)],
-    }
-
-
-def _notes(
-    row: sqlite3.Row,
-    sizes: dict[str, int],
-    asked: dict[str, int],
-    changes: list[str],
-    today: Mapping[str, str | None],
-    newest_version: int,
-) -> Iterator[str]:
-    if sizes != asked:
-        differing = [name for name in asked if sizes.get(name) != asked[name]]
-        measured = ", ".join(f"{name}={sizes.get(name)}" for name in differing)
-        wanted = ", ".join(f"{name}={asked[name]}" for name in differing)
-        yield f"measured at {measured}; nothing is known at {wanted}"
-    then = json.loads(row["env"] or "{}")
-    for name in changes:
-        yield f"found with {name} {then[name]}; today it is {today[name]}"
-    if row["strategy_version"] < newest_version:
-        yield f"found by version {row['strategy_version']} of {row['strategy']}; there is a version {newest_version}"
-
-
-def _changed_sources(row: sqlite3.Row) -> Iterator[str]:
-    """A line for every source file that is another one now; one that cannot be read is no statement."""
-    for file, digest in json.loads(row["source_hashes"] or "{}").items():
-        try:
-            if os.path.getsize(file) > COMPARED_BYTES:
-                date = now(at=os.path.getmtime(file))
-                if date > row["found_at"]:
-                    yield f"source may have changed: {file} (too large to compare here) is younger than this answer"
-                continue
-            with open(file, "rb") as stream:
-                data = stream.read()
-        except FileNotFoundError:
-            yield f"source is gone: {file}"
-            continue
-        except OSError as problem:
-            yield f"source cannot be compared: {file}: {problem.strerror}"
-            continue
-        # Texts were hashed with their line ends as Python reads them.
-        if digest not in (text_key(data), text_key(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))):
-            yield f"source changed: {file}"
-
-
-# --- checking again -------------------------------------------------------------------------------------
-
-
-def _insert_recheck(connection: sqlite3.Connection, workload_key: str, device_key: str, cache: str) -> str | None:
-    """Inside a transaction: the job that found a record once more, as `verify`, on the device of the record."""
-    record = connection.execute(
-        "SELECT r.device_name, j.job, j.search FROM records r JOIN jobs j ON j.id = r.job_id "
-        "WHERE r.workload_key = ? AND r.device_key = ? AND r.cache = ? AND r.replaced_by IS NULL",
-        [workload_key, device_key, cache],
-    ).fetchone()
-    if record is None:
-        return None
-    board = connection.execute(
-        "SELECT name FROM boards WHERE device_key = ? AND name <> '' ORDER BY seen_at DESC", [device_key]
-    ).fetchone()
-    device = board["name"] if board else record["device_name"]
-    another = connection.execute(
-        "SELECT 1 FROM jobs WHERE kind = 'verify' AND workload_key = ? AND device = ? "
-        "AND (state IN ('queued', 'running') OR ended_at > ?)",
-        [workload_key, device, now(ago_secs=RECHECK_AGAIN_SECS)],
-    ).fetchone()
-    if another is not None:
-        return None
-    id = new_id()
-    job = json.dumps({**json.loads(record["job"]), "device": device}, sort_keys=True, separators=(",", ":"))
-    connection.execute(
-        "INSERT INTO jobs (id, kind, workload_key, device, state, priority, cancel_requested, search, created_at, job) "
-        "VALUES (?, 'verify', ?, ?, 'queued', 1, 0, ?, ?, ?)",
-        [id, workload_key, device, record["search"], now(), job],
+def _said(connection: sqlite3.Connection) -> Says:
+    rows = connection.execute("SELECT strategy, version, wrong_versions, names, fusiond FROM strategies").fetchall()
+    catalogue = connection.execute("SELECT kind, name, path FROM catalogue") if rows else ()
+    return Says(
+        versions={row["strategy"]: row["version"] for row in rows},
+        wrong={row["strategy"]: json.loads(row["wrong_versions"]) for row in rows},
+        kinds={row["strategy"]: tuple(json.loads(row["names"])) for row in rows},
+        catalogue={(row["kind"], row["name"]): row["path"] for row in catalogue},
+        fusiond={row["fusiond"] for row in rows},
     )
-    return id
+
+
+class _Lookup:
+    """One question to one open file."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: str, says: Says, cache: str, driver: str | None, version: str
+    ) -> None:
+        self.connection = connection
+        self.path = path
+        self.says = says
+        self.today = {"driver": driver, "fusiond": version}
+        self.scope: dict[str, object] = {"cache": cache}
+        self.version = self._version_today()
+        self.servable = self._servable()
+        self.columns = (
+            "SELECT r.*, w.strategy, w.strategy_version, w.name, w.sizes, w.content_key, "
+            f"{_FAMILY} AS family, {self.version} AS version_today, e.env"
+        )
+
+    # --- what can be served ---
+
+    def _version_today(self) -> str:
+        """A strategy's version of today: what its plugin says, else the newest that was ever asked here."""
+        newest = "(SELECT MAX(n.strategy_version) FROM workloads n WHERE n.strategy = w.strategy)"
+        if not self.says.versions:
+            return newest
+        cases = []
+        for index, (strategy, version) in enumerate(self.says.versions.items()):
+            self.scope |= {f"strategy{index}": strategy}
+            cases.append(f"WHEN :strategy{index} THEN {int(version)}")
+        return f"CASE w.strategy {' '.join(cases)} ELSE {newest} END"
+
+    def _servable(self) -> str:
+        conditions = ["r.replaced_by IS NULL"]
+        for index, strategy in enumerate(self.says.versions):
+            wrong = ", ".join(str(int(each)) for each in self.says.wrong[strategy])
+            if wrong:
+                conditions.append(f"NOT (w.strategy = :strategy{index} AND w.strategy_version IN ({wrong}))")
+        served = "CASE WHEN r.verdict IN ('fuse', 'tuned') THEN r.program_key ELSE r.baseline_program_key END"
+        conditions.append(
+            f"(w.strategy_version = {self.version} OR EXISTS (SELECT 1 FROM programs p WHERE p.program_key = {served}))"
+        )
+        return " AND ".join(conditions)
+
+    def is_outdated(self, name: str) -> bool:
+        """Whether what the plugins say was written down by another fusiond, or not at all, and it matters here."""
+        if self.says.fusiond == {self.today["fusiond"]}:
+            return False
+        query = "SELECT 1 FROM records WHERE lookup_name = ? AND replaced_by IS NULL LIMIT 1"
+        return self.connection.execute(query, [lookup_name(name)]).fetchone() is not None
+
+    # --- what a name stands for ---
+
+    def meant(
+        self, name: str, folder: str | None, built: Collection[str] | None, *, strict: bool
+    ) -> tuple[set[str], bool]:
+        """The families that a name stands for, and whether files of today say so. NothingKnown, Unsettled: see
+        `best`."""
+        rows = self.connection.execute(
+            f"SELECT DISTINCT {_FAMILY} AS family, w.strategy, r.source_hashes, w.content_key IS NULL AS unread "
+            "FROM records r CROSS JOIN workloads w USING (workload_key) "
+            f"WHERE r.lookup_name = :name AND {self.servable}",
+            {**self.scope, "name": lookup_name(name)},
+        ).fetchall()
+        if strict and any(row["unread"] for row in rows):
+            raise Unsettled
+        known = {row["family"] for row in rows}
+        members = lookup_name(name).split(",")
+        found = [names.files_of(names.claims(folder, each)) for each in dict.fromkeys(members)] if folder else []
+        claimed = [files for files in found if files]
+        if claimed and rows:
+            documents = {row["strategy"]: claimed for row in rows}
+        else:
+            documents = {row["strategy"]: self._catalogued(row["strategy"], members) for row in rows}
+        spoken = [row for row in rows if documents[row["strategy"]]]
+        matched = {row["family"] for row in spoken if _is_of(row, documents[row["strategy"]])}
+        if len(matched) != 1 and spoken:
+            if strict and built is None:
+                raise Unsettled
+            matched = (known & set(built or ())) or matched
+        if matched or not spoken:
+            return matched or known, bool(matched)
+        free = known - {row["family"] for row in spoken}
+        if not free:
+            raise self._other_content(name, known, [file for files in claimed for file in files])
+        return free, False
+
+    def _catalogued(self, strategy: str, members: list[str]) -> list[list[str]]:
+        """The documents of the catalogue that a strategy takes, of those members that it has."""
+        kinds = self.says.kinds.get(strategy, ())
+        paths = [
+            [self.says.catalogue[kind, each] for kind in kinds if (kind, each) in self.says.catalogue]
+            for each in dict.fromkeys(members)
+        ]
+        return [each for each in paths if each]
+
+    def _other_content(self, name: str, known: set[str], claimed: list[str]) -> NothingKnown:
+        first, *others = self.contents(name, known)
+        where = f"{first['path'] or first['strategy']}, {first['found_at']}"
+        more = f" and {len(others)} more" if others else ""
+        said = f"as {' and '.join(claimed)} has it" if claimed else "as the catalogue has it"
+        return NothingKnown(
+            f"nothing is known about {name} {said}; an answer for other content of that name exists ({where}{more})"
+        )
+
+    def ambiguous(self, name: str, families: set[str]) -> dict[str, Any]:
+        """The document of a question that has several answers."""
+        return {"match": "ambiguous", "name": name, "answers": self.contents(name, families)}
+
+    def contents(self, name: str, families: set[str] | None = None) -> list[dict[str, Any]]:
+        """What tells the contents of a name apart, the last found first; None: all that it stands for."""
+        rows: dict[str, sqlite3.Row] = {}
+        scope = {**self.scope, "name": lookup_name(name)}
+        query = f"{self.columns} {_TABLES} WHERE r.lookup_name = :name AND {self.servable} {_LAST_FIRST}"
+        for row in self.connection.execute(query, scope):
+            if families is None or row["family"] in families:
+                rows.setdefault(row["family"], row)
+        hashes = {family: json.loads(row["source_hashes"] or "{}") for family, row in rows.items()}
+        common = set.intersection(*(set(each.items()) for each in hashes.values())) if hashes else set()
+        return [
+            {
+                "path": _told_by(hashes[family], common),
+                "content_key": row["content_key"] or None,
+                "strategy": row["strategy"],
+                "found_at": row["found_at"],
+                "verdict": row["verdict"],
+                "sizes": json.loads(row["sizes"]),
+            }
+            for family, row in rows.items()
+        ]
+
+    # --- choosing ---
+
+    def serve(
+        self,
+        family: str,
+        name: str,
+        device: str | None,
+        sizes: Mapping[str, int],
+        *,
+        of_name: str | None = None,
+        confirmed: bool,
+    ) -> dict[str, Any] | None:
+        """The document for a content; `confirmed`: it was compared with what the user has today."""
+        self.scope |= {"family": family}
+        where = f"WHERE (w.content_family_key = :family OR w.family_key = :family) AND {self.servable}"
+        where += f" AND r.cache = :cache AND r.evidence = :evidence {self._on_device(device)}"
+        if of_name is not None:
+            self.scope |= {"name": of_name}
+            where += " AND r.lookup_name = :name"
+        last = self._last_found(where)
+        if last is None:
+            return None
+        asked = _sizes_asked(last, sizes, name)
+        found = self._closest(where, asked) if sizes else last
+        answer = self._answer(found, asked, confirmed=confirmed)
+        others = 0 if sizes else self._other_sizes(where, found)
+        if others:
+            answer["notes"].append(f"the answer found last; {others} other sizes are known: --size picks one")
+        return answer
+
+    def _on_device(self, device: str | None) -> str:
+        """A condition on records, its parameters added to the scope. A name means the hardware that has it now."""
+        if device is None or device in ("auto", "all"):
+            return ""
+        self.scope["device"] = device
+        for query in (
+            "SELECT device_key FROM boards WHERE name = :device OR name GLOB :device || ':*'",
+            "SELECT device_key FROM devices WHERE model = :device OR device_key = :device",
+        ):
+            keys = {row["device_key"] for row in self.connection.execute(query, {"device": device})}
+            if keys:
+                self.scope |= {f"device{index}": key for index, key in enumerate(sorted(keys))}
+                marks = ", ".join(f":device{index}" for index in range(len(keys)))
+                return f"AND r.device_key IN ({marks})"
+        return "AND r.device_name = :device"
+
+    def _last_found(self, where: str) -> sqlite3.Row | None:
+        """The record found last, of the best evidence there is; the scope keeps to that evidence from here on."""
+        for evidence in ("measured", "emulated"):
+            self.scope["evidence"] = evidence
+            row: sqlite3.Row | None = self.connection.execute(
+                f"{self.columns} {_TABLES} {where} {_LAST_FIRST} LIMIT 1", self.scope
+            ).fetchone()
+            if row is not None:
+                return row
+        return None
+
+    def _closest(self, where: str, asked: dict[str, int]) -> sqlite3.Row:
+        """The record of the family that is right for these sizes, or nearest to them."""
+        scope = {**self.scope, "sizes": json.dumps(asked, sort_keys=True, separators=(",", ":"))}
+        exact = f"{self.columns} {_TABLES} {where} AND w.sizes = :sizes {_LAST_FIRST}"
+        found: list[sqlite3.Row] = self.connection.execute(exact, scope).fetchall()
+        if not found:
+            known = [text for (text,) in self.connection.execute(f"SELECT DISTINCT w.sizes {_TABLES} {where}", scope)]
+            away = {text: distance(json.loads(text), asked) for text in known}
+            nearest = min(away.values())
+            for text in known:
+                if away[text] == nearest:
+                    found += self.connection.execute(exact, {**scope, "sizes": text})
+            found.sort(key=lambda row: (row["found_at"], row["id"]), reverse=True)
+        return min(found, key=lambda row: bool(self._changes(row)))
+
+    def _other_sizes(self, where: str, found: sqlite3.Row) -> int:
+        """How many other sizes of the same content have an answer on that device."""
+        row = self.connection.execute(
+            f"SELECT count(DISTINCT w.sizes) AS known {_TABLES} {where} AND r.device_key = :found",
+            {**self.scope, "found": found["device_key"]},
+        ).fetchone()
+        return int(row["known"]) - 1
+
+    def _changes(self, row: sqlite3.Row) -> list[str]:
+        """What was another one when this record was found; what is unknown then or now is no change."""
+        then = json.loads(row["env"] or "{}")
+        changed = [name for name, value in self.today.items() if value and then.get(name) and then[name] != value]
+        return changed + ["strategy"] * (row["strategy_version"] != row["version_today"])
+
+    # --- answering ---
+
+    def _answer(self, row: sqlite3.Row, asked: dict[str, int], *, confirmed: bool) -> dict[str, Any]:
+        sizes = json.loads(row["sizes"])
+        changed = self._changes(row)
+        notes = list(self._notes(row, sizes, asked, changed))
+        if not confirmed:
+            lines, surely = sources.changes(json.loads(row["source_hashes"] or "{}"), row["found_at"])
+            notes += lines
+            changed += ["source"] * surely
+        return {
+            "workload": {"strategy": row["strategy"], "name": row["name"], "key": row["workload_key"], "sizes": sizes},
+            "content_key": row["content_key"] or None,
+            "device": {"name": row["device_name"], "key": row["device_key"]},
+            "verdict": row["verdict"],
+            "config": _json(row["config"]),
+            "program_key": row["program_key"],
+            "time_us": row["time_us"],
+            "baseline": row["baseline"],
+            "baseline_us": row["baseline_us"],
+            "unfused": {
+                "name": row["baseline"],
+                "config": _json(row["baseline_config"]),
+                "time_us": row["baseline_us"],
+                "program_key": row["baseline_program_key"],
+            },
+            "speedup": row["speedup"],
+            "ci95": [row["ci_low"], row["ci_high"]] if row["ci_low"] is not None else None,
+            "verified": bool(row["verified"]),
+            "evidence": row["evidence"],
+            "cache": row["cache"],
+            "match": "nearest" if sizes != asked else "stale" if changed else "exact",
+            "changed": changed,
+            "trials": row["trials"],
+            "processes": row["processes"] or 0,
+            "ended": row["ended"] or "",
+            "replaced": row["replaced"],
+            "source": artifact_path(os.path.abspath(self.path), row["source"]),
+            "found_at": row["found_at"],
+            "sizes_asked": asked,
+            "checks": json.loads(row["checks"]),
+            "figures": json.loads(row["figures"] or "{}"),
+            "notes": notes,
+        }
+
+    def _notes(
+        self, row: sqlite3.Row, sizes: dict[str, int], asked: dict[str, int], changed: list[str]
+    ) -> Iterator[str]:
+        if sizes != asked:
+            differing = [name for name in asked if sizes.get(name) != asked[name]]
+            measured = ", ".join(f"{name}={sizes.get(name)}" for name in differing)
+            wanted = ", ".join(f"{name}={asked[name]}" for name in differing)
+            yield f"measured at {measured}; nothing is known at {wanted}"
+        then = json.loads(row["env"] or "{}")
+        for name in changed:
+            if name == "strategy":
+                yield (
+                    f"found by version {row['strategy_version']} of {row['strategy']}; today it is version "
+                    f"{row['version_today']}"
+                )
+            else:
+                yield f"found with {name} {then[name]}; today it is {self.today[name]}"
+
+
+def _sizes_asked(last: sqlite3.Row, given: Mapping[str, int], name: str) -> dict[str, int]:
+    sizes: dict[str, int] = json.loads(last["sizes"])
+    for size in given:
+        if size not in sizes:
+            raise UnknownName("size", size, sizes, where=name)
+    return {**sizes, **given}
+
+
+def _is_of(row: sqlite3.Row, documents: list[list[str]]) -> bool:
+    return sources.are(json.loads(row["source_hashes"] or "{}"), documents)
+
+
+def _told_by(hashes: Mapping[str, str], common: set[tuple[str, str]]) -> str | None:
+    """The file that tells a content from the others of its name: a document before a source that it names."""
+    own = [file for file, digest in sorted(hashes.items()) if (file, digest) not in common] or sorted(hashes)
+    own.sort(key=lambda file: not file.endswith((".yaml", ".yml", ".hlo", ".txt")))
+    return own[0] if own else None
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

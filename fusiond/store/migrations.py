@@ -71,8 +71,9 @@ def m004_programs_are_carried(database: Database) -> None:
     database.table("records").add_column("replaced", str)
     database.table("jobs").add_column("finish_requested", int)
     database.table("strategies").create(  # what the plugins said when they were last loaded
-        {"strategy": str, "version": int, "wrong_versions": str, "fusiond": str}, pk="strategy"
+        {"strategy": str, "version": int, "wrong_versions": str, "names": str, "fusiond": str}, pk="strategy"
     )
+    database.table("catalogue").create({"kind": str, "name": str, "path": str}, pk=("kind", "name"))
 
 
 def _devices(database: Database) -> None:

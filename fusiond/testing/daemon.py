@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from fusiond.daemon.app import Submission
+from fusiond.daemon.app import JobQuestion, Submission
 from fusiond.daemon.config import Config as DaemonConfig
 from fusiond.daemon.service import Service, Work
-from fusiond.errors import DeviceError, FusiondError, RequestError
+from fusiond.errors import DeviceError, FusiondError, NothingKnown, RequestError
 from fusiond.events import Events, JobEnded, JobStarted, PhaseStarted, RecordChanged, TrialFinished
 from fusiond.model import (
     Config,
@@ -35,6 +36,7 @@ from fusiond.model import (
     Verdict,
     Workload,
 )
+from fusiond.store import lookup
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 
@@ -162,15 +164,32 @@ def _record(row: JobRow, job: Job, device: DeviceInfo) -> Record:
     )
 
 
+def _best(store: Store, workload: Workload, cache: str) -> dict[str, Any] | NothingKnown:
+    found = lookup.best_of(
+        store.path,
+        family=workload.content_family_key,
+        sizes=workload.sizes,
+        name=workload.name,
+        driver=None,
+        version="0",
+        cache=cache,
+    )
+    return found or NothingKnown(f"nothing is known about {workload.name}")
+
+
 def work(store: Store, trial_secs: float) -> Work:
     """What a Service needs, made up."""
 
     def submit_file(submission: Submission) -> tuple[JobRow, ...]:
         return tuple(submit(store, job, priority=submission.priority) for job in submission.jobs())
 
+    def best(question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
+        return tuple(_best(store, workload_of(job), question.cache or job.search.cache) for job in question.jobs())
+
     return Work(
         run_job=MakeBelieve(store, trial_secs).run,
         submit=submit_file,
+        best=best,
         devices=lambda: (DEVICE,),
         plugins=lambda: [{"name": "make-believe", "problem": None}],
     )

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from fusiond import contents
 from fusiond.cli import answer
+from fusiond.registry import Registry
+from fusiond.store.database import Store
 
 Run = Callable[..., Any]
 
@@ -23,6 +26,7 @@ def test_words(fusiond: Run, done_job: str) -> None:
         "workload  hist,maxpool [toy] at a.n=500",
         "verdict   fuse: 1.230x the speed of streams_ab (95% interval 1.210 to 1.250)",
         "config    block=2",
+        "unfused   streams_ab: 100 us",
         "times     fused 81.3 us, streams_ab 100 us",
         "measured  on cpu, 2026-01-31T12:00:00+00:00, 3 trials, its result compared with the unfused one",
         "note      emulated: these times are of the processor running the kernels; they say nothing about a GPU",
@@ -53,8 +57,10 @@ def test_no_source_is_said(fusiond: Run, done_job: str) -> None:
     assert (said.status, said.out) == (3, "")
 
 
-def test_it_imports_next_to_nothing(database: Path, done_job: str) -> None:
+def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registry) -> None:
     """Times differ from machine to machine; what is imported does not."""
+    with Store.open(database) as store:
+        contents.index(store, real)
     script = (
         "import sys; from fusiond.cli import main; status = main(['best', '--pair', 'hist,maxpool'])\n"
         "print(*sorted(sys.modules), file=sys.stderr); sys.exit(status)"
@@ -82,9 +88,10 @@ def test_it_imports_next_to_nothing(database: Path, done_job: str) -> None:
     assert not modules & heavy
     ours = {name for name in modules if name.startswith("fusiond")}
     assert ours == {
-        "fusiond", "fusiond.cli", "fusiond.cli.answer", "fusiond.cli.best", "fusiond.cli.options", "fusiond.driver",
-        "fusiond.errors", "fusiond.store", "fusiond.store.format", "fusiond.store.location", "fusiond.store.lookup",
-        "fusiond.wire", "fusiond.words",
+        "fusiond", "fusiond.asking", "fusiond.cli", "fusiond.cli.answer", "fusiond.cli.best", "fusiond.cli.options",
+        "fusiond.driver", "fusiond.errors", "fusiond.names", "fusiond.store", "fusiond.store.format",
+        "fusiond.store.location", "fusiond.store.lookup", "fusiond.store.reading", "fusiond.store.recheck",
+        "fusiond.store.sources", "fusiond.wire", "fusiond.words",
     }  # fmt: skip
 
 
@@ -133,10 +140,35 @@ DOCUMENT: dict[str, Any] = {
             {"verdict": "undecided", "speedup": None, "ci95": None},
             "undecided: no fused one came through the final measurement; use streams_ab, the fastest unfused way",
         ),
+        (
+            {"verdict": "undecided", "speedup": None, "ci95": None, "checks": ["the device was busy"]},
+            "undecided: no fused one came through the final measurement (the device was busy); use streams_ab, the "
+            "fastest unfused way",
+        ),
+        (
+            {"verdict": "tuned", "speedup": 1.3, "ci95": [1.2, 1.4], "baseline": "given"},
+            "tuned: a better shape of the one kernel runs at 1.300x the speed of the kernel as given "
+            "(95% interval 1.200 to 1.400)",
+        ),
     ],
 )
 def test_verdicts_in_words(changes: dict[str, Any], says: str) -> None:
     assert answer.verdict({**DOCUMENT, **changes}) == says
+
+
+def test_the_unfused_way_is_said_with_its_shapes_and_caps() -> None:
+    way = {"name": "sequential", "config": {"cap.a": 32, "threads.a": 512}, "time_us": 18900.0, "program_key": "k"}
+    document = {**DOCUMENT, "verdict": "keep", "speedup": 0.5, "unfused": way}
+    text = answer.lines(document)
+    assert "unfused   sequential at cap.a=32 threads.a=512: 18.9 ms" in text
+    assert not [line for line in text if line.startswith("config")]
+    assert answer.unfused({**way, "config": {}}) == "sequential: 18.9 ms"
+
+
+def test_how_the_search_and_the_finals_went_is_said() -> None:
+    text = answer.lines({**DOCUMENT, "processes": 5, "ended": "20 trials without a gain"})
+    assert "note      the verdict is from 5 fresh processes" in text
+    assert "note      the search ended early: 20 trials without a gain" in text
 
 
 def test_what_was_not_compared_is_said() -> None:

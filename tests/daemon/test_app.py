@@ -59,6 +59,48 @@ def test_a_job_from_submission_to_answer(http: httpx.Client, job_file: Callable[
     assert http.get("/best", params={"workload": "hist,maxpool", "size": "hist.n=600"}).json()["match"] == "nearest"
 
 
+def test_a_job_file_is_answered_by_its_content(http: httpx.Client, job_file: Callable[..., Path]) -> None:
+    path = job_file(trials=2)
+    (job,) = http.post("/jobs", json={"path": str(path)}).json()["jobs"]
+    assert http.get(f"/jobs/{job['id']}/events").status_code == 200  # until it has ended
+    (found,) = http.post("/best", json={"path": str(path)}).json()["answers"]
+    assert (found["match"], found["workload"]["name"]) == ("exact", "hist,maxpool")
+    text = path.read_text() + "measure: {cache: both}\n"
+    answers = http.post("/best", json={"path": str(path), "text": text}).json()["answers"]
+    assert [each.get("cache", "unknown") for each in answers] == ["warm", "unknown"]
+    response = http.post("/best", json={"path": str(path), "cache": "cold"})
+    assert (response.status_code, error(response)["kind"]) == (404, "NothingKnown")
+
+
+def test_a_name_of_several_contents_is_a_conflict(http: httpx.Client, job_file: Callable[..., Path]) -> None:
+    """The daemon has no folder to look into."""
+    for name, end in (("one.yaml", "early"), ("two.yaml", "late")):
+        path = job_file(name, end=end, trials=1)
+        path.write_text(path.read_text().replace("[hist, maxpool]", "[twice, named]"))
+        (job,) = http.post("/jobs", json={"path": str(path)}).json()["jobs"]
+        assert http.get(f"/jobs/{job['id']}/events").status_code == 200
+    response = http.get("/best", params={"pair": "named,twice"})
+    assert response.status_code == 409
+    assert (response.json()["error"]["kind"], len(response.json()["answers"])) == ("Ambiguous", 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ({}, "the key 'path' is missing"),
+        ({"path": "/x", "trials": 3}, "unknown key 'trials'"),
+        ({"path": "/x", "text": "strategy: toy", "sizes": [1]}, "expected an object"),
+        ({"path": "/x", "text": "strategy: toy", "sizes": {"n": 0}}, "whole numbers from 1"),
+        ({"path": "/x", "text": "strategy: toy", "cache": "hot"}, "it can be warm, cold"),
+        ({"path": "/x", "text": "strategy: [1"}, ""),
+    ],
+)
+def test_a_malformed_question_is_a_400(http: httpx.Client, body: dict[str, Any], problem: str) -> None:
+    response = http.post("/best", json=body)
+    assert response.status_code == 400, response.text
+    assert problem in error(response)["problem"]
+
+
 def test_the_file_is_read_when_no_text_is_given(http: httpx.Client, job_file: Callable[..., Path]) -> None:
     assert http.post("/jobs", json={"path": str(job_file())}).status_code == 201
 
@@ -135,6 +177,8 @@ def test_a_body_too_large_is_a_400(http: httpx.Client) -> None:
         ("GET", "/best?pair=a", 400),
         ("GET", "/best?pair=a,b&workload=c", 400),
         ("GET", "/best?pair=a,b&size=n=x", 400),
+        ("GET", "/best?pair=a,b&cache=hot", 400),
+        ("GET", "/best?pair=hist,maxpool&cache=cold", 404),
         ("GET", "/best?pair=a,b", 404),
         ("GET", "/best?workload=%00", 404),
     ],
@@ -154,6 +198,12 @@ JSON = st.recursive(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(body=st.dictionaries(st.sampled_from(["path", "text", "device", "trials", "seed", "priority", "x"]), JSON))
+@given(
+    body=st.dictionaries(
+        st.sampled_from(["path", "text", "device", "trials", "seed", "priority", "sizes", "cache", "x"]), JSON
+    )
+)
 def test_no_body_is_a_500(http: httpx.Client, body: dict[str, Any]) -> None:
     assert http.post("/jobs", content=json.dumps(body)).status_code in (201, 400)
+    asked = {name: value for name, value in body.items() if name not in ("trials", "seed", "priority")}
+    assert http.post("/best", content=json.dumps(asked)).status_code in (200, 400, 404)

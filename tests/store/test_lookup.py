@@ -10,16 +10,19 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fusiond import keys
-from fusiond.errors import RequestError, StoreError
-from fusiond.model import JobState, Verdict
-from fusiond.store import lookup
+from fusiond import __version__, keys
+from fusiond.errors import NothingKnown, RequestError, StoreError
+from fusiond.model import Config, JobState, Verdict
+from fusiond.program import Program
+from fusiond.store import lookup, reading, sources
 from fusiond.store.database import Store
 from fusiond.store.owner import this_process
+from fusiond.strategy import CatalogueEntry
 
 Ask = Callable[..., Any]
 
@@ -37,7 +40,14 @@ def ask(store: Store) -> Ask:
 def test_the_answer_has_exactly_the_fields_of_the_contract(store: Store, make: Any, ask: Ask) -> None:
     workload, device = make.workload(), make.device()
     source = store.save_artifact(b"__global__", ".cu")
-    make.known(store, workload, device, source=str(source))
+    more = {
+        "baseline_config": Config.of({"threads.a": 256}),
+        "baseline_program_key": "unfused program",
+        "processes": 5,
+        "ended": "20 trials without a gain",
+        "replaced": "a faster one was found",
+    }
+    make.known(store, workload, device, source=str(source), **more)
     assert ask() == {
         "workload": {
             "strategy": "hfuse",
@@ -45,18 +55,31 @@ def test_the_answer_has_exactly_the_fields_of_the_contract(store: Store, make: A
             "key": workload.key,
             "sizes": {"a.n": 1000, "b.n": 1000},
         },
+        "content_key": workload.content_key,
         "device": {"name": "cuda:0", "key": device.key},
         "verdict": "fuse",
         "config": {"cap": 32, "partition": "paper"},
+        "program_key": "program",
         "time_us": 10.0,
         "baseline": "streams",
         "baseline_us": 15.0,
+        "unfused": {
+            "name": "streams",
+            "config": {"threads.a": 256},
+            "time_us": 15.0,
+            "program_key": "unfused program",
+        },
         "speedup": 1.5,
         "ci95": [1.4, 1.6],
         "verified": True,
         "evidence": "measured",
+        "cache": "warm",
         "match": "exact",
+        "changed": [],
         "trials": 64,
+        "processes": 5,
+        "ended": "20 trials without a gain",
+        "replaced": "a faster one was found",
         "source": str(source),
         "found_at": "2026-01-01T00:00:00.000+00:00",
         "sizes_asked": {"a.n": 1000, "b.n": 1000},
@@ -228,11 +251,167 @@ def test_distance_counts_doublings() -> None:
     assert lookup.distance({"n": 1}, {"n": 2**5000}) == 5000
 
 
-def test_only_the_family_of_the_last_one_found_is_near(store: Store, make: Any, ask: Ask) -> None:
-    """After a kernel was edited, an old record with just these sizes is about another kernel."""
-    make.known(store, make.workload(sizes={"n": 64}, content="old"), make.device())
-    make.known(store, make.workload(sizes={"n": 8}, content="new"), make.device())
-    assert ask(sizes={"n": 64})["workload"]["sizes"] == {"n": 8}
+# --- several contents ---
+
+
+def test_a_name_of_several_contents_is_ambiguous(store: Store, make: Any, ask: Ask, tmp_path: Path) -> None:
+    """Kernels of two folders may be called the same, and are another question each."""
+    hashes = [{f"/{folder}/hist.yaml": "same", f"/{folder}/hist.cu": folder} for folder in ("old", "new")]
+    old, new = make.workload(sizes={"n": 64}, content="old"), make.workload(sizes={"n": 8}, content="new")
+    make.known(store, old, make.device(), source_hashes=hashes[0])
+    make.known(store, new, make.device(), source_hashes=hashes[1], found_at="2026-02-02T00:00:00.000+00:00")
+    assert ask("maxpool,hist") == ask(sizes={"n": 64}) | {"name": "maxpool,hist"}
+    found = ask()
+    assert (found["match"], found["name"]) == ("ambiguous", "hist,maxpool")
+    assert found["answers"] == [
+        {
+            "path": f"/{folder}/hist.yaml",
+            "content_key": workload.content_key,
+            "strategy": "hfuse",
+            "found_at": f"2026-0{month}-0{month}T00:00:00.000+00:00",
+            "verdict": "fuse",
+            "sizes": dict(workload.sizes),
+        }
+        for folder, workload, month in (("new", new, 2), ("old", old, 1))
+    ]
+
+
+def test_one_name_of_two_strategies_is_ambiguous(store: Store, make: Any, ask: Ask) -> None:
+    for strategy in ("hfuse", "mincut"):
+        make.known(store, make.workload("harris", strategy=strategy), make.device())
+    assert {each["strategy"] for each in ask("harris")["answers"]} == {"hfuse", "mincut"}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, Path]:
+    """Two folders with a kernel of the same name, and one without."""
+    made = {}
+    for name, body in (("one", "x * y"), ("two", "x + y"), ("none", "")):
+        made[name] = tmp_path / name
+        (made[name] / "src").mkdir(parents=True)
+        if body:
+            (made[name] / "scale.yaml").write_text("kernel: scale\nsource: src/scale.cu\n")
+            (made[name] / "src" / "scale.cu").write_text(f"{body};\n")
+    return made
+
+
+def hashed(*files: Path) -> dict[str, str]:
+    return {str(file): keys.text_key(file.read_text()) for file in files}
+
+
+def hfuse(**fields: Any) -> Any:
+    """What the plugins said, but for the fields given."""
+    return SimpleNamespace(**{"name": "hfuse", "version": 1, "wrong_versions": (), "names": {}, **fields})
+
+
+def of_folders(store: Store, make: Any, folders: dict[str, Path]) -> None:
+    store.save_strategies([hfuse()], [])
+    for name in ("one", "two"):
+        hashes = hashed(folders[name] / "scale.yaml", folders[name] / "src" / "scale.cu")
+        make.known(
+            store, make.workload("scale", content=name), make.device(), source_hashes=hashes, baseline=f"of {name}"
+        )
+
+
+def test_each_folder_has_its_own_answer(store: Store, make: Any, ask: Ask, folders: dict[str, Path]) -> None:
+    of_folders(store, make, folders)
+    for name in ("one", "two"):
+        found = ask("scale", folder=str(folders[name]), strict=True)
+        assert (found["match"], found["baseline"]) == ("exact", f"of {name}")
+    assert ask("scale", folder=str(folders["none"]))["match"] == "ambiguous"
+
+
+def test_a_copy_of_the_folder_has_the_same_answer(
+    store: Store, make: Any, ask: Ask, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """What became of the original does not matter: the content is that of the copy."""
+    of_folders(store, make, folders)
+    copy = shutil.copytree(folders["one"], tmp_path / "copy")
+    (folders["one"] / "src" / "scale.cu").write_text("something else\n")
+    found = ask("scale", folder=str(copy), strict=True)
+    assert (found["match"], found["baseline"], found["notes"]) == ("exact", "of one", [])
+
+
+def test_content_of_its_own_is_not_answered_by_that_of_others(
+    store: Store, make: Any, ask: Ask, folders: dict[str, Path]
+) -> None:
+    of_folders(store, make, folders)
+    (folders["one"] / "src" / "scale.cu").write_text("x - y;\n")
+    with pytest.raises(lookup.Unsettled):
+        ask("scale", folder=str(folders["one"]), strict=True)
+    with pytest.raises(NothingKnown, match=r"as .*/one/scale.yaml has it; .* other content .*/two/scale.yaml, 2026"):
+        ask("scale", folder=str(folders["one"]), built={"of no record"})
+    built = {make.workload("scale", content="two").content_family_key}
+    assert ask("scale", folder=str(folders["one"]), built=built)["baseline"] == "of two"
+
+
+def test_a_pair_is_that_of_all_its_files(store: Store, make: Any, ask: Ask, folders: dict[str, Path]) -> None:
+    """One member lies in the folder, the other one elsewhere: as it was, or not."""
+    store.save_strategies([hfuse()], [])
+    other = folders["two"] / "other.yaml"
+    other.write_text("kernel: other\n")
+    hashes = hashed(folders["one"] / "scale.yaml", folders["one"] / "src" / "scale.cu", other)
+    make.known(store, make.workload("other,scale"), make.device(), source_hashes=hashes)
+    assert ask("scale,other", folder=str(folders["one"]), strict=True)["match"] == "exact"
+    other.write_text("kernel: other\nblock: 3\n")
+    with pytest.raises(lookup.Unsettled):
+        ask("scale,other", folder=str(folders["one"]), strict=True)
+
+
+def test_the_catalogue_settles_a_name_without_files(
+    store: Store, make: Any, ask: Ask, folders: dict[str, Path]
+) -> None:
+    of_folders(store, make, folders)
+    path = folders["two"] / "scale.yaml"
+    spoken = {
+        "versions": {"hfuse": 1},
+        "wrong": {"hfuse": ()},
+        "kinds": {"hfuse": ["kernel"]},
+        "fusiond": {__version__},
+    }
+    says = lookup.Says(**spoken, catalogue={("kernel", "scale"): str(path)})
+    assert ask("scale", folder=str(folders["none"]), says=says, strict=True)["baseline"] == "of two"
+    says = lookup.Says(**spoken, catalogue={("graph", "scale"): str(path)})
+    assert ask("scale", says=says)["match"] == "ambiguous"  # what this strategy takes is no graph
+    assert ask("scale", folder=str(folders["one"]), says=says)["baseline"] == "of one"
+
+
+def test_contents_that_were_never_read_are_for_the_plugins(store: Store, make: Any, ask: Ask) -> None:
+    make.known(store, make.workload(), make.device())
+    store.save_strategies([hfuse()], [])
+    with store._transaction() as database:
+        database.execute("UPDATE workloads SET content_key = NULL, content_family_key = NULL")
+    with pytest.raises(lookup.Unsettled):
+        ask(strict=True)
+    assert ask()["match"] == "exact"
+    assert ask()["content_key"] is None
+    assert ask("nobody", strict=True) is None
+
+
+# --- by content ---
+
+
+def test_a_content_is_found_under_any_name(store: Store, make: Any) -> None:
+    def ask_of(workload: Any, **options: Any) -> Any:
+        return lookup.best_of(
+            store.path,
+            family=workload.content_family_key,
+            sizes=workload.sizes,
+            name=workload.name,
+            driver=options.pop("driver", "580.1"),
+            version="0.1.0",
+            **options,
+        )
+
+    known = make.workload("theirs", content="same")
+    make.known(store, known, make.device())
+    assert ask_of(make.workload("mine", content="same"))["match"] == "exact"
+    assert ask_of(make.workload("mine", content="same"), driver="590")["match"] == "stale"
+    near = ask_of(make.workload("mine", sizes={"a.n": 2000, "b.n": 1000}, content="same"))
+    assert (near["match"], near["notes"]) == ("nearest", ["measured at a.n=1000; nothing is known at a.n=2000"])
+    assert ask_of(make.workload("theirs", content="other")) is None
+    assert ask_of(known, device="cpu") is None
+    assert ask_of(known, cache="cold") is None
 
 
 # --- what has changed since ---
@@ -258,16 +437,58 @@ def test_an_exact_answer_goes_before_a_stale_one_found_later(store: Store, make:
     assert ask(device="cuda:1", sizes={"a.n": 1000})["match"] == "stale"
 
 
-def test_an_older_version_of_the_strategy_is_no_answer_once_a_newer_one_is_asked(
-    store: Store, make: Any, ask: Ask
-) -> None:
-    make.known(store, make.workload(), make.device())
-    store.submit(make.job(), make.workload("hist,hist", strategy_version=2))
-    assert ask()["notes"] == ["found by version 1 of hfuse; there is a version 2"]
+def test_an_older_version_of_the_strategy_is_stale_where_its_program_is_kept(store: Store, make: Any, ask: Ask) -> None:
+    program = Program(name="kept", buffers=(), sources=(), steps=())
+    make.known(store, make.workload(), make.device(), program_key=program.key)
     store.submit(make.job(), make.workload(strategy_version=2))
-    assert ask() is None
+    assert ask() is None  # nobody could call it
+    store.save_program(program)
+    found = ask()
+    assert (found["match"], found["changed"]) == ("stale", ["strategy"])
+    assert found["notes"] == ["found by version 1 of hfuse; today it is version 2"]
+    assert lookup.queue_recheck(store.path, found) is None  # measured again it would be of version 1 still
     make.known(store, make.workload(strategy_version=2), make.device())
     assert ask()["match"] == "exact"
+
+
+def test_keeping_them_apart_needs_the_unfused_program(store: Store, make: Any, ask: Ask) -> None:
+    program = Program(name="unfused", buffers=(), sources=(), steps=())
+    make.known(
+        store, make.workload(), make.device(), verdict=Verdict.KEEP, baseline_program_key=program.key, program_key=None
+    )
+    store.submit(make.job(), make.workload(strategy_version=2))
+    assert ask() is None
+    store.save_program(program)
+    assert (ask()["match"], ask()["unfused"]["program_key"]) == ("stale", program.key)
+
+
+def test_a_wrong_version_never_serves(store: Store, make: Any, ask: Ask) -> None:
+    program = Program(name="wrong", buffers=(), sources=(), steps=())
+    store.save_program(program)
+    make.known(store, make.workload(), make.device(), program_key=program.key)
+    says = {"kinds": {"hfuse": ()}, "catalogue": {}, "fusiond": {__version__}}
+    assert ask(says=lookup.Says(versions={"hfuse": 3}, wrong={"hfuse": (2,)}, **says))["match"] == "stale"
+    assert ask(says=lookup.Says(versions={"hfuse": 3}, wrong={"hfuse": (1, 2)}, **says)) is None
+    assert ask(says=lookup.Says(versions={"hfuse": 1}, wrong={"hfuse": (1,)}, **says)) is None
+
+
+def test_what_the_plugins_say_is_read_from_the_store(store: Store, make: Any, ask: Ask) -> None:
+    make.known(store, make.workload(), make.device())
+    with pytest.raises(lookup.Unsettled):
+        ask(strict=True, version=__version__)  # nobody has said anything yet
+    said = hfuse(version=2, wrong_versions=(1,), names={"kernel": "pair"})
+    entry = CatalogueEntry(kind="kernel", name="hist", path=Path("hist.yaml"))
+    store.save_strategies([said], [entry])
+    assert ask(strict=True, version=__version__) is None
+    (row,) = store._rows("SELECT * FROM catalogue")
+    assert row == {"kind": "kernel", "name": "hist", "path": os.path.abspath("hist.yaml")}
+    with pytest.raises(lookup.Unsettled):
+        ask(strict=True, version="another")
+    store.save_strategies([hfuse(version=2)], [])
+    assert ask(strict=True, version=__version__) is None  # no program was kept
+    assert store._rows("SELECT * FROM catalogue") == []
+    store.save_strategies([hfuse()], [])
+    assert ask(strict=True, version=__version__)["match"] == "exact"
 
 
 def test_a_changed_source_file_is_said(store: Store, make: Any, ask: Ask, tmp_path: Path) -> None:
@@ -280,6 +501,8 @@ def test_a_changed_source_file_is_said(store: Store, make: Any, ask: Ask, tmp_pa
     changed.write_text("int y;\n")
     gone.unlink()
     assert ask()["notes"] == [f"source changed: {changed}", f"source is gone: {gone}"]
+    assert (ask()["match"], ask()["changed"]) == ("stale", ["source"])
+    assert lookup.queue_recheck(store.path, ask()) is None  # what would be measured again is the old source
 
 
 def test_a_large_file_is_compared_by_its_date(
@@ -287,7 +510,7 @@ def test_a_large_file_is_compared_by_its_date(
 ) -> None:
     data = tmp_path / "x.npy"
     data.write_bytes(b"x" * 100)
-    monkeypatch.setattr(lookup, "COMPARED_BYTES", 10)
+    monkeypatch.setattr(sources, "COMPARED_BYTES", 10)
     make.known(store, make.workload(), make.device(), source_hashes={str(data): "?"})
     os.utime(data, (1_700_000_000, 1_700_000_000))
     assert ask()["notes"] == []
@@ -298,7 +521,7 @@ def test_a_large_file_is_compared_by_its_date(
 
 
 def test_the_lookups_text_key_is_that_of_keys() -> None:
-    assert lookup.text_key("naïve".encode()) == keys.text_key("naïve")
+    assert sources.text_key("naïve".encode()) == keys.text_key("naïve")
 
 
 # --- checking again ---
@@ -351,20 +574,23 @@ def test_a_lookup_imports_the_standard_library_only() -> None:
     environment = {"PYTHONPATH": str(Path(lookup.__file__).parents[2])}
     command = [sys.executable, "-S", "-c", _IMPORTS]  # -S: without what the installed packages' .pth files import
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    ours = ["fusiond", "fusiond.errors", "fusiond.store", "fusiond.store.format", "fusiond.store.lookup"]
+    ours = [
+        *("fusiond", "fusiond.errors", "fusiond.names", "fusiond.store", "fusiond.store.format"),
+        *("fusiond.store.lookup", "fusiond.store.reading", "fusiond.store.recheck", "fusiond.store.sources"),
+    ]
     assert sorted(done.stdout.split()) == ours
 
 
 def test_no_query_reads_a_whole_table(store: Store, make: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     make.known(store, make.workload(), make.device())
-    connect, statements = lookup._connect, []
+    connect, statements = reading.connect, []
 
     def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
         connection = connect(*arguments, **options)
         connection.set_trace_callback(statements.append)
         return connection
 
-    monkeypatch.setattr(lookup, "_connect", traced)
+    monkeypatch.setattr(reading, "connect", traced)
     ask(device="cuda:0", sizes={"a.n": 64})
     queries = [each for each in statements if " FROM records" in each or " FROM workloads" in each]
     assert len(queries) == 5

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fusiond.errors import RequestError
 from fusiond.model import DeviceInfo, Record, Workload
+from fusiond.program import Program
 from fusiond.store import lookup
 from fusiond.store.database import Store
 
@@ -21,6 +22,7 @@ NAMES = ("a", "a,b", "b,b")
 SIZES = (1, 2, 3, 8, 100)
 DEVICES = ("cpu", "cuda:0", "cuda:1", "old")
 DRIVERS = ("1", "2")
+KEPT = Program(name="kept", buffers=(), sources=(), steps=())
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Saved:
     name: str
     family: int
     version: int
+    kept: bool
+    """Its Program is in the store."""
     n: int
     m: int
     device: str
@@ -50,8 +54,9 @@ class Question:
 SAVED = st.builds(
     Saved,
     name=st.sampled_from(NAMES),
-    family=st.integers(0, 1),
+    family=st.sampled_from([0, 0, 0, 1]),
     version=st.sampled_from([1, 1, 1, 2]),
+    kept=st.booleans(),
     n=st.sampled_from(SIZES),
     m=st.sampled_from(SIZES),
     device=st.sampled_from(DEVICES),
@@ -76,19 +81,22 @@ QUESTIONS = st.builds(
 
 
 def expected(saved: list[Saved], question: Question) -> tuple[Saved, str] | str | None:
-    """The record and its match; "request" for sizes that do not exist; None when nothing is known."""
+    """The record and its match; "request" for sizes that do not exist; "ambiguous" for a name of several contents; None
+    when nothing is known."""
     parts = sorted(part.strip() for part in question.name.split(","))
-    newest = max((each.version for each in saved if each.name.split(",") == parts), default=0)
+    newest = max((each.version for each in saved), default=0)
     current: dict[tuple[object, ...], tuple[int, Saved]] = {}
     for index, each in enumerate(saved):
         key = (each.name, each.family, each.version, each.n, each.m, each.device, each.cache)
         current[key] = (index, each)
-    found = [
+    of_name = [
         (each.day, index, each)
         for index, each in current.values()
-        if each.name.split(",") == parts and each.version == newest and each.cache == question.cache
-        and asks_for(question.device, each.device)
-    ]  # fmt: skip
+        if each.name.split(",") == parts and (each.version == newest or each.kept)
+    ]
+    if len({each.family for *_, each in of_name}) > 1:
+        return "ambiguous"
+    found = [each for each in of_name if each[2].cache == question.cache and asks_for(question.device, each[2].device)]
     measured = [each for each in found if each[2].device != "cpu"]
     found = sorted(measured or found, key=lambda each: each[:2])
     if not found:
@@ -97,17 +105,21 @@ def expected(saved: list[Saved], question: Question) -> tuple[Saved, str] | str 
     sizes = dict(question.sizes or ())
     if set(sizes) - {"n", "m"}:
         return "request"
+
+    def stale(each: Saved) -> bool:
+        return each.version != newest or (question.driver is not None and each.driver != question.driver)
+
     asked = {"n": last.n, "m": last.m, **sizes}
     if not sizes:
-        return last, "stale" if stale(last, question) else "exact"
-    family = [each for _, _, each in found if each.family == last.family]
-    exact = [each for each in family if (each.n, each.m) == (asked["n"], asked["m"])]
+        return last, "stale" if stale(last) else "exact"
+    everything = [each for _, _, each in found]
+    exact = [each for each in everything if (each.n, each.m) == (asked["n"], asked["m"])]
     if exact:
-        fresh = [each for each in exact if not stale(each, question)]
+        fresh = [each for each in exact if not stale(each)]
         return (fresh[-1], "exact") if fresh else (exact[-1], "stale")
-    steps = {each: math.hypot(math.log2(each.n / asked["n"]), math.log2(each.m / asked["m"])) for each in family}
-    near = [each for each in family if math.isclose(steps[each], min(steps.values()), abs_tol=1e-9)]
-    fresh = [each for each in near if not stale(each, question)]
+    steps = {each: math.hypot(math.log2(each.n / asked["n"]), math.log2(each.m / asked["m"])) for each in everything}
+    near = [each for each in everything if math.isclose(steps[each], min(steps.values()), abs_tol=1e-9)]
+    fresh = [each for each in near if not stale(each)]
     return (fresh or near)[-1], "nearest"
 
 
@@ -119,16 +131,13 @@ def asks_for(asked: str | None, device: str) -> bool:
     return asked in (device, f"Model {device}")
 
 
-def stale(saved: Saved, question: Question) -> bool:
-    return question.driver is not None and saved.driver != question.driver
-
-
 # --- the store ---
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with Store.open(tmp_path_factory.mktemp("rules") / "fusiond.sqlite") as store:
+        store.save_program(KEPT)
         yield store
 
 
@@ -144,9 +153,9 @@ def fill(store: Store, saved: list[Saved], make: Any) -> dict[tuple[str, str], l
                 each.name, sizes={"n": each.n, "m": each.m}, content=each.family, strategy_version=each.version
             )
             device = make.device(each.device, model=f"Model {each.device}", env={"driver": each.driver})
-            record = make.known(
-                store, workload, device, cache=each.cache, found_at=f"2026-01-0{each.day}T00:00:00.000+00:00"
-            )
+            program = KEPT.key if each.kept else "lost"
+            found_at = f"2026-01-0{each.day}T00:00:00.000+00:00"
+            record = make.known(store, workload, device, cache=each.cache, found_at=found_at, program_key=program)
             keys.setdefault((record.workload_key, record.device_key), []).append(each)
     return keys
 
@@ -164,6 +173,10 @@ def test_best_follows_its_rules(shared: Store, make: Any, saved: list[Saved], qu
                 lookup.best(shared.path, name=question.name, sizes=sizes, **options)
             continue
         found = lookup.best(shared.path, name=question.name, sizes=sizes, **options)
+        if right == "ambiguous":
+            assert found is not None
+            assert (found["match"], len(found["answers"])) == ("ambiguous", 2)
+            continue
         if right is None or isinstance(right, str):
             assert found is None
             continue
@@ -172,10 +185,10 @@ def test_best_follows_its_rules(shared: Store, make: Any, saved: list[Saved], qu
         assert wanted in keys[found["workload"]["key"], found["device"]["key"]]
         assert (found["match"], found["workload"]["sizes"]) == (match, {"n": wanted.n, "m": wanted.m})
         assert found["found_at"][8:10] == f"0{wanted.day}"
-        outdated = wanted.version < max(each.version for each in saved)
         others = [note for note in found["notes"] if "other sizes are known" in note]
         assert not question.sizes or not others
-        assert bool(set(found["notes"]) - set(others)) == (match == "nearest" or stale(wanted, question) or outdated)
+        departs = match != "exact" or bool(found["changed"])
+        assert bool(set(found["notes"]) - set(others)) == departs
 
 
 def test_the_keys_of_the_model_are_those_of_the_store(make: Any) -> None:

@@ -1,0 +1,400 @@
+"""`fusiond best` for what a job or the files of a folder ask, with the plugins of this environment. What was tuned is
+made up: a record of a job is what counts here, not how it came about."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond import __version__, contents, jobs
+from fusiond.client import Client
+from fusiond.errors import RequestError
+from fusiond.model import Config, DeviceInfo, Record, Verdict
+from fusiond.planning import prepare
+from fusiond.program import Program, Source
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.testing.daemon import DEVICE
+
+Run = Callable[..., Any]
+
+KERNEL = """\
+kernel: {name}
+source: {name}.cu
+entry: {name}
+sizes: {{n: 4096}}
+arguments:
+  - {{name: x, dtype: float32, elements: n, role: inout, fill: {{uniform: [0, 1]}}}}
+  - {{name: n, dtype: int32, value: n}}
+block: {{shape: [128]}}
+grid: ["ceil_div(n, block.x)"]
+"""
+SOURCE = """\
+extern "C" __global__ void {name}(float *x, int n) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = x[i] {sign} 2.0f;
+}}
+"""
+UNFUSED = Program(
+    name="unfused",
+    buffers=(),
+    sources=(
+        Source(name="scale", text="// one\n", entries=("scale",)),
+        Source(name="shift", text="// two", entries=("shift",)),
+    ),
+    steps=(),
+)
+
+
+def folder_of(path: Path, sign: str) -> Path:
+    """A folder with two kernels, one of them its own, and a job that fuses them."""
+    path.mkdir()
+    for name, each in (("scale", sign), ("shift", "-")):
+        (path / f"{name}.yaml").write_text(KERNEL.format(name=name))
+        (path / f"{name}.cu").write_text(SOURCE.format(name=name, sign=each))
+    (path / "job.yaml").write_text("strategy: hfuse\npair: [./scale.yaml, ./shift.yaml]\n")
+    return path
+
+
+def tuned(
+    database: Path,
+    registry: Registry,
+    job: Path,
+    *,
+    device: DeviceInfo = DEVICE,
+    cache: str = "warm",
+    version: int | None = None,
+    sizes: dict[str, int] | None = None,
+    **fields: Any,
+) -> Record:
+    """Leave a record of a job; `version` as if that version of the strategy had found it."""
+    (given,) = jobs.read(job)
+    ready = prepare(registry, dataclasses.replace(given, sizes={**given.sizes, **(sizes or {})}))
+    workload = ready.workload
+    if version is not None:
+        workload = dataclasses.replace(workload, strategy_version=version)
+    record = Record(
+        **{
+            "strategy": workload.strategy,
+            "workload_name": workload.name,
+            "workload_key": workload.key,
+            "sizes": workload.sizes,
+            "device_name": device.name,
+            "device_key": device.key,
+            "env_key": device.env_key,
+            "verdict": Verdict.FUSE,
+            "config": Config.of({"kind": "horizontal"}),
+            "program_key": UNFUSED.key,
+            "time_us": 10.0,
+            "baseline": "sequential",
+            "baseline_us": 15.0,
+            "baseline_program_key": UNFUSED.key,
+            "baseline_config": Config.of({"threads.a": 512}),
+            "speedup": 1.5,
+            "ci95": (1.4, 1.6),
+            "verified": True,
+            "evidence": device.evidence,
+            "cache": cache,
+            "trials": 9,
+            "found_at": "2026-01-01T00:00:00.000+00:00",
+            **fields,
+        }
+    )
+    with Store.open(database) as store:
+        row = store.submit(ready.job, workload)
+        store.save_device(device)
+        store.save_program(UNFUSED)
+        store.save_record(record, job=row.id, source_hashes=workload.source_hashes)
+    return record
+
+
+@pytest.fixture
+def folders(tmp_path: Path, database: Path, real: Registry) -> dict[str, Path]:
+    """One multiplies and one adds, both are tuned; a third folder has no kernels."""
+    made = {"times": folder_of(tmp_path / "times", "*"), "plus": folder_of(tmp_path / "plus", "+")}
+    for trials, path in enumerate(made.values(), start=1):
+        tuned(database, real, path / "job.yaml", trials=trials)
+    (tmp_path / "elsewhere").mkdir()
+    return {**made, "elsewhere": tmp_path / "elsewhere"}
+
+
+# --- names ---
+
+
+def test_each_folder_gets_its_own_answer(
+    fusiond: Run, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for trials, name in ((1, "times"), (2, "plus")):
+        monkeypatch.chdir(folders[name])
+        found = fusiond("best", "--pair", "shift,scale", "--json").json
+        assert (found["match"], found["trials"]) == ("exact", trials)
+    monkeypatch.chdir(folders["elsewhere"])
+    said = fusiond("best", "--pair", "scale,shift", "--json")
+    assert said.status == 2
+    assert said.json["match"] == "ambiguous"
+    paths = [str(folders[name] / "scale.cu") for name in ("plus", "times")]
+    assert "scale,shift stands for 2 contents" in said.err
+    assert all(str(Path(each).parent) in said.err for each in paths)
+    assert "`fusiond best JOB.yaml`" in said.err
+    for form in ("--source", "--export=out"):
+        said = fusiond("best", "--pair", "scale,shift", form)
+        assert (said.status, said.out) == (2, "")
+    assert fusiond("verify", "--pair", "scale,shift").status == 2
+
+
+def test_the_client_answers_as_the_command_line(
+    database: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = folders["plus"] / "job.yaml"
+    with Client(db=database) as client:
+        monkeypatch.chdir(folders["times"])
+        assert client.best("scale,shift")["trials"] == 1  # type: ignore[index]
+        assert client.best(job=job)["trials"] == 2  # type: ignore[index]
+        assert client.best(job=job, cache="cold") is None
+        (folders["times"] / "scale.cu").write_text(SOURCE.format(name="scale", sign="/"))
+        assert client.best("scale,shift") is None
+        monkeypatch.chdir(folders["elsewhere"])
+        assert client.best("scale,shift")["match"] == "ambiguous"  # type: ignore[index]
+        with pytest.raises(RequestError, match="give one of name and job"):
+            client.best("scale,shift", job=job)
+        job.write_text(job.read_text() + "sweep: {scale.n: [4096, 64]}\n")
+        with pytest.raises(RequestError, match="asks about 2 workloads"):
+            client.best(job=job)
+        assert [each and each["match"] for each in client.best_of_job(job)] == ["exact", "nearest"]
+
+
+def test_an_edited_file_is_another_question(
+    fusiond: Run, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders["times"])
+    (folders["times"] / "scale.cu").write_text(SOURCE.format(name="scale", sign="/"))
+    said = fusiond("best", "--pair", "scale,shift")
+    assert said.status == 3
+    assert len(said.err.splitlines()) == 1
+    assert "an answer for other content of that name exists" in said.err
+    assert str(folders["plus"]) in said.err
+
+
+def test_what_is_laid_out_anew_is_the_same_content(
+    fusiond: Run, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digests differ, so the plugins read the files: the content is what it was."""
+    monkeypatch.chdir(folders["times"])
+    path = folders["times"] / "scale.yaml"
+    path.write_text(f"# multiplies\n{path.read_text()}")
+    found = fusiond("best", "--pair", "scale,shift", "--json").json
+    assert (found["match"], found["trials"]) == ("exact", 1)
+
+
+def test_the_name_of_a_file_that_went_through_the_store_alone_is_stale_when_it_changes(
+    fusiond: Run, folders: dict[str, Path], database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(database) as store, store._transaction() as writer:
+        writer.execute("DELETE FROM records WHERE trials = 2")
+    monkeypatch.chdir(folders["elsewhere"])
+    assert fusiond("best", "--pair", "scale,shift", "--json").json["match"] == "exact"
+    (folders["times"] / "scale.cu").write_text("another\n")
+    found = fusiond("best", "--pair", "scale,shift", "--json").json
+    assert (found["match"], found["notes"]) == ("stale", [f"source changed: {folders['times'] / 'scale.cu'}"])
+
+
+def test_the_catalogue_goes_before_the_store(
+    fusiond: Run, database: Path, real: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel of the user's that is called as one of the catalogue, asked for where the file is not."""
+    mine = folder_of(tmp_path / "mine", "*")
+    (mine / "hist.yaml").write_text(KERNEL.format(name="hist"))
+    (mine / "hist.cu").write_text(SOURCE.format(name="hist", sign="+"))
+    (mine / "job.yaml").write_text("strategy: hfuse\npair: [./hist.yaml, maxpool]\n")
+    tuned(database, real, mine / "job.yaml", trials=1)
+    monkeypatch.chdir(mine)
+    assert fusiond("best", "--pair", "hist,maxpool", "--json").json["match"] == "exact"
+    monkeypatch.chdir(tmp_path)
+    said = fusiond("best", "--pair", "hist,maxpool")
+    assert said.status == 3
+    assert "as the catalogue has it; an answer for other content of that name exists" in said.err
+    (tmp_path / "job.yaml").write_text("strategy: hfuse\npair: [hist, maxpool]\n")
+    tuned(database, real, tmp_path / "job.yaml", trials=2)
+    assert fusiond("best", "--pair", "hist,maxpool", "--json").json["trials"] == 2
+    monkeypatch.chdir(mine)
+    assert fusiond("best", "--pair", "hist,maxpool", "--json").json["trials"] == 1
+
+
+_FAST = """
+import sys
+from fusiond.cli import main
+status = main(sys.argv[1:])
+assert not {"pluggy", "yaml", "dataclasses", "sqlite_utils"} & set(sys.modules), "slow"
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("where", ["times", "elsewhere"])
+def test_a_name_that_files_settle_loads_no_plugin(
+    fusiond: Run, folders: dict[str, Path], database: Path, real: Registry, where: str
+) -> None:
+    with Store.open(database) as store:
+        contents.index(store, real)
+    done = subprocess.run(
+        [sys.executable, "-c", _FAST, "best", "--pair", "scale,shift"],
+        cwd=folders[where],
+        env={**os.environ, "FUSIOND_DB": str(database)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "slow" in done.stderr) == (0 if where == "times" else 2, False), done.stderr
+
+
+def test_the_plugins_are_asked_once_after_an_upgrade(
+    fusiond: Run, folders: dict[str, Path], database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders["times"])
+    loaded = []
+    load = Registry.load
+    monkeypatch.setattr(Registry, "load", lambda: loaded.append(1) or load())
+    for _ in range(2):
+        assert fusiond("best", "--pair", "scale,shift").status == 0
+    assert len(loaded) == 1
+    with Store.open(database) as store, store._transaction() as writer:
+        writer.execute("UPDATE strategies SET fusiond = '0.0.9'")
+    for _ in range(2):
+        assert fusiond("best", "--pair", "scale,shift").status == 0
+    assert len(loaded) == 2
+    with Store.open(database) as store:
+        assert {row["fusiond"] for row in store._rows("SELECT fusiond FROM strategies")} == {__version__}
+
+
+# --- jobs ---
+
+
+def test_a_job_is_answered_by_its_content(fusiond: Run, folders: dict[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(folders["times"], tmp_path / "copy")
+    found = fusiond("best", copy / "job.yaml", "--json").json
+    assert (found["match"], found["trials"], found["notes"]) == ("exact", 1, [])
+    found = fusiond("best", copy / "job.yaml", "--size", "scale.n=64", "--json").json
+    assert (found["match"], found["sizes_asked"]["scale.n"]) == ("nearest", 64)
+    assert "measured at scale.n=4096; nothing is known at scale.n=64" in found["notes"]
+    assert fusiond("best", copy / "job.yaml", "--device", "cuda:0").status == 3
+    (copy / "scale.cu").write_text(SOURCE.format(name="scale", sign="/"))
+    said = fusiond("best", copy / "job.yaml")
+    assert said.status == 3
+    assert f"as {copy / 'job.yaml'} asks it; an answer for other content of that name exists" in said.err
+    (copy / "job.yaml").write_text("strategy: hfuse\npair: [./gone.yaml, hist]\n")
+    assert fusiond("best", copy / "job.yaml").status == 2
+
+
+def test_an_answer_of_another_environment_is_stale(fusiond: Run, folders: dict[str, Path], database: Path) -> None:
+    with Store.open(database) as store, store._transaction() as writer:
+        writer.execute("UPDATE envs SET env = ?", ['{"fusiond": "0.0.9"}'])
+    found = fusiond("best", folders["times"] / "job.yaml", "--json").json
+    assert (found["match"], found["changed"]) == ("stale", ["fusiond"])
+    assert [each["state"] for each in fusiond("jobs", "--json").json if each["kind"] == "verify"] == ["queued"]
+
+
+def test_an_earlier_version_is_stale_and_a_wrong_one_never_serves(
+    fusiond: Run, database: Path, real: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = folder_of(tmp_path / "times", "*") / "job.yaml"
+    tuned(database, real, job, version=real.strategy("hfuse").version - 1)
+    monkeypatch.chdir(job.parent)
+    for words in ((job,), ("--pair", "scale,shift")):
+        found = fusiond("best", *words, "--json").json
+        assert (found["match"], found["changed"]) == ("stale", ["strategy"])
+    strategy = type(real.strategy("hfuse"))
+    monkeypatch.setattr(strategy, "wrong_versions", (strategy.version - 1,))
+    with Store.open(database) as store:
+        contents.index(store, Registry.load())
+    for words in ((job,), ("--pair", "scale,shift")):
+        assert fusiond("best", *words).status == 3
+
+
+def test_a_store_of_an_earlier_version_is_read_when_plugins_are_at_hand(
+    fusiond: Run, folders: dict[str, Path], database: Path, real: Registry
+) -> None:
+    with Store.open(database) as store:
+        lost = store.submit(jobs.read("/gone.yaml", "strategy: hfuse\npair: [./gone.yaml, hist]\n")[0], _lost(real))
+        with store._transaction() as writer:
+            writer.execute("UPDATE workloads SET content_key = NULL, content_family_key = NULL")
+        assert len(store.without_content()) == 3
+    assert fusiond("best", folders["times"] / "job.yaml", "--json").json["trials"] == 1
+    with Store.open(database) as store:
+        assert store.without_content() == []  # the one that does not parse is not tried again
+        (row,) = store._rows("SELECT content_key FROM workloads WHERE workload_key = ?", [lost.workload_key])
+        assert row == {"content_key": ""}
+
+
+def _lost(registry: Registry) -> Any:
+    (job,) = jobs.read("/job.yaml", "strategy: hfuse\npair: [hist, maxpool]\n")
+    return prepare(registry, job).workload
+
+
+def test_a_sweep_is_a_document_each(fusiond: Run, folders: dict[str, Path]) -> None:
+    job = folders["times"] / "job.yaml"
+    job.write_text(job.read_text() + "sweep: {scale.n: [4096, 128]}\nmeasure: {cache: both}\n")
+    said = fusiond("best", job, "--cache", "warm", "--json")
+    assert [each["match"] for each in said.json] == ["exact", "nearest"]
+    assert said.status == 0
+    said = fusiond("best", job, "--json")
+    assert said.status == 3  # nothing was measured with cold caches
+    assert [each.get("match") for each in said.json] == ["exact", None, "nearest", None]
+    assert said.json[1]["error"]["kind"] == "NothingKnown"
+    said = fusiond("best", job, "--source")
+    assert said.status == 2
+    assert "--source: " in said.err
+    assert "asks about 4 workloads" in said.err
+    assert fusiond("best", job, "--cache", "warm", "--size", "scale.n=4096", "--source").status == 3
+
+
+def test_cold_caches_are_another_question(
+    fusiond: Run, folders: dict[str, Path], database: Path, real: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders["times"])
+    said = fusiond("best", "--pair", "scale,shift", "--cache", "cold")
+    assert said.status == 3
+    assert "nothing is known about scale,shift with cold caches yet" in said.err
+    tuned(database, real, folders["times"] / "job.yaml", cache="cold", trials=7)
+    for words in (("--pair", "scale,shift"), ("job.yaml",)):
+        found = fusiond("best", *words, "--cache", "cold", "--json").json
+        assert (found["cache"], found["trials"]) == ("cold", 7)
+        assert fusiond("best", *words, "--json").json["trials"] == 1
+
+
+# --- the unfused way ---
+
+
+def test_the_unfused_sources_are_printed_word_for_word(fusiond: Run, folders: dict[str, Path]) -> None:
+    said = fusiond("best", folders["times"] / "job.yaml", "--source", "--unfused")
+    assert (said.status, said.out) == (0, "// --- scale ---\n// one\n// --- shift ---\n// two\n")
+
+
+def test_an_unfused_program_that_is_gone_is_said(fusiond: Run, folders: dict[str, Path], database: Path) -> None:
+    with Store.open(database) as store, store._transaction() as writer:
+        writer.execute("DELETE FROM programs")
+    said = fusiond("best", folders["times"] / "job.yaml", "--source", "--unfused")
+    assert said.status == 3
+    assert "the unfused program of this answer is not in the store" in said.err
+
+
+def test_an_export_is_told_which_way_and_for_what(
+    fusiond: Run, folders: dict[str, Path], database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    def export(path: Path, document: Any, folder: Path, *, unfused: bool, arch: str | None) -> list[Path]:
+        told.append((path, document["verdict"], folder, unfused, arch))
+        return [folder / "file"]
+
+    monkeypatch.setattr("fusiond.cli.exporting.export", export)
+    said = fusiond("best", folders["times"] / "job.yaml", "--export", "out", "--unfused", "--arch", "sm_90", "--json")
+    assert said.json["files"] == ["out/file"]
+    assert fusiond("best", folders["times"] / "job.yaml", "--export", "out").out == "out/file\n"
+    assert told == [(database, "fuse", Path("out"), True, "sm_90"), (database, "fuse", Path("out"), False, None)]

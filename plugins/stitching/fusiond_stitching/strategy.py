@@ -185,7 +185,8 @@ class Stitching(StrategyBase):
         if not rejections and isinstance(only, str):
             rejections = (Rejection(rule="group", nodes=(asked.module.name,), detail=f"with the seed {name}, {only}"),)
         payload = dataclasses.replace(about, text=report.described(found), tuned=first)
-        return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
+        alone = not rejections and len(plans["unfused"].plan.steps) == 1
+        return Analysis(workload=workload, report=frozen(found), rejections=rejections, alone=alone, payload=payload)
 
     def _rejections(self, asked: Asked, plans: Mapping[str, Planned], shortest: str) -> tuple[Rejection, ...]:
         """What cannot be emitted at all: then nothing is tuned, and the plans are still worth reading."""

@@ -21,21 +21,22 @@ def seams(module: Module, launches: Sequence[Launch], dots: Mapping[str, str]) -
     for call, at in _calls(module, launches).items():
         found.append((at, 0, _foreign(module, call, launches[at].name if at < len(launches) else None)))
     for name, dot in dots.items():
-        seam = _dot(module, launches[places[name]], module[dot])
-        found += [(places[name], 1, seam)] if seam is not None else []
+        found.append((places[name], 1, _dot(module, name, module[dot])))
     return tuple(seam for *_, seam in sorted(found, key=lambda each: each[:2]))
 
 
 # --- dots -----------------------------------------------------------------------------------------------
 
 
-def _dot(module: Module, launch: Launch, dot: Instruction) -> Seam | None:
-    """None where an operand is in no buffer (a constant), so that no library can be given it."""
-    reads = tuple(module.buffer_of(module.base(each).name) for each in dot.operands)
-    written = module.buffer_of(dot.name)
-    if not {*reads, written} <= _pointers(launch):
-        return None
-    return Seam(name=dot.name, operation=_product(module, dot), reads=reads, writes=(written,), stand_in=launch.name)
+def _dot(module: Module, launch: str, dot: Instruction) -> Seam:
+    """Its operands are in buffers, whatever they are: of a constant it reads a copy."""
+    return Seam(
+        name=dot.name,
+        operation=_product(module, dot),
+        reads=tuple(module.buffer_of(module.base(each).name) for each in dot.operands),
+        writes=(module.buffer_of(dot.name),),
+        stand_in=launch,
+    )
 
 
 def _product(module: Module, dot: Instruction) -> str:

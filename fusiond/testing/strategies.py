@@ -464,14 +464,6 @@ class StrategyContract:
             for config, _ in self._programs(case):
                 assert set(self.strategy().resolved(case.analysis, config, {})) == set(config)
 
-    def test_an_export_is_texts_by_name(self, cases: tuple[Case, ...]) -> None:
-        for case in cases:
-            for config, program in itertools.islice(self._programs(case), 2):
-                files = self.strategy().export(case.analysis, config, program)
-                assert files
-                assert all(isinstance(text, str) and text for text in files.values())
-                assert all("/" not in name and name.isprintable() for name in files)
-
     def _reference(self, case: Case) -> Program:
         baseline = self.strategy().baselines(case.analysis)[0]
         return baseline.emit(next(baseline.space.points()))

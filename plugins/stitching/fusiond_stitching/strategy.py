@@ -27,7 +27,6 @@ from fusiond_stitching import (
     asking,
     composition,
     emit,
-    export,
     fills,
     lower,
     parts,
@@ -400,9 +399,6 @@ class Stitching(StrategyBase):
         library_us = known.get(probes.library_key(calls)) if calls is not None else None
         timed = all(module[name].opcode == "input" for name in module.foreign)
         return report.figures(record if timed else None, library_us if isinstance(library_us, float | int) else None)
-
-    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
-        return export.files(_known(analysis).asked.module, program)
 
     def _policy(self, asked: Asked, config: Config, limits: DeviceLimits) -> Policy:
         given = Config.of({"fusion": "packed", **config}) if asked.group else config

@@ -35,7 +35,7 @@ from fusiond.jobs import JobInputs, check_keys
 from fusiond.keys import canonical, plain
 from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection, Workload
 from fusiond.planning import plan, prepare
-from fusiond.program import Program, SizeError, problems
+from fusiond.program import Program, SizeError, decode, encode, problems, unsized
 from fusiond.registry import Registry
 from fusiond.space import Space
 from fusiond.strategy import Strategy, Target
@@ -383,6 +383,8 @@ class StrategyContract:
             for each in self._made(case):
                 assert dict(each.program.sizes) == dict(case.workload.sizes), each.where
                 assert set(each.program.fixed) <= set(case.workload.sizes), each.where
+                assert unsized(each.program).work_key == each.program.work_key, "sizes change nothing of what is run"
+                assert decode(encode(each.program)).key == each.program.key, each.where
 
     def test_a_program_at_other_sizes_is_what_is_emitted_there(self) -> None:
         """For the odd sizes, and for each size changed by itself. What is fixed cannot be moved, and says so."""

@@ -432,8 +432,10 @@ def sized(program: Program, sizes: Mapping[str, int], fixed: Collection[str] = (
 
 def unsized(program: Program) -> Program:
     """The Program with plain numbers: one that is for these sizes only."""
-    buffers, steps = (_replaced(each, int) for each in (program.buffers, program.steps))
-    return dataclasses.replace(program, buffers=buffers, steps=steps, sizes=(), fixed=())
+    steps = tuple(_packed(each) for each in program.steps)
+    return dataclasses.replace(
+        program, buffers=_replaced(program.buffers, int), steps=_replaced(steps, int), sizes=(), fixed=()
+    )
 
 
 def _settled(value: Any, names: Mapping[str, int], held: Collection[str]) -> Any:

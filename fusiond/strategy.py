@@ -178,10 +178,6 @@ class Strategy(Protocol):
         """Awkward sizes (not divisible by a block) at which a winner is checked too; None when none are known."""
         ...
 
-    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
-        """Files (name -> text) that let a user call the answer from their own program."""
-        ...
-
 
 class StrategyBase:
     """Defaults for what most strategies do not need."""
@@ -216,9 +212,6 @@ class StrategyBase:
 
     def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
         return None
-
-    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
-        return {f"{source.name}.cu": source.text for source in program.sources}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

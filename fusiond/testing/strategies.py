@@ -35,7 +35,7 @@ from fusiond.jobs import JobInputs, check_keys
 from fusiond.keys import canonical, plain
 from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection, Workload
 from fusiond.planning import plan, prepare
-from fusiond.program import Program, SizeError, problems
+from fusiond.program import Program, SizeError, decode, encode, problems, unsized
 from fusiond.registry import Registry
 from fusiond.space import Space
 from fusiond.strategy import Strategy, Target
@@ -383,6 +383,8 @@ class StrategyContract:
             for each in self._made(case):
                 assert dict(each.program.sizes) == dict(case.workload.sizes), each.where
                 assert set(each.program.fixed) <= set(case.workload.sizes), each.where
+                assert unsized(each.program).work_key == each.program.work_key, "sizes change nothing of what is run"
+                assert decode(encode(each.program)).key == each.program.key, each.where
 
     def test_a_program_at_other_sizes_is_what_is_emitted_there(self) -> None:
         """For the odd sizes, and for each size changed by itself. What is fixed cannot be moved, and says so."""
@@ -463,14 +465,6 @@ class StrategyContract:
         for case in cases:
             for config, _ in self._programs(case):
                 assert set(self.strategy().resolved(case.analysis, config, {})) == set(config)
-
-    def test_an_export_is_texts_by_name(self, cases: tuple[Case, ...]) -> None:
-        for case in cases:
-            for config, program in itertools.islice(self._programs(case), 2):
-                files = self.strategy().export(case.analysis, config, program)
-                assert files
-                assert all(isinstance(text, str) and text for text in files.values())
-                assert all("/" not in name and name.isprintable() for name in files)
 
     def _reference(self, case: Case) -> Program:
         baseline = self.strategy().baselines(case.analysis)[0]

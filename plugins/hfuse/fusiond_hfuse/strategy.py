@@ -20,7 +20,7 @@ from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Job, Reco
 from fusiond.program import Launch, Program
 from fusiond.space import EMPTY, Space
 from fusiond.strategy import Baseline, Inputs, Known, StrategyBase, Target
-from fusiond_hfuse import emit, export, kernel, pairing, partition, registers, space, verify
+from fusiond_hfuse import emit, kernel, pairing, partition, registers, space, verify
 from fusiond_hfuse.graph import SLOTS, WARP, Group, Kernel, Plan, Slot, volume
 from fusiond_hfuse.partition import BARRIER_IDS
 
@@ -315,19 +315,6 @@ class Hfuse(StrategyBase):
         group = _payload(workload.payload).group
         odd = {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in slot.kernel.odd.items()}
         return odd or None
-
-    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
-        about = _known(analysis)
-        groups = _groups(about.group, config)
-        found: dict[str, str] = {}
-        for letters, own in _own_configs(config, groups):
-            if len(letters) > 1:
-                group = about.group.among(letters)
-                name = "fused" if len(groups) == 1 else f"fused_{letters}"
-                found |= export.files(group, _plan(about, group, own), program, name)
-        if len(groups) > 1:
-            found |= export.composition(about.group, groups, program)
-        return found
 
 
 def _plan(about: Analysed, group: Group, config: Config) -> Plan:

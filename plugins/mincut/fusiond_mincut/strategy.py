@@ -23,7 +23,6 @@ from fusiond_mincut import (
     candidates,
     drawing,
     emit,
-    export,
     legality,
     partition,
     plan,
@@ -299,19 +298,6 @@ class Mincut(StrategyBase):
 
     def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
         return None if dict(workload.sizes) == ODD else ODD
-
-    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
-        """The blocks' sources, and what launches them at any size: from C++, and from Python."""
-        about = _known(analysis)
-        chosen, ways = _chosen(about, config)
-        limit = about.target.limits.shared_bytes_per_block
-        kernels = tuple(
-            emit.block_kernel(about.pipeline, each, ways[str(each)], shared_limit_bytes=limit) for each in chosen.blocks
-        )
-        assert all(isinstance(each, emit.CudaKernel) for each in kernels)  # `program` has been made of them
-        return export.files(
-            about.pipeline, chosen, tuple(each for each in kernels if isinstance(each, emit.CudaKernel))
-        )
 
 
 def _chosen(about: Analysed, config: Config) -> tuple[Partition, dict[str, BlockParams]]:

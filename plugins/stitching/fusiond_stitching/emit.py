@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fusiond.model import Rejection
 from fusiond.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Source
-from fusiond_stitching import alike
+from fusiond_stitching import alike, seams
 from fusiond_stitching.graph import Instruction, Module
 from fusiond_stitching.kernel import (
     BUFFERS,
@@ -81,7 +81,8 @@ class _Issue:
     step: str
     kernel: Kernel
     buffers: tuple[str, ...]
-    counted: bool
+    call: str | None
+    """The dot that it stands in for: not counted."""
 
 
 def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -> Program:
@@ -106,15 +107,18 @@ def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -
             entry, _ = texts.setdefault(_normalised(text), (step_name, text.text.replace(ENTRY, step_name)))
             buffers = text.buffers
             written[outline.key] = (outline, entry, buffers)
-        issues.append(_Issue(entry, step_name, kernel, buffers, isinstance(step, Kernel)))
+        call = None if isinstance(step, Kernel) else step.instruction
+        issues.append(_Issue(entry, step_name, kernel, buffers, call))
         available |= {result.instruction for each in kernel.programs for result in each.results if result.stored}
     whole = _source(unit, [each for _, each in texts.values()])
     source = Source(name=SOURCE, text=whole, entries=tuple(entry for entry, _ in texts.values()))
+    steps = tuple(_launch(each) for each in issues)
     return Program(
         name=name,
         buffers=_buffers(module, [each for issue in issues for each in issue.buffers], fills),
         sources=(source,),
-        steps=tuple(_launch(each) for each in issues),
+        steps=steps,
+        seams=seams.seams(module, steps, {each.step: each.call for each in issues if each.call is not None}),
     )
 
 
@@ -169,7 +173,7 @@ def _launch(issue: _Issue) -> Launch:
         shared_bytes=kernel.shared_bytes,
         cooperative=kernel.cooperative,
         arguments=tuple(Pointer(buffer=each) for each in issue.buffers),
-        counted=issue.counted,
+        counted=issue.call is None,
     )
 
 

@@ -39,7 +39,7 @@ def library_calls(module: Module) -> Program | None:
 
 def library_key(calls: Program) -> str:
     """The key of the time that library calls take."""
-    return f"stitching-library:{calls.key}"
+    return f"stitching-library:{calls.work_key}"
 
 
 def program(module: Module, key: Key, policy: Policy) -> Program | None:

@@ -27,7 +27,6 @@ from fusiond_stitching import (
     asking,
     composition,
     emit,
-    export,
     fills,
     lower,
     parts,
@@ -185,7 +184,8 @@ class Stitching(StrategyBase):
         if not rejections and isinstance(only, str):
             rejections = (Rejection(rule="group", nodes=(asked.module.name,), detail=f"with the seed {name}, {only}"),)
         payload = dataclasses.replace(about, text=report.described(found), tuned=first)
-        return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
+        alone = not rejections and len(plans["unfused"].plan.steps) == 1
+        return Analysis(workload=workload, report=frozen(found), rejections=rejections, alone=alone, payload=payload)
 
     def _rejections(self, asked: Asked, plans: Mapping[str, Planned], shortest: str) -> tuple[Rejection, ...]:
         """What cannot be emitted at all: then nothing is tuned, and the plans are still worth reading."""
@@ -399,9 +399,6 @@ class Stitching(StrategyBase):
         library_us = known.get(probes.library_key(calls)) if calls is not None else None
         timed = all(module[name].opcode == "input" for name in module.foreign)
         return report.figures(record if timed else None, library_us if isinstance(library_us, float | int) else None)
-
-    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
-        return export.files(_known(analysis).asked.module, program)
 
     def _policy(self, asked: Asked, config: Config, limits: DeviceLimits) -> Policy:
         given = Config.of({"fusion": "packed", **config}) if asked.group else config

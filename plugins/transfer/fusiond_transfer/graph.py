@@ -112,7 +112,7 @@ class Graph:
     """Runs of vectors that must lie in memory in this order, next to each other."""
     iterations: int = 1
     """Of a loop, as far as it is unrolled to be measured."""
-    sizes: tuple[tuple[str, int], ...] = ()
+    sizes: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     """What its numbers may follow from (they are Extents then), by name."""
 
     @functools.cached_property

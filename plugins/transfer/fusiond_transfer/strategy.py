@@ -17,7 +17,7 @@ from fusiond.program import Memory, Program
 from fusiond.space import Space
 from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
 from fusiond.words import counted
-from fusiond_transfer import codegen, cost, describe, emit, heuristic, order, read, simulate, space
+from fusiond_transfer import cost, describe, emit, heuristic, order, read, simulate, space
 from fusiond_transfer.emit import Way
 from fusiond_transfer.graph import Graph
 from fusiond_transfer.schedule import Schedule
@@ -196,9 +196,6 @@ class Transfer(StrategyBase):
             return config
         count = self._schedule(about, config, known).startups
         return Config.of({**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"})
-
-    def export(self, analysis: Analysis, config: Config, program: Program) -> Mapping[str, str]:
-        return codegen.files(_known(analysis).asked.graph.name, program)
 
 
 # --- what the methods share -----------------------------------------------------------------------------

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fusiond.devices.cpu import commands, native
-from fusiond.devices.cpu.lower import lower
 from fusiond.errors import RequestError
 from fusiond.model import Config
-from fusiond.program import Bytes, Pointer, Program, decode, problems, to_text
-from fusiond.testing.commands import compiled
-from fusiond_hfuse import verify
+from fusiond.program import Bytes, Program, decode, problems, to_text
 
 KERNELS = Path(__file__).parent / "kernels"
 AFFINE = str(KERNELS / "affine.yaml")
@@ -88,109 +83,12 @@ def test_a_wrong_pointer_is_one_line(analyse, kernel_file, old, new, problem):
     assert "\n" not in str(caught.value)
 
 
-HEADER_MAIN = """\
-#include "fused.h"
-#include <cstdio>
-template <class T> void say(const T& record)
-{
-    for (unsigned char each : record.bytes) std::printf("%02x", each);
-    std::printf(" %zu\\n", alignof(T));
-}
-int main()
-{
-    fused::Sizes sizes;
-    sizes.a_n = 55;
-    const fused::Shape found = fused::shape(sizes);
-    say(found.a_out), say(found.a_in_), say(found.a_o), say(found.b_out);
-    return 0;
-}
-"""
-
-
-def test_the_header_fills_the_structs(analyse, strategy, pair, tmp_path):
-    files = strategy.export(pair, BESIDE, strategy.emit(pair, BESIDE, {}))
-    (tmp_path / "fused.h").write_text(files["fused.h"])
-    (tmp_path / "main.cpp").write_text(HEADER_MAIN)
-    said = compiled(tmp_path / "main.cpp")
-    other = analyse(AFFINE, AFFINE, sizes={"a.n": 55, "b.n": 33}, granularity=32)
-    structs = [each.hex for each in strategy.emit(other, BESIDE, {}).steps[0].arguments if isinstance(each, Bytes)]
-    assert said == [part for text in structs[:4] for part in (text, "8")]
-
-
-def test_the_launcher_hands_over_addresses(pair, strategy, runner, tmp_path):
+def test_structs_at_other_sizes_are_what_they_are_there(analyse, strategy, pair):
     program = strategy.emit(pair, BESIDE, {})
-    files = strategy.export(pair, BESIDE, program)
-    module: dict = {"__name__": "launch"}
-    exec(files["launch.py"], module)  # our own text; that it runs is what is tested
-    cpp, library = tmp_path / "fused.cpp", tmp_path / "fused.so"
-    cpp.write_text(commands.translation_unit(lower(files["fused.cu"]), {"fused": module["ENTRY"]}))
-    subprocess.run(commands.kernel(cpp, library, precompiled=runner.folder), check=True, capture_output=True)
-    entry = runner.runtime.load(library).entry("fused")
-    packed: list[bytes] = []
-
-    def kernel(*passed, grid, block, shared, stream):
-        packed.extend(each.tobytes() for each in passed)
-        arguments = [bytes(each.tobytes()) if each.dtype.kind == "V" else each for each in passed]
-        launch = native.Launch(grid=grid, block=block, shared_bytes=shared, seed=3, checked=True)
-        done = runner.runtime.launch(entry, launch, arguments)
-        assert isinstance(done, native.Finished), done
-
-    wanted = runner.run(program)
-    arrays = {name: array.copy() for name, array in wanted.items()}
-    for buffer in program.buffers:
-        if buffer.role.compared:
-            arrays[buffer.name][:] = 0
-    module["launch"](kernel, {name: each.ctypes.data for name, each in arrays.items()}, {})
-    for buffer in program.buffers:
-        np.testing.assert_array_equal(arrays[buffer.name], wanted[buffer.name], err_msg=buffer.name)
-    assert sum(map(len, packed)) == 2 * (24 + 40 + 40) + 2 * 4
-
-
-def test_structs_are_aligned_behind_numbers(analyse, strategy):
-    """PyCUDA aligns numbers only: a struct behind an int of four bytes needs a gap."""
-    files_of = analyse(AFFINE, "hist", granularity=32)
-    config = Config.of(
-        {"kind": "horizontal", "level": "warp", "map": "pad", "threads.a": 64, "threads.b": 512, "order": "ab"}
-    )
-    module: dict = {"__name__": "launch"}
-    exec(strategy.export(files_of, config, strategy.emit(files_of, config, {}))["launch.py"], module)
-    module["_ORDER"] = ["number", "a.o", "tail", "a.out"]
-    passed = [np.int32(1), np.void(bytes(40)), np.int32(2), np.void(bytes(24))]
-    assert [each.dtype.itemsize for each in module["_padded"](passed)] == [4, 4, 40, 4, 4, 24]
-
-
-CALL = """\
-#include "fused.h"
-cudaError_t call(float* data, const float* in, int* hits, unsigned int* counts)
-{
-    fused::Sizes sizes;
-    sizes.a_n = 50;
-    return fused::launch(data, in, in, hits, hits, counts, in, sizes, nullptr);
-}
-"""
-
-
-@pytest.mark.needs_nvcc
-@pytest.mark.slow
-def test_nvcc_links_a_call_with_structs(analyse, strategy, tmp_path):
-    """Two translation units: one knows the structs, the other only how large they are."""
-    analysis = analyse(AFFINE, "hist", granularity=32)
-    config = Config.of(
-        {"kind": "horizontal", "level": "warp", "map": "pad", "threads.a": 64, "threads.b": 512, "order": "ab"}
-    )
-    program = strategy.emit(analysis, config, {})
-    for file, text in strategy.export(analysis, config, program).items():
-        (tmp_path / file).write_text(text)
-    (tmp_path / "call.cu").write_text(CALL)
-    done = subprocess.run(
-        ["nvcc", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "--Werror", "all-warnings", "-Xcompiler", "-Wall",
-         str(tmp_path / "fused.cu"), str(tmp_path / "call.cu"), "-o", str(tmp_path / "call.so")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    subprocess.run(
-        ["nvcc", "-arch=sm_90", "-ptx", str(tmp_path / "fused.cu"), "-o", str(tmp_path / "fused.ptx")], check=True
-    )
-    assert verify.lint((tmp_path / "fused.ptx").read_text()) == ()
-    assert any(isinstance(each, Bytes) and each.pointers for each in program.steps[0].arguments)
-    assert any(isinstance(each, Pointer) for each in program.steps[0].arguments)
+    other = strategy.emit(analyse(AFFINE, AFFINE, sizes={"a.n": 55, "b.n": 33}, granularity=32), BESIDE, {})
+    moved = program.at({"a.n": 55, "b.n": 33})
+    assert moved.key == other.key
+    for a, b in zip(moved.steps[0].arguments, other.steps[0].arguments, strict=True):
+        if isinstance(a, Bytes):
+            assert a.filled(lambda name: 64) == b.filled(lambda name: 64)
+    assert any(isinstance(each, Bytes) and each.numbers for each in program.steps[0].arguments)

@@ -14,7 +14,7 @@ import pytest
 from fusiond.errors import RequestError
 from fusiond.fills import fill
 from fusiond.model import Config
-from fusiond.program import Bytes, Program, problems
+from fusiond.program import Program, problems
 from fusiond_hfuse import verify
 
 from .test_uniform import TOGETHER
@@ -341,10 +341,6 @@ def test_static_arrays_that_are_too_large_together_become_dynamic(analyse, strat
     assert program.sources[0].text.count("__shared__") == 1  # the arena
     assert program.steps[-1].shared_bytes >= 2 * (3500 * 8 + 4 * 129 * 4 + 4 + 256 + 512)
     same(program, strategy.unfused(analysis, Config.of(wanted)))
-    files = strategy.export(analysis, chosen_config(strategy, analysis, wanted), program)
-    module: dict[str, object] = {"__name__": "launch"}
-    exec(files["launch.py"], module)  # our own text; that it runs is what is tested
-    assert module["shape"]({})[2] == program.steps[-1].shared_bytes
 
 
 # --- arguments by value, and variables that the host sets ------------------------------------------------
@@ -427,18 +423,6 @@ def test_nvcc_takes_structs_and_variables(analyse, strategy, records, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert verify.lint((tmp_path / "fused.ptx").read_text()) == ()
-
-
-def test_an_exported_struct_has_the_programs_bytes(analyse, strategy, records):
-    analysis = analyse(records(), "hist")
-    program = chosen(strategy, analysis, CONFIGS[0])
-    files = strategy.export(analysis, chosen_config(strategy, analysis, CONFIGS[0]), program)
-    module: dict[str, object] = {"__name__": "launch"}
-    exec(files["launch.py"], module)  # our own text; that it runs is what is tested
-    scalars = module["shape"]({})[3]
-    wanted = [each.hex for each in program.steps[-1].arguments if isinstance(each, Bytes)]
-    assert [scalars[f"b.{name}"].tobytes().hex() for name in ("layout", "scale", "pair")] == wanted
-    assert "fusiond_b::ops::weights" in files["README.txt"]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import numpy as np
 import pytest
 
@@ -53,29 +51,6 @@ def test_no_buffer_is_a_null_pointer(fused, strategy, same, runner):
     np.testing.assert_array_equal(runner.run(program)["a.out"], np.arange(100, dtype="f4") + 1)
     kinds = [type(each) for each in program.steps[0].arguments[:5]]
     assert kinds == [Pointer, Pointer, Scalar, Scalar, Scalar]
-
-
-@pytest.mark.needs_nvcc
-def test_the_header_passes_none(fused, strategy, tmp_path):
-    analysis, program = fused
-    files = strategy.export(analysis, CONFIG, program)
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "call.cu").write_text(
-        '#include "fused.cu"\n#include "fused.h"\ncudaError_t call(float* p) { return fused::launch(p, p, p, p); }\n'
-    )
-    done = subprocess.run(
-        ["nvcc", "-arch=sm_90", "-ptx", "--Werror", "all-warnings", str(tmp_path / "call.cu"), "-o",
-         str(tmp_path / "call.ptx")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    module: dict = {"__name__": "launch"}
-    exec(files["launch.py"], module)  # our own text; that it runs is what is tested
-    passed: list = []
-    module["launch"](lambda *given, **shape: passed.extend(given), dict.fromkeys(module["BUFFERS"], 4096), {})
-    assert [each.item() for each in passed[:5]] == [4096, 4096, 0, 0, 100]
-    assert [each.dtype.itemsize for each in passed[:5]] == [8, 8, 8, 8, 4]
 
 
 def test_another_number_is_no_pointer(analyse, kernel_file):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 
 import pytest
 
 from fusiond.model import Config
-from fusiond.program import Pointer, Program, problems
+from fusiond.program import Program, problems
 from fusiond_hfuse import verify
 from fusiond_hfuse.plugin import KERNELS
 
@@ -223,36 +222,3 @@ def test_a_use_that_was_not_found_does_not_compile(analyse, strategy, kernel_fil
     )  # fmt: skip
     assert done.returncode != 0
     assert "incomplete" in done.stderr
-
-
-def test_the_exported_launcher_agrees_with_the_program(analyse, strategy):
-    """launch.py works out grid, shared bytes and every scalar as `emit` does, for other sizes too."""
-    analysis = analyse("hist", "hist", sizes={"a.n": 1000})
-    program = strategy.emit(analysis, HORIZONTAL, {})
-    files = strategy.export(analysis, HORIZONTAL, program)
-    assert set(files) == {"fused.cu", "fused.h", "launch.py", "README.txt"}
-    assert files["fused.cu"] == program.sources[0].text
-    ast.parse(files["launch.py"])
-    module: dict[str, object] = {"__name__": "launch"}
-    exec(files["launch.py"], module)  # our own text; that it runs is what is tested
-    for sizes in ({}, {"a.n": 123_457, "a.bins": 33}, {"b.n": 9_000_000}):
-        wanted = strategy.emit(analyse("hist", "hist", sizes={"a.n": 1000, **sizes}), HORIZONTAL, {}).steps[0]
-        calls = []
-        module["launch"](
-            lambda *passed, **shape: calls.append((passed, shape)),  # noqa: B023
-            dict.fromkeys(module["BUFFERS"], 4096),
-            sizes,
-        )
-        ((passed, shape),) = calls
-        assert (shape["grid"], shape["block"], shape["shared"]) == (wanted.grid, wanted.block, wanted.shared_bytes)
-        values = [4096 if isinstance(each, Pointer) else each.value for each in wanted.arguments]
-        assert [each.item() for each in passed] == values
-
-
-def test_the_exported_header_has_the_launch(analyse, strategy):
-    analysis = analyse("hist", "maxpool")
-    program = strategy.emit(analysis, HORIZONTAL, {})
-    header = strategy.export(analysis, HORIZONTAL, program)["fused.h"]
-    assert "#define FUSED_BLOCK 768" in header
-    assert f"#define FUSED_GRID {program.steps[0].grid[0]}" in header
-    assert "#define FUSED_SHARED_BYTES 80" in header

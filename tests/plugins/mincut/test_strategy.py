@@ -19,7 +19,7 @@ from fusiond.program import Launch, Program, Role, problems
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond.testing.strategies import GPU, PROCESSOR, StrategyContract
-from fusiond_mincut import emit, plugin, probes, shapes, strategy
+from fusiond_mincut import emit, plugin, probes, reductions, shapes, strategy
 from fusiond_mincut.strategy import Mincut
 
 from . import generated
@@ -74,6 +74,41 @@ class TestMincut(StrategyContract):
     @pytest.mark.slow  # nvcc, where it is there
     def test_a_plan_can_be_shown(self) -> None:
         super().test_a_plan_can_be_shown()
+
+
+@pytest.mark.parametrize("path", sorted(plugin.PIPELINES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_all_sizes_are_free(registry: Registry, path: Path) -> None:
+    analysis = analysed(registry, f"pipeline: {path.stem}\nblocks: 0\n")
+    offered = STRATEGY.space(analysis, {})
+    made = [STRATEGY.emit(analysis, config, {}) for _, config in STRATEGY.seeds(analysis, offered, {})]
+    made += [each.emit(next(each.space.points())) for each in STRATEGY.baselines(analysis)]
+    for each in made:
+        if isinstance(each, Program):
+            assert [name for name, _ in each.sizes] == ["height", "width"]
+            assert each.fixed == ()
+
+
+def test_a_reduction_moved_to_a_large_image_has_no_more_blocks_than_it_may(registry: Registry) -> None:
+    analysis = STRATEGY.analyse(parsed(registry, "pipeline: ./mixed.yaml\nblocks: 0\n", FILES / "job.yaml"), CPU)
+    sequential = STRATEGY.baselines(analysis)[0]
+    program = sequential.emit(next(sequential.space.points()))
+    moved = program.at({"width": 4096, "height": 4096})
+    grids = {each.name: each.grid for each in moved.steps if isinstance(each, Launch)}
+    assert grids["level_kernel"] == (reductions.MOST_BLOCKS, 1, 1)
+    assert moved.buffer("level.partial").elements == reductions.MOST_BLOCKS
+    assert grids["near_kernel"] == (128, 512, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        ("pipeline: harris\nblock: [sx]\n", True),
+        ("pipeline: harris\nblock: [sx, gx]\n", False),
+        ("pipeline: harris\nblocks: 0\n", False),
+    ],
+)
+def test_one_kernel_is_alone(registry: Registry, text: str, alone: bool) -> None:
+    assert analysed(registry, text).alone is alone
 
 
 # --- jobs -----------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond.planning import prepare
-from fusiond.program import Program, Role
+from fusiond.program import Launch, Pointer, Program, Role, problems
 from fusiond.strategy import Target
-from fusiond_stitching import emit, export, fills, lower, planner, split, traffic, verify
+from fusiond_stitching import emit, fills, lower, planner, split, traffic, verify
 from fusiond_stitching.graph import Module
 from fusiond_stitching.plan import Kernel, LibraryCall, Plan
 from fusiond_stitching.strategy import Stitching
@@ -365,6 +365,27 @@ def everything() -> Cut:
     return Cut.of(text_of(*CASES))
 
 
+def unsound(program: Program) -> list[str]:
+    """What is read before it is there, when the seams are done in their order and where they say."""
+    found, seams = [], list(program.seams)
+    known = {each.name for each in program.buffers if each.name.startswith("in_")}
+    stand_ins = {each.stand_in: each for each in seams if each.stand_in}
+    for step in [*program.steps, None]:
+        name = step.name if step is not None else None
+        for seam in [each for each in seams if each.stand_in is None and each.before == name]:
+            found += [f"{seam.name} reads {each} too early" for each in seam.reads if each not in known]
+            known |= set(seam.writes)
+        if name in stand_ins:
+            found += [f"{name} reads {each} too early" for each in stand_ins[name].reads if each not in known]
+            known |= set(stand_ins[name].writes)
+        elif isinstance(step, Launch):
+            buffers = {each.buffer for each in step.arguments if isinstance(each, Pointer)}
+            found += [f"{name} reads {each} too early" for each in buffers
+                      if each.startswith("boundary_") and each not in known]  # fmt: skip
+            known |= buffers
+    return found
+
+
 def sort(build: graphs.Builder) -> None:
     value = build.pick(rank=1)
     at = build.draw(st.integers(0, len(value.dims) - 1))
@@ -392,8 +413,11 @@ def test_random_graphs_are_cut_soundly(text, policy, seed):
     found = planner.plan(module, policy, LIMITS, Drawn(seed))
     assert found.problems == ()
     assert verify.problems(module, found.plan) == ()
-    parts = export._parts(module, emit.program(module, found.plan))
-    assert [each for part in parts for each in part.launches] == list(emit.launches(emit.program(module, found.plan)))
+    program = emit.program(module, found.plan)
+    assert problems(program) == ()
+    calls = {each.attributes["call"] for each in map(module.__getitem__, module.foreign)}
+    assert {each.name for each in program.seams if each.stand_in is None} == calls
+    assert unsound(program) == []
 
 
 @pytest.mark.slow
@@ -584,44 +608,6 @@ def test_random_numbers_are_filled_as_they_are_distributed():
     }  # fmt: skip
 
 
-# --- export ---------------------------------------------------------------------------------------------
-
-
-def test_exported_launches_come_in_parts():
-    """Nothing is read that an earlier part, or the caller before it, has not computed."""
-    module = lower.read(text_of("two halves of a group", "a loop, with state that stays"), "x.hlo")
-    files = export.files(module, emit.program(module, planned(module, "grid")))
-    python: dict = {"__name__": "launch"}
-    exec(files["launch.py"], python)  # our own text
-    assert python["PARTS"][0][0] == 0
-    assert python["PARTS"][-1][1] == len(python["STEPS"])
-    assert len(python["PARTS"]) == 3
-    assert "int part)" in files["module.h"]
-    # What a part reads was computed by an earlier one, or by the caller before it.
-    known = {name for name in python["INPUTS"] if name.startswith("in_")}
-    lines = iter(files["README.txt"].splitlines())
-    for number, (first, last) in enumerate(python["PARTS"]):
-        for line in lines:
-            if line.strip() == f"part {number}:":
-                break
-            if line.strip().startswith("yours:"):
-                taken, given_ = line.split(", from ")[1].split(" to ")
-                assert {each.strip() for each in taken.split(",")} <= known
-                known |= set(re.findall(r"boundary_\d+", given_))
-        for *_, names in python["STEPS"][first:last]:
-            assert {each for each in names if each.startswith("boundary_")} <= known
-            known |= set(names)
-    assert set(python["OUTPUTS"]) <= known
-
-
-def test_a_module_without_boundaries_is_exported_as_one():
-    batch = Batch.alone("layer_norm")
-    program = batch.program(planner.plan(batch.module, POLICIES["paper"], LIMITS).plan)
-    files = export.files(batch.module, program)
-    assert "part" not in files["README.txt"]
-    assert "int part" not in files["module.h"]
-
-
 # --- frames ---------------------------------------------------------------------------------------------
 
 FRAMES = ("round", "again", "double", "root")
@@ -706,7 +692,7 @@ ENTRY main {
         program = emit.program(each, plan)
         assert {one.name for one in program.buffers if one.role is Role.OUTPUT} == outputs
         assert {one.name for one in program.buffers if one.role is Role.INPUT} == {"in_1", "boundary_0"}
-        assert export.files(each, program)
+        assert unsound(program) == []
 
 
 def test_the_catalogue_has_no_stand_ins():

@@ -9,7 +9,8 @@ import pytest
 
 from fusiond.errors import RequestError
 from fusiond.model import Rejection
-from fusiond_stitching import emit, export, fills, lower, planner, split, verify
+from fusiond.program import problems
+from fusiond_stitching import emit, fills, lower, planner, split, verify
 from fusiond_stitching.plugin import MODULES
 from fusiond_stitching.policy import Policy
 
@@ -190,5 +191,5 @@ def test_damaged_texts_are_refused_or_planned_and_never_a_traceback(name):
         if not planned.problems:
             assert verify.problems(found, planned.plan) == ()
             program = emit.program(found, planned.plan)
-            assert isinstance(program, Rejection) or export.files(found, program)
+            assert isinstance(program, Rejection) or problems(program) == ()
     assert read > 3, "too few of them can be read: nothing was learnt"

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from fusiond import jobs
+from fusiond.errors import RequestError
+from fusiond.extents import text_of
 from fusiond.model import Analysis, Config, Job, Rejection
-from fusiond.program import Alloc, Buffer, Copy, CopyBatch, Free, Memory, Program
+from fusiond.program import Alloc, Buffer, Copy, CopyBatch, Free, Memory, Program, SizeError
 from fusiond.registry import Registry
 from fusiond.testing.strategies import StrategyContract
 from fusiond_transfer import plugin, space
@@ -206,3 +208,83 @@ def test_the_key_knows_the_source_beside_the_graph(registry: Registry, strategy:
         (tmp_path / "own.cpp").write_text(text)
         keys.add(strategy.parse(job, jobs.JobInputs(registry, job)).key)
     assert len(keys) == 2
+
+
+# --- which sizes are free -------------------------------------------------------------------------------
+
+
+def programs(strategy: Transfer, analysis: Analysis) -> list[Program]:
+    offered = strategy.space(analysis, {})
+    found = [strategy.emit(analysis, config, {}) for _, config in strategy.seeds(analysis, offered, {})]
+    plain = [each.emit(next(each.space.points())) for each in strategy.baselines(analysis)]
+    return [*plain, *(each for each in found if isinstance(each, Program))]
+
+
+@pytest.mark.parametrize("name", ["fig2", "chain", "in_tree", "out_tree", "horner", "cholesky", "matmul", "cg"])
+def test_all_sizes_of_the_catalogues_graphs_are_free(
+    strategy: Transfer, analyse: Callable[..., Analysis], name: str
+) -> None:
+    for program in programs(strategy, analyse(name)):
+        assert program.sizes
+        assert program.fixed == ()
+
+
+def test_equal_lengths_of_two_names_are_fixed_and_the_others_free(
+    strategy: Transfer, analyse: Callable[..., Analysis]
+) -> None:
+    """`a + b` is one loop over both, as long as n and same are equal."""
+    for program in programs(strategy, analyse("./mixed.yaml")):
+        assert program.fixed == ("n", "same")
+        assert program.at({"m": 5, "part": 3}).buffer("e@device").elements == 5
+        with pytest.raises(SizeError, match="n is 100 in the source itself"):
+            program.at({"n": 101})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fixed"),
+    [
+        ("same: 100", "same: 101", None),  # then a + b is no formula
+        ('b: {elements: "same"}', 'b: {elements: "n"}', ()),
+        ("same: 100", "same: 1", ("same",)),  # its one element is taken for all of c
+        ("s: {elements: 1}", 's: {elements: "times // 3"}', ("n", "same", "times")),  # a sum has one element
+        ('f: {elements: "m + 1"}', 'f: {elements: "2 * m"}', ("n", "same")),
+        ('f: {elements: "m + 1"}', 'f: {elements: "600"}', ("m", "n", "same")),  # as long as g, by chance
+        ("inputs:", "limits: {device_bytes: 100000}\ninputs:", ("m", "n", "part", "same", "times")),
+    ],
+)
+def test_what_fixes_a_size(
+    strategy: Transfer, analyse: Callable[..., Analysis], tmp_path: Path, old: str, new: str, fixed: tuple[str] | None
+) -> None:
+    (tmp_path / "mixed.yaml").write_text(MIXED.replace(old, new))
+    if fixed is None:
+        with pytest.raises(RequestError):
+            analyse("./mixed.yaml")
+        return
+    assert {program.fixed for program in programs(strategy, analyse("./mixed.yaml"))} == {fixed}
+
+
+def test_iterations_and_what_is_carried_fix_sizes(
+    strategy: Transfer, analyse: Callable[..., Analysis], tmp_path: Path
+) -> None:
+    text = """\
+graph: loop
+sizes: {n: 64, same: 64, m: 10, times: 3}
+vectors: {x: {elements: "n"}, y: {elements: "same"}, z: {elements: "m"}}
+inputs: [x, w]
+outputs: [y, z]
+loop: true
+iterations: "times"
+carried: {x: y}
+kernels:
+  - {name: f, on: device, reads: [x, w], writes: [y]}
+  - {name: g, on: host, reads: [y], writes: [z]}
+"""
+    (tmp_path / "loop.yaml").write_text(text)
+    assert {each.fixed for each in programs(strategy, analyse("./loop.yaml"))} == {("n", "same", "times")}
+
+
+def test_offsets_stay_short(strategy: Transfer, analyse: Callable[..., Analysis]) -> None:
+    """Of many vectors behind each other too."""
+    for program in programs(strategy, analyse("out_tree")):
+        for each in program.buffers:
+            assert len(text_of(each.offset_bytes)) < 60

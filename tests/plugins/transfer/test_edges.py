@@ -53,7 +53,6 @@ def test_every_point_of_its_space_is_right(
         made = strategy.emit(analysis, config, {})
         assert not isinstance(made, Rejection), made.detail
         assert isinstance(made, Program)
-        assert strategy.export(analysis, config, made)
         if made.key not in done:
             done.add(made.key)
             found = device.run(made, seed=number % 3, kind=number % 2)

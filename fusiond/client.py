@@ -1,7 +1,8 @@
 """A client of fusiond, for programs: `Client().best("hist,maxpool")`.
 
 What only reads goes to the SQLite file itself and works without a daemon; what changes something goes to the daemon's
-Unix socket. `best` is a lookup by the standard library, well under a millisecond.
+Unix socket. `best` of a name is a lookup by the standard library, of about a millisecond; of a job
+file it loads the plugins.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _record(store: Store, row: JobRow) -> Record | None:
-    return store.record(row.workload_key, row.device_key, row.search.cache) if row.device_key else None
+    return store.record(row.workload_key, row.device_key) if row.device_key else None
 
 
 def _document(

@@ -6,8 +6,12 @@ stands for are the plugins loaded; what they say is in the store from then on, s
 
 from __future__ import annotations
 
+import os
+
 from fusiond import __version__, driver
+from fusiond.errors import NothingKnown
 from fusiond.store import lookup
+from fusiond.store.reading import Outdated
 from fusiond.store.recheck import queue_recheck
 
 TYPE_CHECKING = False
@@ -26,10 +30,13 @@ def by_name(
     cache: str = "warm",
     folder: str | None = None,
 ) -> dict[str, Any] | None:
-    """The document of `best --json` for a name; None when nothing is known of it. `folder`: where its files may lie.
+    """The document of `best --json` for a name; None when nothing is known of it. `folder`: where its files may lie
+    (None: the current one).
 
     NothingKnown where only other content of that name has an answer. A check of a stale answer is queued.
     """
+
+    where = folder or _current_folder()
 
     def ask(
         *, strict: bool, says: lookup.Says | None = None, built: frozenset[str] | None = None
@@ -42,7 +49,7 @@ def by_name(
             driver=driver.version(),
             version=__version__,
             cache=cache,
-            folder=folder,
+            folder=where,
             says=says,
             built=built,
             strict=strict,
@@ -50,8 +57,8 @@ def by_name(
 
     try:
         found = ask(strict=True)
-    except lookup.Unsettled:
-        says, built = _settled(database, name, folder)
+    except (lookup.Unsettled, Outdated):
+        says, built = _settled(database, name, where)
         found = ask(strict=False, says=says, built=built)
     if found is not None and found["match"] == "stale":
         queue_recheck(database, found)
@@ -66,7 +73,7 @@ def by_job(
     device: str | None = None,
     sizes: Mapping[str, int] | None = None,
     cache: str | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[dict[str, Any] | NothingKnown, ...]:
     """For each workload of a job file the document of `best --json`, or the NothingKnown that says why there is none.
 
     RequestError for a mistake in the file.
@@ -79,9 +86,16 @@ def by_job(
     contents.index_file(database, registry)
     found = contents.best_of_jobs(database, registry, wanted, device=device, sizes=sizes, cache=cache)
     for each in found:
-        if isinstance(each, dict) and each["match"] == "stale":
+        if not isinstance(each, NothingKnown) and each["match"] == "stale":
             queue_recheck(database, each)
     return found
+
+
+def _current_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # somebody has deleted it
+        return None
 
 
 def _settled(database: Path, name: str, folder: str | None) -> tuple[lookup.Says, frozenset[str]]:

@@ -1,14 +1,14 @@
 """A client of fusiond, for programs: `Client().best("hist,maxpool")`.
 
 What only reads goes to the SQLite file itself and works without a daemon; what changes something goes to the daemon's
-Unix socket. `best` is a lookup by the standard library, well under a millisecond.
+Unix socket. `best` of a name is a lookup by the standard library, of about a millisecond; of a job file it loads the
+plugins.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -180,9 +180,7 @@ class Client:
                 raise RequestError(f"asks about {len(found)} workloads; best_of_job answers for all", where=str(job))
             return found[0]
         try:
-            return asking.by_name(
-                self.db, name or "", device=device, sizes=sizes, cache=cache or "warm", folder=os.getcwd()
-            )
+            return asking.by_name(self.db, name or "", device=device, sizes=sizes, cache=cache or "warm")
         except NothingKnown:
             return None
 

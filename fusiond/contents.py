@@ -74,7 +74,7 @@ def says(registry: Registry) -> Says:
 def families(registry: Registry, name: str, folder: str | None) -> frozenset[str]:
     """The families that a name stands for by the files of a folder; where none of them has a member, by the
     catalogue."""
-    members = lookup_name(name).split(",")
+    members = [names.whole(each) for each in lookup_name(name).split(",")]
     claims = {each: names.claims(folder, each) for each in members} if folder else {}
     local = any(claims.values())
     found = set()

@@ -32,7 +32,7 @@ def claims(folder: str, name: str) -> dict[str, list[str]]:
     at all; a module by its file name. A job file (it has a `strategy`) is none, whatever it is called.
     """
     found: dict[str, list[str]] = {}
-    stem = name.partition(":")[0]  # a frame of a module: `loop:body`
+    stem = whole(name)
     if not stem or os.sep in stem or "\0" in stem:
         return found
     for file in _files(folder, stem):
@@ -45,9 +45,14 @@ def claims(folder: str, name: str) -> dict[str, list[str]]:
                 found.setdefault("module", []).append(file)
             continue
         declared = None if _JOB.search(text) else _DECLARES.search(text)
-        if declared and (declared[2] == name or base == name):
+        if declared and stem in (declared[2], base):
             found.setdefault(declared[1], []).append(file)
     return found
+
+
+def whole(name: str) -> str:
+    """What a part belongs to: `loop` for `loop:body`, a frame of a module."""
+    return name.partition(":")[0]
 
 
 def _files(folder: str, stem: str) -> list[str]:

@@ -38,7 +38,9 @@ def test_a_document_claims_its_name(tmp_path: Path, file: str, text: str, kind: 
     assert names.claims(str(tmp_path), "scale") == ({kind: [str(path)]} if kind else {})
 
 
-def test_a_frame_is_of_its_module(tmp_path: Path) -> None:
+def test_a_part_is_of_its_whole(tmp_path: Path) -> None:
+    (tmp_path / "any.yaml").write_text("pipeline: harris\n")
+    assert names.claims(str(tmp_path), "harris:dx") == {"pipeline": [str(tmp_path / "any.yaml")]}
     (tmp_path / "loop.hlo").write_text("HloModule loop\n")
     assert names.claims(str(tmp_path), "loop:body") == {"module": [str(tmp_path / "loop.hlo")]}
 

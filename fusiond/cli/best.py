@@ -7,7 +7,6 @@ import what they need.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -55,7 +54,7 @@ def find(
     database: Path, name: str, *, device: str | None, sizes: dict[str, int], cache: str = "warm"
 ) -> dict[str, Any]:
     """The document of `best --json`; NothingKnown, with what is known, when there is no such record."""
-    document = asking.by_name(database, name, device=device, sizes=sizes, cache=cache, folder=os.getcwd())
+    document = asking.by_name(database, name, device=device, sizes=sizes, cache=cache)
     if document is not None:
         return document
     if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from contextlib import closing
 
-from fusiond import tuner
+from fusiond import contents, tuner
 from fusiond.cli import answer, options, tuning
 from fusiond.cli.best import find
 from fusiond.cli.render import display
@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     registry = Registry.load()
     with closing(Store.open(database, create=False)) as store, display(plain=arguments.json) as shown:
         store.recover()
+        contents.index(store, registry)
         job = tuning.recorded_job(store, before["workload"]["key"])
         here = dataclasses.replace(job, device=before["device"]["name"])
         row = tuner.submit(store, registry, here, kind="verify", priority=1)

@@ -16,11 +16,15 @@ if TYPE_CHECKING:  # `typing` alone would cost more than the lookup
 _WAIT_SECS = 2.0
 
 
+class Outdated(StoreError):
+    """A file that an older fusiond wrote; whoever opens it to write brings it up to date."""
+
+
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection | None]:
     """A connection inside a transaction; None when the file is missing or holds nothing yet.
 
-    StoreError for a file that cannot be read, and for one that an older fusiond wrote.
+    StoreError for a file that cannot be read, Outdated for one that an older fusiond wrote.
     """
     where = os.fspath(path)
     if not os.path.exists(where):
@@ -30,7 +34,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection | None]
     try:
         connection, version = _open(where)
         if 0 < version < SCHEMA_VERSION:
-            raise StoreError(f"{where}: written by an older fusiond; `fusiond jobs` brings it up to date")
+            raise Outdated(f"{where}: written by an older fusiond; `fusiond jobs` brings it up to date")
         connection.execute("BEGIN")
         yield connection if version else None
     except sqlite3.Error as problem:

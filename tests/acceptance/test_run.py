@@ -22,6 +22,10 @@ def test_run_prints_the_answer_that_best_prints(machine: Any) -> None:
     assert "x the speed of sequential (95% interval " in said.out
     assert "trial 64/64" in said.err
     assert machine.fusiond("best", "--workload", "job").out == said.out
+    assert machine.fusiond("best", "job.yaml").out == said.out
+    (machine.folder / "other.yaml").write_text((machine.folder / "job.yaml").read_text())  # another name, one content
+    assert machine.fusiond("best", "other.yaml", "--json").json["match"] == "exact"
+    assert machine.fusiond("best", "job.yaml", "--cache", "cold").status == 3
 
 
 def test_run_with_json_prints_one_document(machine: Any) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -330,6 +331,17 @@ def test_a_store_of_an_earlier_version_is_read_when_plugins_are_at_hand(
         assert store.without_content() == []  # the one that does not parse is not tried again
         (row,) = store._rows("SELECT content_key FROM workloads WHERE workload_key = ?", [lost.workload_key])
         assert row == {"content_key": ""}
+
+
+def test_a_file_of_an_older_fusiond_is_brought_up_to_date(
+    fusiond: Run, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = sqlite3.connect(database)
+    connection.executescript((Path(__file__).parents[1] / "store" / "version_1.sql").read_text())
+    connection.close()
+    monkeypatch.chdir(tmp_path)
+    found = fusiond("best", "--pair", "hist,maxpool", "--json").json
+    assert (found["trials"], len(found["content_key"])) == (2, 32)
 
 
 def _lost(registry: Registry) -> Any:

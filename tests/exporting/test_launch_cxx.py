@@ -153,8 +153,8 @@ def program_of(case: Case, folder: Path, library: Path, *flags: str, naive: bool
             objects.append(adapter_object(case.program, source, folder))
         else:
             objects.append(adapters.adapter_name(source))
-    command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{STUB}", "-I.", f'-DSTUB_ABI="{ABI}"', "-rdynamic",
-               *flags, "main.cpp", f"{file_stem(case.program)}.cpp", "-Wl,--no-as-needed", *objects, library,
+    command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{STUB}", "-I.", f'-DSTUB_ABI="{ABI}"',
+               "-rdynamic", *flags, "main.cpp", f"{file_stem(case.program)}.cpp", "-Wl,--no-as-needed", *objects, library,
                f"-Wl,-rpath,{library.parent}", "-o", "run"]  # fmt: skip
     run(command, folder)
     return folder / "run"
@@ -187,7 +187,12 @@ COUNTED = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+FAST = ("transfers", "structs", "seams_in_a_graph")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_it_computes_what_numpy_does(name: str, tmp_path: Path, scheduler_library: Path) -> None:
     """At the plan's sizes and at others, on a stream and on the default one, twice with the same pointers."""
     case = CASES[name]()
@@ -214,7 +219,8 @@ def test_older_toolkits_copy_one_by_one(tmp_path: Path, scheduler_library: Path)
 REFUSED = {
     "null": ("one", "", "the input a.x is null"),
     "size": ("one", "sizes.a_n = 0;", "the size a.n must be a whole number from 1"),
-    "large": ("one", "sizes.a_n = 1LL << 40;", "step scale would have no legal grid, block or shared memory at these sizes"),
+    "large": ("one", "sizes.a_n = 1LL << 40;",
+              "step scale would have no legal grid, block or shared memory at these sizes"),
     "workspace": ("several", "float x[1]; buffers.x = x; buffers.y = x;",
                   "workspace is null; it must have workspace_bytes(sizes)"),
     "alignment": ("several", "float x[1]; buffers.x = x; buffers.y = x; buffers.workspace = (char*)256 + 16;",
@@ -225,8 +231,8 @@ REFUSED = {
              'seam sort.1 (sort f32[n] of "x") has no function; set Seams::sort_1'),
     "stand-in": ("seams", "float x[1]; buffers.x = x; buffers.y = x; buffers.workspace = (void*)256; seams.sort_1 = "
                  "[](const void* const*, void* const*, const Sizes&, cudaStream_t) { return cudaSuccess; };",
-                 "seam flip (reverse f32[n]) has no function; set Seams::flip, or naive = true for the plain kernel that "
-                 "stands in for it"),
+                 "seam flip (reverse f32[n]) has no function; set Seams::flip, or naive = true for the plain kernel "
+                 "that stands in for it"),
 }  # fmt: skip
 
 
@@ -272,7 +278,7 @@ def test_nvcc_compiles_it(name: str, tmp_path: Path) -> None:
     folder = written(program, tmp_path / "out")
     toolkit = nvcc.find()
     assert toolkit is not None
-    for file in sorted(folder.glob("*.entries.c*")) + [folder / f"{file_stem(program)}.cpp"]:
+    for file in [*sorted(folder.glob("*.entries.c*")), folder / f"{file_stem(program)}.cpp"]:
         assert run([toolkit.nvcc, "-arch=sm_90", *WARNINGS, "-c", file, "-o", f"{file}.o"], folder) == ""
 
 

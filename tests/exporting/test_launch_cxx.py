@@ -154,8 +154,8 @@ def program_of(case: Case, folder: Path, library: Path, *flags: str, naive: bool
         else:
             objects.append(adapters.adapter_name(source))
     command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{STUB}", "-I.", f'-DSTUB_ABI="{ABI}"',
-               "-rdynamic", *flags, "main.cpp", f"{file_stem(case.program)}.cpp", "-Wl,--no-as-needed", *objects, library,
-               f"-Wl,-rpath,{library.parent}", "-o", "run"]  # fmt: skip
+               "-rdynamic", *flags, "main.cpp", f"{file_stem(case.program)}.cpp", "-Wl,--no-as-needed", *objects,
+               library, f"-Wl,-rpath,{library.parent}", "-o", "run"]  # fmt: skip
     run(command, folder)
     return folder / "run"
 

@@ -1,28 +1,95 @@
-"""`fusiond best --export`: the files with which a program calls an answer, written by the strategy that found it."""
+"""`fusiond best --export`: the folder with which a program calls an answer. Its Program comes from the store as it was
+measured; nothing is analysed or generated again."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fusiond.errors import NothingKnown, RequestError
-from fusiond.program import to_text
+from fusiond.build import nvcc
+from fusiond.devices.base import Binary
+from fusiond.errors import DeviceError, NothingKnown, RequestError
+from fusiond.exporting.files import export as files_of
+from fusiond.program import Program
+from fusiond.registry import Registry
 from fusiond.store.database import Store
+
+_UNFUSED = ("keep", "undecided")
+"""Verdicts whose answer is the unfused program."""
 
 
 def export(
     database: Path, document: Mapping[str, Any], folder: Path, *, unfused: bool = False, arch: str | None = None
 ) -> list[Path]:
-    """Write the program of an answer of `best` into `folder`: its plan and its sources."""
-    key = document["unfused"]["program_key"] if unfused or document["program_key"] is None else document["program_key"]
+    """Write an answer of `best` into `folder`, and say which files.
+
+    `unfused`: the tuned unfused program instead of the answer's. `arch`: build for that architecture (`sm_90`) instead
+    of the one of the answer's device. NothingKnown when the store does not hold the program.
+    """
+    if arch is not None and not re.fullmatch(r"sm_[0-9]+[af]?", arch):
+        raise RequestError(f"{arch!r} is no architecture; write sm_90, for example", where="--arch")
     with closing(Store.open(database, create=False)) as store:
-        program = store.program(key or "")
+        program = _program(store, document, unfused=unfused)
+        if arch is None and nvcc.missing() is None:  # without it, README.txt says how to build
+            arch = _arch(store, document["device"]["key"])
+    try:
+        files = files_of(program, about=_about(document), binaries=_binaries(program, arch), arch=arch)
+    except ValueError as problem:
+        raise NothingKnown(f"this program cannot be exported: {problem}") from None
+    return _written(folder, files)
+
+
+def _program(store: Store, document: Mapping[str, Any], *, unfused: bool) -> Program:
+    """The Program of an answer, or of what it is compared with."""
+    as_unfused = unfused or document["verdict"] in _UNFUSED
+    holder = (document.get("unfused") or {}) if as_unfused else document
+    key = holder.get("program_key")
+    what = "unfused program" if as_unfused else "program"
+    if key is None:
+        raise NothingKnown(f"this answer names no {what}: an older fusiond found it; run the job again")
+    program = store.program(key)
     if program is None:
-        raise NothingKnown("the program of this answer is not in the store")
-    files = {f"{each.name}.cu": each.text.encode() for each in program.sources}
-    return _written(folder, {**files, "plan.json": to_text(program).encode()})
+        raise NothingKnown(f"the {what} {key} of this answer is not in the store; run the job again")
+    return program
+
+
+def _arch(store: Store, device_key: str) -> str | None:
+    """The architecture of the answer's device; None where that is no GPU."""
+    for row in store.devices():
+        if row.info.key == device_key:
+            return row.info.arch if row.info.arch.startswith("sm_") else None
+    raise DeviceError("the device of this answer is not in the store")
+
+
+def _binaries(program: Program, arch: str | None) -> dict[str, Path]:
+    """What is built of each source; nothing without an architecture."""
+    if arch is None:
+        return {}
+    provider = Registry.load().provider("cuda")
+    found = {}
+    for source in program.sources:
+        built = provider.build(source, arch)
+        if not isinstance(built, Binary):
+            raise DeviceError(f"{source.name} does not build for {arch}: {built.reason}")
+        found[source.name] = built.path
+    return found
+
+
+def _about(document: Mapping[str, Any]) -> dict[str, str]:
+    """What README.txt says of the answer."""
+    workload, device = document["workload"], document["device"]
+    sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
+    emulated = " (emulated: its times say nothing about a GPU)" if document.get("evidence") == "emulated" else ""
+    facts = {
+        "workload": f"{workload['name']} [{workload['strategy']}]{f' at {sizes}' if sizes else ''}",
+        "verdict": document["verdict"],
+        "device": f"{device['name']}{emulated}",
+        "measured": document.get("found_at"),
+    }
+    return {name: str(value) for name, value in facts.items() if value}
 
 
 def _written(folder: Path, files: Mapping[str, bytes]) -> list[Path]:

@@ -96,9 +96,7 @@ def _program(saxpy: Saxpy, unroll: int, threads: int) -> Program:
         name=f"saxpy by {unroll}",
         buffers=(
             Buffer(name="x", dtype="float32", elements=n, role=Role.INPUT, fill=Fill(kind="uniform")),
-            Buffer(
-                name="y", dtype="float32", elements=n, role=Role.INOUT, fill=Fill(kind="uniform"), compare=compare
-            ),
+            Buffer(name="y", dtype="float32", elements=n, role=Role.INOUT, fill=Fill(kind="uniform"), compare=compare),
         ),
         sources=(Source(name="saxpy", text=text, entries=("saxpy",)),),
         steps=(

@@ -1,0 +1,129 @@
+"""Who gives the memory of a Program's allocations when the user's own program launches it, and what of the Program
+the host does itself."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from fusiond.program import (
+    Alloc,
+    Buffer,
+    Copy,
+    CopyBatch,
+    FillStep,
+    Free,
+    HostCall,
+    Launch,
+    Memory,
+    Program,
+    Role,
+    Seam,
+    Step,
+)
+
+
+class Giver(enum.Enum):
+    """Where an allocation comes from."""
+
+    CALLER = enum.auto()
+    """An argument of every call."""
+    WORKSPACE = enum.auto()
+    """A part of one device allocation that the caller gives."""
+    HOST_WORKSPACE = enum.auto()
+    """The same in host memory."""
+    PLAN = enum.auto()
+    """A step allocates it."""
+
+
+def homes(program: Program) -> Mapping[str, tuple[Buffer, ...]]:
+    """Allocation -> its buffers by offset; a buffer without an arena is one of its own. Variables have none."""
+    found: dict[str, list[Buffer]] = {}
+    for each in program.buffers:
+        if each.symbol is None:
+            found.setdefault(each.arena or each.name, []).append(each)
+    return {home: tuple(sorted(members, key=lambda each: each.offset_bytes)) for home, members in found.items()}
+
+
+def giver(program: Program, home: str) -> Giver:
+    """ValueError where a step allocates what the caller gives: such a plan cannot be called."""
+    members = homes(program)[home]
+    given = [each.name for each in members if is_argument(each)]
+    if any(isinstance(step, Alloc) and step.arena == home for step in program.steps):
+        if given:
+            raise ValueError(f"the plan itself allocates {home!r}, which holds the argument {given[0]!r}")
+        return Giver.PLAN
+    if given:
+        return Giver.CALLER
+    return Giver.WORKSPACE if members[0].memory is Memory.DEVICE else Giver.HOST_WORKSPACE
+
+
+def is_argument(buffer: Buffer) -> bool:
+    """Whether the caller gives this buffer (inputs and outputs)."""
+    return buffer.role is not Role.SCRATCH
+
+
+def optional(program: Program) -> frozenset[str]:
+    """Arguments that may be left out: what a seam hands to the kernels, and they to it, lies in scratch memory then."""
+    alone = {each.name: each.role for each in program.buffers if each.arena is None and each.symbol is None}
+    handed = {name for seam in program.seams for name in seam.writes if alone.get(name) is Role.INPUT}
+    taken = {name for seam in program.seams for name in seam.reads if alone.get(name) is Role.OUTPUT}
+    return frozenset(handed | taken)
+
+
+def stand_in_of(program: Program, step: Step) -> Seam | None:
+    """The seam in whose place a launch stands."""
+    return next((each for each in program.seams if each.stand_in == step.name), None)
+
+
+def seams_before(program: Program, step: Step | None) -> tuple[Seam, ...]:
+    """The seams that are due before a step (None: after the last), where no launch stands in for them."""
+    name = None if step is None else step.name
+    return tuple(each for each in program.seams if each.stand_in is None and each.before == name)
+
+
+def on_host(program: Program, step: Step) -> bool:
+    """Whether the calling thread does the step, after what it waits for."""
+    if isinstance(step, Alloc):
+        return not step.pooled
+    if isinstance(step, Free):
+        return step.name not in pooled_frees(program)
+    if isinstance(step, Copy):
+        return not any(_on_device(program, name) for name in (step.source[0], step.target[0]))
+    return isinstance(step, HostCall) or (isinstance(step, FillStep) and not _on_device(program, step.buffer))
+
+
+def pooled_frees(program: Program) -> frozenset[str]:
+    """The Free steps whose memory came from the device's pool: the last allocation listed before decides."""
+    pooled: dict[str, bool] = {}
+    found = set()
+    for step in program.steps:
+        if isinstance(step, Alloc):
+            pooled[step.arena] = step.pooled
+        elif isinstance(step, Free) and pooled.get(step.arena):
+            found.add(step.name)
+    return frozenset(found)
+
+
+def in_graph(program: Program) -> bool:
+    """Whether the program is launched as one graph: `issue` says so, and no step of it keeps the host busy."""
+    return program.issue == "graph" and not any(_holds_up(program, step) for step in program.steps)
+
+
+def _holds_up(program: Program, step: Step) -> bool:
+    touched: tuple[str, ...] = ()
+    if isinstance(step, Copy):
+        touched = (*step.source, *step.target)
+    elif isinstance(step, CopyBatch):
+        touched = tuple(name for pair in step.copies for name in pair)
+    pageable = any(program.buffer(name).memory is Memory.PAGEABLE for name in touched)
+    return pageable or isinstance(step, Alloc | Free) or on_host(program, step)
+
+
+def _on_device(program: Program, name: str) -> bool:
+    return program.buffer(name).memory is Memory.DEVICE
+
+
+def launches(program: Program) -> tuple[Launch, ...]:
+    """The kernels that are launched, in order."""
+    return tuple(step for step in program.steps if isinstance(step, Launch))

@@ -1,0 +1,306 @@
+"""The C++ of an export: compiled by g++ against a stand-in for the runtime and run on the processor, and compiled by
+the real nvcc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fusiond.build import gxx, nvcc
+from fusiond.devices.cpu import commands
+from fusiond.devices.cpu.lower import lower
+from fusiond.exporting import adapters, layout
+from fusiond.exporting.adapters import getter, space
+from fusiond.exporting.cxx import Names, element
+from fusiond.exporting.files import export, file_stem
+from fusiond.exporting.header import caller_arenas
+from fusiond.program import Program, Role, Source, SourceKind
+from tests.exporting import programs
+from tests.exporting.programs import CASES, Case
+
+STUB = Path(__file__).with_name("stub")
+ABI = commands.RUNTIME / "abi.h"
+SEAMS = {
+    "sort.1": """[](const void* const* reads, void* const* writes, const Sizes& sizes, cudaStream_t stream) {
+        const float* of = static_cast<const float*>(reads[0]); float* to = static_cast<float*>(writes[0]);
+        stub::enqueue(stream, [=] { std::copy(of, of + sizes.n, to); std::sort(to, to + sizes.n); });
+        return cudaSuccess; }""",
+    "flip": """[](const void* const* reads, void* const* writes, const Sizes& sizes, cudaStream_t stream) {
+        const float* of = static_cast<const float*>(reads[0]); float* to = static_cast<float*>(writes[0]);
+        stub::enqueue(stream, [=] { std::reverse_copy(of, of + sizes.n, to); });
+        return cudaSuccess; }""",
+}
+
+
+def run(command: Sequence[object], folder: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [str(each) for each in command], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}{done.stdout[-400:]}"
+    return done.stdout + done.stderr
+
+
+def written(program: Program, folder: Path) -> Path:
+    folder.mkdir()
+    for name, data in export(program, about={}, binaries={}, arch=None).items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def adapter_object(program: Program, source: Source, folder: Path) -> Path:
+    """A source's adapter as an object of the cpu device, which registers its kernels with the stub."""
+    lowered = folder / "lowered"
+    lowered.mkdir(exist_ok=True)
+    (lowered / f"{source.name}.cu").write_text(lower(source.text))
+    get, symbol = (getter(program, source.name, what) for what in ("entry", "symbol"))
+    visible = '__attribute__((visibility("default")))'
+    entries = {gxx.exported(source, each): each for each in source.entries}
+    symbols = {gxx.exported_symbol(source, each): each for each in source.symbols}
+    head = [f'extern "C" {visible} const void* {name}(int);' for name in (get, symbol)]
+    calls = [f"stub_kernel({get}({i}), &fusiond_entry_{name});" for i, name in enumerate(entries)]
+    calls += [f"stub_symbol({symbol}({i}), &fusiond_symbol_{name});" for i, name in enumerate(symbols)]
+    text = commands.translation_unit(
+        "\n".join([*head, lower((folder / adapters.adapter_name(source)).read_text())]), entries, symbols
+    )
+    text += "\n".join(
+        [
+            'extern "C" void stub_kernel(const void*, const fusiond_entry*);',
+            'extern "C" void stub_symbol(const void*, const fusiond_symbol*);',
+            f"static struct Registrar {{ Registrar() {{ {' '.join(calls)} }} }} registrar;",
+        ]
+    )
+    (lowered / f"{source.name}.entries.cpp").write_text(text)
+    out = lowered / f"{space(program)}_{source.name}.so"
+    run(commands.kernel(lowered / f"{source.name}.entries.cpp", out, flags=["-O0", f"-I{lowered}"]), folder)
+    return out
+
+
+def main_of(case: Case, *, naive: bool = False) -> str:
+    """Reads sizes and inputs, launches, writes outputs and what the stub counted."""
+    program = case.program
+    names = Names(program)
+    given = [each for each in program.buffers if layout.is_argument(each)]
+    lines = [f'#include "{file_stem(program)}.h"', "#include <cstdlib>", f"using namespace {space(program)};"]
+    lines += ["void read(const char* name, void* to, std::size_t size) {",
+              '    FILE* f = std::fopen(name, "rb"); if (!f || std::fread(to, 1, size, f) != size) std::exit(3);',
+              "    std::fclose(f); }",
+              "void write(const char* name, const void* of, std::size_t size) {",
+              '    FILE* f = std::fopen(name, "wb"); std::fwrite(of, 1, size, f); std::fclose(f); }',
+              'extern "C" void stub_kernel(const void* of, const fusiond_entry* e) { stub::kernels()[of] = {e}; }',
+              'extern "C" void stub_symbol(const void* of, const fusiond_symbol* s) { stub::symbols()[of] = *s; }',
+              "int main(int, char** argv) {", "    Sizes sizes; Buffers buffers; (void)argv; int at = 1;"]  # fmt: skip
+    for name, _ in program.sizes:
+        if name not in program.fixed:
+            lines.append(f"    sizes.{names.sizes[name]} = std::atoll(argv[at]);")
+        lines.append("    ++at;")
+    lines.append("    cudaStream_t stream = std::atoi(argv[at++]) ? new stub::Stream{-1} : nullptr; void* p = nullptr;")
+    for home in caller_arenas(program):
+        name = names.arenas[home]
+        lines.append(f"    cudaMalloc(&p, {name}_bytes(sizes)); place_{name}(buffers, p, sizes);")
+    for each in given:
+        name, kind = names.buffers[each.name], element(each.dtype)
+        lines.append(f"    std::size_t {name}_size = std::strtoull(argv[at++], nullptr, 10);")
+        if each.arena not in caller_arenas(program):
+            lines.append(f"    cudaMalloc(&p, {name}_size); {kind}* {name} = static_cast<{kind}*>(p);")
+            if each.symbol is None:
+                lines.append(f"    buffers.{name} = {name};")
+        else:
+            lines.append(f"    {kind}* {name} = const_cast<{kind}*>(buffers.{name});")
+    lines.append("    cudaMalloc(&buffers.workspace, workspace_bytes(sizes));")
+    if any(layout.giver(program, home) is layout.Giver.HOST_WORKSPACE for home in layout.homes(program)):
+        lines.append("    cudaMallocHost(&buffers.host_workspace, host_workspace_bytes(sizes));")
+    if program.seams:
+        lines.append("    Seams seams;")
+        lines += [f"    seams.{names.seams[each.name]} = {SEAMS[each.name]};" for each in program.seams
+                  if each.stand_in is None or not naive]  # fmt: skip
+        lines.append(f"    seams.naive = {str(naive).lower()};")
+    lines.append("    Launcher launcher; for (int i = 0; i < 2; ++i) {")
+    for each in given:
+        if each.role is not Role.OUTPUT:
+            lines.append(
+                f'        read("{each.name}.bin", {names.buffers[each.name]}, {names.buffers[each.name]}_size);'
+            )
+        if each.symbol is not None:
+            lines.append(
+                f"        if (set_{names.buffers[each.name]}({names.buffers[each.name]}, sizes, stream)) return 4;"
+            )
+    seams = ", seams" if program.seams else ""
+    lines += [f"        cudaError_t status = launcher.launch(buffers, sizes, stream{seams});",
+              '        if (status) { std::fprintf(stderr, "%s", launcher.problem().c_str()); return 5; }',
+              "        stub::drain(); }"]  # fmt: skip
+    for each in given:
+        if each.role is not Role.INPUT:
+            lines.append(f'    write("{each.name}.out", {names.buffers[each.name]}, {names.buffers[each.name]}_size);')
+    lines.append(
+        '    std::printf("launches %d cooperative %d batches %d captures %d", stub::launches, stub::cooperative,'
+    )
+    return "\n".join([*lines, "        stub::batches, stub::captures);", "}", ""])
+
+
+def program_of(case: Case, folder: Path, library: Path, *flags: str, naive: bool = False) -> Path:
+    """The compiled program of one case."""
+    written(case.program, folder)
+    (folder / "main.cpp").write_text(main_of(case, naive=naive))
+    objects: list[Path | str] = []
+    for source in case.program.sources:
+        if source.kind is SourceKind.DEVICE:
+            objects.append(adapter_object(case.program, source, folder))
+        else:
+            objects.append(adapters.adapter_name(source))
+    command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{STUB}", "-I.", f'-DSTUB_ABI="{ABI}"',
+               "-rdynamic", *flags, "main.cpp", f"{file_stem(case.program)}.cpp", "-Wl,--no-as-needed", *objects,
+               library, f"-Wl,-rpath,{library.parent}", "-o", "run"]  # fmt: skip
+    run(command, folder)
+    return folder / "run"
+
+
+def check(case: Case, folder: Path, sizes: dict[str, int], *, stream: bool, eager: bool) -> str:
+    program = case.program.at(sizes)
+    given = programs.inputs(program)
+    for name, values in given.items():
+        (folder / f"{name}.bin").write_bytes(values.tobytes())
+    lengths = [each.size_bytes for each in program.buffers if layout.is_argument(each)]
+    environment = {"STUB_EAGER": "1"} if eager else {}
+    said = run(
+        ["./run", *(value for _, value in program.sizes), int(stream), *map(int, lengths)], folder, **environment
+    )
+    for name, values in case.expected(given, dict(program.sizes)).items():
+        found = np.frombuffer((folder / f"{name}.out").read_bytes(), values.dtype)
+        np.testing.assert_array_equal(found, values, err_msg=f"{name} at {sizes}")
+    return said
+
+
+COUNTED = {
+    "one": "launches 2 cooperative 0 batches 0 captures 0",
+    "several": "launches 6 cooperative 0 batches 0 captures 0",
+    "two_streams": "launches 8 cooperative 0 batches 0 captures 0",
+    "graph": "launches 4 cooperative 0 batches 0 captures 1",
+    "cooperative": "launches 2 cooperative 2 batches 0 captures 0",
+    "transfers": "launches 4 cooperative 0 batches 2 captures 0",
+    "seams": "launches 4 cooperative 0 batches 0 captures 0",
+}
+
+
+FAST = ("transfers", "structs", "seams_in_a_graph")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+def test_it_computes_what_numpy_does(name: str, tmp_path: Path, scheduler_library: Path) -> None:
+    """At the plan's sizes and at others, on a stream and on the default one, twice with the same pointers."""
+    case = CASES[name]()
+    folder = tmp_path / "out"
+    program_of(case, folder, scheduler_library)
+    said = check(case, folder, {}, stream=True, eager=False)
+    assert said == COUNTED.get(name, said)
+    check(case, folder, {}, stream=False, eager=True)
+    check(case, folder, dict(case.sizes), stream=False, eager=False)
+
+
+def test_plain_kernels_when_asked(tmp_path: Path, scheduler_library: Path) -> None:
+    case = programs.seams()
+    program_of(case, tmp_path / "out", scheduler_library, naive=True)
+    assert check(case, tmp_path / "out", {}, stream=True, eager=False).startswith("launches 6 ")
+
+
+def test_older_toolkits_copy_one_by_one(tmp_path: Path, scheduler_library: Path) -> None:
+    case = programs.transfers()
+    program_of(case, tmp_path / "out", scheduler_library, "-DCUDART_VERSION=12060")
+    assert "batches 0" in check(case, tmp_path / "out", {}, stream=True, eager=True)
+
+
+REFUSED = {
+    "null": ("one", "", "the input a.x is null"),
+    "size": ("one", "sizes.a_n = 0;", "the size a.n must be a whole number from 1"),
+    "large": ("one", "sizes.a_n = 1LL << 40;",
+              "step scale would have no legal grid, block or shared memory at these sizes"),
+    "workspace": ("several", "float x[1]; buffers.x = x; buffers.y = x;",
+                  "workspace is null; it must have workspace_bytes(sizes)"),
+    "alignment": ("several", "float x[1]; buffers.x = x; buffers.y = x; buffers.workspace = (char*)256 + 16;",
+                  "workspace must begin at a multiple of 256 bytes"),
+    "arena": ("transfers", "float x[100]; buffers.a = x; buffers.b = x + 60; buffers.sum = x; buffers.diff = x;",
+              "b does not lie in in beside a; place_in does that"),
+    "seam": ("seams", "float x[1]; buffers.x = x; buffers.y = x; buffers.workspace = (void*)256;",
+             'seam sort.1 (sort f32[n] of "x") has no function; set Seams::sort_1'),
+    "stand-in": ("seams", "float x[1]; buffers.x = x; buffers.y = x; buffers.workspace = (void*)256; seams.sort_1 = "
+                 "[](const void* const*, void* const*, const Sizes&, cudaStream_t) { return cudaSuccess; };",
+                 "seam flip (reverse f32[n]) has no function; set Seams::flip, or naive = true for the plain kernel "
+                 "that stands in for it"),
+}  # fmt: skip
+
+
+def test_what_is_refused(tmp_path: Path, gxx_here: None) -> None:
+    """All in one program: the namespaces keep exports apart."""
+    cases = {name: CASES[name]() for name in dict.fromkeys(name for name, _, _ in REFUSED.values())}
+    lines = ["#include <cstdio>"]
+    for name, case in cases.items():
+        written(case.program, tmp_path / name)
+        lines.append(f'#include "{name}/{file_stem(case.program)}.h"')
+    for case in cases.values():
+        for source in case.program.sources:
+            for what in ("entry", "symbol"):
+                lines.append(
+                    f'extern "C" const void* {getter(case.program, source.name, what)}(int) {{ return nullptr; }}'
+                )
+    lines.append("int main() {")
+    for name, code, _ in REFUSED.values():
+        program = cases[name].program
+        lines += ["    {", f"        using namespace {space(program)};", "        Sizes sizes; Buffers buffers;"]
+        lines += ["        Seams seams;"] if program.seams else []
+        seams = ", seams" if program.seams else ""
+        lines += [f"        {code}", "        std::string problem;",
+                  f"        cudaError_t status = launch(buffers, sizes, nullptr{seams}, &problem);",
+                  '        std::printf("%d %s\\n", status, problem.c_str());', "    }"]  # fmt: skip
+    (tmp_path / "main.cpp").write_text("\n".join([*lines, "}", ""]))
+    sources = [f"{name}/{file_stem(case.program)}.cpp" for name, case in cases.items()]
+    library = gxx.scheduler()
+    run(["g++", "-std=c++17", f"-I{STUB}", f'-DSTUB_ABI="{ABI}"', "main.cpp", *sources, library,
+         f"-Wl,-rpath,{library.parent}", "-o", "run"], tmp_path)  # fmt: skip
+    assert run(["./run"], tmp_path).splitlines() == [f"1 {said}" for _, _, said in REFUSED.values()]
+
+
+# --- the real compiler ----------------------------------------------------------------------------------
+
+WARNINGS = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("name", CASES)
+def test_nvcc_compiles_it(name: str, tmp_path: Path) -> None:
+    program = CASES[name]().program
+    folder = written(program, tmp_path / "out")
+    toolkit = nvcc.find()
+    assert toolkit is not None
+    for file in [*sorted(folder.glob("*.entries.c*")), folder / f"{file_stem(program)}.cpp"]:
+        assert run([toolkit.nvcc, "-arch=sm_90", *WARNINGS, "-c", file, "-o", f"{file}.o"], folder) == ""
+
+
+@pytest.mark.needs_nvcc
+def test_two_exports_in_one_program(tmp_path: Path) -> None:
+    """Both have kernels of the same names, and a template's instance."""
+    both = [programs.several().program, programs.two_streams().program, programs.transfers().program]
+    toolkit = nvcc.find()
+    assert toolkit is not None
+    files: list[Path] = []
+    lines = []
+    for number, program in enumerate(both):
+        folder = written(program, tmp_path / f"out{number}")
+        files += [*folder.glob("*.entries.c*"), folder / f"{file_stem(program)}.cpp"]
+        lines.append(f'#include "out{number}/{file_stem(program)}.h"')
+    calls = "".join(f"{space(each)}::workspace_bytes() + " for each in both)
+    launchers = "".join(f"    {space(each)}::Launcher launcher{i};\n" for i, each in enumerate(both))
+    (tmp_path / "main.cpp").write_text(
+        "\n".join([*lines, f"int main() {{\n{launchers}    return ({calls}0) == 1;\n}}\n"])
+    )
+    run([toolkit.nvcc, "-arch=sm_90", *files, "main.cpp", "-o", "run"], tmp_path)
+    names = run(["nm", "-C", "run"], tmp_path)
+    for program in both:
+        assert f" T add_{program.key[:8]}_0" in names
+        assert f"scale_{program.key[:8]}_0<float, 5>" in names

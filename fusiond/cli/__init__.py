@@ -153,8 +153,8 @@ def usage() -> str:
     lines += [f"  {name:<9} {summary}" for name, summary in COMMANDS.items()]
     lines += [
         "",
-        "`fusiond COMMAND --help` shows a command's options. Every command knows --db FILE (or FUSIOND_DB); every one but",
-        "serve knows --json.",
+        "`fusiond COMMAND --help` shows a command's options. Every command knows --db FILE (or FUSIOND_DB), and all",
+        "but `serve` know --json.",
         "Exit status: 0 done, 1 failed, 2 the request was wrong, 3 nothing is known yet.",
     ]
     return "\n".join(lines)

@@ -67,13 +67,14 @@ class Records(Programs):
         return found
 
     def incumbents(self, workload_key: str, device_key: str, cache: str = "warm") -> list[Record]:
-        """The answers of today to a question (by its content), that of the newest version of the strategy first."""
+        """The answers of today to a question (by its content): the workload's own first, then those that other names of
+        the same content have, that of the newest version of the strategy first."""
         rows = self._rows(
             f"{_RECORDS} WHERE w.workload_key IN (SELECT other.workload_key FROM workloads this JOIN workloads other "
             "ON other.workload_key = this.workload_key OR other.content_key = this.content_key "
             "WHERE this.workload_key = ?) AND r.device_key = ? AND r.cache = ? AND r.replaced_by IS NULL "
-            "ORDER BY w.strategy_version DESC, r.id DESC",
-            [workload_key, device_key, cache],
+            "ORDER BY w.workload_key = ? DESC, w.strategy_version DESC, r.id DESC",
+            [workload_key, device_key, cache, workload_key],
         )
         return [self._record(row) for row in rows]
 

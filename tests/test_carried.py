@@ -1,0 +1,143 @@
+"""An answer is the program that was measured: from a job on the cpu device to the files that a user calls, whatever is
+known, recorded or installed by then."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond import jobs, tuner
+from fusiond.cli import exporting
+from fusiond.events import Events
+from fusiond.model import JobState, Measurement, Purpose
+from fusiond.planning import prepare, target_of
+from fusiond.program import SourceKind, decode
+from fusiond.registry import Registry
+from fusiond.store import lookup
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("gxx_here"), pytest.mark.timeout(600)]
+
+TWO = """\
+pipeline: two
+image: {width: 64, height: 64, dtype: int32}
+inputs: [src]
+outputs: [square]
+kernels:
+  edge: {pattern: local, mask: [3, 1], border: mirror, reads: [src], body: "src[1, 0] - src[-1, 0]"}
+  square: {pattern: point, reads: [edge], body: "edge * edge"}
+"""
+JOBS = {
+    "hfuse": "pair: [hist, maxpool]\n"
+    "sizes: {hist.n: 3000, maxpool.channels: 1, maxpool.height: 120, maxpool.width: 90}",
+    "mincut": "pipeline: ./two.yaml\nsizes: {width: 61, height: 47}\nblocks: 1",
+    "stitching": "module: lr_step\ngroups: 0\nprobes: 0",
+    "transfer": "graph: fig2\nsizes: {elements: 96}",
+}
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return Registry.load()
+
+
+@pytest.fixture(scope="module", params=sorted(JOBS))
+def measured(request: Any, registry: Registry, tmp_path_factory: Any) -> Iterator[tuple[Store, JobRow, str]]:
+    """A job of each strategy, done."""
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "two.yaml").write_text(TWO)
+    text = f"strategy: {request.param}\n{JOBS[request.param]}\ndevice: cpu\nsearch: {{trials: 5, seed: 1}}\n"
+    (job,) = jobs.read(folder / "job.yaml", text)
+    with Store.open(folder / "store.sqlite") as store:
+        row = tuner.submit(store, registry, job)
+        store.claim("test", job=row.id)
+        state = tuner.Tuner(store, registry, Events(), least_patience_secs=3).run(row.id, lambda: False)
+        assert state is JobState.DONE, store.job(row.id)
+        yield store, row, request.param
+
+
+def exported(store: Store, row: JobRow, key: str, folder: Path) -> dict[str, bytes]:
+    """What `best --export` writes for a program of a job's."""
+    (device,) = store.devices()
+    document = {
+        "workload": {"name": row.workload_name, "strategy": row.strategy, "sizes": {}},
+        "device": {"name": "cpu", "key": device.info.key},
+        "verdict": "fuse",
+        "program_key": key,
+    }
+    files = exporting.export(store.path, document, folder)
+    return {path.name: path.read_bytes() for path in files}
+
+
+def test_every_program_of_a_job_is_exported_as_it_was_measured(
+    measured: tuple[Store, JobRow, str], tmp_path: Path
+) -> None:
+    store, row, _ = measured
+    trials = [each for each in store.trials(row.id, None) if each.program_key]
+    assert len(trials) > 4
+    for number, key in enumerate(dict.fromkeys(str(each.program_key) for each in trials)):
+        program = store.program(key)
+        assert program is not None
+        assert program.key == key
+        files = exported(store, row, key, tmp_path / str(number))
+        plan = json.loads(files["plan.json"])
+        assert plan["program_key"] == key
+        assert decode(plan).key == key
+        for source in program.sources:
+            suffix = ".cu" if source.kind is SourceKind.DEVICE else ".cpp"
+            assert files[f"{source.name}{suffix}"] == source.text.encode()
+
+
+def test_nothing_that_comes_later_changes_it(
+    measured: tuple[Store, JobRow, str], registry: Registry, tmp_path: Path
+) -> None:
+    """More probes, records of parts and a newer catalogue: what is asked for by its key is what it was."""
+    store, row, _ = measured
+    record = store.incumbents(row.workload_key, store.devices()[0].info.key)[0]
+    key = record.program_key or record.baseline_program_key
+    assert key is not None
+    before = exported(store, row, key, tmp_path / "before")
+    prepared = prepare(registry, store.load_job(row.id))
+    provider = registry.provider("cpu")
+    (info,) = provider.devices()
+    analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, info))
+    for number, probe in enumerate(prepared.strategy.probes(analysis)):
+        alone = Measurement(span_us=(float(number % 7 + 1),), clock="emulated", purpose=Purpose.PROBE)
+        store.add_probe(probe.key, info.key, prepared.strategy.version, alone)
+    other = dataclasses.replace(record, program_key=None, config=None, speedup=None, ci95=None, verified=False)
+    store.save_record(other, job=row.id, source_hashes={})
+    registry.catalogue.clear()
+    try:
+        assert exported(store, row, key, tmp_path / "after") == before
+    finally:
+        registry.catalogue.update(Registry.load().catalogue)
+        store.save_record(record, job=row.id, source_hashes={})
+
+
+def test_the_answer_names_what_was_measured(measured: tuple[Store, JobRow, str]) -> None:
+    store, row, _ = measured
+    found = lookup.best(store.path, name=row.workload_name, driver=None, version="x")
+    assert found is not None
+    record = store.incumbents(row.workload_key, store.devices()[0].info.key)[0]
+    assert found["program_key"] == record.program_key
+    assert found["unfused"]["program_key"] == record.baseline_program_key
+    jobs_of_today = [row.id, *(each.id for each in store.jobs() if each.parent == row.id)]
+    trials = [each for job in jobs_of_today for each in store.trials(job, None)]
+    tried = [(each.program_key, dict(each.config)) for each in trials]
+    assert (record.baseline_program_key, found["unfused"]["config"]) in tried
+    if record.program_key is not None:
+        assert (record.program_key, found["config"]) in tried
+
+
+def test_the_same_texts_were_compared_at_odd_sizes(measured: tuple[Store, JobRow, str]) -> None:
+    store, row, name = measured
+    record = store.incumbents(row.workload_key, store.devices()[0].info.key)[0]
+    if record.verified and name != "stitching":  # a module has no sizes
+        assert len(record.checks) == 2
+        assert "not compared" not in record.checks[1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fusiond.extents import ceil_div, size
 from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, default_compare
+from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond.space import Parameter, Space
 from fusiond.strategy import Baseline, Inputs, Known, StrategyBase, Target
 
@@ -90,13 +91,12 @@ def _program(saxpy: Saxpy, unroll: int, threads: int) -> Program:
         ]
     )
     compare = default_compare("float32")
-    return Program(
+    n = size("n", saxpy.n)
+    made = Program(
         name=f"saxpy by {unroll}",
         buffers=(
-            Buffer(name="x", dtype="float32", elements=saxpy.n, role=Role.INPUT, fill=Fill(kind="uniform")),
-            Buffer(
-                name="y", dtype="float32", elements=saxpy.n, role=Role.INOUT, fill=Fill(kind="uniform"), compare=compare
-            ),
+            Buffer(name="x", dtype="float32", elements=n, role=Role.INPUT, fill=Fill(kind="uniform")),
+            Buffer(name="y", dtype="float32", elements=n, role=Role.INOUT, fill=Fill(kind="uniform"), compare=compare),
         ),
         sources=(Source(name="saxpy", text=text, entries=("saxpy",)),),
         steps=(
@@ -104,14 +104,15 @@ def _program(saxpy: Saxpy, unroll: int, threads: int) -> Program:
                 name="saxpy",
                 source="saxpy",
                 entry="saxpy",
-                grid=(-(-saxpy.n // (threads * unroll)), 1, 1),
+                grid=(ceil_div(n, threads * unroll), 1, 1),
                 block=(threads, 1, 1),
                 arguments=(
                     Pointer(buffer="x"),
                     Pointer(buffer="y"),
                     Scalar(dtype="float32", value=saxpy.scale),
-                    Scalar(dtype="int32", value=saxpy.n),
+                    Scalar(dtype="int32", value=n),
                 ),
             ),
         ),
     )
+    return sized(made, {"n": saxpy.n})

@@ -42,7 +42,7 @@ from fusiond.model import (
     Workload,
     frozen,
 )
-from fusiond.program import Buffer, Copy, Fill, FillStep, Launch, Program, Role, Source
+from fusiond.program import Buffer, Copy, Fill, FillStep, Launch, Program, Role, Source, sized
 from fusiond.space import Parameter, Space
 from fusiond.strategy import Baseline, Facts, Inputs, Known, StrategyBase, Target
 
@@ -292,9 +292,8 @@ class ToyStrategy(StrategyBase):
         return {"n": 61}
 
     def _program(self, analysis: Analysis, cost_us: float, fault: str) -> Program:
-        elements = analysis.workload.sizes["n"]
-        program = fake_program("toy", cost_us, fault, elements=size("n", elements))
-        return dataclasses.replace(program, sizes=(("n", elements),))
+        n = analysis.workload.sizes["n"]
+        return sized(fake_program("toy", cost_us, fault, elements=size("n", n)), analysis.workload.sizes)
 
 
 def fake_program(name: str, cost_us: float = 10.0, fault: str = "", *, elements: int = 16) -> Program:

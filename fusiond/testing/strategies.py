@@ -387,7 +387,8 @@ class StrategyContract:
                 assert decode(encode(each.program)).key == each.program.key, each.where
 
     def test_a_program_at_other_sizes_is_what_is_emitted_there(self) -> None:
-        """For the odd sizes, and for each size changed by itself. What is fixed cannot be moved, and says so."""
+        """For the odd sizes, for larger ones, and for each size changed by itself. What is fixed cannot be moved, and
+        says so."""
         for job in self.jobs():
             case = self._case(job, self.targets()[-1])
             made = list(self._made(case))
@@ -395,7 +396,7 @@ class StrategyContract:
                 there = self._elsewhere(case, sizes)
                 if there is None:
                     continue
-                some = made if number == 0 else random.Random(number).sample(made, min(6, len(made)))
+                some = made if number < 2 else random.Random(number).sample(made, min(4, len(made)))
                 for each in some:
                     self._check_move(each, there)
 
@@ -419,8 +420,10 @@ class StrategyContract:
     def _other_sizes(self, job: Job, workload: Workload) -> Iterator[Mapping[str, int]]:
         odd = self.strategy().odd_sizes(workload)
         yield {} if odd is None else odd
+        yield {name: 3 * value + 1 for name, value in workload.sizes.items()}
         for name, value in workload.sizes.items():
             yield {name: 3 * value + 1}
+            yield {name: 997 * value}
             yield {name: max(2, value // 3)}  # of a single element, a strategy may write something simpler
 
     def _elsewhere(self, case: Case, sizes: Mapping[str, int]) -> Case | None:

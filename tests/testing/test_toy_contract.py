@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
 import pytest
 
 from fusiond import jobs
-from fusiond.model import Analysis, Config, Job, Rejection, Workload
-from fusiond.program import Program
+from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
+from fusiond.program import Program, unsized
 from fusiond.registry import Registry
 from fusiond.space import Parameter, Space
 from fusiond.strategy import Inputs, Known, Strategy
@@ -62,9 +63,34 @@ class Sets(ToyStrategy):
         return Analysis(workload=workload, report={"set": float("nan")})
 
 
+class Stuck(ToyStrategy):
+    """Its numbers are plain, and it does not say that they are fixed."""
+
+    def _program(self, analysis: Analysis, cost_us: float, fault: str) -> Program:
+        made = super()._program(analysis, cost_us, fault)
+        return dataclasses.replace(unsized(made), sizes=made.sizes)
+
+
+class Sizeless(ToyStrategy):
+    def _program(self, analysis: Analysis, cost_us: float, fault: str) -> Program:
+        return unsized(super()._program(analysis, cost_us, fault))
+
+
+class Named(ToyStrategy):
+    names = frozen({"graph": "side", "picture": "frame"})
+
+
+class Ahead(ToyStrategy):
+    wrong_versions = (1,)
+
+
 @pytest.mark.parametrize(
     ("kind", "test"),
     [
+        (Stuck, "test_a_program_at_other_sizes_is_what_is_emitted_there"),
+        (Sizeless, "test_programs_are_over_the_sizes_of_their_workload"),
+        (Named, "test_names_are_kinds_of_the_catalogue_and_keys_of_a_job"),
+        (Ahead, "test_wrong_versions_are_earlier_ones"),
         (Forgetful, "test_parse_is_pure_and_repeatable"),
         (Moody, "test_what_is_emitted_is_sound_and_the_same_every_time"),
         (Tuples, "test_the_space_can_be_stored_and_searched"),

@@ -68,7 +68,7 @@ class TestMincut(StrategyContract):
         return (
             job("pipeline: harris\nblock: [sx, gx]\nsizes: {width: 1, height: 1}\n"),
             job("pipeline: unsharp\nblocks: 0\nmodel: published_code\n"),
-            job("pipeline: ./mixed.yaml\nblocks: 2\n", FILES / "job.yaml"),
+            job("pipeline: ./mixed.yaml\nblocks: 2\nsizes: {width: 60, height: 300}\n", FILES / "job.yaml"),
         )
 
     @pytest.mark.slow  # nvcc, where it is there

@@ -295,6 +295,34 @@ class TestParts(StrategyContract):
         return registry()
 
 
+SUM = """HloModule sum
+
+add {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT s = f32[] add(x, y)
+}
+
+ENTRY main {
+  a = f32[64,64] parameter(0)
+  z = f32[] constant(0)
+  ROOT b = f32[64] reduce(a, z), dimensions={1}, to_apply=add
+}
+"""
+
+
+def test_a_group_of_one_instruction_is_alone():
+    """There is nothing to fuse in it, and a better shape of it may win; no module is that."""
+    more = SUM.replace("ROOT b", "b").replace("=add\n", "=add\n  ROOT c = f32[64] tanh(b)\n")
+
+    def said(text: str) -> str:
+        return f"module: |\n  {text.replace(chr(10), chr(10) + '  ')}"
+
+    assert analysed(f"group: true\n{said(SUM)}").alone
+    assert not analysed(f"group: true\n{said(more)}").alone
+    assert not analysed(said(SUM)).alone
+
+
 def test_a_part_is_stored_and_comes_back_as_the_same_workload(folder):
     analysis = analysed("module: w2v_step\ninputs: {in_0: {normal: [0, 2]}}\ngroups: 50")
     for part, _ in analysis.payload.parts:

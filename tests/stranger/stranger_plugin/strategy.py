@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fusiond.extents import ceil_div, size
 from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
-from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, default_compare
+from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond.space import Parameter, Space
 from fusiond.strategy import Baseline, Inputs, Known, StrategyBase, Target
 
@@ -92,7 +92,7 @@ def _program(saxpy: Saxpy, unroll: int, threads: int) -> Program:
     )
     compare = default_compare("float32")
     n = size("n", saxpy.n)
-    return Program(
+    made = Program(
         name=f"saxpy by {unroll}",
         buffers=(
             Buffer(name="x", dtype="float32", elements=n, role=Role.INPUT, fill=Fill(kind="uniform")),
@@ -114,5 +114,5 @@ def _program(saxpy: Saxpy, unroll: int, threads: int) -> Program:
                 ),
             ),
         ),
-        sizes=(("n", saxpy.n),),
     )
+    return sized(made, {"n": saxpy.n})

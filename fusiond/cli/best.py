@@ -86,6 +86,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _of_job(arguments: argparse.Namespace, database: Path) -> int:
     """What a job file asks: one document for each of its workloads."""
+    if not arguments.job.endswith((".yaml", ".yml")) and not Path(arguments.job).exists():
+        option = "--pair" if "," in arguments.job else "--workload"
+        raise RequestError(f"there is no file {arguments.job}; a name is asked for with {option}", where="JOB.yaml")
     found = asking.by_job(
         database,
         arguments.job,

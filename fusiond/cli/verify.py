@@ -18,13 +18,20 @@ from fusiond.store.database import Store
 def configure(parser: argparse.ArgumentParser) -> None:
     options.add_store(parser)
     options.add_workload(parser)
+    options.add_cache(parser)
     options.add_busy(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     name = options.workload_name(arguments)
     database = options.database(arguments)
-    before = find(database, name, device=options.device(arguments), sizes=options.sizes(arguments))
+    before = find(
+        database,
+        name,
+        device=options.device(arguments),
+        sizes=options.sizes(arguments),
+        cache=options.cache(arguments) or "warm",
+    )
     if before["match"] == "ambiguous":
         paths = ", ".join(str(each["path"] or each["strategy"]) for each in before["answers"])
         raise RequestError(f"{name} stands for several contents ({paths}); verify it in the folder of the file")
@@ -35,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         store.recover()
         contents.index(store, registry)
         job = tuning.recorded_job(store, before["workload"]["key"])
-        here = dataclasses.replace(job, device=before["device"]["name"])
+        search = dataclasses.replace(job.search, cache=before["cache"])
+        here = dataclasses.replace(job, device=before["device"]["name"], search=search)
         row = tuner.submit(store, registry, here, kind="verify", priority=1)
         after = tuning.tune(store, registry, row, shown, again="fusiond verify", when_busy=arguments.when_busy)
     if arguments.json:

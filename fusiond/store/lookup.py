@@ -357,7 +357,7 @@ class _Lookup:
         where += f" AND r.cache = :cache AND r.evidence = :evidence {self._on_device(device)}"
         if of_name is not None:
             self.scope |= {"name": of_name}
-            where += " AND r.lookup_name = :name"
+            where += " AND w.lookup_name = :name"  # of records it would be an index, and the wrong one
         last = self._last_found(where)
         if last is None:
             return None

@@ -50,6 +50,8 @@ def test_usage_and_version(fusiond: Run) -> None:
         (["best", "--pair", "a,b", "--size", "n=x"], "'x' is not a whole number"),
         (["best", "--pair", "a,b", "--size", "n=1", "--size", "n=2"], "n is given twice"),
         (["best", "--pair", "a,b", "--json", "--source"], "one of them"),
+        (["best", "hist,maxpool"], "JOB.yaml: there is no file hist,maxpool; a name is asked for with --pair"),
+        (["best", "gone.yaml"], "there is no file gone.yaml"),
         (["best", "job.yaml", "--pair", "a,b"], "job.yaml: stands beside --pair or --workload; one of them"),
         (["best", "--workload", "a", "--unfused"], "--unfused: is for --source and --export"),
         (["best", "--workload", "a", "--arch", "sm_90"], "--arch: is for --export"),

@@ -591,9 +591,14 @@ def test_no_query_reads_a_whole_table(store: Store, make: Any, ask: Ask, monkeyp
         return connection
 
     monkeypatch.setattr(reading, "connect", traced)
-    ask(device="cuda:0", sizes={"a.n": 64})
+    for device in ("cuda:0", None):
+        ask(device=device, sizes={"a.n": 64})
     queries = [each for each in statements if " FROM records" in each or " FROM workloads" in each]
-    assert len(queries) == 5
+    assert len(queries) == 10
     for query in queries:
         plan = [row["detail"] for row in store._rows(f"EXPLAIN QUERY PLAN {query}")]
         assert not [step for step in plan if step.startswith("SCAN")], plan
+        if (
+            " FROM workloads w CROSS JOIN records" in query
+        ):  # each record by its key, not all of that name again and again
+            assert [step for step in plan if step.startswith("SEARCH r ") and "(workload_key=?" in step], plan

@@ -77,6 +77,10 @@ class Driver:
         into._obj.value = 0
         return 0
 
+    def cuCtxSynchronize(self) -> int:
+        self.drain()
+        return 0
+
     def cuDeviceGetAttribute(self, into: Any, attribute: Any, device: Any) -> int:
         into._obj.value = {75: 9, 76: 0}[attribute.value]
         return 0
@@ -100,12 +104,14 @@ class Driver:
 
     def cuStreamCreate(self, into: Any, flags: Any) -> int:
         assert flags.value == 1
+        assert not self.capturing
         return self._make(into)
 
     def cuStreamDestroy_v2(self, stream: Any) -> int:
         return 0
 
     def cuEventCreate(self, into: Any, flags: Any) -> int:
+        assert not self.capturing
         return self._make(into)
 
     def cuEventDestroy_v2(self, event: Any) -> int:
@@ -251,6 +257,7 @@ class Driver:
         return 0
 
     def cuModuleGetFunction(self, into: Any, module: Any, name: Any) -> int:
+        assert not self.capturing
         self._make(into)
         self.functions[into._obj.value] = self.modules[module.value].entry(name.value.decode().removeprefix("_Z"))
         return 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from fusiond.expressions import parse_formula
 from fusiond.exporting import cxx
+from fusiond.expressions import parse_formula
 from fusiond.extents import Extent
 from fusiond.program import Buffer, Program, Role
 from tests.exporting import programs

@@ -387,7 +387,7 @@ def _launch(program: Program, names: cxx.Names, writer: Writer) -> list[str]:
         *writer.opt_in(),
         "    // Launches share the workspace, so this one begins after the last.",
         "    if (state.launched && state.last != stream) TRY(cudaStreamWaitEvent(stream, state.event(LAST), 0));",
-        *(_graph(program, names, seams) if layout.in_graph(program) else _streams(program, seams)),
+        *(_graph(program, names, writer, seams) if layout.in_graph(program) else _streams(program, seams)),
         "    TRY(cudaEventRecord(state.event(LAST), stream));",
         "    state.last = stream;",
         "    state.launched = true;",
@@ -426,18 +426,22 @@ def _streams(program: Program, seams: str) -> list[str]:
     ]
 
 
-def _graph(program: Program, names: cxx.Names, seams: str) -> list[str]:
+def _graph(program: Program, names: cxx.Names, writer: Writer, seams: str) -> list[str]:
     """Statements that capture the steps when these pointers and sizes come for the first time."""
     pointers = [f"reinterpret_cast<std::uintptr_t>(at.{names.buffers[each.name]})" for each in program.buffers]
     sizes = [f"static_cast<std::uintptr_t>(sizes.{names.sizes[name]})" for name, _ in program.sizes]
     rows = ",\n        ".join([*pointers, *sizes])
+    launched = layout.launches(program)
     return [
         f"    const std::vector<std::uintptr_t> key = {{\n        {rows},\n    }};",
         "    auto found = std::find_if(state.graphs.begin(), state.graphs.end(),",
         "                              [&](const State::Graph& each) { return each.key == key; });",
         "    if (found == state.graphs.end()) {",
+        "        // Nothing is loaded or made while a stream is captured.",
+        "        cudaFuncAttributes loaded;",
+        *dict.fromkeys(f"        TRY(cudaFuncGetAttributes(&loaded, {writer.kernel(each)}));" for each in launched),
         "        cudaStream_t lead = nullptr;",
-        "        TRY(state.stream(0, &lead));",
+        f"        for (int i = {writer.streams}; i-- > 0;) TRY(state.stream(i, &lead));",
         "        TRY(cudaStreamBeginCapture(lead, cudaStreamCaptureModeThreadLocal));",
         f"        const cudaError_t status = enqueue(state, at{seams}, sizes, lead, true);",
         "        State::Graph made = {key, nullptr, nullptr};",

@@ -197,6 +197,7 @@ _OUT = object()
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuCtxGetCurrent": (_OUT,),
     "cuCtxGetDevice": (_OUT,),
+    "cuCtxSynchronize": (),
     "cuDeviceGetAttribute": (_OUT, c_int, c_int),
     "cuGetErrorString": (c_int, _OUT),
     "cuStreamCreate": (_OUT, c_uint),
@@ -212,7 +213,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventCreate": (_OUT, c_uint),
     "cuEventDestroy_v2": (c_void_p,),
     "cuEventRecord": (c_void_p, c_void_p),
-    "cuEventSynchronize": (c_void_p,),
     "cuMemAlloc_v2": (_OUT, c_size_t),
     "cuMemFree_v2": (c_ulonglong,),
     "cuMemAllocAsync": (_OUT, c_size_t, c_void_p),
@@ -699,8 +699,6 @@ class _Context:
             self.driver("cuMemFreeHost", block.address)
 
     def close(self) -> None:
-        for stream in self._streams.values():
-            self.driver("cuStreamSynchronize", stream)
         for sized in self.sized.values():
             for graph, executable, _ in sized.graphs.values():
                 self.driver("cuGraphExecDestroy", executable)
@@ -807,8 +805,7 @@ class Launcher:
         with self._lock:
             context = self._contexts.pop(self._driver.context(), None) if self._contexts else None
             if context is not None:
-                for stream in {0, *self._last.values()}:
-                    self._driver.status("cuStreamSynchronize", stream)
+                self._driver("cuCtxSynchronize")
                 context.close()
                 self._last.clear()
 
@@ -1051,9 +1048,7 @@ class _Run:
         graphs = self._sized.graphs
         if key not in graphs:
             lead = self._context.stream("capture")
-            for step in self._plan.steps:  # modules are not loaded, nor attributes set, while a stream is captured
-                if step["is"] == "Launch":
-                    self._context.function(step)
+            self._prepare()
             self._driver("cuStreamBeginCapture_v2", lead, _CAPTURE_THREAD_LOCAL)
             self._capturing = True
             try:
@@ -1070,6 +1065,16 @@ class _Run:
                 self._driver("cuGraphDestroy", old[0])
             graphs[key] = (graph.value or 0, executable.value or 0, self._functions)
         return graphs[key][1]
+
+    def _prepare(self) -> None:
+        """Nothing is loaded or made while a stream is captured."""
+        for step in self._plan.steps:
+            self._context.stream(step["stream"])
+            self._context.event(("step", step["name"]))
+            if step["is"] == "Launch":
+                self._context.function(step)
+        for name in ("fork", "join"):
+            self._context.event(name)
 
     def _enqueue(self, lead: int) -> None:
         steps = self._plan.steps

@@ -26,6 +26,8 @@ from fusiond.program import (
 )
 
 _WIDTH = 100
+_HOST_COMPILER = "g++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off"
+"""As host sources are measured."""
 _NOTES = {
     "keep": "The verdict is `keep`: fusing does not pay here. This is the tuned unfused program.",
     "undecided": "The verdict is `undecided`: no difference was measured. This is the tuned unfused program.",
@@ -144,8 +146,8 @@ def _cxx(program: Program, arch: str | None) -> list[str]:
     lines = ["C++", ""]
     for source in program.sources:
         options = " ".join([*(f'"{each}"' if " " in each else each for each in compile_options(source))])
-        tool = f"nvcc -arch={target}" if source.kind is SourceKind.DEVICE else "g++"
-        lines.append(f"    {tool} -std=c++17 -O3 {options} -c {adapters.adapter_name(source)}".replace("  -c", " -c"))
+        tool = f"nvcc -arch={target} -std=c++17 -O3" if source.kind is SourceKind.DEVICE else _HOST_COMPILER
+        lines.append(f"    {tool} {options} -c {adapters.adapter_name(source)}".replace("  -c", " -c"))
     lines += [f"    nvcc -std=c++17 -O3 -c {name}.cpp", ""]
     seams = ", seams" if program.seams else ""
     space = adapters.space(program)
@@ -211,7 +213,7 @@ def _notes(program: Program) -> list[str]:
         notes.append("This was planned as a CUDA graph, but the host takes part in it: it is issued step by step.")
     for home in caller_arenas(program):
         notes.append(
-            f"The arguments in {home} are one piece of memory: in C++ allocate "
+            f"The arguments in {home!r} are one piece of memory: in C++ allocate "
             f"{cxx.Names(program).arenas[home]}_bytes(sizes) and call place_{cxx.Names(program).arenas[home]}."
         )
     if not notes:

@@ -1,7 +1,8 @@
 """Stands in for libcuda where a test runs launch.py: kernels run on the cpu device's runtime.
 
 Nothing is done before somebody waits for it. Then streams are run one at a time, each as far as its events allow, and
-the caller's stream last or first (`eager`): what should have waited for something comes too early, in one of the two.
+the caller's stream last or first (`eager`), or operation by operation in `turns`: what should have waited for something
+comes too early, in one of the three.
 """
 
 # ruff: noqa: N802 (the driver's own names)
@@ -41,10 +42,10 @@ class Graph:
 
 
 class Driver:
-    def __init__(self, library: Path, *, eager: bool = False, batches: bool = True) -> None:
+    def __init__(self, library: Path, *, eager: bool = False, turns: bool = False) -> None:
         self.current: int | None = CONTEXT
         self.runtime = native.Runtime(library)
-        self.eager = eager
+        self.eager, self.turns = eager, turns
         self.log: list[str] = []
         self.memory: dict[int, Any] = {}
         self.queues: dict[int, list[Op]] = {}
@@ -57,9 +58,6 @@ class Driver:
         self.capturing: set[int] = set()
         self._handles = itertools.count(1000, 8)
         self.failure: BaseException | None = None
-        if not batches:
-            self.cuMemcpyBatchAsync_v2 = None
-            del self.cuMemcpyBatchAsync_v2
 
     def __getattribute__(self, name: str) -> Any:
         found = object.__getattribute__(self, name)
@@ -75,6 +73,10 @@ class Driver:
 
     def cuCtxGetDevice(self, into: Any) -> int:
         into._obj.value = 0
+        return 0
+
+    def cuCtxSynchronize(self) -> int:
+        self.drain()
         return 0
 
     def cuDeviceGetAttribute(self, into: Any, attribute: Any, device: Any) -> int:
@@ -100,12 +102,14 @@ class Driver:
 
     def cuStreamCreate(self, into: Any, flags: Any) -> int:
         assert flags.value == 1
+        assert not self.capturing
         return self._make(into)
 
     def cuStreamDestroy_v2(self, stream: Any) -> int:
         return 0
 
     def cuEventCreate(self, into: Any, flags: Any) -> int:
+        assert not self.capturing
         return self._make(into)
 
     def cuEventDestroy_v2(self, event: Any) -> int:
@@ -136,7 +140,7 @@ class Driver:
 
     def drain(self) -> None:
         """Do all that can be done."""
-        while _run(self.queues, eager=self.eager):
+        while _run(self.queues, eager=self.eager, turns=self.turns):
             pass
         left = sum(map(len, self.queues.values()))
         assert left == 0, f"{left} operations wait for what never comes"
@@ -170,7 +174,7 @@ class Driver:
                 copy = copies[id(op)]
                 copy.waits_for = copies[id(op.waits_for)] if op.waits_for is not None else None
                 queues.setdefault(op.stream, []).append(copy)
-            while _run(queues, eager=self.eager):
+            while _run(queues, eager=self.eager, turns=self.turns):
                 pass
             assert not any(queues.values())
 
@@ -251,6 +255,7 @@ class Driver:
         return 0
 
     def cuModuleGetFunction(self, into: Any, module: Any, name: Any) -> int:
+        assert not self.capturing
         self._make(into)
         self.functions[into._obj.value] = self.modules[module.value].entry(name.value.decode().removeprefix("_Z"))
         return 0
@@ -294,8 +299,9 @@ class Driver:
         return 0
 
 
-def _run(queues: Mapping[int, list[Op]], *, eager: bool) -> bool:
-    """Run one stream as far as it goes; whether anything was done."""
+def _run(queues: Mapping[int, list[Op]], *, eager: bool, turns: bool) -> bool:
+    """Run one stream as far as it goes, or in `turns` one operation of each; whether anything was done."""
+    any_moved = False
     for stream in sorted(queues, reverse=not eager):
         queue = queues[stream]
         moved = False
@@ -303,10 +309,12 @@ def _run(queues: Mapping[int, list[Op]], *, eager: bool) -> bool:
             op = queue.pop(0)
             if op.work is not None:
                 op.work()
-            op.done = moved = True
-        if moved:
+            op.done = moved = any_moved = True
+            if turns and op.work is not None:
+                break
+        if moved and not turns:
             return True
-    return False
+    return any_moved
 
 
 def built(program: Program, folder: Path) -> dict[str, Path]:

@@ -239,6 +239,34 @@ def allocations() -> Case:
                 expected=lambda given, _: {"y": 3 * (2 * given["x"] + 5) + 10})  # fmt: skip
 
 
+def forked() -> Case:
+    """Two streams that share the inputs only: the second begins after the caller's work, and ends before it goes on."""
+    n = size("n", 150)
+    program = Program(
+        name="forked", sources=(basic,), sizes=(("n", 150),),
+        buffers=(buffer("x", n, Role.INPUT), buffer("y", n, Role.OUTPUT), buffer("z", n, Role.OUTPUT)),
+        steps=(launch("one", SCALE, n, pointer("x"), pointer("y"), float32(2)),
+               launch("two", SCALE, n, pointer("x"), pointer("z"), float32(3), stream=1)),
+    )  # fmt: skip
+    return Case(program=sound(program), sizes={"n": 65},
+                expected=lambda given, _: {"y": 2 * given["x"] + 5, "z": 3 * given["x"] + 5})  # fmt: skip
+
+
+def mixed() -> Case:
+    """One arena that holds an argument and scratch memory behind it."""
+    n = size("n", 40)
+    second = ceil_div(4 * n, 256) * 256
+    program = Program(
+        name="mixed", sources=(basic,), sizes=(("n", 40),),
+        buffers=(buffer("x", n, Role.INPUT, arena="both"),
+                 buffer("t", n, Role.SCRATCH, arena="both", offset_bytes=second),
+                 buffer("y", n, Role.OUTPUT)),
+        steps=(launch("one", SCALE, n, pointer("x"), pointer("t"), float32(2)),
+               launch("two", "add", n, pointer("t"), pointer("x"), pointer("y"))),
+    )  # fmt: skip
+    return Case(program=sound(program), sizes={"n": 70}, expected=lambda given, _: {"y": 3 * given["x"] + 5})
+
+
 STRUCTS = """\
 __constant__ float table[8];
 struct Wide {
@@ -327,7 +355,7 @@ def seams_in_a_graph() -> Case:
 CASES: Mapping[str, Callable[[], Case]] = {
     each.__name__: each
     for each in (one, several, two_streams, graph, cooperative, transfers, pageable, allocations, structs, halves,
-                 seams, seams_in_a_graph)
+                 forked, mixed, seams, seams_in_a_graph)
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from fusiond.exporting.adapters import getter, space
 from fusiond.exporting.cxx import Names, element
 from fusiond.exporting.files import export, file_stem
 from fusiond.exporting.header import caller_arenas
-from fusiond.program import Program, Role, Source, SourceKind
+from fusiond.program import Buffer, Memory, Program, Role, Source, SourceKind
 from tests.exporting import programs
 from tests.exporting.programs import CASES, Case
 
@@ -81,6 +81,15 @@ def adapter_object(program: Program, source: Source, folder: Path) -> Path:
     return out
 
 
+def in_order(buffer: Buffer, statement: str) -> str:
+    """A statement of the caller's: where it touches memory of the device it is done in the order of the stream."""
+    return (
+        f"        stub::enqueue(stream, [=] {{ {statement} }});"
+        if buffer.memory is Memory.DEVICE
+        else f"        {statement}"
+    )
+
+
 def main_of(case: Case, *, naive: bool = False) -> str:
     """Reads sizes and inputs, launches, writes outputs and what the stub counted."""
     program = case.program
@@ -121,22 +130,24 @@ def main_of(case: Case, *, naive: bool = False) -> str:
                   if each.stand_in is None or not naive]  # fmt: skip
         lines.append(f"    seams.naive = {str(naive).lower()};")
     lines.append("    Launcher launcher; for (int i = 0; i < 2; ++i) {")
+    lines.append("        std::memset(buffers.workspace, 0xA5, workspace_bytes(sizes));")
     for each in given:
+        name = names.buffers[each.name]
+        lines.append(f"        std::memset({name}, 0xA5, {name}_size);")
         if each.role is not Role.OUTPUT:
-            lines.append(
-                f'        read("{each.name}.bin", {names.buffers[each.name]}, {names.buffers[each.name]}_size);'
-            )
+            lines.append(in_order(each, f'read("{each.name}.bin", {name}, {name}_size);'))
         if each.symbol is not None:
-            lines.append(
-                f"        if (set_{names.buffers[each.name]}({names.buffers[each.name]}, sizes, stream)) return 4;"
-            )
+            lines.append(f"        if (set_{name}({name}, sizes, stream)) return 4;")
     seams = ", seams" if program.seams else ""
     lines += [f"        cudaError_t status = launcher.launch(buffers, sizes, stream{seams});",
-              '        if (status) { std::fprintf(stderr, "%s", launcher.problem().c_str()); return 5; }',
-              "        stub::drain(); }"]  # fmt: skip
-    for each in given:
-        if each.role is not Role.INPUT:
-            lines.append(f'    write("{each.name}.out", {names.buffers[each.name]}, {names.buffers[each.name]}_size);')
+              '        if (status) { std::fprintf(stderr, "%s", launcher.problem().c_str()); return 5; }']  # fmt: skip
+    results = [
+        in_order(each, f'write("{each.name}.out", {names.buffers[each.name]}, {names.buffers[each.name]}_size);')
+        for each in given
+        if each.role is not Role.INPUT
+    ]
+    ordered = [each for each in results if "enqueue" in each]
+    lines += [*ordered, "        stub::drain();", *(each for each in results if each not in ordered), "    }"]
     lines.append(
         '    std::printf("launches %d cooperative %d batches %d captures %d", stub::launches, stub::cooperative,'
     )

@@ -15,7 +15,7 @@ import pytest
 from fusiond.exporting.files import export
 from fusiond.program import Launch, Memory, Program, Role
 from tests.exporting import programs
-from tests.exporting.driver import ByDlpack, Driver, OnDevice, built
+from tests.exporting.driver import ByDlpack, Driver, OnDevice, Op, built
 from tests.exporting.programs import CASES, Case
 
 
@@ -73,7 +73,6 @@ def wrapped(program: Program, memory: Mapping[str, Any]) -> dict[str, Any]:
 
 def functions(case: Case, driver: Driver) -> dict[str, Any]:
     """Seams that enqueue on the stand-in, on the stream that they are given."""
-    from tests.exporting.driver import Op
 
     def seam(name: str) -> Callable[[list[Any], list[Any], int], None]:
         def call(reads: list[Any], writes: list[Any], stream: int) -> None:
@@ -99,12 +98,13 @@ def view(array: Any) -> Any:
     return np.frombuffer((ctypes.c_ubyte * size).from_address(of["data"][0]), dtype)
 
 
-@pytest.mark.parametrize("eager", [False, True], ids=["late", "eager"])
+@pytest.mark.parametrize("order", ["late", "eager", "turns"])
 @pytest.mark.parametrize("name", CASES)
-def test_it_computes_what_numpy_does(exported: Callable[..., Exported], name: str, eager: bool) -> None:
-    """At the plan's sizes and at others, on a stream and on the default one, twice with the same pointers."""
+def test_it_computes_what_numpy_does(exported: Callable[..., Exported], name: str, order: str) -> None:
+    """At the plan's sizes and at others, on a stream and on the default one, twice with the same pointers; arrays on
+    the device are filled, and read, in the order of the caller's stream."""
     case = CASES[name]()
-    here = exported(case.program, eager=eager)
+    here = exported(case.program, eager=order == "eager", turns=order == "turns")
     seams = functions(case, here.driver)
     for sizes, stream in ((None, 500), (dict(case.sizes), 0)):
         program = case.program.at(sizes or {})
@@ -113,11 +113,19 @@ def test_it_computes_what_numpy_does(exported: Callable[..., Exported], name: st
         expected = case.expected(given, dict(program.sizes))
         for _ in range(2):
             for each, values in given.items():
-                memory[each][:] = values
+                on_device = program.buffer(each).memory is Memory.DEVICE
+                memory[each][:] = 77 if on_device else values
+                if on_device:
+                    here.driver.enqueue(Op(stream, lambda to=memory[each], of=values: to.__setitem__(slice(None), of)))
             here.launcher.launch(wrapped(program, memory), sizes, stream, seams=seams)
+            found: dict[str, Any] = {}
+            for each in expected:
+                here.driver.enqueue(
+                    Op(stream, lambda each=each, of=memory[each], into=found: into.update({each: of.copy()}))
+                )
             here.driver.drain()
             for each, values in expected.items():
-                np.testing.assert_array_equal(memory[each], values, err_msg=f"{each} at {sizes}")
+                np.testing.assert_array_equal(found[each], values, err_msg=f"{each} at {sizes}")
     if name in ("graph", "seams_in_a_graph"):
         assert here.driver.log.count("cuStreamBeginCapture_v2") == 2  # one for each set of pointers
         assert here.driver.log.count("cuGraphLaunch") == 4
@@ -155,7 +163,7 @@ def test_streams_wait_as_the_plan_says(exported: Callable[..., Exported], tmp_pa
 def test_launches_on_two_streams_follow_each_other(exported: Callable[..., Exported]) -> None:
     """They share scratch memory."""
     case = programs.several()
-    here = exported(case.program)
+    here = exported(case.program, turns=True)
     results = []
     for stream, seed in ((500, 1), (700, 2)):
         given = programs.inputs(case.program, seed)
@@ -168,8 +176,6 @@ def test_launches_on_two_streams_follow_each_other(exported: Callable[..., Expor
 
 
 def test_it_waits_for_the_stream_of_an_argument(exported: Callable[..., Exported]) -> None:
-    from tests.exporting.driver import Op
-
     case = programs.one()
     here = exported(case.program)
     given = programs.inputs(case.program)

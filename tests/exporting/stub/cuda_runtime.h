@@ -175,6 +175,10 @@ inline cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, i
     stub::kernels().at(kernel).shared = static_cast<std::size_t>(value);
     return cudaSuccess;
 }
+struct cudaFuncAttributes { int numRegs; };
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
+    return stub::kernels().count(kernel) ? cudaSuccess : cudaErrorInvalidValue;
+}
 inline cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared,
                                     cudaStream_t stream) {
     return stub::launch(kernel, grid, block, arguments, shared, stream, 0);
@@ -184,6 +188,7 @@ inline cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3 grid, di
     return stub::launch(kernel, grid, block, arguments, shared, stream, FUSIOND_COOPERATIVE);
 }
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned) {
+    if (!stub::capturing.empty()) return cudaErrorStreamCapture;
     *to = new stub::Stream{++stub::streams};
     return cudaSuccess;
 }
@@ -193,7 +198,11 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t of) {
     stub::drain();
     return cudaSuccess;
 }
-inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned) { *to = new stub::Event; return cudaSuccess; }
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned) {
+    if (!stub::capturing.empty()) return cudaErrorStreamCapture;
+    *to = new stub::Event;
+    return cudaSuccess;
+}
 inline cudaError_t cudaEventDestroy(cudaEvent_t of) { delete of; return cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     stub::enqueue(stream, nullptr);

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlite_utils import Database
 
 from fusiond.keys import canonical
-from fusiond.model import Ask, Measurement, Outcome, Rejection, Trial
+from fusiond.model import Ask, Config, Measurement, Outcome, Rejection, Trial
 from fusiond.store.connection import Connected, Row
 from fusiond.store.encoding import (
     config_from,
@@ -128,6 +128,11 @@ class Trials(Connected):
             [job, work],
         )
         return _trial(row) if row else None
+
+    def config_of(self, program_key: str) -> Config | None:
+        """The config of the last trial of a program, of any job; None when it was never tried."""
+        row = self._row("SELECT config FROM trials WHERE program_key = ? ORDER BY id DESC LIMIT 1", [program_key])
+        return config_from(row["config"]) if row else None
 
     def against(self, job: str, role: str, sequence: int) -> str | None:
         """The program_key of what a trial was paired with; None when it was measured alone."""

@@ -160,7 +160,8 @@ def _checked(
     health.after(context, worst, references)
     if isinstance(worst, MeasureFailed):
         return worst
-    return Entrant(program=program, config=config or Config(()), name=name)
+    # Records of earlier versions name no config of their unfused way; the trial that measured it does.
+    return Entrant(program=program, config=config or context.store.config_of(key) or Config(()), name=name)
 
 
 # --- measuring ------------------------------------------------------------------------------------------

@@ -236,7 +236,9 @@ class Integer:
 
 
 @pytest.mark.parametrize(
-    "stream", [500, Handle(handle=500), Handle(ptr=500), Handle(cuda_stream=500), Protocol(), Integer()], ids=repr
+    "stream",
+    [500, Handle(handle=500), Handle(ptr=500), Handle(cuda_stream=500), Protocol(), Integer()],
+    ids=["number", "pycuda", "cupy", "torch", "protocol", "integer"],
 )
 def test_streams_of_other_libraries(exported: Callable[..., Exported], stream: object) -> None:
     case = programs.one()

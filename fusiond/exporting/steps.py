@@ -139,11 +139,12 @@ class Writer:
         given = [f"a{i}" if isinstance(each, Bytes) else f"&a{i}" for i, each in enumerate(step.arguments)]
         inner.append(f"    void* arguments[] = {{{', '.join(given) or 'nullptr'}}};")
         grid, block = (self._shape(each) for each in (step.grid, step.block))
-        shared = self._number(step.shared_bytes)
+        shared = self._cast("std::size_t", step.shared_bytes)
         call = "cudaLaunchCooperativeKernel" if step.cooperative else "cudaLaunchKernel"
         inner += [
-            f"    TRY({call}({self.kernel(step)}, {grid}, {block}, arguments,",
-            f"        static_cast<std::size_t>({shared}), {stream}));",
+            f"    const dim3 grid = {grid};",
+            f"    const dim3 block = {block};",
+            f"    TRY({call}({self.kernel(step)}, grid, block, arguments, {shared}, {stream}));",
         ]
         lines += self._indented(inner) if seam is not None else inner
         return [*lines, "    }"] if seam is not None else lines
@@ -154,7 +155,11 @@ class Writer:
         return f"{getter(self._program, step.source, 'entry')}({index})"
 
     def _shape(self, shape: tuple[int, int, int]) -> str:
-        return f"dim3({', '.join(f'static_cast<unsigned>({self._number(each)})' for each in shape)})"
+        return f"dim3({', '.join(self._cast('unsigned', each) for each in shape)})"
+
+    def _cast(self, kind: str, value: int) -> str:
+        """A number as an expression that converts to a type without a warning."""
+        return f"static_cast<{kind}>({self._number(value)})" if isinstance(value, Extent) else str(value)
 
     def _argument(self, index: int, argument: Argument) -> list[str]:
         """A variable with an argument's value."""

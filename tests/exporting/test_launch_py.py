@@ -238,7 +238,7 @@ class Integer:
 @pytest.mark.parametrize(
     "stream",
     [500, Handle(handle=500), Handle(ptr=500), Handle(cuda_stream=500), Protocol(), Integer()],
-    ids=["int", "handle", "ptr", "cuda_stream", "protocol", "integer"],
+    ids=["number", "pycuda", "cupy", "torch", "protocol", "integer"],
 )
 def test_streams_of_other_libraries(exported: Callable[..., Exported], stream: object) -> None:
     case = programs.one()

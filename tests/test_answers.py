@@ -255,7 +255,9 @@ def test_drop_outs_at_random_cost_time_and_no_verdict(store: Store, fakes: Regis
     row, record, _ = tuned(store, fakes, runner=noisy(0.33, seed))
     lost = store.lost_finals(row.id)
     if len(lost) < finals.MOST_LOST:
-        assert (record.verdict, costs(store, record), record.processes) == (Verdict.FUSE, "10.0", 5)
+        assert (record.verdict, record.processes) == (Verdict.FUSE, 5)
+        if not any(each.rule == "struck_out" for each in store.rejections(row.id)):
+            assert costs(store, record) == "10.0"
     else:
         assert record.verdict is Verdict.UNDECIDED
     measured = store.finals(row.id)
@@ -273,7 +275,7 @@ def test_one_candidate_that_is_always_noisy_does_not_hold_up_the_others(store: S
     row, record, _ = tuned(store, fakes, runner=OneIsNoisy)
     assert (record.verdict, costs(store, record)) == (Verdict.FUSE, "10.25")
     (struck,) = [each.detail for each in store.rejections(row.id) if each.rule == "struck_out"]
-    assert struck.startswith("too noisy or lost in 3 processes")
+    assert struck.startswith("too noisy or lost in 5 processes")
 
 
 def test_every_process_measures_everybody_in_an_order_that_is_drawn(store: Store, fakes: Registry) -> None:

@@ -20,7 +20,7 @@ from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown
 from fusiond.events import Event, Events, RecordChanged
 from fusiond.model import Job, JobState, Record
 from fusiond.neighbours import Policy
-from fusiond.planning import devices_for, prepare
+from fusiond.planning import devices_for, prepare, refuse_hopeless
 from fusiond.progress import of_event
 from fusiond.registry import Registry
 from fusiond.store import lookup
@@ -39,8 +39,11 @@ def checked(registry: Registry, wanted: Iterable[Job]) -> tuple[Job, ...]:
     RequestError for the user's mistakes, DeviceError for a device that is not here (such a job would wait for ever).
     """
     found: list[Job] = []
-    for job in wanted:
-        prepare(registry, job)
+    jobs = tuple(wanted)
+    for job in jobs:
+        prepared = prepare(registry, job)
+        if len(jobs) > 1:  # of a single one `tuner.submit` says so, before it stores anything
+            refuse_hopeless(registry, prepared)
         names = devices_for(registry, job.device, where=job.device_where)
         found += [dataclasses.replace(job, device=name) for name in names]
     return tuple(found)

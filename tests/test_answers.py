@@ -358,6 +358,22 @@ def test_a_search_that_is_ended_goes_on_to_its_finals(store: Store, fakes: Regis
     assert record.ended == f"the search ended after {record.trials} of 64 trials, as somebody asked"
 
 
+def test_finals_that_have_begun_keep_their_baseline_when_a_job_is_to_finish(store: Store, fakes: Registry) -> None:
+    """The tuned unfused way of the first session, and not the one as given."""
+    (job,) = jobs.read("toy.yaml", FULL)
+    row = tuner.submit(store, fakes, job)
+    store.claim("test", job=row.id)
+    first = tuner.Tuner(store, fakes, Events(), runner=InProcess)
+    assert first.run(row.id, lambda: bool(store.finals(row.id))) is JobState.QUEUED
+    store.finish_early(row.id)
+    store.claim("test", job=row.id)
+    assert tuner.Tuner(store, fakes, Events(), runner=InProcess).run(row.id, lambda: False) is JobState.DONE
+    record = answer(store, fakes, row)
+    assert record.baseline_config == Config.of({"block": 256})
+    assert record.speedup == pytest.approx(1.9, rel=0.01)
+    assert {len(each) for each in store.finals(row.id).values()} == {5}
+
+
 def test_run_goes_on_with_its_own_interrupted_job_whatever_the_budget(store: Store, fakes: Registry) -> None:
     (job,) = jobs.read("toy.yaml", "strategy: toy\nsearch: {trials: 60}\n")
     row = tuner.submit(store, fakes, job)

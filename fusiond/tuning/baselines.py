@@ -59,12 +59,11 @@ def ranked(found: Iterable[Unfused], work: Callable[[Program], str]) -> list[Unf
 def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: References, given: Unfused) -> Unfused:
     """Each value of each knob, with the others at their best so far."""
     for parameter in baseline.space.parameters:
-        if context.finish():
-            break
         every = [Config.of({**best.config, parameter.name: value}) for value in parameter.values]
         configs = [each for each in every if each != best.config and not baseline.space.problems(each)]
-        for config in configs:  # emitted and built on the cores while the ones before are measured
-            context.measurer.ahead(functools.partial(_make, context, baseline, config))
+        if not context.finish():
+            for config in configs:  # emitted and built on the cores while the ones before are measured
+                context.measurer.ahead(functools.partial(_make, context, baseline, config))
         for config in configs:
             context.pause_point()
             found = _point(context, baseline, config, references, given, incumbent=best.ratio)
@@ -86,13 +85,17 @@ def _point(
     *,
     incumbent: float | None,
 ) -> Unfused | None:
-    """One config of one baseline, in pairs with the unfused program as given; None when it does not work there."""
+    """One config of one baseline, in pairs with the unfused program as given; None when it does not work there, or is
+    one more to tune in a job that is to finish. (What an earlier session measured counts all the same: finals that have
+    begun were measured against the fastest of these.)"""
     program = context.unfused(baseline, config)
     role = f"baseline:{baseline.name}"
     trials = context.store.trials(context.row.id, role)
     trial = next((each for each in trials if each.config == config), None)
     if trial is None:  # another way may be the same program on this device (a graph is streams on the processor)
         trial = context.store.trial_of_work(context.row.id, context.work(program))
+    if trial is None and trials and context.finish():
+        return None
     if trial is None:
         against = None if given is None else given.program
         result = _measure(context, program, against, references, incumbent)

@@ -14,6 +14,7 @@ from fusiond import events as say
 from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.events import Event, Events
+from fusiond.measuring import Measurer
 from fusiond.model import Analysis, Config, JobState, MeasureFailed, Outcome, Purpose, Record, Rejection, Verdict
 from fusiond.program import Program
 from fusiond.registry import Registry
@@ -129,6 +130,23 @@ def test_the_answer_is_the_program_that_was_measured(store: Store, fakes: Regist
     assert set(Forgetful.asked.values()) == {1}
 
 
+def test_a_program_is_in_the_store_before_it_is_built(
+    store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    for name in ("bundle", "bundle_now"):
+        whole = getattr(Measurer, name)
+
+        def watched(measurer: Measurer, program: Program, whole: Any = whole) -> Any:
+            assert store.program(program.key) is not None or program.at({"n": 64}).key in built, program.name
+            built.append(program.key)
+            return whole(measurer, program)
+
+        monkeypatch.setattr(Measurer, name, watched)
+    tuned(store, fakes)
+    assert len(set(built)) > 30  # and the programs at odd sizes, which follow from them
+
+
 # --- the incumbent ---
 
 
@@ -196,6 +214,29 @@ def test_an_answer_that_fails_is_replaced_and_it_is_said_why(store: Store, fakes
     _, after, _ = tuned(store, fakes, ONE, runner=Fails)
     assert after.verdict is Verdict.KEEP
     assert after.replaced == f"it failed: {outcome.value}: seed 0: y differs"
+
+
+def test_what_is_too_close_to_call_leaves_a_verified_answer_alone(store: Store, fakes: Registry) -> None:
+    _, first, _ = tuned(store, fakes)
+
+    class Wild(InProcess):
+        """Every final is off by up to ten times, either way."""
+
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            reply = super().call(request, timeout_secs)
+            if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
+                factor = 10 ** random.uniform(-1, 1)
+                reply = dataclasses.replace(reply, span_us=tuple(each * factor for each in reply.span_us))
+            return reply
+
+    random.seed(5)
+    for kind in ("tune", "verify"):
+        _, after, seen = tuned(store, fakes, ONE, kind=kind, runner=Wild)
+        assert after == first
+        (ended,) = [each for each in seen if isinstance(each, say.JobEnded)]
+        said = phases(seen, "answer") if kind == "tune" else [ended.problem or ""]
+        assert "too close to call" in said[0]
+        assert "stands" in said[0]
 
 
 def test_an_answer_whose_process_was_lost_stands(store: Store, fakes: Registry) -> None:

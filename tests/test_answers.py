@@ -389,3 +389,23 @@ def test_cold_and_warm_are_two_answers(store: Store, fakes: Registry) -> None:
     assert cold.cache == "cold"
     assert store.record(warm.workload_key, warm.device_key) == warm
     assert {each.measurement.cache for each in store.trials(row.id) if each.measurement} == {"cold"}
+
+
+def test_ending_a_search_that_goes_on_forgets_no_unfused_way(store: Store, fakes: Registry) -> None:
+    """What an earlier session measured of the unfused ways counts, though nothing more is measured of them."""
+    (job,) = jobs.read("toy.yaml", FULL)
+    row = tuner.submit(store, fakes, job)
+    store.claim("test", job=row.id)
+    stopped = False
+
+    def note(event: Event) -> None:
+        nonlocal stopped
+        stopped = stopped or (isinstance(event, say.TrialFinished) and event.done == 9)
+
+    made = tuner.Tuner(store, fakes, Events(note), runner=InProcess)
+    assert made.run(row.id, lambda: stopped) is JobState.QUEUED
+    store.finish_early(row.id)
+    store.claim("test", job=row.id)
+    assert tuner.Tuner(store, fakes, Events(), runner=InProcess).run(row.id, lambda: False) is JobState.DONE
+    record = answer(store, fakes, row)
+    assert (record.baseline, record.baseline_config) == ("sequential", Config.of({"block": 256}))

@@ -500,3 +500,17 @@ def test_an_unfused_way_that_times_out_once_stays_in_the_finals(store: Store, fa
     row, _, _ = tuned(store, fakes, runner=Late)
     assert late == 1
     assert not [each for each in store.rejections(row.id) if each.rule == "struck_out"]
+
+
+def test_what_replaces_an_answer_without_evidence_says_so(store: Store, fakes: Registry) -> None:
+    _, first, _ = tuned(store, fakes, runner=noisy(1.0))
+    assert (first.verdict, first.ci95) == (Verdict.UNDECIDED, None)
+    _, after, _ = tuned(store, fakes)
+    assert history(store, after) == [(Verdict.UNDECIDED, None), (Verdict.FUSE, "nothing was measured for it")]
+
+
+def test_what_replaces_an_answer_of_a_wrong_version_says_so(store: Store, fakes: Registry) -> None:
+    tuned(store, fakes)
+    fakes.strategies["toy"] = SecondAndFirstWasWrong()
+    _, after, _ = tuned(store, fakes)
+    assert after.replaced == "version 1 of toy is known to be wrong"

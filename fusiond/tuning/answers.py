@@ -221,9 +221,22 @@ def publish(context: Context, record: Record | None, why: str) -> None:
         return
     hashes = context.prepared.workload.source_hashes
     figures = context.strategy.figures(context.analysis, record, context.known)
-    record = dataclasses.replace(record, figures=frozen(figures))
+    replaced = record.replaced or _passed_over(context)
+    record = dataclasses.replace(record, figures=frozen(figures), replaced=replaced)
     context.store.save_record(record, job=context.row.id, source_hashes=hashes)
     context.events.publish(say.RecordChanged(job=context.row.id, record=record))
+
+
+def _passed_over(context: Context) -> str | None:
+    """Why the answer of before did not take part in the finals; None when there is none."""
+    workload = context.prepared.workload
+    for old in context.store.incumbents(workload.key, context.device.key, context.search.cache):
+        if old.workload_key != workload.key and old.strategy_version >= workload.strategy_version:
+            continue  # of the same content by another name, which keeps its answer
+        if old.strategy_version in context.strategy.wrong_versions:
+            return f"version {old.strategy_version} of {old.strategy} is known to be wrong"
+        return "nothing was measured for it"
+    return None
 
 
 def _record(context: Context, decision: Verdict, way: Entrant, time_us: float | None, ended: str) -> Record:

@@ -20,7 +20,7 @@ from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown
 from fusiond.events import Event, Events, RecordChanged
 from fusiond.model import Job, JobState, Record
 from fusiond.neighbours import Policy
-from fusiond.planning import devices_for, prepare
+from fusiond.planning import devices_for, prepare, refuse_hopeless
 from fusiond.progress import of_event
 from fusiond.registry import Registry
 from fusiond.store import lookup
@@ -43,6 +43,9 @@ def checked(registry: Registry, wanted: Iterable[Job]) -> tuple[Job, ...]:
         prepare(registry, job)
         names = devices_for(registry, job.device, where=job.device_where)
         found += [dataclasses.replace(job, device=name) for name in names]
+    if len(found) > 1:  # one by itself is looked at when it is stored
+        for job in found:
+            refuse_hopeless(registry, prepare(registry, job))
     return tuple(found)
 
 

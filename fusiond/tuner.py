@@ -268,7 +268,7 @@ class Tuner:
         baseline = Unfused(
             name=record.baseline,
             program=unfused,
-            config=record.baseline_config or Config(()),
+            config=record.baseline_config or self._store.config_of(unfused.key) or Config(()),
             time_us=record.baseline_us,
             ratio=1.0,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -448,3 +449,138 @@ def test_cold_and_warm_are_two_answers(store: Store, fakes: Registry) -> None:
     assert cold.cache == "cold"
     assert store.record(warm.workload_key, warm.device_key) == warm
     assert {each.measurement.cache for each in store.trials(row.id) if each.measurement} == {"cold"}
+
+
+def test_ending_a_search_that_goes_on_forgets_no_unfused_way(store: Store, fakes: Registry) -> None:
+    """What an earlier session measured of the unfused ways counts, though nothing more is measured of them."""
+    (job,) = jobs.read("toy.yaml", FULL)
+    row = tuner.submit(store, fakes, job)
+    store.claim("test", job=row.id)
+    stopped = False
+
+    def note(event: Event) -> None:
+        nonlocal stopped
+        stopped = stopped or (isinstance(event, say.TrialFinished) and event.done == 9)
+
+    made = tuner.Tuner(store, fakes, Events(note), runner=InProcess)
+    assert made.run(row.id, lambda: stopped) is JobState.QUEUED
+    store.finish_early(row.id)
+    store.claim("test", job=row.id)
+    assert tuner.Tuner(store, fakes, Events(), runner=InProcess).run(row.id, lambda: False) is JobState.DONE
+    record = answer(store, fakes, row)
+    assert (record.baseline, record.baseline_config) == ("sequential", Config.of({"block": 256}))
+
+
+def fails(cost: str, outcome: Outcome, request_kind: type, purpose: Purpose | None = None) -> type[InProcess]:
+    """A device on which the program of that cost fails where it is asked for."""
+
+    class Fails(InProcess):
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            if isinstance(request, request_kind):
+                bundle = request.bundle if isinstance(request, protocol.Check) else request.candidate
+                said = purpose is None or request.plan.purpose is purpose
+                if said and f"cost_us {cost}\n" in _text(bundle):
+                    return MeasureFailed(outcome=outcome, reason="it fails")
+            return super().call(request, timeout_secs)
+
+    return Fails
+
+
+def test_an_answer_that_fails_goes_also_where_the_others_are_too_close_to_call(store: Store, fakes: Registry) -> None:
+    tuned(store, fakes, "strategy: toy\nfaults: {}\nunfused: 26.6\n")
+    some = "strategy: toy\nfaults: {}\nunfused: 26.6\nsearch: {trials: 1}\n"
+
+    class Fails(fails("10.0", Outcome.WRONG_RESULT, protocol.Check)):
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            reply = super().call(request, timeout_secs)
+            if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
+                factor = random.uniform(0.8, 1.25)
+                reply = type(reply)(
+                    span_us=tuple(each * factor for each in reply.span_us), baseline_us=reply.baseline_us,
+                    clock=reply.clock, purpose=reply.purpose,
+                )  # fmt: skip
+            return reply
+
+    random.seed(1)
+    _, after, _ = tuned(store, fakes, some, runner=Fails)
+    assert after.verdict is Verdict.UNDECIDED
+    assert after.replaced == "it failed: wrong_result: it fails"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.WORKER_DIED, Outcome.TOO_NOISY])
+def test_an_answer_that_cannot_be_measured_in_the_finals_stands(
+    store: Store, fakes: Registry, outcome: Outcome
+) -> None:
+    _, first, _ = tuned(store, fakes)
+    _, after, seen = tuned(store, fakes, ONE, runner=fails("10.0", outcome, protocol.Sample, Purpose.FINAL))
+    assert after == first
+    (said,) = phases(seen, "answer")
+    assert "10 processes of the finals were too noisy or lost" in said
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.WORKER_DIED])
+def test_an_answer_whose_last_check_was_lost_stands(store: Store, fakes: Registry, outcome: Outcome) -> None:
+    _, first, _ = tuned(store, fakes)
+
+    class Fails(InProcess):
+        checked = 0
+
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            if isinstance(request, protocol.Check) and "cost_us 10.0\n" in _text(request.bundle):
+                Fails.checked += 1
+                if Fails.checked > 2:  # the two seeds of the first check are right
+                    return MeasureFailed(outcome=outcome, reason="killed")
+            return super().call(request, timeout_secs)
+
+    _, after, _ = tuned(store, fakes, ONE, runner=Fails)
+    assert after == first
+
+
+def test_a_keep_stands_when_the_fused_program_of_then_fails(store: Store, fakes: Registry) -> None:
+    _, kept, _ = tuned(store, fakes, ONE)
+    assert kept.verdict is Verdict.KEEP
+    none = "strategy: toy\nsearch: {trials: 1, seed: 3}\n"
+    _, after, _ = tuned(store, fakes, none, runner=fails("25.25", Outcome.CRASHED, protocol.Sample, Purpose.FINAL))
+    assert after == kept
+
+
+def test_an_unfused_way_that_times_out_once_stays_in_the_finals(store: Store, fakes: Registry) -> None:
+    """Without it a candidate might win that should not."""
+    late = 0
+
+    class Late(InProcess):
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            nonlocal late
+            final = isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL
+            if final and "cost_us 22.0\n" in _text(request.candidate) and not late:
+                late += 1
+                return MeasureFailed(outcome=Outcome.TIMED_OUT, reason="no answer within 10.0 s")
+            return super().call(request, timeout_secs)
+
+    row, _, _ = tuned(store, fakes, runner=Late)
+    assert late == 1
+    assert not [each for each in store.rejections(row.id) if each.rule == "struck_out"]
+
+
+def test_what_replaces_an_answer_without_evidence_says_so(store: Store, fakes: Registry) -> None:
+    _, first, _ = tuned(store, fakes, runner=noisy(1.0))
+    assert (first.verdict, first.ci95) == (Verdict.UNDECIDED, None)
+    _, after, _ = tuned(store, fakes)
+    assert history(store, after) == [(Verdict.UNDECIDED, None), (Verdict.FUSE, "nothing was measured for it")]
+
+
+def test_what_replaces_an_answer_of_a_wrong_version_says_so(store: Store, fakes: Registry) -> None:
+    tuned(store, fakes)
+    fakes.strategies["toy"] = SecondAndFirstWasWrong()
+    _, after, _ = tuned(store, fakes)
+    assert after.replaced == "version 1 of toy is known to be wrong"
+
+
+def test_a_verification_says_how_an_older_answer_was_unfused(store: Store, fakes: Registry, tmp_path: Path) -> None:
+    """Records that an earlier fusiond wrote name no config of their unfused way; its trial does."""
+    tuned(store, fakes)
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("UPDATE records SET baseline_config = NULL")
+    connection.close()
+    _, after, _ = tuned(store, fakes, kind="verify")
+    assert (after.baseline, after.baseline_config) == ("sequential", Config.of({"block": 256}))

@@ -57,15 +57,21 @@ def find(
     document = asking.by_name(database, name, device=device, sizes=sizes, cache=cache)
     if document is not None:
         return document
-    if device is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
-        names = lookup.devices(database)
-        if device not in names:
-            raise UnknownName("device", device, {*names, "cpu", "cuda"}, where="--device")
+    _check_device(database, device)
     on = f" on {device}" if device else ""
     with_caches = " with cold caches" if cache == "cold" else ""
     known = [each for each in lookup.suggestions(database) if each != name]
     hint = f"; known: {', '.join(known[:8])}" if known else "; `fusiond run JOB.yaml` finds out"
     raise NothingKnown(f"nothing is known about {name}{on}{with_caches} yet{hint}")
+
+
+def _check_device(database: Path, device: str | None) -> None:
+    """UnknownName for a device that neither is one by its name nor has an answer."""
+    if device is None or re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
+        return
+    names = lookup.devices(database)
+    if device not in names:
+        raise UnknownName("device", device, {*names, "cpu", "cuda"}, where="--device")
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -80,6 +86,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise RequestError(
             "is for --source and --export; the answer names the unfused way by itself", where="--unfused"
         )
+    if arguments.export is not None and not arguments.export.strip():
+        raise RequestError("is empty; name a folder", where="--export")
     if arguments.arch is not None and arguments.export is None:
         raise RequestError("is for --export", where="--arch")
 
@@ -96,6 +104,8 @@ def _of_job(arguments: argparse.Namespace, database: Path) -> int:
         sizes=options.sizes(arguments),
         cache=options.cache(arguments),
     )
+    if any(isinstance(each, NothingKnown) for each in found):
+        _check_device(database, options.device(arguments))
     if len(found) == 1:
         if isinstance(found[0], NothingKnown):
             raise found[0]

@@ -39,13 +39,13 @@ def checked(registry: Registry, wanted: Iterable[Job]) -> tuple[Job, ...]:
     RequestError for the user's mistakes, DeviceError for a device that is not here (such a job would wait for ever).
     """
     found: list[Job] = []
-    jobs = tuple(wanted)
-    for job in jobs:
-        prepared = prepare(registry, job)
-        if len(jobs) > 1:  # of a single one `tuner.submit` says so, before it stores anything
-            refuse_hopeless(registry, prepared)
+    for job in wanted:
+        prepare(registry, job)
         names = devices_for(registry, job.device, where=job.device_where)
         found += [dataclasses.replace(job, device=name) for name in names]
+    if len(found) > 1:  # one by itself is looked at when it is stored
+        for job in found:
+            refuse_hopeless(registry, prepare(registry, job))
     return tuple(found)
 
 

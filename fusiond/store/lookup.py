@@ -308,7 +308,8 @@ class _Lookup:
         first, *others = self.contents(name, known)
         where = f"{first['path'] or first['strategy']}, {first['found_at']}"
         more = f" and {len(others)} more" if others else ""
-        said = f"as {' and '.join(claimed)} has it" if claimed else "as the catalogue has it"
+        has = "has" if len(claimed) == 1 else "have"
+        said = f"as {' and '.join(claimed)} {has} it" if claimed else "as the catalogue has it"
         return NothingKnown(
             f"nothing is known about {name} {said}; an answer for other content of that name exists ({where}{more})"
         )

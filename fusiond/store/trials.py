@@ -130,8 +130,10 @@ class Trials(Connected):
         return _trial(row) if row else None
 
     def config_of(self, program_key: str) -> Config | None:
-        """The config of the last trial of a program, of any job; None when it was never tried."""
-        row = self._row("SELECT config FROM trials WHERE program_key = ? ORDER BY id DESC LIMIT 1", [program_key])
+        """The config of the last trial of a program, of any job, as an unfused way where it was one; None when it was
+        never tried."""
+        query = "SELECT config FROM trials WHERE program_key = ? ORDER BY role = 'candidate', id DESC LIMIT 1"
+        row = self._row(query, [program_key])
         return config_from(row["config"]) if row else None
 
     def against(self, job: str, role: str, sequence: int) -> str | None:

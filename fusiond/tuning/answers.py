@@ -14,14 +14,11 @@ from datetime import UTC, datetime
 from fusiond import events as say
 from fusiond import verdict
 from fusiond.measuring import References
-from fusiond.model import MeasureFailed, Measurement, Outcome, Record, Verdict, frozen, median
+from fusiond.model import MeasureFailed, Measurement, Record, Verdict, frozen, median
 from fusiond.tuning import finals, health
 from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.finals import Entrant, Field, Incumbent
 from fusiond.verdict import Conclusion
-
-_PASSING = frozenset({Outcome.WORKER_DIED, Outcome.TIMED_OUT, Outcome.TOO_NOISY})
-"""What says nothing against a program that worked before."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +61,7 @@ def conclude(
         health.after(context, checks, references)
         if not isinstance(checks, MeasureFailed):
             break
-        finals.strike(context, chosen.key, f"the last check: {checks.outcome.value}: {checks.reason}")
+        finals.strike(context, chosen.key, checks.outcome, f"the last check: {checks.outcome.value}: {checks.reason}")
     text = "\n".join(each.text for each in entrant.program.sources)
     record = dataclasses.replace(
         _record(context, chosen.verdict, compared.opponent, compared.opponent_us(chosen.key), ended),
@@ -121,24 +118,34 @@ def _against_incumbent(context: Context, incumbent: Incumbent | None, record: Re
     """Whether a record with evidence takes the place of the answer of today."""
     if incumbent is None:
         return record, ""
-    old = incumbent.record
-    if record.verdict is Verdict.UNDECIDED and old.verdict is not Verdict.UNDECIDED:
-        return None, "what was measured now is too close to call"
-    why = _gone(context, incumbent)
-    if old.verdict.wins and incumbent.fused is None and incumbent.problem is not None and not why:
-        return None, f"it could not be measured this time: {incumbent.problem.reason}"
+    old, why = incumbent.record, _gone(context, incumbent)
+    if not why:
+        if record.verdict is Verdict.UNDECIDED and old.verdict is not Verdict.UNDECIDED:
+            return None, "what was measured now is too close to call"
+        if lost := _lost(context, incumbent):
+            return None, f"it could not be measured this time: {lost}"
     return dataclasses.replace(record, replaced=why or _beaten(old, record)), ""
 
 
 def _gone(context: Context, incumbent: Incumbent) -> str:
-    """Why the winner of today cannot be used any more; empty when it can."""
-    struck = finals.struck_out(context)
+    """Why the winner of today cannot be used any more; empty when it can, and when there is none."""
+    if not incumbent.record.verdict.wins:
+        return ""
+    struck, problem = finals.struck_out(context, passing=False), incumbent.problem
     if incumbent.fused is not None and incumbent.fused.key in struck:
         return f"it failed: {struck[incumbent.fused.key]}"
-    problem = incumbent.problem
-    if problem is None or problem.outcome in _PASSING or not incumbent.record.verdict.wins:
+    if problem is None or problem.outcome in finals.PASSING:
         return ""
     return f"it failed: {problem.outcome.value}: {problem.reason}"
+
+
+def _lost(context: Context, incumbent: Incumbent) -> str:
+    """Why nothing was measured of the winner of today, which nothing is known against; empty when it was."""
+    if not incumbent.record.verdict.wins:
+        return ""
+    if incumbent.fused is None:
+        return incumbent.problem.reason if incumbent.problem is not None else ""
+    return finals.struck_out(context).get(incumbent.fused.key, "")
 
 
 def _beaten(old: Record, record: Record) -> str:
@@ -178,7 +185,8 @@ def _without_evidence(
     if entered.incumbent is not None:
         why = _gone(context, entered.incumbent)
         if not why:
-            return None, ended
+            lost = _lost(context, entered.incumbent)
+            return None, f"it could not be measured this time: {lost}" if lost else ended
     else:
         why = None
     way, time_us = entered.baseline, None
@@ -217,9 +225,22 @@ def publish(context: Context, record: Record | None, why: str) -> None:
         return
     hashes = context.prepared.workload.source_hashes
     figures = context.strategy.figures(context.analysis, record, context.known)
-    record = dataclasses.replace(record, figures=frozen(figures))
+    replaced = record.replaced or _passed_over(context)
+    record = dataclasses.replace(record, figures=frozen(figures), replaced=replaced)
     context.store.save_record(record, job=context.row.id, source_hashes=hashes)
     context.events.publish(say.RecordChanged(job=context.row.id, record=record))
+
+
+def _passed_over(context: Context) -> str | None:
+    """Why the answer of before did not take part in the finals; None when there is none."""
+    workload = context.prepared.workload
+    for old in context.store.incumbents(workload.key, context.device.key, context.search.cache):
+        if old.workload_key != workload.key and old.strategy_version >= workload.strategy_version:
+            continue  # of the same content by another name, which keeps its answer
+        if old.strategy_version in context.strategy.wrong_versions:
+            return f"version {old.strategy_version} of {old.strategy} is known to be wrong"
+        return "nothing was measured for it"
+    return None
 
 
 def _record(context: Context, decision: Verdict, way: Entrant, time_us: float | None, ended: str) -> Record:

@@ -57,15 +57,19 @@ def ranked(found: Iterable[Unfused], work: Callable[[Program], str]) -> list[Unf
 
 
 def _one_pass(context: Context, baseline: Baseline, best: Unfused, references: References, given: Unfused) -> Unfused:
-    """Each value of each knob, with the others at their best so far."""
+    """Each value of each knob, with the others at their best so far. Once the search is to end, only what was measured
+    already."""
     for parameter in baseline.space.parameters:
         every = [Config.of({**best.config, parameter.name: value}) for value in parameter.values]
         configs = [each for each in every if each != best.config and not baseline.space.problems(each)]
-        if not context.finish():
-            for config in configs:  # emitted and built on the cores while the ones before are measured
-                context.measurer.ahead(functools.partial(_make, context, baseline, config))
+        if context.finish():
+            configs = [each for each in configs if _known(context, baseline, each) is not None]
+        for config in configs:  # emitted and built on the cores while the ones before are measured
+            context.measurer.ahead(functools.partial(_make, context, baseline, config))
         for config in configs:
             context.pause_point()
+            if context.finish() and _known(context, baseline, config) is None:
+                continue
             found = _point(context, baseline, config, references, given, incumbent=best.ratio)
             if found is not None and found.ratio > best.ratio:
                 best = found
@@ -85,18 +89,12 @@ def _point(
     *,
     incumbent: float | None,
 ) -> Unfused | None:
-    """One config of one baseline, in pairs with the unfused program as given; None when it does not work there, or is
-    one more to tune in a job that is to finish. (What an earlier session measured counts all the same: finals that have
-    begun were measured against the fastest of these.)"""
+    """One config of one baseline, in pairs with the unfused program as given; None when it does not work there."""
     program = context.unfused(baseline, config)
-    role = f"baseline:{baseline.name}"
-    trials = context.store.trials(context.row.id, role)
-    trial = next((each for each in trials if each.config == config), None)
-    if trial is None:  # another way may be the same program on this device (a graph is streams on the processor)
-        trial = context.store.trial_of_work(context.row.id, context.work(program))
-    if trial is None and trials and context.finish():
-        return None
+    trial = _known(context, baseline, config)
     if trial is None:
+        role = f"baseline:{baseline.name}"
+        trials = context.store.trials(context.row.id, role)
         against = None if given is None else given.program
         result = _measure(context, program, against, references, incumbent)
         health.after(context, result, references)
@@ -117,6 +115,16 @@ def _point(
         return None
     ratio = 1.0 if trial.ratio is None else trial.ratio
     return Unfused(name=baseline.name, program=program, config=config, time_us=trial.time_us, ratio=ratio)
+
+
+def _known(context: Context, baseline: Baseline, config: Config) -> Trial | None:
+    """What this job has measured of one config of one baseline, in this session or an earlier one."""
+    trials = context.store.trials(context.row.id, f"baseline:{baseline.name}")
+    found = next((each for each in trials if each.config == config), None)
+    if found is not None:
+        return found
+    # Another way may be the same program on this device (a graph is streams on the processor).
+    return context.store.trial_of_work(context.row.id, context.work(context.unfused(baseline, config)))
 
 
 def _measure(

@@ -32,6 +32,8 @@ PATIENCE = 5
 """Of these, so many may be one candidate's doing, where hardly any was another's: then it goes, and the others go on
 without it. With fewer a good candidate would go for bad luck."""
 STRUCK_OUT = "struck_out"
+PASSING = frozenset({Outcome.TOO_NOISY, Outcome.WORKER_DIED, Outcome.TIMED_OUT})
+"""What a machine that others use does to a program; it says nothing against one that worked before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +235,8 @@ def _process(
 
 def _blame(context: Context, process: int, entrant: Entrant, failed: MeasureFailed, entered: Field) -> None:
     reason = f"process {process}: {failed.outcome.value}: {failed.reason}"
-    if failed.outcome not in (Outcome.TOO_NOISY, Outcome.WORKER_DIED):
-        strike(context, entrant.key, reason)
+    if failed.outcome not in PASSING:
+        strike(context, entrant.key, failed.outcome, reason)
         return
     log.warning("final of %s, %s", entrant.key, reason)
     context.store.lose_final(context.row.id, process, entrant.key, failed.outcome, failed.reason)
@@ -242,19 +244,21 @@ def _blame(context: Context, process: int, entrant: Entrant, failed: MeasureFail
     others = sum(count for key, count in culprits.items() if key != entrant.key)
     # A rival must stay: without it a candidate might win that should not. Nor may the incumbent go by being noisy.
     if entrant.key in entered.finalists and culprits[entrant.key] >= max(PATIENCE, 4 * others):
-        strike(context, entrant.key, f"too noisy or lost in {culprits[entrant.key]} processes, lastly {reason}")
+        why = f"too noisy or lost in {culprits[entrant.key]} processes, lastly {reason}"
+        strike(context, entrant.key, failed.outcome, why)
 
 
-def strike(context: Context, key: str, why: str) -> None:
+def strike(context: Context, key: str, outcome: Outcome, why: str) -> None:
     """Take a program out of the finals, for good."""
     log.error("%s is struck out of the finals: %s", key, why)
-    context.store.add_rejections(context.row.id, [Rejection(rule=STRUCK_OUT, nodes=(key,), detail=why)])
+    context.store.add_rejections(context.row.id, [Rejection(rule=STRUCK_OUT, nodes=(key, outcome.value), detail=why)])
 
 
-def struck_out(context: Context) -> dict[str, str]:
-    """The programs that were struck out, in this session of the job or an earlier one, and why."""
-    found = context.store.rejections(context.row.id)
-    return {each.nodes[0]: each.detail for each in found if each.rule == STRUCK_OUT}
+def struck_out(context: Context, *, passing: bool = True) -> dict[str, str]:
+    """The programs that were struck out, in this session of the job or an earlier one, and why. `passing`: also those
+    that nothing is known against."""
+    found = [each for each in context.store.rejections(context.row.id) if each.rule == STRUCK_OUT]
+    return {each.nodes[0]: each.detail for each in found if passing or each.nodes[-1] not in PASSING}
 
 
 def lost(context: Context) -> str:

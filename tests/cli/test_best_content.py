@@ -184,6 +184,17 @@ def test_an_edited_file_is_another_question(
     assert str(folders["plus"]) in said.err
 
 
+def test_files_that_have_no_answer_are_named(
+    fusiond: Run, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folders["times"] / "scale.cu").write_text(SOURCE.format(name="scale", sign="/"))
+    monkeypatch.chdir(folders["times"])
+    said = fusiond("best", "--pair", "shift,scale")
+    assert said.status == 3
+    one, other = (folders["times"] / f"{each}.yaml" for each in ("scale", "shift"))
+    assert f"nothing is known about scale,shift as {one} and {other} have it; an answer for other content" in said.err
+
+
 def test_what_is_laid_out_anew_is_the_same_content(
     fusiond: Run, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +296,8 @@ def test_a_job_is_answered_by_its_content(fusiond: Run, folders: dict[str, Path]
     assert (found["match"], found["sizes_asked"]["scale.n"]) == ("nearest", 64)
     assert "measured at scale.n=4096; nothing is known at scale.n=64" in found["notes"]
     assert fusiond("best", copy / "job.yaml", "--device", "cuda:0").status == 3
+    said = fusiond("best", copy / "job.yaml", "--device", "toaster")
+    assert (said.status, "--device: unknown device 'toaster'; known: " in said.err) == (2, True)
     (copy / "scale.cu").write_text(SOURCE.format(name="scale", sign="/"))
     said = fusiond("best", copy / "job.yaml")
     assert said.status == 3
@@ -409,4 +422,6 @@ def test_an_export_is_told_which_way_and_for_what(
     said = fusiond("best", folders["times"] / "job.yaml", "--export", "out", "--unfused", "--arch", "sm_90", "--json")
     assert said.json["files"] == ["out/file"]
     assert fusiond("best", folders["times"] / "job.yaml", "--export", "out").out == "out/file\n"
+    said = fusiond("best", folders["times"] / "job.yaml", "--export", "")
+    assert (said.status, "--export: is empty; name a folder" in said.err) == (2, True)
     assert told == [(database, "fuse", Path("out"), True, "sm_90"), (database, "fuse", Path("out"), False, None)]

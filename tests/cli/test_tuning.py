@@ -17,12 +17,15 @@ from fusiond.cli import run, tuning
 from fusiond.cli.render import Lines, Live, line
 from fusiond.errors import Interrupted
 from fusiond.events import TrialFinished
-from fusiond.model import JobState
+from fusiond.model import Analysis, Config, JobState, Rejection
+from fusiond.program import Program
 from fusiond.progress import Progress, from_json
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
+from fusiond.strategy import Known
+from fusiond.testing.fakes import ToyStrategy
 
 TOY = "strategy: toy\nside: 8\nsearch: {trials: 40}\n"
 
@@ -114,6 +117,29 @@ def test_nothing_is_stored_when_one_job_of_a_sweep_is_wrong(
         said = fusiond("run", path)
         assert said.status == 2
         assert says in said.err
+    assert not database.exists()
+
+
+def test_nothing_is_stored_when_nothing_can_be_tried_of_one_job_of_a_sweep(
+    fusiond: Callable[..., Any], fakes: Registry, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Choosy(ToyStrategy):
+        def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+            if analysis.workload.sizes["n"] == 2:
+                return Rejection(rule="toy", nodes=("n",), detail="n is 2")
+            return super().emit(analysis, config, known)
+
+    class Loaded:
+        @staticmethod
+        def load() -> Registry:
+            return fakes
+
+    fakes.strategies["toy"] = Choosy()
+    monkeypatch.setattr(run, "Registry", Loaded)
+    path = tmp_path / "job.yaml"
+    path.write_text(TOY + "device: fake\nsweep: {n: [1, 2]}\n")
+    said = fusiond("run", path)
+    assert (said.status, "no candidate can be tried: n is 2" in said.err) == (2, True)
     assert not database.exists()
 
 

@@ -33,12 +33,18 @@ class Compared:
     """What each of those that were paired measured there."""
 
     def time_us(self, key: str) -> float:
+        """What a program took. A candidate may be the very baseline of the pairs: then what that took."""
+        if key not in self.measured:
+            return self._baseline_us(next(iter(self.measured)))
         return median(tuple(each.time_us for each in self.measured[key]))
 
     def opponent_us(self, beside: str) -> float:
         """What the unfused way took: in the very pairs with this candidate, where it is the other one of the pairs."""
-        if self.opponent.key in self.measured:
+        if self.opponent.key in self.measured or beside not in self.measured:
             return self.time_us(self.opponent.key)
+        return self._baseline_us(beside)
+
+    def _baseline_us(self, beside: str) -> float:
         return median(tuple(median(each.baseline_us) for each in self.measured[beside]))
 
 

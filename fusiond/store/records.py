@@ -19,6 +19,12 @@ _RECORDS = """
     SELECT r.*, w.strategy, w.strategy_version, w.content_key, w.name AS workload_name, w.sizes
     FROM records r JOIN workloads w USING (workload_key)
 """
+_SAME_QUESTION = """(
+    SELECT other.workload_key FROM workloads this JOIN workloads other ON other.workload_key = this.workload_key
+    OR (other.content_key = this.content_key AND other.name = this.name
+        AND other.strategy_version < this.strategy_version)
+    WHERE this.workload_key = ?
+)"""
 _AT_ONCE = 500
 """Keys in one query; SQLite takes 999 parameters in its oldest builds."""
 
@@ -34,12 +40,7 @@ class Records(Programs):
         """
         with self._transaction() as database:
             self._check_workload(record)
-            where = (
-                "workload_key IN (SELECT other.workload_key FROM workloads this JOIN workloads other "
-                "ON other.workload_key = this.workload_key OR (other.content_key = this.content_key "
-                "AND other.strategy_version < this.strategy_version) WHERE this.workload_key = ?) "
-                "AND device_key = ? AND cache = ? AND replaced_by IS NULL"
-            )
+            where = f"workload_key IN {_SAME_QUESTION} AND device_key = ? AND cache = ? AND replaced_by IS NULL"
             key = [record.workload_key, record.device_key, record.cache]
             old = [row["id"] for row in database.query(f"SELECT id FROM records WHERE {where}", key)]
             database.execute(f"UPDATE records SET replaced_by = id WHERE {where}", key)  # makes room for the new one
@@ -67,14 +68,16 @@ class Records(Programs):
         return found
 
     def incumbents(self, workload_key: str, device_key: str, cache: str = "warm") -> list[Record]:
-        """The answers of today to a question (by its content): the workload's own first, then those that other names of
-        the same content have, that of the newest version of the strategy first."""
+        """The answers of today to a workload's question: its own first, then those that earlier versions of the
+        strategy found for the same content, the newest first.
+
+        What has another name is another workload, whatever its content: a block of a pipeline that is the whole of it
+        has an answer of its own, in the terms of its own space.
+        """
         rows = self._rows(
-            f"{_RECORDS} WHERE w.workload_key IN (SELECT other.workload_key FROM workloads this JOIN workloads other "
-            "ON other.workload_key = this.workload_key OR other.content_key = this.content_key "
-            "WHERE this.workload_key = ?) AND r.device_key = ? AND r.cache = ? AND r.replaced_by IS NULL "
-            "ORDER BY w.workload_key = ? DESC, w.strategy_version DESC, r.id DESC",
-            [workload_key, device_key, cache, workload_key],
+            f"{_RECORDS} WHERE w.workload_key IN {_SAME_QUESTION} AND r.device_key = ? AND r.cache = ? "
+            "AND r.replaced_by IS NULL ORDER BY w.strategy_version DESC, r.id DESC",
+            [workload_key, device_key, cache],
         )
         return [self._record(row) for row in rows]
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from fusiond import events as say
 from fusiond import verdict
 from fusiond.measuring import References
-from fusiond.model import MeasureFailed, Measurement, Record, Verdict, frozen, median
+from fusiond.model import MeasureFailed, Measurement, Outcome, Record, Verdict, frozen, median
 from fusiond.tuning import finals, health
 from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.finals import Entrant, Field, Incumbent
@@ -212,6 +212,8 @@ def _tally(context: Context) -> str:
         return f"every candidate that was measured failed in the finals (lastly {list(struck.values())[-1]})"
     (outcome, count), *_ = Counter(each.outcome for each in trials).most_common(1)
     reason = next(each.reason for each in trials if each.outcome is outcome)
+    if any(each.outcome is Outcome.MEASURED for each in trials):
+        return "what could be measured is the unfused program itself"
     if len(trials) == 1:
         return f"the one candidate could not be measured: {outcome.value}: {reason}"
     return f"none of {len(trials)} candidates could be measured: {count} {outcome.value}, such as {reason}"
@@ -241,8 +243,6 @@ def _passed_over(context: Context) -> str | None:
     """Why the answer of before did not take part in the finals; None when there is none."""
     workload = context.prepared.workload
     for old in context.store.incumbents(workload.key, context.device.key, context.search.cache):
-        if old.workload_key != workload.key and old.strategy_version >= workload.strategy_version:
-            continue  # of the same content by another name, which keeps its answer
         if old.strategy_version in context.strategy.wrong_versions:
             return f"version {old.strategy_version} of {old.strategy} is known to be wrong"
         return "nothing was measured for it"

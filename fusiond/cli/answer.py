@@ -110,7 +110,8 @@ def _winner(document: Document) -> str:
 
 
 def _measured(document: Document) -> str:
-    text = f"on {document['device']['name']}, {document.get('found_at') or 'at an unknown time'}"
+    caches = ", with cold caches" if document.get("cache") == "cold" else ""
+    text = f"on {document['device']['name']}{caches}, {document.get('found_at') or 'at an unknown time'}"
     if document.get("trials") is not None:
         text += f", {counted(document['trials'], 'trial')}"
     if document.get("config"):

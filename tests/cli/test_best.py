@@ -171,6 +171,12 @@ def test_how_the_search_and_the_finals_went_is_said() -> None:
     assert "note      the search ended early: 20 trials without a gain" in text
 
 
+def test_cold_caches_are_said() -> None:
+    document = {"workload": {"strategy": "hfuse", "name": "hist"}, "verdict": "keep", "device": {"name": "cpu"}}
+    assert "measured  on cpu, with cold caches, at an unknown time" in answer.lines({**document, "cache": "cold"})
+    assert "measured  on cpu, at an unknown time" in answer.lines({**document, "cache": "warm"})
+
+
 def test_what_was_not_compared_is_said() -> None:
     text = "\n".join(answer.lines({**DOCUMENT, "verified": False}))
     assert "its result NOT compared with the unfused one" in text

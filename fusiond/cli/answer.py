@@ -129,8 +129,8 @@ def notes(document: Document) -> list[str]:
     if document.get("processes"):
         count = document["processes"]
         found.append(f"the verdict is from {count} fresh process{'es' * (count != 1)}")
-    if document.get("ended"):
-        found.append(f"the search ended early: {document['ended']}")
+    if document.get("ended") and str(document["ended"]) not in verdict(document):
+        found.append(str(document["ended"]))
     given = [str(text) for text in document.get("notes") or ()]
     if document.get("match") == "stale" and not given:
         found.append("measured under another driver or toolkit; `fusiond verify` measures it again")

@@ -6,11 +6,12 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install demo test fast lint format bench bundle-gpu clean
+.PHONY: help install demo test test-all fast lint format bench bundle-gpu clean
 
 help:
 	@echo "make demo     tune a pair of kernels with the daemon, from nothing to the answer"
-	@echo "make test     lint, types and all tests"
+	@echo "make test     lint, types and the tests, long campaigns by a sample"
+	@echo "make test-all lint, types and all tests, long campaigns whole"
 	@echo "make fast     the tests that a developer runs all the time"
 	@echo "make lint     ruff, mypy, import-linter"
 	@echo "make format   ruff's formatter"
@@ -31,6 +32,9 @@ demo: $(STAMP)
 	@PATH="$(abspath $(BIN)):$$PATH" sh tools/demo.sh
 
 test: lint
+	$(BIN)/pytest -n 2 --dist worksteal -m "not campaign"
+
+test-all: lint
 	$(BIN)/pytest -n 2 --dist worksteal
 
 fast: $(STAMP)

@@ -17,6 +17,7 @@ from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
 from fusiond.hookspecs import hookimpl
 from fusiond.model import (
     Analysis,
+    BuildFailed,
     CompileFacts,
     Config,
     DeviceInfo,
@@ -27,7 +28,18 @@ from fusiond.model import (
     Rejection,
     Verdict,
 )
-from fusiond.planning import Plan, choose_device, chosen_config, devices_for, emit_bundles, plan, prepare, with_config
+from fusiond.planning import (
+    Plan,
+    choose_device,
+    chosen_config,
+    devices_for,
+    emit_bundles,
+    kernel_facts,
+    plan,
+    prepare,
+    reference,
+    with_config,
+)
 from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.space import Parameter, Space
@@ -218,6 +230,19 @@ def test_a_plan_knows_the_config_that_was_set(registry: Registry) -> None:
     assert refused.rejections[-1].nodes[0] == "set"
     assert refused.facts == ()
     assert with_config(dataclasses.replace(found, facts=None), {"x": "2"}).facts is None
+
+
+def test_what_does_not_build_is_a_row_with_the_compilers_first_line(registry: Registry) -> None:
+    found = plan(registry, job(), arch="sm_90")
+    target = dataclasses.replace(found.target, facts=lambda source: BuildFailed(reason='x.cu(3): error: expected ";"'))
+    rows = kernel_facts(target, {"seed:first": reference(found.prepared.strategy, found.analysis)})
+    assert rows
+    for row in rows:
+        document = row.as_json()
+        assert document["problem"] == 'does not build: x.cu(3): error: expected ";"'
+        assert document["candidate"] == "seed:first"
+        assert document["threads"] > 0
+        assert {document[name] for name in ("registers", "spill_bytes", "occupancy", "limited_by")} == {None}
 
 
 def test_without_a_seed_set_must_say_it_all(found: Plan) -> None:

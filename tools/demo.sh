@@ -7,7 +7,8 @@ mkdir -p demo
 
 show() { printf '\n$ %s\n' "$*"; "$@"; }
 
-fusiond serve >demo/daemon.log 2>&1 &
+: >demo/daemon.log  # now, not when the daemon has started: the last one's log says that it serves
+fusiond serve >>demo/daemon.log 2>&1 &
 daemon=$!
 trap 'kill $daemon 2>/dev/null; wait $daemon 2>/dev/null || true' EXIT INT TERM
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do

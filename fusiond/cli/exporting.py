@@ -17,6 +17,8 @@ from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 
+FOR_NO_GPU = "sm_90"
+"""What an answer of the processor is built for when nobody names an architecture; launch.py builds for any other."""
 _UNFUSED = ("keep", "undecided")
 """Verdicts whose answer is the unfused program."""
 
@@ -33,10 +35,16 @@ def export(
         raise RequestError(f"{arch!r} is no architecture; write sm_90, for example", where="--arch")
     with closing(Store.open(database, create=False)) as store:
         program = _program(store, document, unfused=unfused)
-        if arch is None and nvcc.missing() is None:  # without it, README.txt says how to build
-            arch = _arch(store, document["device"]["key"])
+        device_arch = _arch(store, document["device"]["key"])
+    wanted = arch or (
+        None if nvcc.missing() else device_arch or FOR_NO_GPU
+    )  # without nvcc README.txt says how to build
+    binaries = _binaries(program, wanted, demanded=bool(arch or device_arch))
+    about = _about(document)
+    if binaries and not (arch or device_arch):
+        about["built"] = f"for {wanted}, since the answer's device is no GPU; `--arch` names another architecture"
     try:
-        files = files_of(program, about=_about(document), binaries=_binaries(program, arch), arch=arch)
+        files = files_of(program, about=about, binaries=binaries, arch=wanted if binaries else arch or device_arch)
     except ValueError as problem:
         raise NothingKnown(f"this program cannot be exported: {problem}") from None
     return _written(folder, files)
@@ -64,8 +72,8 @@ def _arch(store: Store, device_key: str) -> str | None:
     raise DeviceError("the device of this answer is not in the store")
 
 
-def _binaries(program: Program, arch: str | None) -> dict[str, Path]:
-    """What is built of each source; nothing without an architecture."""
+def _binaries(program: Program, arch: str | None, *, demanded: bool) -> dict[str, Path]:
+    """What is built of each source; nothing without an architecture, nor where what nobody demanded does not build."""
     if arch is None:
         return {}
     provider = Registry.load().provider("cuda")
@@ -73,6 +81,8 @@ def _binaries(program: Program, arch: str | None) -> dict[str, Path]:
     for source in program.sources:
         built = provider.build(source, arch)
         if not isinstance(built, Binary):
+            if not demanded:
+                return {}
             raise DeviceError(f"{source.name} does not build for {arch}: {built.reason}")
         found[source.name] = built.path
     return found

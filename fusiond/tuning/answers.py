@@ -29,8 +29,23 @@ class Compared:
     log_ratios: Mapping[str, list[float]]
     """Of each candidate over the unfused way that it must beat."""
     opponent: Entrant
-    opponent_us: float
-    times_us: Mapping[str, float]
+    measured: Mapping[str, tuple[Measurement, ...]]
+    """What each of those that were paired measured there."""
+
+    def time_us(self, key: str) -> float:
+        """What a program took. A candidate may be the very baseline of the pairs: then what that took."""
+        if key not in self.measured:
+            return self._baseline_us(next(iter(self.measured)))
+        return median(tuple(each.time_us for each in self.measured[key]))
+
+    def opponent_us(self, beside: str) -> float:
+        """What the unfused way took: in the very pairs with this candidate, where it is the other one of the pairs."""
+        if self.opponent.key in self.measured or beside not in self.measured:
+            return self.time_us(self.opponent.key)
+        return self._baseline_us(beside)
+
+    def _baseline_us(self, beside: str) -> float:
+        return median(tuple(median(each.baseline_us) for each in self.measured[beside]))
 
 
 def conclude(
@@ -55,10 +70,10 @@ def conclude(
         finals.strike(context, chosen.key, checks.outcome, f"the last check: {checks.outcome.value}: {checks.reason}")
     text = "\n".join(each.text for each in entrant.program.sources)
     record = dataclasses.replace(
-        _record(context, chosen.verdict, compared.opponent, compared.opponent_us, ended),
+        _record(context, chosen.verdict, compared.opponent, compared.opponent_us(chosen.key), ended),
         config=entrant.config,
         program_key=chosen.key,
-        time_us=compared.times_us[chosen.key],
+        time_us=compared.time_us(chosen.key),
         speedup=chosen.estimate.speedup,
         ci95=(chosen.estimate.low, chosen.estimate.high),
         processes=len(compared.processes),
@@ -82,8 +97,6 @@ def _compared(context: Context, entered: Field) -> Compared | None:
     unfused = {key: rows[key] for key in entered.unfused if key in rows}
     incumbent = entered.incumbent.unfused if entered.incumbent else None
     best = verdict.opponent(unfused, incumbent.key if incumbent else None)
-    times = {key: median(tuple(measured[key][process].time_us for process in shared)) for key in standing}
-    times[entered.baseline.key] = _baseline_us([measured[standing[0]][process] for process in shared])
     return Compared(
         processes=shared,
         log_ratios={
@@ -92,13 +105,8 @@ def _compared(context: Context, entered: Field) -> Compared | None:
             if key in rows
         },
         opponent=entered.unfused[best],
-        opponent_us=times[best],
-        times_us=times,
+        measured={key: tuple(measured[key][process] for process in shared) for key in standing},
     )
-
-
-def _baseline_us(measured: list[Measurement]) -> float:
-    return median(tuple(median(each.baseline_us) for each in measured))
 
 
 def _defended(chosen: Conclusion, compared: Compared, incumbent: Incumbent | None, least_gain: float) -> Conclusion:
@@ -187,7 +195,9 @@ def _without_evidence(
             return None, f"it could not be measured this time: {lost}" if lost else ended
     else:
         why = None
-    way, time_us = (compared.opponent, compared.opponent_us) if compared else (entered.baseline, None)
+    way, time_us = entered.baseline, None
+    if compared is not None:
+        way, time_us = compared.opponent, compared.opponent_us(next(iter(compared.measured)))
     record = _record(context, Verdict.UNDECIDED, way, time_us, ended)
     return dataclasses.replace(record, replaced=why), ""
 

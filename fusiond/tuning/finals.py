@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 FINALISTS = 3
 MOST_LOST = 10
 """Processes that may be lost or too noisy before the finals give up."""
-PATIENCE = 3
-"""Of these, so many may be one candidate's doing; then it goes, and the others go on without it."""
+PATIENCE = 5
+"""Of these, so many may be one candidate's doing, where hardly any was another's: then it goes, and the others go on
+without it. With fewer a good candidate would go for bad luck."""
 STRUCK_OUT = "struck_out"
 PASSING = frozenset({Outcome.TOO_NOISY, Outcome.WORKER_DIED, Outcome.TIMED_OUT})
 """What a machine that others use does to a program; it says nothing against one that worked before."""
@@ -242,7 +243,7 @@ def _blame(context: Context, process: int, entrant: Entrant, failed: MeasureFail
     culprits = Counter(key for key, _, _ in context.store.lost_finals(context.row.id).values())
     others = sum(count for key, count in culprits.items() if key != entrant.key)
     # A rival must stay: without it a candidate might win that should not. Nor may the incumbent go by being noisy.
-    if entrant.key in entered.finalists and culprits[entrant.key] >= PATIENCE > others:
+    if entrant.key in entered.finalists and culprits[entrant.key] >= max(PATIENCE, 4 * others):
         why = f"too noisy or lost in {culprits[entrant.key]} processes, lastly {reason}"
         strike(context, entrant.key, failed.outcome, why)
 

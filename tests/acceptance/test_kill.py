@@ -17,7 +17,7 @@ KILLS = 20
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.campaign)])
 def test_killed_twenty_times_the_job_ends_as_if_nothing_had_happened(machine: Any, seed: int) -> None:
     options = f"seed: {seed}, timeout: 1h"
     calm = machine.fusiond("run", job(machine, "calm", options), "--json", timeout=120)

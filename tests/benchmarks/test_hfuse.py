@@ -340,6 +340,7 @@ def test_unknown_pairs_and_architectures_are_mistakes(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("gxx_here")
 def test_the_whole_of_it_on_the_cpu_device(real: Registry, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_the_rows_that_the_text_determines_are_the_catalogues() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_table_4_is_what_is_kept() -> None:
     """The savings that are kept are those of today's code; times are not compared."""
     found = planning.table_4(lambda line: None, repeats=1)

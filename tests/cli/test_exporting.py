@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fusiond.build import nvcc
 from fusiond.cli.exporting import export
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.errors import NothingKnown, RequestError
@@ -42,17 +43,32 @@ def key_in(folder: Path) -> str:
     return decode(json.loads((folder / "plan.json").read_text())).key
 
 
-def test_the_program_of_the_answer(answer: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_the_program_of_the_answer(
+    answer: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvcc, "missing", lambda: "no nvcc on PATH")
     database, document = answer
     paths = export(database, document, tmp_path / "out")
     assert key_in(tmp_path / "out") == FUSED.key
     assert sorted(paths) == sorted((tmp_path / "out").iterdir())
-    assert not [path for path in paths if path.suffix == ".cubin"]  # a processor's answer needs none
+    assert not [path for path in paths if path.suffix == ".cubin"]
     readme = (tmp_path / "out" / "README.txt").read_text()
     assert "workload     job [toy] at n=300\n" in readme
     assert "device       cpu (emulated: its times say nothing about a GPU)\n" in readme
     assert f"program key  {FUSED.key}\n" in readme
     assert export(database, document, tmp_path / "out") == paths  # the same files once more
+
+
+@pytest.mark.needs_nvcc
+def test_an_answer_of_the_processor_is_built_for_a_gpu_that_is_named(
+    answer: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    database, document = answer
+    paths = export(database, document, tmp_path / "out")
+    assert {path.name for path in paths if path.suffix == ".cubin"} == {
+        f"{each.name}.sm_90.cubin" for each in FUSED.sources
+    }
+    assert "for sm_90, since the answer's device is no GPU" in (tmp_path / "out" / "README.txt").read_text()
 
 
 @pytest.mark.parametrize("verdict", ["keep", "undecided"])

@@ -81,6 +81,7 @@ def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_many_killed_writers_lose_nothing(tmp_path: Path) -> None:
     kill_writers(tmp_path / "fusiond.sqlite", rounds=40, seed=2)

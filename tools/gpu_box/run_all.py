@@ -47,7 +47,11 @@ ENDED = ("done", "failed", "timed out")
 CUT = "cut short"
 """It had less time than it may take, and is begun again."""
 CHECKED = "every workload of the catalogue, fused and unfused, compared and timed"
-GPU_TESTS = ["tests/devices/test_cuda_contract.py", "tests/devices/cuda/test_on_a_gpu.py"]
+GPU_TESTS = [
+    "tests/devices/test_cuda_contract.py",
+    "tests/devices/cuda/test_on_a_gpu.py",
+    "tests/exporting/test_on_a_gpu.py",
+]
 """By name: what stands beside them needs more modules than a box has."""
 BENCHMARKS = {
     # name: (options on a GPU, minutes). hfuse and mincut write what they have after each pair and each application.

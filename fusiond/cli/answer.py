@@ -110,7 +110,8 @@ def _winner(document: Document) -> str:
 
 
 def _measured(document: Document) -> str:
-    text = f"on {document['device']['name']}, {document.get('found_at') or 'at an unknown time'}"
+    caches = ", with cold caches" if document.get("cache") == "cold" else ""
+    text = f"on {document['device']['name']}{caches}, {document.get('found_at') or 'at an unknown time'}"
     if document.get("trials") is not None:
         text += f", {counted(document['trials'], 'trial')}"
     if document.get("config"):
@@ -128,8 +129,8 @@ def notes(document: Document) -> list[str]:
     if document.get("processes"):
         count = document["processes"]
         found.append(f"the verdict is from {count} fresh process{'es' * (count != 1)}")
-    if document.get("ended"):
-        found.append(f"the search ended early: {document['ended']}")
+    if document.get("ended") and str(document["ended"]) not in verdict(document):
+        found.append(str(document["ended"]))
     given = [str(text) for text in document.get("notes") or ()]
     if document.get("match") == "stale" and not given:
         found.append("measured under another driver or toolkit; `fusiond verify` measures it again")

@@ -166,9 +166,19 @@ def test_the_unfused_way_is_said_with_its_shapes_and_caps() -> None:
 
 
 def test_how_the_search_and_the_finals_went_is_said() -> None:
-    text = answer.lines({**DOCUMENT, "processes": 5, "ended": "20 trials without a gain"})
+    ended = "the search ended after 20 of 40 trials, as somebody asked"
+    text = answer.lines({**DOCUMENT, "processes": 5, "ended": ended})
     assert "note      the verdict is from 5 fresh processes" in text
-    assert "note      the search ended early: 20 trials without a gain" in text
+    assert f"note      {ended}" in text
+    lost = "10 processes of the finals were too noisy or lost (such as too_noisy: the pairs scatter by 49 %)"
+    text = answer.lines({**DOCUMENT, "verdict": "undecided", "speedup": None, "ended": lost})
+    assert [lost in line for line in text].count(True) == 1  # in the verdict
+
+
+def test_cold_caches_are_said() -> None:
+    document = {"workload": {"strategy": "hfuse", "name": "hist"}, "verdict": "keep", "device": {"name": "cpu"}}
+    assert "measured  on cpu, with cold caches, at an unknown time" in answer.lines({**document, "cache": "cold"})
+    assert "measured  on cpu, at an unknown time" in answer.lines({**document, "cache": "warm"})
 
 
 def test_what_was_not_compared_is_said() -> None:

@@ -22,7 +22,7 @@ from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown, RequestError, StoreError
 from fusiond.events import Events
 from fusiond.measuring import Measurer
-from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose
+from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose, Record
 from fusiond.neighbours import Neighbours, Policy
 from fusiond.planning import Prepared, choose_device, prepare, refuse_hopeless, sound, target_of
 from fusiond.planning import answers as known_answers
@@ -282,8 +282,8 @@ class Tuner:
         found, why = answers.conclude(context, entered, references, self._odd(context), record.ended)
         if found is None:  # what is recorded stands: no evidence is no reason to forget it
             raise FusiondError(
-                f"{workload.name} could not be measured again: {why or finals.lost(context)}; the record of "
-                f"{record.found_at} stands"
+                f"{workload.name} has no new answer: {why or finals.lost(context)}; the record of {record.found_at} "
+                "stands"
             )
         # How the answer came about has not changed.
         answers.publish(context, dataclasses.replace(found, trials=record.trials), why)
@@ -318,8 +318,8 @@ class Tuner:
         here: by that name of the device, so that a worker of another one never takes the part meanwhile."""
         for job in context.strategy.parts(context.analysis):
             part = prepare(self._registry, dataclasses.replace(job, device=context.device.name))
-            key, cache = part.workload.key, context.search.cache
-            if self._store.record(key, context.device.key, cache) is None:
+            key = part.workload.key
+            if not self._answered(context, part):
                 if context.finish():
                     continue
                 context.phase("part", part.workload.name)
@@ -347,9 +347,21 @@ class Tuner:
                     raise
                 self._store.finish(row.id, JobState.DONE)
                 self._ended(row.id, JobState.DONE, None)
-            record = self._store.record(key, context.device.key, cache)
+            record = self._servable(context, part)
             if record is not None:
                 context.known[key] = record
+
+    def _servable(self, context: Context, part: Prepared) -> Record | None:
+        """The answer of today for a part: its own, or that of an earlier version which stands."""
+        found = self._store.incumbents(part.workload.key, context.device.key, context.search.cache)
+        return next((each for each in found if each.strategy_version not in part.strategy.wrong_versions), None)
+
+    def _answered(self, context: Context, part: Prepared) -> bool:
+        """Whether a part has an answer of its own, or was tuned and an earlier answer stands."""
+        key, device, cache = part.workload.key, context.device.key, context.search.cache
+        if self._store.record(key, device, cache) is not None:
+            return True
+        return self._store.tuned(key, device, cache) and self._servable(context, part) is not None
 
     def _part_of(self, context: Context, part: Prepared) -> JobRow:
         """The job of a part: a new one where what an interrupted one has measured does not compare with here and

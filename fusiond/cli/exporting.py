@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from fusiond.build import nvcc
 from fusiond.devices.base import Binary
-from fusiond.errors import DeviceError, NothingKnown, RequestError
+from fusiond.errors import DeviceError, NothingKnown, RequestError, StoreError
 from fusiond.exporting.files import export as files_of
-from fusiond.program import Program
+from fusiond.program import Program, decode
 from fusiond.registry import Registry
-from fusiond.store.database import Store
+from fusiond.store import lookup
 
 FOR_NO_GPU = "sm_90"
 """What an answer of the processor is built for when nobody names an architecture; launch.py builds for any other."""
@@ -33,12 +32,10 @@ def export(
     """
     if arch is not None and not re.fullmatch(r"sm_[0-9]+[af]?", arch):
         raise RequestError(f"{arch!r} is no architecture; write sm_90, for example", where="--arch")
-    with closing(Store.open(database, create=False)) as store:
-        program = _program(store, document, unfused=unfused)
-        device_arch = _arch(store, document["device"]["key"])
-    wanted = arch or (
-        None if nvcc.missing() else device_arch or FOR_NO_GPU
-    )  # without nvcc README.txt says how to build
+    program = _program(database, document, unfused=unfused)
+    device_arch = _arch(database, document["device"]["key"])
+    # Without nvcc README.txt says how to build.
+    wanted = arch or (None if nvcc.missing() else device_arch or FOR_NO_GPU)
     binaries = _binaries(program, wanted, demanded=bool(arch or device_arch))
     about = _about(document)
     if binaries and not (arch or device_arch):
@@ -50,7 +47,7 @@ def export(
     return _written(folder, files)
 
 
-def _program(store: Store, document: Mapping[str, Any], *, unfused: bool) -> Program:
+def _program(database: Path, document: Mapping[str, Any], *, unfused: bool) -> Program:
     """The Program of an answer, or of what it is compared with."""
     as_unfused = unfused or document["verdict"] in _UNFUSED
     holder = (document.get("unfused") or {}) if as_unfused else document
@@ -58,18 +55,21 @@ def _program(store: Store, document: Mapping[str, Any], *, unfused: bool) -> Pro
     what = "unfused program" if as_unfused else "program"
     if key is None:
         raise NothingKnown(f"this answer names no {what}: an older fusiond found it; run the job again")
-    program = store.program(key)
-    if program is None:
+    plan = lookup.program(database, key)
+    if plan is None:
         raise NothingKnown(f"the {what} {key} of this answer is not in the store; run the job again")
-    return program
+    try:
+        return decode(plan)
+    except ValueError as problem:
+        raise StoreError(f"{database}: the program {key} cannot be read: {problem}") from None
 
 
-def _arch(store: Store, device_key: str) -> str | None:
+def _arch(database: Path, device_key: str) -> str | None:
     """The architecture of the answer's device; None where that is no GPU."""
-    for row in store.devices():
-        if row.info.key == device_key:
-            return row.info.arch if row.info.arch.startswith("sm_") else None
-    raise DeviceError("the device of this answer is not in the store")
+    arch = lookup.arch(database, device_key)
+    if arch is None:
+        raise DeviceError("the device of this answer is not in the store")
+    return arch if arch.startswith("sm_") else None
 
 
 def _binaries(program: Program, arch: str | None, *, demanded: bool) -> dict[str, Path]:

@@ -67,18 +67,19 @@ def tune(
         if isinstance(event, RecordChanged) and event.record.workload_key == row.workload_key:
             records.append(event.record)
 
-    with _logged(display), _stoppable(display) as (stop, finish):
+    with _logged(display), _stoppable(display) as asked:
         claimed = store.claim(this_process(), job=row.id)
         if claimed is not None:
             try:
                 events = Events(note, registry.notify)
                 made = Tuner(store, registry, events, policy=Policy(when_busy), busy=busy)
-                state = made.run(row.id, stop.is_set, finish=finish.is_set)
+                state = made.run(row.id, asked.stop.is_set, finish=asked.finish.is_set)
             except BaseException as problem:
                 _let_go(store, row.id, problem)
                 raise
         else:
-            state = _follow(store, row.id, display, stop, finish)
+            asked.following = True
+            state = _follow(store, row.id, display, asked.stop)
     ended = _job(store, row.id)
     if state is JobState.QUEUED or not ended.state.ended:
         raise _interrupted(store, ended, again)
@@ -122,13 +123,13 @@ def _let_go(store: Store, job: str, problem: BaseException) -> None:
         store.finish(job, JobState.FAILED, " ".join(str(problem).split()) or type(problem).__name__)
 
 
-def _follow(store: Store, job: str, display: Display, stop: threading.Event, finish: threading.Event) -> JobState:
+def _follow(store: Store, job: str, display: Display, stop: threading.Event) -> JobState:
     """Ctrl-C ends the following, and not the job: that is somebody else's."""
     display.say(f"job {job} is run by another process; following it")
     with Client(db=store.path) as client:
         for progress in client.watch(job):
             display.show(progress)
-            if stop.is_set() or finish.is_set():
+            if stop.is_set():
                 break
     return _job(store, job).state
 
@@ -169,28 +170,41 @@ class _Said(logging.Handler):
         self._display.say(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
+@dataclasses.dataclass(slots=True)
+class _Asked:
+    """What Ctrl-C and SIGTERM have asked for so far."""
+
+    stop: threading.Event
+    finish: threading.Event
+    following: bool = False
+    """The job is somebody else's, and only watched here."""
+
+
 @contextmanager
-def _stoppable(display: Display) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """(stop, finish). The first Ctrl-C asks for the finals of what is measured, the second (or SIGTERM) stops and keeps
-    what is measured, one more interrupts at once."""
-    stop, finish = threading.Event(), threading.Event()
+def _stoppable(display: Display) -> Iterator[_Asked]:
+    """The first Ctrl-C asks for the finals of what is measured, the second (or SIGTERM) stops and keeps what is
+    measured, one more interrupts at once."""
+    asked = _Asked(stop=threading.Event(), finish=threading.Event())
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
+        if asked.stop.is_set():
             raise KeyboardInterrupt
-        if number == signal.SIGINT and not finish.is_set():
-            finish.set()
+        if asked.following:
+            asked.stop.set()
+            display.say("no longer following; the job goes on where it runs")
+        elif number == signal.SIGINT and not asked.finish.is_set():
+            asked.finish.set()
             display.say("ending the search: the finals of what is measured come next; Ctrl-C again to stop and keep it")
-            return
-        stop.set()
-        display.say("stopping after the running measurement; once more to stop at once")
+        else:
+            asked.stop.set()
+            display.say("stopping after the running measurement; once more to stop at once")
 
     if threading.current_thread() is not threading.main_thread():
-        yield stop, finish
+        yield asked
         return
     before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop, finish
+        yield asked
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

@@ -29,7 +29,7 @@ from fusiond.store.owner import is_alive
 _COLUMNS = """
     SELECT j.number, j.id, j.kind, w.strategy, w.name AS workload_name, j.workload_key, j.device, j.device_key, j.state,
         j.priority, j.parent_id, j.problem, j.search, j.space_hash, j.created_at, j.started_at, j.ended_at,
-        j.cancel_requested, j.finish_requested, j.owner, j.wall_secs, j.device_secs,
+        j.cancel_requested, j.finish_requested, j.finding, j.owner, j.wall_secs, j.device_secs,
         (SELECT COUNT(*) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS trials,
         (SELECT MAX(t.ratio) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS best_ratio
     FROM jobs j JOIN workloads w USING (workload_key)
@@ -76,6 +76,8 @@ class JobRow:
     cancel_requested: bool
     finish_requested: bool = False
     """Its search is to end, and its finals to begin."""
+    finding: str = ""
+    """What it found, where the answer of before stands."""
     owner: str = ""
     """The process that runs it (`fusiond.store.owner`); empty when none does."""
     wall_secs: float = 0.0
@@ -315,7 +317,7 @@ class Jobs(Connected):
                 changed = dataclasses.replace(job_from(row["job"]), search=search)
                 with contextlib.suppress(sqlite3.IntegrityError):  # the same search is queued already: that one runs
                     database.execute(
-                        "UPDATE jobs SET search = ?, job = ?, finish_requested = NULL WHERE id = ?",
+                        "UPDATE jobs SET search = ?, job = ? WHERE id = ?",
                         [canonical(search), canonical(changed), row["id"]],
                     )
                     found: str = row["id"]
@@ -323,6 +325,14 @@ class Jobs(Connected):
             else:
                 return None
         return self._known(found)
+
+    def tuned(self, workload_key: str, device_key: str, cache: str) -> bool:
+        """Whether a workload was ever tuned to the end on a device of this kind, with such caches."""
+        rows = self._rows(
+            "SELECT search FROM jobs WHERE workload_key = ? AND device_key = ? AND kind = 'tune' AND state = 'done'",
+            [workload_key, device_key],
+        )
+        return any(Search(**json.loads(row["search"])).cache == cache for row in rows)
 
     def set_device(self, id: str, device_key: str) -> None:
         """Write down on which device a job runs. RequestError when there is no such job."""
@@ -339,6 +349,12 @@ class Jobs(Connected):
                 "WHERE id = ?",
                 [wall_secs, device_secs, id],
             )
+
+    def set_finding(self, id: str, finding: str) -> None:
+        """Write down what a job found that is no answer. RequestError when there is no such job."""
+        with self._transaction() as database:
+            _demand(database, id)
+            database.execute("UPDATE jobs SET finding = ? WHERE id = ?", [printable(finding), id])
 
     def set_space(self, id: str, space_hash: str) -> None:
         """Write down which space a job searches. RequestError when there is no such job."""
@@ -386,6 +402,7 @@ def _job_row(row: Row) -> JobRow:
         best_ratio=row["best_ratio"],
         cancel_requested=bool(row["cancel_requested"]),
         finish_requested=bool(row["finish_requested"]),
+        finding=row["finding"] or "",
         owner=row["owner"] or "",
         wall_secs=row["wall_secs"] or 0.0,
         device_secs=row["device_secs"] or 0.0,

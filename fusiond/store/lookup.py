@@ -188,6 +188,15 @@ def program(path: str | os.PathLike[str], program_key: str) -> dict[str, Any] | 
         return plan
 
 
+def arch(path: str | os.PathLike[str], device_key: str) -> str | None:
+    """The architecture of a device; None when it is not in the store."""
+    with reading(path) as connection:
+        if connection is None:
+            return None
+        row = connection.execute("SELECT arch FROM devices WHERE device_key = ?", [device_key]).fetchone()
+        return str(row["arch"]) if row else None
+
+
 def distance(sizes: Mapping[str, int], asked: Mapping[str, int]) -> float:
     """How many doublings two sets of sizes are apart, root of the sum of squares; sizes below 1 count as 1."""
     squares = 0.0

@@ -70,6 +70,7 @@ def m004_programs_are_carried(database: Database) -> None:
     database.table("records").add_column("ended", str)
     database.table("records").add_column("replaced", str)
     database.table("jobs").add_column("finish_requested", int)
+    database.table("jobs").add_column("finding", str)  # why the answer of before stands
     database.table("strategies").create(  # what the plugins said when they were last loaded
         {"strategy": str, "version": int, "wrong_versions": str, "names": str, "fusiond": str}, pk="strategy"
     )

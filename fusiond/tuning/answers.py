@@ -68,6 +68,10 @@ def conclude(
         if not isinstance(checks, MeasureFailed):
             break
         finals.strike(context, chosen.key, checks.outcome, f"the last check: {checks.outcome.value}: {checks.reason}")
+    unjudged = _unjudged(context, entered) if chosen.verdict is Verdict.KEEP else ""
+    if unjudged:  # it might have been the one that is faster
+        chosen = dataclasses.replace(chosen, verdict=Verdict.UNDECIDED)
+        ended = _joined(ended, unjudged)
     text = "\n".join(each.text for each in entrant.program.sources)
     record = dataclasses.replace(
         _record(context, chosen.verdict, compared.opponent, compared.opponent_us(chosen.key), ended),
@@ -134,12 +138,11 @@ def _against_incumbent(context: Context, incumbent: Incumbent | None, record: Re
 
 
 def _gone(context: Context, incumbent: Incumbent) -> str:
-    """Why the winner of today cannot be used any more; empty when it can, and when there is none."""
-    if not incumbent.record.verdict.wins:
-        return ""
-    struck, problem = finals.struck_out(context, passing=False), incumbent.problem
-    if incumbent.fused is not None and incumbent.fused.key in struck:
-        return f"it failed: {struck[incumbent.fused.key]}"
+    """Why the answer of today cannot be used any more; empty when it can."""
+    own, problem = incumbent.own, incumbent.problem
+    struck = finals.struck_out(context, passing=False)
+    if own is not None and own.key in struck:
+        return f"it failed: {struck[own.key]}"
     if problem is None or problem.outcome in finals.PASSING:
         return ""
     return f"it failed: {problem.outcome.value}: {problem.reason}"
@@ -152,6 +155,15 @@ def _lost(context: Context, incumbent: Incumbent) -> str:
     if incumbent.fused is None:
         return incumbent.problem.reason if incumbent.problem is not None else ""
     return finals.struck_out(context).get(incumbent.fused.key, "")
+
+
+def _unjudged(context: Context, entered: Field) -> str:
+    """Whether a finalist was set aside that nothing is known against; empty when none was."""
+    wrong = finals.struck_out(context, passing=False)
+    set_aside = [
+        why for key, why in finals.struck_out(context).items() if key in entered.finalists and key not in wrong
+    ]
+    return f"a candidate could not be judged: {set_aside[-1]}" if set_aside else ""
 
 
 def _beaten(old: Record, record: Record) -> str:
@@ -229,7 +241,9 @@ def _joined(*lines: str) -> str:
 def publish(context: Context, record: Record | None, why: str) -> None:
     """Write the answer down, and say so; or say that the one of today stands."""
     if record is None:
-        context.phase("answer", f"the answer of today stands: {why}")
+        note = f"the answer of today stands: {why}"
+        context.store.set_note(context.row.id, note)
+        context.phase("answer", note)
         return
     hashes = context.prepared.workload.source_hashes
     figures = context.strategy.figures(context.analysis, record, context.known)

@@ -57,7 +57,12 @@ class Incumbent:
     fused: Entrant | None
     unfused: Entrant | None
     problem: MeasureFailed | None = None
-    """Why its fused program cannot take part; None when it does, or when there is none."""
+    """Why the program that it tells people to use cannot take part; None when it does."""
+
+    @property
+    def own(self) -> Entrant | None:
+        """The program that the answer tells people to use: the fused one of a winner, else the unfused way."""
+        return self.fused if self.record.verdict.wins else self.unfused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +145,12 @@ def _incumbent(context: Context, references: References) -> Incumbent | None:
             continue
         unfused = _checked(context, references, record.baseline_program_key, record.baseline_config, record.baseline)
         fused = _checked(context, references, record.program_key, record.config, "")
+        own = fused if record.verdict.wins else unfused
         return Incumbent(
             record=record,
             fused=fused if isinstance(fused, Entrant) else None,
             unfused=unfused if isinstance(unfused, Entrant) else None,
-            problem=fused if isinstance(fused, MeasureFailed) else None,
+            problem=own if isinstance(own, MeasureFailed) else None,
         )
     return None
 

@@ -304,7 +304,7 @@ def test_an_answer_whose_process_was_lost_stands(store: Store, fakes: Registry) 
     _, after, seen = tuned(store, fakes, ONE, runner=Loses)
     assert after == first
     assert phases(seen, "answer") == ["the answer of today stands: it could not be measured this time: killed"]
-    assert store.jobs()[0].note == "the answer of today stands: it could not be measured this time: killed"
+    assert store.jobs()[0].finding == "the answer of today stands: it could not be measured this time: killed"
 
 
 def test_no_evidence_never_replaces_any(store: Store, fakes: Registry) -> None:

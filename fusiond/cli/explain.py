@@ -69,7 +69,7 @@ def _document(
 ) -> dict[str, Any]:
     record = history[0] if history else None
     return {
-        "job": {**job_entry(row), "note": row.note or None},
+        "job": {**job_entry(row), "finding": row.finding or None},
         "rejections": [{"rule": each.rule, "nodes": list(each.nodes), "detail": each.detail} for each in rejections],
         "baselines": [_trial(each) for each in trials if each.role.startswith(BASELINE)],
         "trials": [_trial(each) for each in trials if not each.role.startswith(BASELINE)],
@@ -134,8 +134,8 @@ def _print(
     print(f"job {row.id} ({row.kind}) is {row.state.value}: {row.workload_name} [{row.strategy}] on {row.device}")
     if row.problem:
         print(f"problem: {row.problem}")
-    if row.note:
-        print(row.note)
+    if row.finding:
+        print(row.finding)
     before = [each for each in rejections if each.rule != STRUCK_OUT]
     if before:
         rows = [(each.rule, ", ".join(each.nodes), each.detail) for each in before]

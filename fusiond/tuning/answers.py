@@ -159,10 +159,8 @@ def _lost(context: Context, incumbent: Incumbent) -> str:
 
 def _unjudged(context: Context, entered: Field) -> str:
     """Whether a finalist was set aside that nothing is known against; empty when none was."""
-    wrong = finals.struck_out(context, passing=False)
-    set_aside = [
-        why for key, why in finals.struck_out(context).items() if key in entered.finalists and key not in wrong
-    ]
+    struck, wrong = finals.struck_out(context), finals.struck_out(context, passing=False)
+    set_aside = [why for key, why in struck.items() if key in entered.finalists and key not in wrong]
     return f"a candidate could not be judged: {set_aside[-1]}" if set_aside else ""
 
 
@@ -241,9 +239,9 @@ def _joined(*lines: str) -> str:
 def publish(context: Context, record: Record | None, why: str) -> None:
     """Write the answer down, and say so; or say that the one of today stands."""
     if record is None:
-        note = f"the answer of today stands: {why}"
-        context.store.set_note(context.row.id, note)
-        context.phase("answer", note)
+        finding = f"the answer of today stands: {why}"
+        context.store.set_finding(context.row.id, finding)
+        context.phase("answer", finding)
         return
     hashes = context.prepared.workload.source_hashes
     figures = context.strategy.figures(context.analysis, record, context.known)

@@ -204,19 +204,20 @@ def test_an_answer_that_is_as_good_keeps_its_place(store: Store, fakes: Registry
     """Within the noise of a device there is always one that looks better today."""
 
     class Rough(InProcess):
-        """Programs of 10 and of 10.25 us that nobody can tell apart."""
+        """Each program is off by up to 15 % in a process, none on the whole, and no two of them alike: nobody can tell
+        10 us from 10.25."""
+
+        seen: ClassVar[dict[str, int]] = {}
 
         def call(self, request: Any, timeout_secs: float) -> Any:
             reply = super().call(request, timeout_secs)
             if isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL:
-                factor = random.uniform(0.9, 1.1)
-                reply = type(reply)(
-                    span_us=tuple(each * factor for each in reply.span_us), baseline_us=reply.baseline_us,
-                    clock=reply.clock, purpose=reply.purpose,
-                )  # fmt: skip
+                text = _text(request.candidate)
+                count = self.seen[text] = self.seen.get(text, 0) + 1
+                factor = (0.85, 1.18, 0.9, 1.11, 1.0)[(count + int(4 * float(text.split()[1]))) % 5]
+                reply = dataclasses.replace(reply, span_us=tuple(each * factor for each in reply.span_us))
             return reply
 
-    random.seed(3)
     _, first, _ = tuned(store, fakes, runner=Rough)
     for _ in range(4):
         _, after, _ = tuned(store, fakes, runner=Rough)

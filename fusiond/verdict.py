@@ -8,7 +8,6 @@ chosen the best among the finalists (Bonferroni: valid however the choice was ma
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -95,12 +94,12 @@ def conclude(finals: Mapping[str, Sequence[float]], least_gain: float) -> Conclu
     conclusions = {key: judge(each, len(usable), least_gain, key) for key, each in usable.items()}
     if not conclusions:
         return None
-    surely = {key: each for key, each in conclusions.items() if each.verdict is Verdict.FUSE}
+    surely = [each for each in conclusions.values() if each.verdict is Verdict.FUSE]
     if surely:
-        return max(surely.values(), key=lambda each: each.estimate.low)
-    best = max(conclusions.values(), key=lambda each: each.estimate.speedup)
-    kept = all(each.verdict is Verdict.KEEP for each in conclusions.values())
-    return dataclasses.replace(best, verdict=Verdict.KEEP if kept else Verdict.UNDECIDED)
+        return max(surely, key=lambda each: each.estimate.low)
+    # The one that may yet be faster stands for them, not one of which it is known that it is not.
+    open_ = [each for each in conclusions.values() if each.verdict is Verdict.UNDECIDED]
+    return max(open_ or conclusions.values(), key=lambda each: each.estimate.speedup)
 
 
 def judge(log_ratios: Sequence[float], finalists: int, least_gain: float, key: str) -> Conclusion:

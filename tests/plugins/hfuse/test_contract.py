@@ -72,6 +72,7 @@ class TestHfuse(StrategyContract):
         return tuple(job for text in TEXTS for job in jobs.read(path, f"strategy: hfuse\n{text}\n"))
 
     @pytest.mark.slow  # nvcc reports on every kernel
+    @pytest.mark.campaign
     def test_a_plan_can_be_shown(self) -> None:
         super().test_a_plan_can_be_shown()
 

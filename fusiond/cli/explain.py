@@ -97,6 +97,8 @@ def _document(
             "speedup": record.speedup,
             "ci95": list(record.ci95) if record.ci95 else None,
             "checks": list(record.checks),
+            "processes": record.processes,
+            "ended": record.ended,
             "figures": dict(record.figures),
         },
     }
@@ -162,6 +164,8 @@ def _print(
         render.table("processes of the finals that were repeated", ("process", "config", "why"), rows_lost)
     if record is not None:
         print(_words(record))
+        if record.ended:
+            print(f"how it ended: {record.ended}")
         if record.figures:
             print(f"figures: {figures(record.figures)}")
         for text in record.checks:

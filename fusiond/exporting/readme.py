@@ -57,7 +57,7 @@ def readme(program: Program, about: Mapping[str, Any], files: Sequence[str], *, 
 
 
 def _head(program: Program, about: Mapping[str, Any]) -> list[str]:
-    lines = [f"{program.name}: exported by fusiond", ""]
+    lines = [f"{program.name} (exported by fusiond)", ""]
     facts = {**about, "program key": program.key}
     width = max(map(len, facts))
     lines += [f"{name:{width}}  {value}" for name, value in facts.items()]

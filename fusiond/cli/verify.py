@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 from contextlib import closing
 
 from fusiond import contents, tuner
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         search = dataclasses.replace(job.search, cache=before["cache"])
         here = dataclasses.replace(job, device=before["device"]["name"], search=search)
         row = tuner.submit(store, registry, here, kind="verify", priority=1)
-        after = tuning.tune(store, registry, row, shown, again="fusiond verify", when_busy=arguments.when_busy)
+        after = tuning.tune(store, registry, row, shown, again=f"fusiond verify --workload {shlex.quote(name)}", when_busy=arguments.when_busy)
     if arguments.json:
         options.say_json(after)
         return 0

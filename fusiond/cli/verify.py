@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         search = dataclasses.replace(job.search, cache=before["cache"])
         here = dataclasses.replace(job, device=before["device"]["name"], search=search)
         row = tuner.submit(store, registry, here, kind="verify", priority=1)
-        after = tuning.tune(store, registry, row, shown, again=f"fusiond verify --workload {shlex.quote(name)}", when_busy=arguments.when_busy)
+        again = f"fusiond verify --workload {shlex.quote(name)}"
+        after = tuning.tune(store, registry, row, shown, again=again, when_busy=arguments.when_busy)
     if arguments.json:
         options.say_json(after)
         return 0

@@ -169,6 +169,27 @@ def test_a_program_is_in_the_store_before_it_is_built(
     assert len(set(built)) > 30  # and the programs at odd sizes, which follow from them
 
 
+def test_times_and_speedup_say_the_same(store: Store, fakes: Registry) -> None:
+    """Though the machine was twice as slow while the fastest unfused way was measured."""
+
+    class Busy(InProcess):
+        """The graph (22 us) takes 11 us in the finals, and becomes the fastest unfused way there."""
+
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            reply = super().call(request, timeout_secs)
+            final = isinstance(request, protocol.Sample) and request.plan.purpose is Purpose.FINAL
+            if final and "cost_us 22.0\n" in _text(request.candidate):
+                baseline = tuple(2 * each for each in reply.baseline_us)
+                reply = dataclasses.replace(reply, baseline_us=baseline)
+            return reply
+
+    _, record, _ = tuned(store, fakes, runner=Busy)
+    assert (record.baseline, costs(store, record)) == ("graph", "10.0")
+    assert record.speedup == pytest.approx(1.1, rel=0.02)
+    assert record.time_us is not None
+    assert record.baseline_us / record.time_us == pytest.approx(1.1, rel=0.02)
+
+
 # --- the incumbent ---
 
 

@@ -7,6 +7,7 @@ run and be right. What is undecided leaves a verified answer as it is, and no ev
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -29,6 +30,8 @@ class Compared:
     log_ratios: Mapping[str, list[float]]
     """Of each candidate over the unfused way that it must beat."""
     opponent: Entrant
+    opponent_gain: float
+    """Its speed-up over the baseline of the pairs."""
     measured: Mapping[str, tuple[Measurement, ...]]
     """What each of those that were paired measured there."""
 
@@ -39,10 +42,11 @@ class Compared:
         return median(tuple(each.time_us for each in self.measured[key]))
 
     def opponent_us(self, beside: str) -> float:
-        """What the unfused way took: in the very pairs with this candidate, where it is the other one of the pairs."""
-        if self.opponent.key in self.measured or beside not in self.measured:
+        """What the unfused way takes when this candidate takes what it took: the baseline of its very pairs, by how
+        much faster the unfused way was. (Its own pairs were taken at another moment, perhaps of a busier machine.)"""
+        if beside not in self.measured:
             return self.time_us(self.opponent.key)
-        return self._baseline_us(beside)
+        return self._baseline_us(beside) / self.opponent_gain
 
     def _baseline_us(self, beside: str) -> float:
         return median(tuple(median(each.baseline_us) for each in self.measured[beside]))
@@ -109,6 +113,7 @@ def _compared(context: Context, entered: Field) -> Compared | None:
             if key in rows
         },
         opponent=entered.unfused[best],
+        opponent_gain=math.exp(math.fsum(rows[best]) / len(shared)),
         measured={key: tuple(measured[key][process] for process in shared) for key in standing},
     )
 

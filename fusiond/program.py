@@ -414,6 +414,18 @@ class Program:
         raise KeyError(name)
 
 
+def pooled_frees(program: Program) -> frozenset[str]:
+    """The Free steps whose memory came from the device's pool: the last allocation listed before decides."""
+    pooled: dict[str, bool] = {}
+    found = set()
+    for step in program.steps:
+        if isinstance(step, Alloc):
+            pooled[step.arena] = step.pooled
+        elif isinstance(step, Free) and pooled.get(step.arena):
+            found.add(step.name)
+    return frozenset(found)
+
+
 def sized(program: Program, sizes: Mapping[str, int], fixed: Collection[str] = ()) -> Program:
     """The Program as one over these sizes: their names stand in its Extents. The `fixed` ones are plain numbers from
     here on, and so are those that stand in formulas too long to be read again."""

@@ -20,6 +20,7 @@ from fusiond.program import (
     Role,
     Seam,
     Step,
+    pooled_frees,
 )
 
 
@@ -91,18 +92,6 @@ def on_host(program: Program, step: Step) -> bool:
     if isinstance(step, Copy):
         return not any(_on_device(program, name) for name in (step.source[0], step.target[0]))
     return isinstance(step, HostCall) or (isinstance(step, FillStep) and not _on_device(program, step.buffer))
-
-
-def pooled_frees(program: Program) -> frozenset[str]:
-    """The Free steps whose memory came from the device's pool: the last allocation listed before decides."""
-    pooled: dict[str, bool] = {}
-    found = set()
-    for step in program.steps:
-        if isinstance(step, Alloc):
-            pooled[step.arena] = step.pooled
-        elif isinstance(step, Free) and pooled.get(step.arena):
-            found.add(step.name)
-    return frozenset(found)
 
 
 def in_graph(program: Program) -> bool:

@@ -19,7 +19,19 @@ from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.memory import Block, PooledBlock, ProgramMemory, arenas
 from fusiond.devices.cuda.modules import DriverFunction
 from fusiond.devices.host import HostLibrary
-from fusiond.program import Alloc, Copy, CopyBatch, FillStep, Free, HostCall, Launch, Memory, Program, Step
+from fusiond.program import (
+    Alloc,
+    Copy,
+    CopyBatch,
+    FillStep,
+    Free,
+    HostCall,
+    Launch,
+    Memory,
+    Program,
+    Step,
+    pooled_frees,
+)
 
 _FREED_BYTE = 0xA5
 """What an arena holds in a checked run before it is allocated and after it is freed."""
@@ -199,18 +211,6 @@ class Issuer:
     def _poison(self, arena: str) -> None:
         block = self._memory.blocks[arena]
         block.write(0, np.full(block.size_bytes, _FREED_BYTE, np.uint8))
-
-
-def pooled_frees(program: Program) -> frozenset[str]:
-    """The Free steps whose memory the plan took from the device's pool: the last allocation listed before decides."""
-    pooled: dict[str, bool] = {}
-    found = set()
-    for step in program.steps:
-        if isinstance(step, Alloc):
-            pooled[step.arena] = step.pooled
-        elif isinstance(step, Free) and pooled.get(step.arena):
-            found.add(step.name)
-    return frozenset(found)
 
 
 def on_host(step: Step, memory: ProgramMemory, pooled: frozenset[str]) -> bool:

@@ -25,7 +25,6 @@ from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda import arguments
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.failures import outcome_of
-from fusiond.devices.cuda.issue import pooled_frees
 from fusiond.devices.cuda.memory import ProgramMemory, arenas
 from fusiond.errors import DeviceError
 from fusiond.model import BuildFailed
@@ -45,6 +44,7 @@ from fusiond.program import (
     Source,
     SourceKind,
     Step,
+    pooled_frees,
 )
 
 _TRAMPOLINES = """

@@ -6,7 +6,9 @@
     ├── NothingKnown            the store has no answer for this workload yet
     ├── DeviceError             a device cannot be used at all (no driver, no compiler)
     │   └── DeviceSick          it failed on what is known to be good; jobs for it wait
-    ├── StoreError              the store cannot be used (newer schema, network file system, disk full)
+    ├── StoreError              the store cannot be used (newer schema, network file system, damaged)
+    ├── MachineFault            the machine cannot do it just now (fusiond.faults); a job waits, and goes on by itself
+    │   └── StoreUnavailable    the store's disk is full, its file locked or gone (a StoreError, too)
     ├── PluginError             a plugin broke its contract
     ├── DaemonError             the daemon cannot be reached, or answered something else than expected
     └── Interrupted             the user or the daemon asked a running job to stop
@@ -74,6 +76,15 @@ class DeviceSick(DeviceError):
 
 class StoreError(FusiondError):
     """The SQLite file, its artifacts or the build cache cannot be used."""
+
+
+class MachineFault(FusiondError):
+    """Nothing is wrong with what was asked for: the machine lacks space, memory, descriptors or a file that was there,
+    or something killed a process of ours. The text says what is lacking; `fusiond.faults` decides what is one."""
+
+
+class StoreUnavailable(StoreError, MachineFault):
+    """A store that is in order as far as we know, and cannot be used just now."""
 
 
 class PluginError(FusiondError):

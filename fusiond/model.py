@@ -309,6 +309,8 @@ class Purpose(enum.StrEnum):
 class JobState(enum.StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
+    WAITING = "waiting"
+    """The machine could not go on with it (`MachineFault`); it is tried again by itself."""
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"

@@ -10,12 +10,12 @@ import os
 import sqlite3
 import time
 
-from fusiond.errors import StoreError
+from fusiond.errors import StoreError, StoreUnavailable
 
 APPLICATION_ID = 0x66757364
 """`fusd`, in the header of every file that fusiond wrote."""
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """How many migrations this fusiond knows (migrations.py); a test holds the two together."""
 
 BUSY_SECS = 10.0
@@ -53,20 +53,22 @@ def explained(path: str, problem: sqlite3.Error) -> StoreError:
     if code == sqlite3.SQLITE_FULL:
         return disk_full(path)
     if code == sqlite3.SQLITE_BUSY:
-        return StoreError(f"{path}: another process has kept it locked for {BUSY_SECS:g} s; try again later")
+        return StoreUnavailable(f"{path}: another process has kept it locked for {BUSY_SECS:g} s; try again later")
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return StoreError(f"{path}: no SQLite file, or a damaged one ({problem}); move it away to begin afresh")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return StoreError(f"{path}: cannot be opened or written ({problem}); check the permissions of file and folder")
     if code == sqlite3.SQLITE_IOERR:
-        return StoreError(f"{path}: the system failed to read or write it ({problem}); is the disk full or failing?")
+        return StoreUnavailable(
+            f"{path}: the system failed to read or write it ({problem}); is the disk full or failing?"
+        )
     if code == sqlite3.SQLITE_CONSTRAINT:
         return StoreError(f"{path}: recorded already, or about something that is not stored ({problem})")
     return StoreError(f"{path}: {problem}")
 
 
-def disk_full(path: str) -> StoreError:
-    return StoreError(f"{path}: the disk is full; free some space, or name another file with --db or FUSIOND_DB")
+def disk_full(path: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{path}: the disk is full; free some space, or name another file with --db or FUSIOND_DB")
 
 
 def artifacts_folder(path: str) -> str:

@@ -3,6 +3,8 @@
 queued --claim--> running --finish--> done | failed | cancelled
   ^                  |
   +-- requeue, recover (the owner's process is gone)
+
+running --wait--> waiting (for the machine) --claim, once its time has come--> running
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ from fusiond.store.owner import is_alive
 _COLUMNS = """
     SELECT j.number, j.id, j.kind, w.strategy, w.name AS workload_name, j.workload_key, j.device, j.device_key, j.state,
         j.priority, j.parent_id, j.problem, j.search, j.space_hash, j.created_at, j.started_at, j.ended_at,
-        j.cancel_requested, j.finish_requested, j.finding, j.owner, j.wall_secs, j.device_secs,
+        j.cancel_requested, j.finish_requested, j.finding, j.waiting_for, j.retry_at, j.retries,
+        j.owner, j.wall_secs, j.device_secs,
         (SELECT COUNT(*) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS trials,
         (SELECT MAX(t.ratio) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS best_ratio
     FROM jobs j JOIN workloads w USING (workload_key)
 """
-_ACTIVE = "state IN ('queued', 'running')"
+_ACTIVE = "state IN ('queued', 'running', 'waiting')"
 
 
 _BEGAN_ON_A_SICK_ONE = """
@@ -80,6 +83,12 @@ class JobRow:
     """What it found, where the answer of before stands."""
     owner: str = ""
     """The process that runs it (`fusiond.store.owner`); empty when none does."""
+    waiting_for: str = ""
+    """What the machine lacked when it was run last; of a job that waits."""
+    retry_at: str | None = None
+    """When a job that waits is tried again."""
+    retries: int = 0
+    """How often it waited since it last got on."""
     wall_secs: float = 0.0
     """How long it ran, waiting for the device not included; of sessions that were killed nothing is known."""
     device_secs: float = 0.0
@@ -204,16 +213,15 @@ class Jobs(Connected):
         A job that began on a device of which only sick ones are left waits, unless it is named.
         No two callers, in any process, are given the same job.
         """
-        if self._row("SELECT 1 FROM jobs WHERE state = 'queued' LIMIT 1") is None:
+        due = "(state = 'queued' OR (state = 'waiting' AND retry_at <= :now))"
+        if self._row(f"SELECT 1 FROM jobs WHERE {due} LIMIT 1", {"now": now()}) is None and job is None:
             return None  # the usual case for a daemon that asks again and again: no lock taken
         with self._transaction() as database:
-            query = "SELECT id, device FROM jobs WHERE state = 'queued'"
-            parameters = []
-            if job is not None:
-                query += " AND id = ?"
-                parameters = [job]
-            else:
-                query += f" AND NOT ({_BEGAN_ON_A_SICK_ONE})"
+            query = f"SELECT id, device FROM jobs WHERE {due} AND NOT ({_BEGAN_ON_A_SICK_ONE})"
+            parameters = {"now": now()}
+            if job is not None:  # whoever names it has a reason to try it now
+                query = "SELECT id, device FROM jobs WHERE state IN ('queued', 'waiting') AND id = :id"
+                parameters = {"id": job}
             found = None
             for row in database.query(f"{query} ORDER BY priority DESC, number", parameters):
                 if kinds_of_device is None or kinds_of_device(row["device"]):
@@ -245,6 +253,22 @@ class Jobs(Connected):
             _demand(database, id)
             _give_back(database, id)
 
+    def wait(self, id: str, reason: str, *, secs: float) -> None:
+        """Put a running job aside until the machine has what it lacks, and for `secs` at least; one that was to be
+        cancelled is. A job in another state is left alone. RequestError when there is no such job."""
+        with self._transaction() as database:
+            _demand(database, id)
+            database.execute(
+                "UPDATE jobs SET state = 'cancelled', owner = NULL, ended_at = ? "
+                "WHERE id = ? AND state = 'running' AND cancel_requested",
+                [now(), id],
+            )
+            database.execute(
+                "UPDATE jobs SET state = 'waiting', owner = NULL, waiting_for = ?, retry_at = ?, "
+                "retries = COALESCE(retries, 0) + 1 WHERE id = ? AND state = 'running'",
+                [printable(reason), now(ago_secs=-secs), id],
+            )
+
     def finish(self, id: str, state: JobState, problem: str | None = None) -> None:
         """End a job; one that has ended keeps its state. RequestError when there is no such job."""
         if not state.ended:
@@ -266,7 +290,8 @@ class Jobs(Connected):
             raise unknown_job(id)
         with self._transaction() as database:
             database.execute(
-                "UPDATE jobs SET state = 'cancelled', ended_at = ? WHERE id = ? AND state = 'queued'", [now(), row.id]
+                "UPDATE jobs SET state = 'cancelled', ended_at = ? WHERE id = ? AND state IN ('queued', 'waiting')",
+                [now(), row.id],
             )
             database.execute("UPDATE jobs SET cancel_requested = 1 WHERE id = ? AND state = 'running'", [row.id])
             owners = database.execute("SELECT owner FROM jobs WHERE id = ? AND state = 'running'", [row.id]).fetchall()
@@ -306,7 +331,8 @@ class Jobs(Connected):
         with self._transaction() as database:
             rows = database.query(
                 "SELECT id, job, search FROM jobs WHERE kind = 'tune' AND workload_key = ? AND device = ? "
-                "AND state = 'queued' AND started_at IS NOT NULL AND parent_id IS NULL ORDER BY number DESC",
+                "AND state IN ('queued', 'waiting') AND started_at IS NOT NULL AND parent_id IS NULL "
+                "ORDER BY number DESC",
                 [workload.key, job.device],
             )
             for row in list(rows):
@@ -404,6 +430,9 @@ def _job_row(row: Row) -> JobRow:
         finish_requested=bool(row["finish_requested"]),
         finding=row["finding"] or "",
         owner=row["owner"] or "",
+        waiting_for=row["waiting_for"] or "",
+        retry_at=row["retry_at"],
+        retries=row["retries"] or 0,
         wall_secs=row["wall_secs"] or 0.0,
         device_secs=row["device_secs"] or 0.0,
     )

@@ -77,6 +77,19 @@ def m004_programs_are_carried(database: Database) -> None:
     database.table("catalogue").create({"kind": str, "name": str, "path": str}, pk=("kind", "name"))
 
 
+@STEPS()
+def m005_faults(database: Database) -> None:
+    """Jobs that wait for the machine."""
+    database.table("jobs").add_column("waiting_for", str)
+    database.table("jobs").add_column("retry_at", str)
+    database.table("jobs").add_column("retries", int)  # without a trial in between
+    database.execute("DROP INDEX idx_jobs_same")
+    database.execute(
+        "CREATE UNIQUE INDEX idx_jobs_same ON jobs (kind, workload_key, device, search) "
+        "WHERE state IN ('queued', 'running', 'waiting')"
+    )
+
+
 def _devices(database: Database) -> None:
     database.table("devices").create(  # what a device is: one row for all boards of a model
         {"device_key": str, "model": str, "arch": str, "memory_bytes": int, "mig": str, "evidence": str, "limits": str},

@@ -56,7 +56,7 @@ def _insert(connection: sqlite3.Connection, workload_key: str, device_key: str, 
     device = board["name"] if board else record["device_name"]
     another = connection.execute(
         "SELECT 1 FROM jobs WHERE kind = 'verify' AND workload_key = ? AND device = ? AND search = ? "
-        "AND (state IN ('queued', 'running') OR ended_at > ?)",
+        "AND (state IN ('queued', 'running', 'waiting') OR ended_at > ?)",
         [workload_key, device, record["search"], now(ago_secs=AGAIN_SECS)],
     ).fetchone()
     if another is not None:

@@ -5,6 +5,7 @@
     planner.py    the pool of children: requests, replacement, two strikes
     processes.py  one child, and the process that forks them, seen from here
     helpers.py    what is done here for a child: reading files, compiling
+    start.py      starting that process, quickly
     zygote.py     the process that has loaded the plugins, and forks the children
     child.py      what a child does
     lines.py      which line of a file crashes a parser

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from types import MappingProxyType
 from typing import Any
 
+from fusiond.isolation import start
 from fusiond.model import DeviceLimits, frozen
 from fusiond.registry import PluginState
 from fusiond.strategy import CatalogueEntry
@@ -32,11 +33,11 @@ copyreg.pickle(MappingProxyType, _reduced)
 class Limits:
     """What one child may use."""
 
-    secs: float = 60.0
+    secs: float = start.SECS
     """For one request, without what it waits for on the other side (compilers, files)."""
-    memory_bytes: int = 4 << 30
+    memory_bytes: int = start.MEMORY_BYTES
     """Of its address space."""
-    stack_bytes: int = 64 << 20
+    stack_bytes: int = start.STACK_BYTES
     """Of the thread that works on a request: parsers recurse."""
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import logging
-import os
 import pickle
 import queue
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from fusiond import faults
-from fusiond.isolation import messages
+from fusiond.isolation import messages, start
 from fusiond.isolation.messages import Description, Limits
 
 log = logging.getLogger(__name__)
@@ -84,24 +81,9 @@ class Zygote:
     """The process that forks, and the thread that hears of its children's ends."""
 
     def __init__(self, source: str, limits: Limits, environment: Mapping[str, str], without: tuple[str, ...]) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        numbers = [str(each) for each in dataclasses.astuple(limits)]
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "fusiond.isolation.zygote", str(theirs.fileno()), *numbers, source, *without],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C is for the program that asks
-                env={
-                    **os.environ,
-                    "LIBCLANG_NOTHREADS": "1",  # else it parses in a thread of its own, with a shallow stack
-                    "OPENBLAS_NUM_THREADS": "1",  # threads of a zygote would not be in its children
-                    "OMP_NUM_THREADS": "1",
-                    **environment,
-                },
-            )
+        wanted = start.arguments(limits.secs, limits.memory_bytes, limits.stack_bytes, source, without)
+        found = start.started(wanted, environment)
+        self._process, self._control = found.process, found.control
         self._said = _Tail(self._process)
         self.alive = True
         self._numbers = itertools.count()

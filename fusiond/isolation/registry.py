@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib.metadata
 import logging
+from pathlib import Path
+from typing import Any
 
-from fusiond import hookspecs
-from fusiond.errors import FusiondError
+from fusiond import files, hookspecs, jobs
+from fusiond.errors import FusiondError, RequestError
 from fusiond.events import Event, RecordChanged, TrialFinished
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.processes import Crashed, TookTooLong
 from fusiond.isolation.strategy import IsolatedStrategy
+from fusiond.model import Job
 from fusiond.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -47,6 +51,26 @@ class IsolatedRegistry(Registry):
             log.error("a plugin failed on %s: %s", type(event).__name__, problem)
 
 
+def read(registry: Registry, path: str, text: str | None = None, **options: Any) -> tuple[Job, ...]:
+    """`jobs.read`, in a child where the registry has any: a job file may keep its parser busy for long.
+
+    RequestError as `jobs.read`, and for what takes too long.
+    """
+    if text is None:
+        text = files.read_text(Path(path), where=path)
+    if not isinstance(registry, IsolatedRegistry):
+        return jobs.read(path, text, **options)
+    try:
+        found: tuple[Job, ...] = registry.planner.ask("read", path, text, options)
+    except Crashed as crash:
+        raise RequestError(f"the parser {crash.how} as it had to read this", where=path) from None
+    except TookTooLong as slow:
+        raise RequestError(f"it took {slow} to read this, and was stopped", where=path) from None
+    except MemoryError:
+        raise RequestError("the parser needs more memory than it may use to read this", where=path) from None
+    return found
+
+
 def load() -> Registry:
     """The plugins of this environment, their strategies in children that this process shares."""
     points = tuple(importlib.metadata.entry_points(group=hookspecs.GROUP))
@@ -55,4 +79,6 @@ def load() -> Registry:
 
 @functools.cache
 def _shared() -> Planner:
-    return Planner()
+    planner = Planner()
+    atexit.register(planner.close)
+    return planner

@@ -157,11 +157,13 @@ class Zygote:
                 message = b""
             if not message:
                 break
-            _, number, status = message.split()
+            word, number, value = message.split()
             with self._lock:
-                child = self._running.pop(int(number), None)
-            if child is not None:
-                child.ended(int(status))
+                child = self._running.get(int(number)) if word == b"pid" else self._running.pop(int(number), None)
+            if child is not None and word == b"pid":
+                child.pid = int(value)
+            elif child is not None:
+                child.ended(int(value))
         self.alive = False
         with self._lock:
             lost = list(self._running.values())
@@ -170,6 +172,7 @@ class Zygote:
             child.ended(None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
+        self._control.close()
 
 
 class _Tail:
@@ -200,6 +203,8 @@ class Child:
     def __init__(self, connection: Connection, kill: Callable[[], None]) -> None:
         self.keeps: set[int] = set()
         self.parsed = 0
+        self.pid = 0
+        """Of its process, soon after it was started."""
         self.alive = True
         self._connection = connection
         self._kill = kill

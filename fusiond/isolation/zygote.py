@@ -5,7 +5,7 @@ On standard output it says which plugin it loads (so that one whose import kills
 registered. Then, over the socket:
 
     to it       b"fork N" and a descriptor: the child's connection     b"kill N"
-    from it     b"end N STATUS", STATUS as that of `subprocess`: -9 for SIGKILL
+    from it     b"pid N PID"    b"end N STATUS", STATUS as that of `subprocess`: -9 for SIGKILL
 
 It runs no strategy itself and has one thread, so forking it is safe. When its socket closes, its children are killed
 and it ends; when it is killed, the kernel kills them.
@@ -110,6 +110,7 @@ def _serve(control: socket.socket, become_child: Callable[[int], None]) -> None:
                     if pid == 0:
                         become_child(descriptors[0])
                     os.close(descriptors[0])
+                    control.send(f"pid {int(number)} {pid}".encode())
                     running[int(number)] = pid, os.pidfd_open(pid)
                     selector.register(running[int(number)][1], selectors.EVENT_READ, int(number))
 

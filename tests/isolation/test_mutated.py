@@ -3,8 +3,9 @@ all of the memory."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,9 +32,7 @@ def registry() -> Iterator[Registry]:
         yield IsolatedRegistry(planner, points=_devices())
 
 
-def _devices() -> tuple[object, ...]:
-    import importlib.metadata
-
+def _devices() -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(importlib.metadata.entry_points(group="fusiond", name="devices"))
 
 
@@ -51,7 +50,7 @@ def campaign(registry: IsolatedRegistry, folder: Path, seed: int, count: int) ->
         files = mutants.mutated(project, draw, others)
         for name, content in files.items():
             (here / name).write_bytes(content)
-        begun = time.monotonic()
+        begun = _processor_secs()
         where = f"{project.name}, seed {seed}, number {number}: {here}"
         try:
             for job in read(registry, str(here / "job.yaml"), device="cpu"):
@@ -62,13 +61,23 @@ def campaign(registry: IsolatedRegistry, folder: Path, seed: int, count: int) ->
             said["refused"] += 1
         except Exception as problem:
             raise AssertionError(f"{type(problem).__name__} at {where}") from problem
-        assert time.monotonic() - begun < MOST_SECS, where
+        assert _processor_secs() - begun < MOST_SECS, where
         for name in files:
             (here / name).unlink()
         here.rmdir()
     peak = max((_peak_bytes(each.pid) for each in psutil.Process().children(recursive=True)), default=0)
     assert peak < MOST_BYTES, f"{peak} bytes, seed {seed}"
     return said
+
+
+def _processor_secs() -> float:
+    """Of this process and its children: what a busy machine does not change. A child that ended takes its share along,
+    and is stopped in time itself."""
+    found = 0.0
+    for each in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += sum(each.cpu_times()[:2])
+    return found
 
 
 def _peak_bytes(pid: int) -> int:

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-import uvicorn
-
 from fusiond import __version__, driver
 from fusiond.daemon import socket as sockets
 from fusiond.daemon.app import Actions, App, JobQuestion, Question, Submission
 from fusiond.daemon.config import Config
+from fusiond.daemon.http import HttpServer
+from fusiond.daemon.limits import Limits
 from fusiond.daemon.lock import StoreLock
 from fusiond.daemon.stream import Broker
 from fusiond.daemon.worker import RunJob, Worker
@@ -62,8 +62,9 @@ class Work:
 class Service:
     """`run` serves until `stopping` is set, which is what a signal does."""
 
-    def __init__(self, store: Store, config: Config, work: Work) -> None:
+    def __init__(self, store: Store, config: Config, work: Work, limits: Limits | None = None) -> None:
         self.store = store
+        self.limits = limits or Limits()
         self.database = store.path.absolute()
         self.config = config
         self.work = work
@@ -95,7 +96,7 @@ class Service:
             self._lock.release()
 
     def _serve(self, listener: sockets.Listener) -> int:
-        server = _server(App(self._actions(), self.broker))
+        server = HttpServer(App(self._actions(), self.broker).starlette(), self.limits)
         http = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         http.start()
         self._threads = [self._start(worker) for worker in self.workers]
@@ -289,18 +290,3 @@ def wanted(device: str, names: Iterable[str]) -> bool:
 def log_event(event: object) -> None:
     """What happens, at debug level; the worker logs beginnings and ends."""
     log.debug("%s", event)
-
-
-def _server(app: App) -> uvicorn.Server:
-    return uvicorn.Server(
-        uvicorn.Config(
-            app.starlette(),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            http="h11",
-            loop="asyncio",
-            ws="none",
-            timeout_graceful_shutdown=2,
-        )
-    )

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from fusiond.build.cache import LIMIT_BYTES, BuildCache
-from fusiond.cli import options
+from fusiond.cli import options, output
 from fusiond.errors import RequestError
 from fusiond.model import JobState
 from fusiond.store.database import Store
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         options.say_json({"freed_bytes": freed})
     else:
         for name, count in freed.items():
-            print(f"{name:<8} {count / (1 << 20):10.1f} MiB freed")
+            output.say(f"{name:<8} {count / (1 << 20):10.1f} MiB freed")
     return 0
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from fusiond import contents, tuner
+from fusiond.build.working import sweep
 from fusiond.cli import options
 from fusiond.cli.plugins import entry
 from fusiond.cli.tuning import checked
@@ -38,7 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
+    os.umask(0o077)  # whatever the daemon and its compilers make is its user's alone
     logs.to_stderr("debug" if arguments.debug else settings.log_level)
+    swept = sweep()
+    if swept:
+        logging.getLogger("fusiond").info("%d bytes of killed compilers' files removed", swept)
     registry = Registry.load()
     for state in registry.states:
         if state.problem:

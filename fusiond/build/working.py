@@ -29,7 +29,8 @@ def working_folder(what: str) -> Iterator[Path]:
     StoreError where it cannot be made for another reason."""
     root = place()
     try:
-        root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not root.parent.exists():
+            root.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         root.mkdir(exist_ok=True, mode=0o700)
         folder, lock = _locked(root, f"{what}-{os.getpid()}-")
     except OSError as problem:

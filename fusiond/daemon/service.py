@@ -26,7 +26,7 @@ from fusiond.daemon.limits import Limits
 from fusiond.daemon.lock import StoreLock
 from fusiond.daemon.stream import Broker
 from fusiond.daemon.worker import RunJob, Worker
-from fusiond.errors import DeviceError, NothingKnown, RequestError
+from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError
 from fusiond.events import Events
 from fusiond.model import DeviceInfo, JobState
 from fusiond.progress import end_of_row
@@ -36,6 +36,9 @@ from fusiond.store.jobs import JobRow, unknown_job
 from fusiond.store.owner import this_process
 
 log = logging.getLogger(__name__)
+
+BEAT_SECS = 0.5
+"""How often the main thread looks after the others."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -75,7 +78,8 @@ class Service:
         self.started = time.monotonic()
         self.workers: list[Worker] = []
         self._threads: list[threading.Thread] = []
-        self._lock = StoreLock(self.database)
+        self._lost = False
+        self._lock = StoreLock(store)
 
     # --- life ---
 
@@ -103,9 +107,10 @@ class Service:
         log.info(
             "serving %s on %s: %s", self.database, self.socket, ", ".join(each.device.name for each in self.workers)
         )
-        while http.is_alive() and not self.stopping.wait(0.5):
+        while http.is_alive() and not self.stopping.wait(BEAT_SECS):
             self._revive()
-        status = 0
+            self._still_ours()
+        status = 1 if self._lost else 0
         log.info("stopping; running measurements are finished and recorded (a second signal kills)")
         if not self.stopping.is_set():
             log.error("the HTTP server ended by itself")
@@ -131,6 +136,19 @@ class Service:
             if not thread.is_alive() and not self.stopping.is_set():
                 log.error("%s ended unexpectedly and is started again", thread.name)
                 self._threads[index] = self._start(self.workers[index])
+
+    def _still_ours(self) -> bool:
+        """Whether this daemon serves its store; asked before each claim. When another one does, this one ends."""
+        if not self._lost:
+            try:
+                self._lock.keep()
+            except DaemonError as problem:
+                log.error("%s; this one ends", problem)
+                self._lost = True
+                self.stopping.set()
+            except (OSError, StoreError) as problem:  # who claims will meet it too, and says so
+                log.debug("the lock cannot be looked at: %s", problem)
+        return not self._lost
 
     def handle_signals(self) -> None:
         """Take SIGTERM, SIGINT and SIGHUP; to be called in the main thread, before `run`."""
@@ -173,6 +191,8 @@ class Service:
 
         def hold() -> str | None:
             nonlocal looked_at
+            if not self._still_ours():
+                return "this daemon serves no longer"
             sick = self.store.sick(info.key, info.uuid)
             if sick and time.monotonic() - looked_at >= self.config.probe_secs:
                 looked_at = time.monotonic()

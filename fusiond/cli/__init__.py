@@ -39,6 +39,8 @@ COMMANDS: Mapping[str, str] = {
     "prune": "give back the disk space of what is not needed any more",
     "doctor": "what works here, what does not, and the remedy",
 }
+PLANNING = ("run", "serve", "plan", "verify", "plugins", "devices", "doctor")
+"""Commands that need the plugins: these are loaded in a process of their own while the command's modules are."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """What a shell shows for a program that SIGPIPE ended."""
@@ -111,6 +113,8 @@ def _dispatch(words: list[str]) -> int:
         raise RequestError("a command is wanted, for example `fusiond best --pair A,B` (see `fusiond --help`)")
     if name not in COMMANDS:
         raise UnknownName("command", name, COMMANDS)
+    if name in PLANNING and not {"-h", "--help"} & {*before, *after}:
+        importlib.import_module("fusiond.isolation.start").early()
     command: Command = importlib.import_module(f"fusiond.cli.{name}")
     parser = Parser(prog=f"fusiond {name}", description=COMMANDS[name], allow_abbrev=False)
     parser.add_argument("--debug", action="store_true", help="show tracebacks and debug messages")

@@ -9,6 +9,7 @@ from typing import Any
 from fusiond.cli import options, output, render
 from fusiond.devices.probe import probe
 from fusiond.errors import DeviceError, UnknownName
+from fusiond.isolation import registry as plugins
 from fusiond.model import DeviceInfo
 from fusiond.registry import Registry
 from fusiond.store.database import Store
@@ -21,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    registry = Registry.load()
+    registry = plugins.load()
     if arguments.reset or arguments.probe:
         return _recover(registry, arguments)
     found = [info for provider in registry.providers.values() for info in provider.devices()]

@@ -20,6 +20,7 @@ from fusiond.cli import options, output
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
 from fusiond.errors import FusiondError
+from fusiond.isolation import registry as plugins
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
@@ -43,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     database = options.database(arguments)
-    registry = Registry.load()
+    registry = plugins.load()
     devices = list(_devices(registry))
     checks = [*_machine(), *devices, _cache(), *_store(database), *_daemon(database), *_plugins(registry)]
     works = any(check.state == "ok" for check in devices)

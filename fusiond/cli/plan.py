@@ -13,8 +13,8 @@ from fusiond import jobs
 from fusiond.cli import options, output, render
 from fusiond.cli.answer import figures
 from fusiond.errors import RequestError, StoreError
+from fusiond.isolation import registry as plugins
 from fusiond.planning import emit_bundles, plan, with_config
-from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.words import counted
 
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     chosen = options.settings(arguments.set, where="--set")
-    registry = Registry.load()
+    registry = plugins.load()
     with _store(arguments) as store:
         plans = [plan(registry, job, arch=arguments.arch, store=store) for job in jobs.read(arguments.job)]
     if arguments.emit is not None:

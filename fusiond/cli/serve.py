@@ -24,6 +24,7 @@ from fusiond.devices.cuda.nvml import busy
 from fusiond.devices.probe import probe
 from fusiond.errors import NothingKnown
 from fusiond.events import Events
+from fusiond.isolation import registry as plugins
 from fusiond.model import DeviceInfo, JobState
 from fusiond.neighbours import Policy
 from fusiond.registry import Registry
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     swept = sweep()
     if swept:
         logging.getLogger("fusiond").info("%d bytes of killed compilers' files removed", swept)
-    registry = Registry.load()
+    registry = plugins.load()
     for state in registry.states:
         if state.problem:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
@@ -61,7 +62,8 @@ def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work
     """What the daemon does, with the real tuner."""
 
     def submit(submission: Submission) -> tuple[JobRow, ...]:
-        ready = checked(registry, submission.jobs())
+        options = {"device": submission.device, "trials": submission.trials, "seed": submission.seed}
+        ready = checked(registry, plugins.read(registry, submission.path, submission.text, **options))
         return tuple(tuner.submit(store, registry, job, priority=submission.priority) for job in ready)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
@@ -71,7 +73,7 @@ def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work
         return contents.best_of_jobs(
             store.path,
             registry,
-            question.jobs(),
+            plugins.read(registry, question.path, question.text),
             device=question.device,
             sizes=question.sizes,
             cache=question.cache,

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from fusiond import __version__
+from fusiond.cli import output
 from fusiond.cli.options import say_json
 from fusiond.errors import FusiondError, RequestError, UnknownName
 from fusiond.wire import error_document
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FusiondError as problem:
         return _complain(problem, json=json)
     except KeyboardInterrupt:
-        print("fusiond: stopped", file=sys.stderr)
+        output.complain("fusiond: stopped")
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output is gone; the interpreter must not complain about it at exit either.
@@ -82,14 +83,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else 0
     except Exception as problem:
         if debug:
-            raise
+            import traceback  # costs more than the rest of a lookup's imports
+
+            output.complain(*traceback.format_exc().rstrip().split("\n"))
+            return 1
         if isinstance(problem, OSError) and problem.errno == errno.ENOSPC and problem.filename is None:
             _say_error(f"cannot write the output: {problem.strerror}")
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         line = " ".join(f"{type(problem).__name__}: {problem}".split())
-        print(f"fusiond: error: {line}", file=sys.stderr)
-        print("fusiond: this is a bug in fusiond; --debug shows the traceback", file=sys.stderr)
+        output.complain(f"fusiond: error: {line}")
+        output.complain("fusiond: this is a bug in fusiond; --debug shows the traceback")
         return 1
 
 
@@ -101,10 +105,10 @@ def _dispatch(words: list[str]) -> int:
     before, name, after = _split(words)
     if name is None:
         if "--version" in before:
-            print(f"fusiond {__version__}")
+            output.say(f"fusiond {__version__}")
             return 0
         if "-h" in before or "--help" in before:
-            print(usage())
+            output.say(*usage().split("\n"))
             return 0
         raise RequestError("a command is wanted, for example `fusiond best --pair A,B` (see `fusiond --help`)")
     if name not in COMMANDS:
@@ -138,7 +142,7 @@ def _complain(problem: FusiondError, *, json: bool) -> int:
 
 def _say_error(text: str) -> None:
     try:
-        print(f"fusiond: error: {text}", file=sys.stderr, flush=True)
+        output.complain(f"fusiond: error: {text}")
     except OSError:
         return  # the exit status says it too
 

@@ -6,7 +6,7 @@ import argparse
 from contextlib import closing
 from typing import Any
 
-from fusiond.cli import options, render
+from fusiond.cli import options, output, render
 from fusiond.devices.probe import probe
 from fusiond.errors import DeviceError, UnknownName
 from fusiond.isolation import registry as plugins
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     render.table("", columns, rows)
     for kind, texts in missing.items():
         for text in texts:
-            print(f"{kind}: {text.removeprefix(f'{kind}: ')}")
+            output.say(f"{kind}: {text.removeprefix(f'{kind}: ')}")
     return 0
 
 
@@ -77,9 +77,9 @@ def _recover(registry: Registry, arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.say_json({"device": info.name or name, "was_sick": was, "problem": wrong})
     elif wrong is not None:
-        print(f"{name} does not work: {wrong}")
+        output.say(f"{name} does not work: {wrong}")
     else:
-        print(f"{name} is well again (it was sick: {was})" if was else f"{name} was not sick")
+        output.say(f"{name} is well again (it was sick: {was})" if was else f"{name} was not sick")
     return 1 if wrong else 0
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fusiond import __version__, driver
 from fusiond.build.cache import default_folder
-from fusiond.cli import options
+from fusiond.cli import options, output
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
 from fusiond.errors import FusiondError
@@ -56,10 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0 if works else 1
     width = max(len(check.name) for check in checks)
     for check in checks:
-        print(f"{check.state:<8} {check.name:<{width}}  {check.detail}")
+        output.say(f"{check.state:<8} {check.name:<{width}}  {check.detail}")
         if check.remedy:
-            print(f"{'':<8} {'':<{width}}  -> {check.remedy}")
-    print("fusiond works here" if works else "no device works here: see what is missing above")
+            output.say(f"{'':<8} {'':<{width}}  -> {check.remedy}")
+    output.say("fusiond works here" if works else "no device works here: see what is missing above")
     return 0 if works else 1
 
 

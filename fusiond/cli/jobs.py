@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from fusiond.cli import options, render
+from fusiond.cli import options, output, render
 from fusiond.client import Client
 from fusiond.errors import NothingKnown
 from fusiond.model import JobState
 from fusiond.wire import job_entry
-from fusiond.words import counted
+from fusiond.words import counted, shortened
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
         except NothingKnown:  # no store yet: no jobs
             rows, count = (), 0
     if count > len(rows):
-        print(f"fusiond: the newest {len(rows)} of {counted(count, 'job')} (--limit N shows more)", file=sys.stderr)
+        output.complain(f"fusiond: the newest {len(rows)} of {counted(count, 'job')} (--limit N shows more)")
     if arguments.json:
         options.say_json([job_entry(row) for row in rows])
         return 0
     if not rows:
-        print("no jobs")
+        output.say("no jobs")
         return 0
     render.table(
         "",
@@ -48,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{row.trials}/{row.budget}",
                 render.ratio(row.best_ratio),
                 render.when(row.created_at),
-                row.problem,
+                row.problem and shortened(row.problem, 200),
             )
             for row in rows
         ],

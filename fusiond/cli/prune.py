@@ -12,7 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 from fusiond.build.cache import LIMIT_BYTES, BuildCache
-from fusiond.cli import options
+from fusiond.build.working import sweep
+from fusiond.cli import options, output
 from fusiond.errors import RequestError
 from fusiond.model import JobState
 from fusiond.store.database import Store
@@ -41,11 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
         with closing(Store.open(database, create=False)) as store:
             freed = prune(store, 3600 * arguments.hours)
     freed["cache"] = BuildCache(limit_bytes=min(limit, LIMIT_BYTES) if limit else 0).sweep()
+    freed["cache"] += sweep()
     if arguments.json:
         options.say_json({"freed_bytes": freed})
     else:
         for name, count in freed.items():
-            print(f"{name:<8} {count / (1 << 20):10.1f} MiB freed")
+            output.say(f"{name:<8} {count / (1 << 20):10.1f} MiB freed")
     return 0
 
 

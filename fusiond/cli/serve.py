@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
-import sys
-import time
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from fusiond import contents, tuner
+from fusiond.build.working import sweep
 from fusiond.cli import options
 from fusiond.cli.plugins import entry
 from fusiond.cli.tuning import checked
-from fusiond.daemon import config
+from fusiond.daemon import config, logs
 from fusiond.daemon.app import JobQuestion, Submission
 from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, Work
@@ -32,8 +32,6 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.tuner import Tuner
 
-LOG_FORMAT = "%(asctime)sZ %(levelname)s %(threadName)s: %(name)s: %(message)s"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="the configuration (configs/fusiond.yaml explains its keys)")
@@ -43,7 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
-    _log_to_stderr("debug" if arguments.debug else settings.log_level)
+    os.umask(0o077)  # whatever the daemon and its compilers make is its user's alone
+    logs.to_stderr("debug" if arguments.debug else settings.log_level)
+    swept = sweep()
+    if swept:
+        logging.getLogger("fusiond").info("%d bytes of killed compilers' files removed", swept)
     registry = plugins.load()
     for state in registry.states:
         if state.problem:
@@ -101,17 +103,3 @@ def _settings(arguments: argparse.Namespace) -> Config:
     if arguments.socket:
         settings = dataclasses.replace(settings, socket=Path(arguments.socket).expanduser())
     return settings
-
-
-def _log_to_stderr(level: str) -> None:
-    """`2026-01-31T12:00:00Z INFO worker cuda:0: fusiond.daemon.worker: ...`; only a traceback takes several lines."""
-    handler = logging.StreamHandler(sys.stderr)
-    formatter = logging.Formatter(LOG_FORMAT, "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    logging.captureWarnings(True)
-    for noisy in ("uvicorn", "uvicorn.error", "asyncio", "httpx", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)

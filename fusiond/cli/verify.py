@@ -8,7 +8,7 @@ import shlex
 from contextlib import closing
 
 from fusiond import contents, tuner
-from fusiond.cli import answer, options, tuning
+from fusiond.cli import answer, options, output, tuning
 from fusiond.cli.best import find
 from fusiond.cli.render import display
 from fusiond.errors import NothingKnown, RequestError
@@ -51,6 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.say_json(after)
         return 0
-    print(f"before    {answer.verdict(before)}, {before['found_at']}")
-    print("\n".join(answer.lines(after)))
+    output.say(f"before    {answer.verdict(before)}, {before['found_at']}")
+    output.say(*answer.lines(after))
     return 0

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-import uvicorn
-
 from fusiond import __version__, driver
 from fusiond.daemon import socket as sockets
 from fusiond.daemon.app import Actions, App, JobQuestion, Question, Submission
 from fusiond.daemon.config import Config
+from fusiond.daemon.http import HttpServer
+from fusiond.daemon.limits import Limits
 from fusiond.daemon.lock import StoreLock
 from fusiond.daemon.stream import Broker
 from fusiond.daemon.worker import RunJob, Worker
-from fusiond.errors import DeviceError, NothingKnown, RequestError
+from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError
 from fusiond.events import Events
 from fusiond.model import DeviceInfo, JobState
 from fusiond.progress import end_of_row
@@ -36,6 +36,9 @@ from fusiond.store.jobs import JobRow, unknown_job
 from fusiond.store.owner import this_process
 
 log = logging.getLogger(__name__)
+
+BEAT_SECS = 0.5
+"""How often the main thread looks after the others."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -62,8 +65,9 @@ class Work:
 class Service:
     """`run` serves until `stopping` is set, which is what a signal does."""
 
-    def __init__(self, store: Store, config: Config, work: Work) -> None:
+    def __init__(self, store: Store, config: Config, work: Work, limits: Limits | None = None) -> None:
         self.store = store
+        self.limits = limits or Limits()
         self.database = store.path.absolute()
         self.config = config
         self.work = work
@@ -74,7 +78,8 @@ class Service:
         self.started = time.monotonic()
         self.workers: list[Worker] = []
         self._threads: list[threading.Thread] = []
-        self._lock = StoreLock(self.database)
+        self._lost = False
+        self._lock = StoreLock(store)
 
     # --- life ---
 
@@ -95,16 +100,17 @@ class Service:
             self._lock.release()
 
     def _serve(self, listener: sockets.Listener) -> int:
-        server = _server(App(self._actions(), self.broker))
+        server = HttpServer(App(self._actions(), self.broker).starlette(), self.limits)
         http = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         http.start()
         self._threads = [self._start(worker) for worker in self.workers]
         log.info(
             "serving %s on %s: %s", self.database, self.socket, ", ".join(each.device.name for each in self.workers)
         )
-        while http.is_alive() and not self.stopping.wait(0.5):
+        while http.is_alive() and not self.stopping.wait(BEAT_SECS):
             self._revive()
-        status = 0
+            self._still_ours()
+        status = 1 if self._lost else 0
         log.info("stopping; running measurements are finished and recorded (a second signal kills)")
         if not self.stopping.is_set():
             log.error("the HTTP server ended by itself")
@@ -130,6 +136,19 @@ class Service:
             if not thread.is_alive() and not self.stopping.is_set():
                 log.error("%s ended unexpectedly and is started again", thread.name)
                 self._threads[index] = self._start(self.workers[index])
+
+    def _still_ours(self) -> bool:
+        """Whether this daemon serves its store; asked before each claim. When another one does, this one ends."""
+        if not self._lost:
+            try:
+                self._lock.keep()
+            except DaemonError as problem:
+                log.error("%s; this one ends", problem)
+                self._lost = True
+                self.stopping.set()
+            except (OSError, StoreError) as problem:  # who claims will meet it too, and says so
+                log.debug("the lock cannot be looked at: %s", problem)
+        return not self._lost
 
     def handle_signals(self) -> None:
         """Take SIGTERM, SIGINT and SIGHUP; to be called in the main thread, before `run`."""
@@ -172,6 +191,8 @@ class Service:
 
         def hold() -> str | None:
             nonlocal looked_at
+            if not self._still_ours():
+                return "this daemon serves no longer"
             sick = self.store.sick(info.key, info.uuid)
             if sick and time.monotonic() - looked_at >= self.config.probe_secs:
                 looked_at = time.monotonic()
@@ -289,18 +310,3 @@ def wanted(device: str, names: Iterable[str]) -> bool:
 def log_event(event: object) -> None:
     """What happens, at debug level; the worker logs beginnings and ends."""
     log.debug("%s", event)
-
-
-def _server(app: App) -> uvicorn.Server:
-    return uvicorn.Server(
-        uvicorn.Config(
-            app.starlette(),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            http="h11",
-            loop="asyncio",
-            ws="none",
-            timeout_graceful_shutdown=2,
-        )
-    )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from fusiond.build.working import working_folder
 from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
@@ -41,10 +41,10 @@ def probe(provider: DeviceProvider, device: DeviceInfo, runner: type[Supervisor]
         return True
 
     try:
-        with device_lock(device, stop=busy, waiting=lambda: None), tempfile.TemporaryDirectory() as folder:
+        with device_lock(device, stop=busy, waiting=lambda: None), working_folder("probe") as folder:
             supervisor = runner(provider, device)
             try:
-                return _run(supervisor, Path(folder))
+                return _run(supervisor, folder)
             finally:
                 supervisor.close()
     except Interrupted:

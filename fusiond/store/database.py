@@ -7,6 +7,7 @@
     probes.py    micro-measurements
     records.py   the answers and their history
     said.py      what the plugins said: versions, documents, the catalogue
+    serving.py   the daemon that serves, and its lock file
 
 A method returns when what it wrote is on disk. Any thread may call any method at any time; transactions are short, and
 several processes (the daemon, `fusiond run`, `fusiond best`) may have the file open at once.
@@ -33,12 +34,13 @@ from fusiond.store.owner import this_process
 from fusiond.store.probes import Probes
 from fusiond.store.records import Records
 from fusiond.store.said import Said
+from fusiond.store.serving import Serving
 from fusiond.store.trials import Trials
 
 __all__ = ["DeviceRow", "JobRow", "Store", "default_path", "this_process"]
 
 
-class Store(Devices, Jobs, Trials, Probes, Records, Said):
+class Store(Devices, Jobs, Trials, Probes, Records, Said, Serving):
     """What fusiond remembers. Every method may raise StoreError: a full disk, a damaged file, a closed store."""
 
     @classmethod

@@ -79,7 +79,8 @@ def m004_programs_are_carried(database: Database) -> None:
 
 @STEPS()
 def m005_faults(database: Database) -> None:
-    """Jobs that wait for the machine."""
+    """Jobs that wait for the machine; the daemon that serves."""
+    database.table("serving").create({"owner": str, "device": str, "inode": str})
     database.table("jobs").add_column("waiting_for", str)
     database.table("jobs").add_column("retry_at", str)
     database.table("jobs").add_column("retries", int)  # without a trial in between

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{row.trials}/{row.budget}",
                 render.ratio(row.best_ratio),
                 render.when(row.created_at),
-                row.problem,
+                row.problem or (row.waiting_for and not row.state.ended and f"waits: {row.waiting_for}") or None,
             )
             for row in rows
         ],

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -106,8 +107,9 @@ def _to_its_end(store: Store, job: str, made: Tuner, display: Display, asked: _A
             faulty += 1
         again, secs = True, min(secs, MOST_WAIT_SECS)
         display.say(f"{reason}trying again in {secs:.0f} s (Ctrl-C stops, and keeps what is measured)")
-        asked.waiting = True
-        asked.stop.wait(secs)
+        asked.waiting, until = True, time.monotonic() + secs
+        while time.monotonic() < until and not asked.stop.wait(min(secs, 0.5)):
+            pass  # a signal that another thread was given is handled here, between two of these
         asked.waiting = False
         if asked.stop.is_set():
             return JobState.QUEUED

@@ -1,4 +1,4 @@
-"""What goes wrong again and again is logged when it begins, once a minute while it lasts, and when it is over."""
+"""What goes wrong again and again is logged once, and then once a minute for as long as it lasts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,3 @@ class Complaints:
         more = f" ({self._unsaid} times since this was said last)" if self._unsaid else ""
         self._log.error("%s%s", text, more, exc_info=problem)
         self._said_at, self._unsaid = now, 0
-
-    def over(self) -> None:
-        """Nothing goes wrong any more."""
-        if self._said_at is not None:
-            self._log.warning("going on; %d times more it had gone wrong", self._unsaid)
-            self._said_at, self._unsaid = None, 0

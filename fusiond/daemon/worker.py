@@ -60,6 +60,7 @@ class Worker:
         """The job that runs now."""
         self.held: str | None = None
         """Why the device is not used now."""
+        self._told: str | None = None
         self._owner = owner
         self._accepts = accepts
         self._store = store
@@ -83,7 +84,6 @@ class Worker:
             self._bell.clear()
             try:
                 worked = self._turn()
-                self._complaints.over()
             except Exception as problem:
                 worked = False
                 fault = faults.of(problem)
@@ -96,10 +96,10 @@ class Worker:
     def _turn(self) -> bool:
         """Look for one job and run it; False when there was nothing to do, or it went wrong."""
         self._write_down()
-        held = self._hold()
-        if held != self.held:
+        self.held = held = self._hold()
+        if held != self._told:
             log.warning("%s: %s", self.device.name, f"waiting: {held}" if held else "in use again")
-            self.held = held
+            self._told = held
         if held:
             return False
         row = self._store.claim(self._owner, kinds_of_device=self._accepts)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusiond.errors import StoreError
+from fusiond import faults
 from fusiond.keys import text_key
 from fusiond.model import BuildFailed
 
@@ -87,7 +87,7 @@ class BuildCache:
         return path
 
     def put(self, key: str, suffix: str, data: bytes | str) -> Path:
-        """Write an entry; the file appears whole or not at all. StoreError: the disk is full, or the folder
+        """Write an entry; the file appears whole or not at all. StoreUnavailable: the disk is full, or the folder
         read-only."""
         path = self.path(key, suffix)
         content = data.encode() if isinstance(data, str) else data
@@ -99,8 +99,8 @@ class BuildCache:
                 os.replace(file, path)
         except OSError as problem:
             remedy = "free some space, or name another folder in FUSIOND_CACHE"
-            reason = problem.strerror or problem
-            raise StoreError(f"the build cache {self.folder} cannot be written: {reason}; {remedy}") from problem
+            doing = f"the build cache {self.folder} cannot be written"
+            raise faults.of_our_file(problem, doing, remedy) from problem
         self._grown(len(content))
         return path
 

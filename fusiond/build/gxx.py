@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import shutil
 import subprocess
 import threading
@@ -12,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusiond import faults
+from fusiond.build import compiler as compilers
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
 from fusiond.devices.cpu import commands, native
@@ -22,7 +23,6 @@ from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceKind
 
 TIMEOUT_SECS = 120.0
-_KILLED = re.compile(r"signal terminated program|No space left|out of memory|cannot allocate|memory exhausted", re.I)
 _PRECOMPILING = threading.Lock()
 _NO_PLACE: set[Path] = set()
 """Precompiled preludes that could not be kept: not made again in this process."""
@@ -43,12 +43,11 @@ def missing() -> str | None:
 
 @functools.cache
 def version(compiler: str) -> str:
-    """The compiler's own first line, such as `g++ (Debian 12.2.0) 12.2.0`."""
-    try:
-        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        raise DeviceError(f"{compiler} does not run: {problem}") from None
-    return done.stdout.partition("\n")[0]
+    """The compiler's own first line, such as `g++ (Debian 12.2.0) 12.2.0`. DeviceError when it says nothing."""
+    line = compilers.ask([compiler, "--version"]).partition("\n")[0]
+    if not line:
+        raise DeviceError(f"{compiler} does not run: it says nothing to --version")
+    return line
 
 
 @functools.cache
@@ -187,42 +186,27 @@ def _included(source: Source) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """`final`: the compiler itself said no, so it will say no again. Else it was killed, or never ran."""
+    """`final`: the compiler itself said no, so it will say no again. Else it ran out of time."""
 
     failed: BuildFailed
     final: bool
 
 
 def _run(command: Sequence[str], work: Path) -> _Refusal | None:
-    # Messages are read here, so they must be English; temporary files go where they are deleted.
-    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
+    """None when it built. Raises MachineFault: nothing is known about the source then."""
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_SECS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for fusiond, which ends after the trial; it must not fail a build
-        )
+        done = compilers.run(command, work, TIMEOUT_SECS)
     except subprocess.TimeoutExpired:
         return _Refusal(BuildFailed(reason=f"g++ was still busy after {TIMEOUT_SECS:.0f} s"), final=False)
-    except OSError as problem:
-        return _Refusal(BuildFailed(reason=f"g++ does not run: {problem.strerror}"), final=False)
     if done.returncode == 0:
         return None
     if done.returncode < 0:
-        failed = BuildFailed(reason=f"g++ was killed by signal {-done.returncode}", log=done.stderr)
-        return _Refusal(failed, final=False)
-    killed = _KILLED.search(done.stderr) is not None
+        how = faults.signal_name(-done.returncode)
+        return _Refusal(BuildFailed(reason=f"g++ dies of {how} on it", log=done.stderr), final=True)
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     reason = errors[0] if errors else (done.stderr.strip().splitlines() or ["no message"])[-1]
     place, _, text = reason.rpartition(" error: ")
     file, _, position = place.rpartition("/")[2].partition(":")
     line = position.partition(":")[0]
     where = f"{file}:{line}: " if line.isdigit() else ""
-    failed = BuildFailed(reason=f"{where}{text.strip() or reason}"[:500], log=done.stderr)
-    return _Refusal(failed, final=not killed)
+    return _Refusal(BuildFailed(reason=f"{where}{text.strip() or reason}"[:500], log=done.stderr), final=True)

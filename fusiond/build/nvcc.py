@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusiond import faults
+from fusiond.build import compiler
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
 from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, Parameter, table_bytes
@@ -98,12 +100,8 @@ def _find(environment: tuple[str, ...]) -> Toolkit | None:
 
 
 def _ask(nvcc: str | Path, *question: str) -> str:
-    """What the compiler prints; empty when it does not run."""
-    try:
-        done = subprocess.run([nvcc, *question], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout + done.stderr
+    """What the compiler prints; empty when it does not answer. MachineFault when the machine does not let it."""
+    return compiler.ask([str(nvcc), *question])
 
 
 def version() -> str | None:
@@ -316,7 +314,7 @@ def _known_ptx(cache: BuildCache, key: str) -> _Ptx | BuildFailed | None:
 
 @dataclass(frozen=True, slots=True)
 class _Retriable:
-    """A failure of the machine's (time, memory, disk), not of the source's: never kept."""
+    """A failure that may not come again (it ran out of time): never kept."""
 
     failed: BuildFailed
 
@@ -518,25 +516,10 @@ def _layout(parameters: str) -> tuple[Parameter, ...]:
 
 
 def _run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.CompletedProcess[str] | _Retriable:
-    # Messages are read here, so they must be English; temporary files go where they are deleted.
-    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
-    tool = Path(command[0]).name
     try:
-        return subprocess.run(
-            command,
-            cwd=work,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_secs,
-            check=False,
-        )
+        return compiler.run(command, work, timeout_secs)
     except subprocess.TimeoutExpired:
-        return _Retriable(BuildFailed(reason=f"{tool} took longer than {timeout_secs:.0f} s"))
-    except OSError as problem:
-        return _Retriable(BuildFailed(reason=f"{tool} cannot be run: {problem}"))
+        return _Retriable(BuildFailed(reason=f"{Path(command[0]).name} took longer than {timeout_secs:.0f} s"))
 
 
 def _failed(
@@ -546,7 +529,9 @@ def _failed(
     line = reason(messages.splitlines())
     if line is not None:
         return BuildFailed(reason=line, log=messages)
-    # No message that looks like an error: killed (no memory), or no room for its output.
+    if done.returncode < 0:  # every time
+        return BuildFailed(reason=f"{tool} dies of {faults.signal_name(-done.returncode)} on it", log=messages)
+    # No message that looks like an error: its next version may say more.
     first = next((each for each in messages.splitlines() if each.strip()), "")
     return _Retriable(BuildFailed(reason=f"{tool} ended with status {done.returncode} {first}".strip(), log=messages))
 

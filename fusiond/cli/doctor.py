@@ -21,6 +21,7 @@ from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
 from fusiond.errors import FusiondError
 from fusiond.isolation import registry as plugins
+from fusiond.model import JobState
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
@@ -152,14 +153,22 @@ def _store(database: Path) -> Iterator[Check]:
     try:
         with Store.open(database, create=False) as store:
             sick = [row for row in store.devices() if row.sick]
-            waiting = len(store.jobs(limit=1000))
+            known = store.count_jobs()
+            waiting = store.jobs([JobState.WAITING], limit=20)
     except FusiondError as problem:
         remedy = "name another file with --db or FUSIOND_DB"
         yield Check(name="store", state="broken", detail=str(problem), remedy=remedy)
         return
     yield Check(
-        name="store", state="ok", detail=f"{database} ({kind}), schema {SCHEMA_VERSION}, {counted(waiting, 'job')}"
+        name="store", state="ok", detail=f"{database} ({kind}), schema {SCHEMA_VERSION}, {counted(known, 'job')}"
     )
+    for job in waiting:
+        yield Check(
+            name=f"job {job.id}",
+            state="missing",
+            detail=f"waits: {job.waiting_for}",
+            remedy="it goes on by itself when the cause is gone",
+        )
     for row in sick:
         yield Check(
             name=row.info.name or row.info.model,

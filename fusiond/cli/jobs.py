@@ -8,6 +8,7 @@ from fusiond.cli import options, output, render
 from fusiond.client import Client
 from fusiond.errors import NothingKnown
 from fusiond.model import JobState
+from fusiond.store.jobs import JobRow
 from fusiond.wire import job_entry
 from fusiond.words import counted, shortened
 
@@ -47,9 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{row.trials}/{row.budget}",
                 render.ratio(row.best_ratio),
                 render.when(row.created_at),
-                row.problem and shortened(row.problem, 200),
+                shortened(_trouble(row), 200),
             )
             for row in rows
         ],
     )
     return 0
+
+
+def _trouble(row: JobRow) -> str:
+    """Why it failed, or what it waits for."""
+    return row.problem or (f"waits: {row.waiting_for}" if row.waiting_for and not row.state.ended else "")

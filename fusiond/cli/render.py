@@ -209,7 +209,7 @@ def line(progress: Progress) -> str:
             text = f"job {progress.job} is {progress.state}"
             if progress.workload:
                 text += f": {progress.workload} on {progress.device}, {progress.done} of {progress.budget} trials"
-            return text
+            return f"{text}: {progress.problem}" if progress.state == "waiting" and progress.problem else text
         case "phase":
             return f"{progress.phase}: {progress.detail}" if progress.detail else f"{progress.phase}"
         case "baseline":

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import sqlite_utils
 
-from fusiond.errors import StoreError
+from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store.format import BUSY_SECS, explained
 
 Row: TypeAlias = Mapping[str, Any]
@@ -88,5 +88,7 @@ def translated(path: Path | str) -> Iterator[None]:
         yield
     except sqlite3.Error as problem:
         raise explained(os.fspath(path), problem) from problem
+    except MemoryError as problem:  # SQLite's own, or Python's while it reads a row
+        raise StoreUnavailable(f"{path}: no memory left to read or write it") from problem
     except UnicodeEncodeError as problem:
         raise StoreError(f"{path}: a text that is no Unicode cannot be stored ({problem.reason})") from problem

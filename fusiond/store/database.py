@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fusiond import faults
 from fusiond.errors import StoreError
 from fusiond.store.connection import connect, translated
 from fusiond.store.devices import DeviceRow, Devices
@@ -59,7 +60,8 @@ class Store(Devices, Jobs, Trials, Probes, Records, Said, Serving):
         except OSError as problem:
             if problem.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise disk_full(str(where)) from problem
-            raise StoreError(f"{where.parent}: the folder cannot be made: {problem.strerror}") from problem
+            doing = f"{where.parent}: the folder cannot be made"
+            raise faults.of_system(problem, doing) or StoreError(f"{doing}: {problem.strerror}") from problem
         with contextlib.ExitStack() as opened, translated(where):
             writer = opened.enter_context(contextlib.closing(connect(where)))
             _prepare(writer, str(where))

@@ -39,6 +39,9 @@ _COLUMNS = """
 """
 _ACTIVE = "state IN ('queued', 'running', 'waiting')"
 
+MOST_WAIT_SECS = 300.0
+"""How long a job that waits for the machine is left alone at most."""
+
 
 _BEGAN_ON_A_SICK_ONE = """
     EXISTS (SELECT 1 FROM boards b WHERE b.device_key = jobs.device_key AND b.sick IS NOT NULL)
@@ -84,7 +87,7 @@ class JobRow:
     owner: str = ""
     """The process that runs it (`fusiond.store.owner`); empty when none does."""
     waiting_for: str = ""
-    """What the machine lacked when it was run last; of a job that waits."""
+    """What the machine lacked when it was run last, or why its device is not used; of a job that waits or is queued."""
     retry_at: str | None = None
     """When a job that waits is tried again."""
     retries: int = 0
@@ -213,12 +216,14 @@ class Jobs(Connected):
         A job that began on a device of which only sick ones are left waits, unless it is named.
         No two callers, in any process, are given the same job.
         """
-        due = "(state = 'queued' OR (state = 'waiting' AND retry_at <= :now))"
-        if self._row(f"SELECT 1 FROM jobs WHERE {due} LIMIT 1", {"now": now()}) is None and job is None:
+        # A time further ahead than any that is set means that the clock was put back since.
+        due = "(state = 'queued' OR (state = 'waiting' AND NOT (retry_at > :now AND retry_at <= :latest)))"
+        times = {"now": now(), "latest": now(ago_secs=-MOST_WAIT_SECS)}
+        if self._row(f"SELECT 1 FROM jobs WHERE {due} LIMIT 1", times) is None and job is None:
             return None  # the usual case for a daemon that asks again and again: no lock taken
         with self._transaction() as database:
             query = f"SELECT id, device FROM jobs WHERE {due} AND NOT ({_BEGAN_ON_A_SICK_ONE})"
-            parameters = {"now": now()}
+            parameters = times
             if job is not None:  # whoever names it has a reason to try it now
                 query = "SELECT id, device FROM jobs WHERE state IN ('queued', 'waiting') AND id = :id"
                 parameters = {"id": job}
@@ -230,7 +235,8 @@ class Jobs(Connected):
             if found is None:
                 return None
             database.execute(
-                "UPDATE jobs SET state = 'running', owner = ?, started_at = COALESCE(started_at, ?) WHERE id = ?",
+                "UPDATE jobs SET state = 'running', owner = ?, started_at = COALESCE(started_at, ?), "
+                "waiting_for = NULL, retry_at = NULL WHERE id = ?",
                 [owner, now(), found],
             )
         return self._known(found)
@@ -244,18 +250,24 @@ class Jobs(Connected):
                 _give_back(database, id)
         return lost
 
-    def requeue(self, id: str) -> None:
-        """Give a running job back, to be gone on with later; one that was to be cancelled is cancelled.
+    def requeue(self, id: str, *, waits_for: str = "") -> None:
+        """Give a running job back, to be gone on with later; one that was to be cancelled is cancelled. `waits_for`
+        says why it is not gone on with at once.
 
         A job in another state is left alone. RequestError when there is no such job.
         """
         with self._transaction() as database:
             _demand(database, id)
             _give_back(database, id)
+            if waits_for:
+                database.execute(
+                    "UPDATE jobs SET waiting_for = ? WHERE id = ? AND state = 'queued'", [printable(waits_for), id]
+                )
 
-    def wait(self, id: str, reason: str, *, secs: float) -> None:
-        """Put a running job aside until the machine has what it lacks, and for `secs` at least; one that was to be
-        cancelled is. A job in another state is left alone. RequestError when there is no such job."""
+    def wait(self, id: str, reason: str, *, secs: float) -> JobState:
+        """Put a running job aside until the machine has what it lacks, and for `secs` at least (MOST_WAIT_SECS at
+        most); one that was to be cancelled is. A job in another state is left alone. Returns the job's state.
+        RequestError when there is no such job."""
         with self._transaction() as database:
             _demand(database, id)
             database.execute(
@@ -266,8 +278,9 @@ class Jobs(Connected):
             database.execute(
                 "UPDATE jobs SET state = 'waiting', owner = NULL, waiting_for = ?, retry_at = ?, "
                 "retries = COALESCE(retries, 0) + 1 WHERE id = ? AND state = 'running'",
-                [printable(reason), now(ago_secs=-secs), id],
+                [printable(reason), now(ago_secs=-min(secs, MOST_WAIT_SECS)), id],
             )
+        return self._known(id).state
 
     def finish(self, id: str, state: JobState, problem: str | None = None) -> None:
         """End a job; one that has ended keeps its state. RequestError when there is no such job."""
@@ -435,6 +448,15 @@ def _job_row(row: Row) -> JobRow:
         retries=row["retries"] or 0,
         wall_secs=row["wall_secs"] or 0.0,
         device_secs=row["device_secs"] or 0.0,
+    )
+
+
+def got_on(database: Database, id: str) -> None:
+    """Inside a transaction that writes down something measured: a job, and the one it is a part of, wait no longer the
+    next time than the first time."""
+    database.execute(
+        "UPDATE jobs SET retries = 0 WHERE retries > 0 AND id IN (?, (SELECT parent_id FROM jobs WHERE id = ?))",
+        [id, id],
     )
 
 

@@ -19,6 +19,7 @@ from fusiond.store.encoding import (
     printable,
 )
 from fusiond.store.format import now
+from fusiond.store.jobs import got_on
 
 _TRIALS = """
     SELECT t.*, m.purpose, m.clock, m.cache, m.span_us, m.baseline_us, m.wall_us, m.state_before, m.state_after,
@@ -99,6 +100,7 @@ class Trials(Connected):
                     "at": now(),
                 }
             )
+            got_on(database, job)
 
     def trials(self, job: str, role: str | None = "candidate") -> list[Trial]:
         """The trials of a job in the order in which they were asked; role None: of all roles, role by role."""
@@ -181,6 +183,7 @@ class Trials(Connected):
                 database.table("finals").insert(
                     {"job_id": job, "program_key": key, "process": process, "measurement_id": id}
                 )
+            got_on(database, job)
 
     def lose_final(self, job: str, process: int, program_key: str, outcome: Outcome, reason: str) -> None:
         """Write down that a process measured not all that it should, and which program was to blame."""

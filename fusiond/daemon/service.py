@@ -299,7 +299,10 @@ class Service:
             self._wake()
 
     def _devices(self) -> list[dict[str, Any]]:
-        return [{"device": each.device.name, "job": each.job, "waiting": each.held} for each in self.workers]
+        return [
+            {"device": each.device.name, "job": each.job, "waiting": each.held or self.broker.waiting(each.job)}
+            for each in self.workers
+        ]
 
 
 def wanted(device: str, names: Iterable[str]) -> bool:

@@ -138,8 +138,8 @@ class Service:
         return status
 
     def _feed_watchdog(self, server: HttpServer) -> None:
-        """Only as long as the workers' threads and the loop of the HTTP server live. A device that hangs is the business
-        of its worker, which measures in a child process that it kills."""
+        """Only as long as the workers' threads and the loop of the HTTP server live. A device that hangs is the
+        business of its worker, which measures in a child process that it kills."""
         due = time.monotonic() >= self._fed_at + self._notifier.watchdog_secs / 4
         if not self._notifier.watchdog_secs or not due:
             return

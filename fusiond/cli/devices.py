@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
 from fusiond.cli import options, output, render
+from fusiond.devices.lock import held_by
+from fusiond.devices.presence import Holder
 from fusiond.devices.probe import probe
 from fusiond.errors import DeviceError, UnknownName
 from fusiond.isolation import registry as plugins
@@ -32,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         with Store.open(database, create=False) as store:
             sick = {(row.info.key, row.info.uuid): row.sick for row in store.devices() if row.sick}
     missing = {provider.kind: provider.missing() for provider in registry.providers.values()}
-    entries = [entry(info, sick.get((info.key, info.uuid))) for info in found]
+    entries = [entry(info, sick.get((info.key, info.uuid)), held_by(info)) for info in found]
     if arguments.json:
         options.say_json({"devices": entries, "missing": {kind: list(texts) for kind, texts in missing.items()}})
         return 0
@@ -45,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             info.limits.multiprocessors,
             f"{info.memory_bytes / 2**30:.0f} GiB",
             info.evidence,
-            f"sick: {each['sick']}" if each["sick"] else "ready",
+            _state(each),
         )
         for info, each in zip(found, entries, strict=True)
     ]
@@ -83,8 +86,8 @@ def _recover(registry: Registry, arguments: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def entry(info: DeviceInfo, sick: str | None) -> dict[str, Any]:
-    """A device as JSON; `sick` is null when it is well."""
+def entry(info: DeviceInfo, sick: str | None, user: Holder | None) -> dict[str, Any]:
+    """A device as JSON; `sick` is null when it is well, `used_by` when no fusiond has its lock."""
     return {
         "name": info.name,
         "key": info.key,
@@ -97,4 +100,11 @@ def entry(info: DeviceInfo, sick: str | None) -> dict[str, Any]:
         "evidence": info.evidence,
         "env": dict(info.env),
         "sick": sick,
+        "used_by": None if user is None else str(user),
     }
+
+
+def _state(entry: Mapping[str, Any]) -> str:
+    if entry["sick"]:
+        return f"sick: {entry['sick']}"
+    return f"in use: {entry['used_by']}" if entry["used_by"] else "ready"

@@ -189,8 +189,7 @@ class Live:
 
     def show(self, progress: Progress) -> None:
         if progress.phase:
-            phase = f"{progress.phase}: {progress.detail}" if progress.detail else progress.phase
-            self._bar.update(self._task, phase=escape(shortened(shown(phase), 100)))
+            self._bar.update(self._task, phase=escape(shortened(shown(_phase(progress)), 200)))
         last = self._stands.get(progress.job, (0, None, ""))
         done, budget, best = self._stands[progress.job] = (
             last[0] if progress.done is None else progress.done,
@@ -202,6 +201,12 @@ class Live:
             self.say(line(progress))
 
 
+def _phase(progress: Progress) -> str:
+    """`search: 12 candidates`; `waiting for pid 4711 of anna` needs no other word."""
+    phase, detail = progress.phase or "", progress.detail or ""
+    return detail if detail.startswith(phase) and detail else f"{phase}: {detail}" if detail else phase
+
+
 def line(progress: Progress) -> str:
     """One event in words."""
     match progress.event:
@@ -211,7 +216,7 @@ def line(progress: Progress) -> str:
                 text += f": {progress.workload} on {progress.device}, {progress.done} of {progress.budget} trials"
             return f"{text}: {progress.problem}" if progress.state == "waiting" and progress.problem else text
         case "phase":
-            return f"{progress.phase}: {progress.detail}" if progress.detail else f"{progress.phase}"
+            return _phase(progress)
         case "baseline":
             return f"unfused, {progress.detail}: {microseconds(progress.time_us or 0.0)}"
         case "trial":

@@ -18,6 +18,7 @@ from fusiond.cli.tuning import checked
 from fusiond.daemon import config, logs
 from fusiond.daemon.app import JobQuestion, Submission
 from fusiond.daemon.config import Config
+from fusiond.daemon.notify import Notifier
 from fusiond.daemon.service import Service, Work
 from fusiond.daemon.worker import Stop
 from fusiond.devices.cuda.nvml import busy
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
     with closing(Store.open(settings.db or options.database(arguments))) as store:
         contents.index(store, registry)
-        service = Service(store, settings, work(store, registry, Policy(settings.when_busy)))
+        service = Service(store, settings, work(store, registry, Policy(settings.when_busy)), notifier=Notifier())
         service.events.subscribe(registry.notify)
         service.handle_signals()
         return service.run()

@@ -100,6 +100,16 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._limits = limits
+        self._turned_at = time.monotonic()
+
+    @property
+    def silent_secs(self) -> float:
+        """For how long its loop has not turned; it does so ten times a second."""
+        return time.monotonic() - self._turned_at
+
+    async def on_tick(self, counter: int) -> bool:
+        self._turned_at = time.monotonic()
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
         await self.lifespan.startup()

@@ -8,6 +8,7 @@ up again.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -24,6 +25,7 @@ from fusiond.daemon.config import Config
 from fusiond.daemon.http import HttpServer
 from fusiond.daemon.limits import Limits
 from fusiond.daemon.lock import StoreLock
+from fusiond.daemon.notify import Notifier
 from fusiond.daemon.stream import Broker
 from fusiond.daemon.worker import RunJob, Worker
 from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 
 BEAT_SECS = 0.5
 """How often the main thread looks after the others."""
+SILENT_SECS = 10.0
+"""An HTTP server whose loop has not turned for so long hangs."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -65,7 +69,9 @@ class Work:
 class Service:
     """`run` serves until `stopping` is set, which is what a signal does."""
 
-    def __init__(self, store: Store, config: Config, work: Work, limits: Limits | None = None) -> None:
+    def __init__(
+        self, store: Store, config: Config, work: Work, limits: Limits | None = None, notifier: Notifier | None = None
+    ) -> None:
         self.store = store
         self.limits = limits or Limits()
         self.database = store.path.absolute()
@@ -79,6 +85,8 @@ class Service:
         self.workers: list[Worker] = []
         self._threads: list[threading.Thread] = []
         self._lost = False
+        self._notifier = notifier or Notifier({})
+        self._fed_at = -math.inf
         self._lock = StoreLock(store)
 
     # --- life ---
@@ -107,10 +115,13 @@ class Service:
         log.info(
             "serving %s on %s: %s", self.database, self.socket, ", ".join(each.device.name for each in self.workers)
         )
+        self._notifier.ready(f"serving {self.database}")
         while http.is_alive() and not self.stopping.wait(BEAT_SECS):
             self._revive()
             self._still_ours()
+            self._feed_watchdog(server)
         status = 1 if self._lost else 0
+        self._notifier.stopping()
         log.info("stopping; running measurements are finished and recorded (a second signal kills)")
         if not self.stopping.is_set():
             log.error("the HTTP server ended by itself")
@@ -119,11 +130,23 @@ class Service:
         self._wake()
         while any(thread.is_alive() for thread in self._threads):
             time.sleep(0.02)
+            self._feed_watchdog(server)
         self.broker.close()
         server.should_exit = True
         http.join(5)
         log.info("stopped")
         return status
+
+    def _feed_watchdog(self, server: HttpServer) -> None:
+        """Only as long as the workers' threads and the loop of the HTTP server live. A device that hangs is the
+        business of its worker, which measures in a child process that it kills."""
+        due = time.monotonic() >= self._fed_at + self._notifier.watchdog_secs / 4
+        if not self._notifier.watchdog_secs or not due:
+            return
+        if server.silent_secs > SILENT_SECS or not (self.stopping.is_set() or all(map(_lives, self._threads))):
+            return
+        self._fed_at = time.monotonic()
+        self._notifier.alive()
 
     def _start(self, worker: Worker) -> threading.Thread:
         thread = threading.Thread(target=worker.loop, name=f"worker {worker.device.name}", daemon=True)
@@ -299,7 +322,14 @@ class Service:
             self._wake()
 
     def _devices(self) -> list[dict[str, Any]]:
-        return [{"device": each.device.name, "job": each.job, "waiting": each.held} for each in self.workers]
+        return [
+            {"device": each.device.name, "job": each.job, "waiting": each.held or self.broker.waiting(each.job)}
+            for each in self.workers
+        ]
+
+
+def _lives(thread: threading.Thread) -> bool:
+    return thread.is_alive()
 
 
 def wanted(device: str, names: Iterable[str]) -> bool:

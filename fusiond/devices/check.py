@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         end = time.monotonic() + 60 * given.minutes
         with (
             working_folder("check") as work,
-            device_lock(device, stop=lambda: False, waiting=lambda: _say(f"another fusiond uses {device.name}")),
+            device_lock(device, stop=lambda: False, waiting=_say),
         ):
             runner = Supervisor(provider, device)
             for entry in entries:

@@ -282,6 +282,12 @@ class Jobs(Connected):
             )
         return self._known(id).state
 
+    def set_waiting_for(self, id: str, who: str) -> None:
+        """What a running job waits for at this moment; empty when it goes on. A job in another state is left alone."""
+        with self._transaction() as database:
+            sql = "UPDATE jobs SET waiting_for = ? WHERE id = ? AND state = 'running'"
+            database.execute(sql, [printable(who) or None, id])
+
     def finish(self, id: str, state: JobState, problem: str | None = None) -> None:
         """End a job; one that has ended keeps its state. RequestError when there is no such job."""
         if not state.ended:

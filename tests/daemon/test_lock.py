@@ -218,7 +218,10 @@ def test_a_service_puts_its_lock_back_and_stays_the_only_one(
     with serving() as (_, client):
         path = client.socket
         lock_path(store.path).unlink()
-        with pytest.raises(DaemonError, match="serves this store already"), Store.open(store.path) as again:
+        with (
+            pytest.raises(DaemonError, match="another daemon serves this store already"),
+            Store.open(store.path) as again,
+        ):
             StoreLock(again).acquire()
         while holder(store.path) is None:
             assert store.served() is not None

@@ -1,15 +1,31 @@
-"""The user's files, read as they should be: plain ones only, of a bearable size, in UTF-8."""
+"""Files: those of the user, read as they should be (plain, of a bearable size, in UTF-8), and folders of ours."""
 
 from __future__ import annotations
 
 import io
 import os
+import shutil
 import stat
+import threading
 from pathlib import Path
 
 from fusiond.errors import RequestError
 
 MAX_TEXT_BYTES = 5_000_000
+
+
+_to_discard: set[Path] = set()
+_discarding = threading.Lock()
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder of ours. Where that cannot be done now, for want of descriptors, say, it is with the next one."""
+    with _discarding:
+        _to_discard.add(folder)
+        for each in sorted(_to_discard):
+            shutil.rmtree(each, ignore_errors=True)
+            if not os.path.lexists(each):
+                _to_discard.discard(each)
 
 
 def read_text(path: Path, *, where: str = "") -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from fusiond import faults
 from fusiond.errors import DeviceError, Interrupted
 from fusiond.keys import text_key
 from fusiond.model import DeviceInfo
@@ -34,7 +35,8 @@ def device_lock(device: DeviceInfo, *, stop: Callable[[], bool], waiting: Callab
         # Other users must be able to lock it too, and nobody may lead us elsewhere by a link.
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as problem:
-        raise DeviceError(f"cannot open the lock {path}: {problem.strerror}") from None
+        doing = f"cannot open the lock {path}"
+        raise faults.of_system(problem, doing) or DeviceError(f"{doing}: {problem.strerror}") from None
     try:
         with contextlib.suppress(PermissionError):
             os.chmod(path, 0o666)

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from fusiond import faults
+from fusiond import faults, files
 from fusiond.errors import RequestError
 from fusiond.keys import text_key
 from fusiond.program import Buffer, Program, SourceKind, decode, to_text
@@ -44,7 +44,7 @@ def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -
         (work / "plan.json").write_text(to_text(dataclasses.replace(program, buffers=buffers)))
         os.rename(work, folder)
     except BaseException as problem:
-        shutil.rmtree(work, ignore_errors=True)
+        files.discard(work)
         if not isinstance(problem, OSError) or not (folder / "plan.json").is_file():
             raise  # else somebody wrote the same bundle first
 

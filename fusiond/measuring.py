@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fusiond import faults
+from fusiond import faults, files
 from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import Binary, DeviceProvider
@@ -96,7 +95,7 @@ class Measurer:
         """Drop what is being built and the references; the bundles stay."""
         self._beside.shutdown(wait=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
-        shutil.rmtree(self._work, ignore_errors=True)
+        files.discard(self._work)
 
     # --- building ---
 

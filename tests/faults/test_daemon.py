@@ -67,11 +67,11 @@ def ended(client: Client, job: str, log: Path) -> JobRow:
     return client.show(job)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 FAULTS = ((errno.ENOSPC, "write"), (errno.EIO, "sync"), (errno.EMFILE, "open"), (errno.EAGAIN, "spawn"))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("number", "kinds", "first", "count"),
     [

@@ -165,8 +165,7 @@ class Service:
     def _make_worker(self, info: DeviceInfo, best: set[str]) -> Worker:
         name = info.name
 
-        def accepts(request: str) -> bool:
-            return request in (name, name.partition(":")[0]) or (request == "auto" and name in best)
+        accepts = {name, name.partition(":")[0]} | ({"auto"} if name in best else set())
 
         looked_at = time.monotonic()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from fusiond.errors import DeviceSick, FusiondError
@@ -25,7 +25,7 @@ RunJob: TypeAlias = Callable[[JobRow, DeviceInfo, Events, Stop], JobState]
 
 
 class Worker:
-    """`accepts` says which device requests it may serve; `hold` says why the
+    """`accepts` are the device requests that it may serve; `hold` says why the
     device must not be used now, or None."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Worker:
         *,
         device: DeviceInfo,
         owner: str,
-        accepts: Callable[[str], bool],
+        accepts: Collection[str],
         store: Store,
         run_job: RunJob,
         events: Events,
@@ -83,7 +83,7 @@ class Worker:
             self.held = held
         if held:
             return False
-        row = self._store.claim(self._owner, kinds_of_device=self._accepts)
+        row = self._store.claim(self._owner, devices=self._accepts)
         return row is not None and self._run(row)
 
     def _run(self, row: JobRow) -> bool:

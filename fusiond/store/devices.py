@@ -82,5 +82,5 @@ class Devices(Connected):
 
     def sick(self, device_key: str, gpu_uuid: str) -> str | None:
         """Why a piece of hardware is sick; None when it is well or unknown."""
-        row = self._row("SELECT sick FROM boards WHERE device_key = ? AND uuid = ?", [device_key, gpu_uuid])
-        return row["sick"] if row else None
+        rows = self._sealed("FROM boards b WHERE device_key = ? AND uuid = ?", [device_key, gpu_uuid], b="boards")
+        return rows[0][0]["sick"] if rows else None

@@ -168,10 +168,9 @@ class Jobs(Connected):
 
     def load_job(self, id: str) -> Job:
         """The Job that was submitted, files and all. RequestError when there is no such job."""
-        for (row,) in self._sealed("FROM jobs j WHERE j.id = ?", [id], j="jobs"):
-            with decoding(self.path, "jobs", id):
-                return job_from(row["job"])
-        raise unknown_job(id)
+        row = self._plain(id)
+        with decoding(self.path, "jobs", id):
+            return job_from(row["job"])
 
     def _jobs(self, where: str, parameters: Sequence[object], *, skip: bool = False) -> list[JobRow]:
         found = []
@@ -331,9 +330,7 @@ class Jobs(Connected):
 
     def cancel_requested(self, id: str) -> bool:
         """Whether somebody wants a job to stop. RequestError when there is no such job."""
-        row = self._row("SELECT cancel_requested, state FROM jobs WHERE id = ?", [id])
-        if row is None:
-            raise unknown_job(id)
+        row = self._plain(id)
         return bool(row["cancel_requested"]) or row["state"] == JobState.CANCELLED
 
     def finish_early(self, id: str) -> JobRow:
@@ -348,10 +345,7 @@ class Jobs(Connected):
 
     def finish_requested(self, id: str) -> bool:
         """Whether somebody wants a job's search to end. RequestError when there is no such job."""
-        row = self._row("SELECT finish_requested FROM jobs WHERE id = ?", [id])
-        if row is None:
-            raise unknown_job(id)
-        return bool(row["finish_requested"])
+        return bool(self._plain(id)["finish_requested"])
 
     def resume(self, job: Job, workload: Workload) -> JobRow | None:
         """The job of this workload and device that was interrupted and that nobody runs, with the budget that is given
@@ -419,6 +413,14 @@ class Jobs(Connected):
         with self._transaction() as database:
             _demand(database, id)
             database.execute("UPDATE jobs SET space_hash = ? WHERE id = ?", [space_hash, id])
+
+    def _plain(self, id: str) -> Row:
+        """A job's row. RequestError when there is no such job."""
+        for (row,) in self._sealed("FROM jobs j WHERE j.id = ?", [id], j="jobs"):
+            found: Row = row
+            return found
+        self.job(id)  # hidden?
+        raise unknown_job(id)
 
     def _known(self, id: str) -> JobRow:
         rows = self._jobs("WHERE j.id = ?", [id])

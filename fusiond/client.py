@@ -140,9 +140,13 @@ class Client:
         """How many jobs there are, however many `jobs` hands out."""
         return self.store.count_jobs(list(states) or None)
 
-    def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> tuple[JobRow, ...]:
-        """The jobs, newest first. One whose process is gone is shown as what it will be: queued."""
-        rows = tuple(map(_as_it_is, self.store.jobs(list(states) or None, limit)))
+    def jobs(
+        self, states: Sequence[JobState] = (), limit: int = 100, *, before: str | None = None
+    ) -> tuple[JobRow, ...]:
+        """The jobs, newest first; `before`: those that came before that job, for the next page. One whose process is
+        gone is shown as what it will be: queued. RequestError when there is no job `before`."""
+        number = None if before is None else self.show(before).number
+        rows = tuple(map(_as_it_is, self.store.jobs(list(states) or None, limit, before=number)))
         return tuple(row for row in rows if not states or row.state in states)
 
     def show(self, job: str) -> JobRow:

@@ -145,17 +145,20 @@ def best_of_jobs(
 def _best_of(
     database: Path, registry: Registry, workload: Workload, path: str, device: str, cache: str
 ) -> dict[str, Any] | NothingKnown:
-    document = lookup.best_of(
-        database,
-        family=workload.content_family_key,
-        sizes=workload.sizes,
-        name=workload.name,
-        device=device,
-        driver=driver.version(),
-        version=__version__,
-        cache=cache,
-        says=says(registry),
-    )
+    try:
+        document = lookup.best_of(
+            database,
+            family=workload.content_family_key,
+            sizes=workload.sizes,
+            name=workload.name,
+            device=device,
+            driver=driver.version(),
+            version=__version__,
+            cache=cache,
+            says=says(registry),
+        )
+    except NothingKnown as problem:  # what would be the answer is damaged
+        return problem
     if document is not None:
         return document
     on = "" if device in ("auto", "all") else f" on {device}"

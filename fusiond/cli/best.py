@@ -16,6 +16,7 @@ from fusiond import asking
 from fusiond.cli import answer, options, output
 from fusiond.errors import NothingKnown, RequestError, StoreError, UnknownName
 from fusiond.store import lookup
+from fusiond.store.document import DAMAGED_SOURCE
 from fusiond.wire import error_document
 
 AMBIGUOUS = 2
@@ -59,8 +60,8 @@ def find(
     _check_device(database, device)
     on = f" on {device}" if device else ""
     with_caches = " with cold caches" if cache == "cold" else ""
-    known = [each for each in lookup.suggestions(database) if each != name]
-    hint = f"; known: {', '.join(known[:8])}" if known else "; `fusiond run JOB.yaml` finds out"
+    known = lookup.suggestions(database, name)
+    hint = f"; known: {', '.join(known)}" if known else "; `fusiond run JOB.yaml` finds out"
     raise NothingKnown(f"nothing is known about {name}{on}{with_caches} yet{hint}")
 
 
@@ -152,6 +153,9 @@ def _say(arguments: argparse.Namespace, database: Path, document: dict[str, Any]
 
 def _source(document: dict[str, Any]) -> str:
     path = document.get("source")
+    damaged = [note for note in document["notes"] if note.startswith(DAMAGED_SOURCE)]
+    if damaged:
+        raise StoreError(damaged[0])
     if not path:
         raise NothingKnown("this answer has no generated source: nothing is fused; --unfused prints what to use")
     try:

@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
         row = client.show(arguments.id)
         store = client.store
         rejections = store.rejections(row.id)
-        trials = store.trials(row.id, None)
-        finals = {key: list(each.values()) for key, each in store.finals(row.id).items()}
+        trials = store.trials(row.id, None, skip=True)
+        finals = {key: list(each.values()) for key, each in store.finals(row.id, skip=True).items()}
         lost = store.lost_finals(row.id)
         history = _history(store, row)
         if arguments.bundle:

@@ -17,6 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     states = [state.value for state in JobState]
     parser.add_argument("--state", action="append", choices=states, help="only jobs in this state (may be repeated)")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="at most this many (default 50)")
+    parser.add_argument("--before", metavar="ID", help="only jobs that came before this one: the next page")
     options.add_store(parser)
 
 
@@ -25,11 +26,13 @@ def run(arguments: argparse.Namespace) -> int:
     with Client(db=options.database(arguments)) as client:
         try:
             states = [JobState(each) for each in arguments.state or ()]
-            rows, count = client.jobs(states, limit), client.count_jobs(states)
+            rows, count = client.jobs(states, limit, before=arguments.before), client.count_jobs(states)
         except NothingKnown:  # no store yet: no jobs
             rows, count = (), 0
-    if count > len(rows):
-        output.complain(f"fusiond: the newest {len(rows)} of {counted(count, 'job')} (--limit N shows more)")
+    if count > len(rows) == limit:
+        more = f"--limit N shows more, --before {rows[-1].id} those that came before"
+        which = "the newest " if arguments.before is None else ""
+        output.complain(f"fusiond: {which}{len(rows)} of {counted(count, 'job')} ({more})")
     if arguments.json:
         options.say_json([job_entry(row) for row in rows])
         return 0

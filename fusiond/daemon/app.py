@@ -2,7 +2,7 @@
 
     GET  /health                what this daemon is and does
     POST /jobs                  {"path", "text"?, "device"?, "trials"?, "seed"?, "priority"?} -> {"jobs": [...]}
-    GET  /jobs?state=queued     {"jobs": [...]}
+    GET  /jobs?state=queued     {"jobs": [...]}, the newest first; also limit=, and before=ID for the next page
     GET  /jobs/{id}             one job
     GET  /jobs/{id}/events      NDJSON, one `Progress` a line, until the job ends; an empty line now and then
     POST /jobs/{id}/cancel      one job
@@ -93,7 +93,7 @@ class Actions:
 
     health: Callable[[], dict[str, Any]]
     submit: Callable[[Submission], tuple[JobRow, ...]]
-    jobs: Callable[[tuple[str, ...], int], tuple[JobRow, ...]]
+    jobs: Callable[[tuple[str, ...], int, str | None], tuple[JobRow, ...]]
     job: Callable[[str], JobRow]
     cancel: Callable[[str], JobRow]
     finish: Callable[[str], JobRow]
@@ -138,7 +138,8 @@ class App:
     async def jobs(self, request: Request) -> Response:
         states = tuple(request.query_params.getlist("state"))
         limit = _whole(request.query_params.get("limit", "100"), where="limit")
-        rows = await run_in_threadpool(self.actions.jobs, states, limit)
+        before = request.query_params.get("before")
+        rows = await run_in_threadpool(self.actions.jobs, states, limit, before)
         return JSONResponse({"jobs": [job_entry(row) for row in rows]})
 
     async def job(self, request: Request) -> Response:

@@ -207,8 +207,7 @@ class Service:
     def _make_worker(self, info: DeviceInfo, best: set[str]) -> Worker:
         name = info.name
 
-        def accepts(request: str) -> bool:
-            return request in (name, name.partition(":")[0]) or (request == "auto" and name in best)
+        accepts = {name, name.partition(":")[0]} | ({"auto"} if name in best else set())
 
         looked_at = time.monotonic()
 
@@ -275,12 +274,13 @@ class Service:
         for worker in self.workers:
             worker.wake()
 
-    def _jobs(self, states: tuple[str, ...], limit: int) -> tuple[JobRow, ...]:
+    def _jobs(self, states: tuple[str, ...], limit: int, before: str | None) -> tuple[JobRow, ...]:
         known = [state.value for state in JobState]
         for each in states:
             if each not in known:
                 raise RequestError(f"{each[:40]!r} is none of {', '.join(known)}", where="state")
-        return tuple(self.store.jobs([JobState(each) for each in states] or None, limit))
+        number = None if before is None else self._job(before).number
+        return tuple(self.store.jobs([JobState(each) for each in states] or None, limit, before=number))
 
     def _job(self, job: str) -> JobRow:
         row = self.store.job(job)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -39,7 +39,7 @@ class _Left:
 
 
 class Worker:
-    """`accepts` says which device requests it may serve; `hold` says why the
+    """`accepts` are the device requests that it may serve; `hold` says why the
     device must not be used now, or None."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Worker:
         *,
         device: DeviceInfo,
         owner: str,
-        accepts: Callable[[str], bool],
+        accepts: Collection[str],
         store: Store,
         run_job: RunJob,
         events: Events,
@@ -102,7 +102,7 @@ class Worker:
             self._told = held
         if held:
             return False
-        row = self._store.claim(self._owner, kinds_of_device=self._accepts)
+        row = self._store.claim(self._owner, devices=self._accepts)
         return row is not None and self._run(row)
 
     def _run(self, row: JobRow) -> bool:

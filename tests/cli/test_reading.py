@@ -227,10 +227,15 @@ def test_jobs_says_when_there_are_more(fusiond: Run, database: Path) -> None:
             daemon.submit(store, jobs.read("/job.yaml", JOB.replace("500", str(500 + index)))[0])
     said = fusiond("jobs", "--limit", 3, "--json")
     assert len(said.json) == 3
-    assert said.err == "fusiond: the newest 3 of 4 jobs (--limit N shows more)\n"
+    last = said.json[-1]["id"]
+    more = f"(--limit N shows more, --before {last} those that came before)"
+    assert said.err == f"fusiond: the newest 3 of 4 jobs {more}\n"
+    said = fusiond("jobs", "--before", last, "--json")
+    assert (len(said.json), said.err) == (1, "")
+    assert fusiond("jobs", "--before", "nobody").status == 2
     assert fusiond("jobs", "--limit", 4).err == ""
     said = fusiond("jobs", "--limit", 1, "--state", "queued", "--state", "done")
-    assert said.err == "fusiond: the newest 1 of 4 jobs (--limit N shows more)\n"
+    assert said.err.startswith("fusiond: the newest 1 of 4 jobs (--limit N shows more, --before ")
     assert fusiond("jobs", "--limit", 1, "--state", "done").err == ""
 
 

@@ -217,7 +217,7 @@ def test_who_accepts_which_request(store: Store) -> None:
         service = Service(store, Config(), daemon.work(store, 0.01))
         requests = ("auto", "cpu", "cuda", "cuda:1")
         workers = service._make_workers(devices)
-        return {each.device.name: [request for request in requests if each._accepts(request)] for each in workers}
+        return {each.device.name: [request for request in requests if request in each._accepts] for each in workers}
 
     assert accepted(gpus) == {"cpu": ["cpu"], "cuda:0": ["auto", "cuda"], "cuda:1": ["auto", "cuda", "cuda:1"]}
     assert accepted(gpus[:1]) == {"cpu": ["auto", "cpu"]}

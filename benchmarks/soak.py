@@ -1,11 +1,11 @@
 """A daemon for an hour: `python -m benchmarks.soak [--minutes 60] [--seed 1] [--folder DIR]`, JSON on standard output
 and a table on standard error.
 
-Jobs of the toy strategy on the fake device come all the time; meanwhile children and the daemon itself are killed with
-SIGKILL, answers are looked up over HTTP and in the store, and what is not needed is pruned. What a daemon needs at the
+Jobs of the toy strategy on the fake device come all the time; meanwhile children are killed with SIGKILL, answers are
+looked up, and what is not needed is pruned; in the first quarter the daemon itself is killed, too. What it needs at the
 end (memory, descriptors, disk, the time of a look-up) is compared with what it needed at the beginning: the median of
-the last quarter beside that of the second one, for in the first one it warms up. A ratio above its tolerance, a job that
-failed and an answer that is not the right one make the exit status 1.
+the last quarter beside that of the second one. A ratio above its tolerance, a job that failed and an answer that is not
+the right one make the exit status 1.
 """
 
 from __future__ import annotations
@@ -238,12 +238,11 @@ def soak(folder: Path, minutes: float, seed: int) -> dict[str, Any]:
     """Let everything happen at its moments; what came of it."""
     drawn, end_secs = random.Random(seed), 60 * minutes
     made = Soak(folder, seed)
-    rarely = max(20.0, end_secs / 40)
     acts = {
         made.submit: _moments(drawn, 0.5, end_secs),
         made.kill_child: _moments(drawn, 2.0, end_secs),
-        made.kill_daemon: _moments(drawn, rarely, end_secs),
-        made.prune: _moments(drawn, rarely, end_secs),
+        made.kill_daemon: _moments(drawn, end_secs / 16, end_secs / 4),
+        made.prune: _moments(drawn, max(5.0, end_secs / 40), end_secs),
         made.sample: _moments(drawn, max(1.0, end_secs / 120), end_secs),
     }
     coming = sorted((at, number, act) for number, (act, moments) in enumerate(acts.items()) for at in moments)

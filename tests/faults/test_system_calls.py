@@ -25,7 +25,9 @@ def calls(machine: Disturbed, kinds: int, *, in_process: bool) -> int:
 
 def disturbed(
     machine: Disturbed, undisturbed: Found, number: int, kinds: int, *, first: int, count: int, in_process: bool
-) -> None:
+) -> bool:
+    """Run a job while calls fail, and compare what it leaves; whether any failed (threads take turns as they like, so
+    the last calls come or do not)."""
     machine.clear()
     machine.fail(number, kinds, first=first, count=count)
     where = f"{errno.errorcode[number]} at call {first}, {count} times"
@@ -42,10 +44,10 @@ def disturbed(
         again = machine.fusiond("run", machine.job(), "--json", in_process=in_process)
         assert again.status == 0, f"{where}: {again.err}"
     found = machine.found()
-    assert failed > 0, where
     assert found.trials == undisturbed.trials, where
     assert found.answer == undisturbed.answer, where
     assert found.files == undisturbed.files, f"{where}: {said.err}"
+    return failed > 0
 
 
 @pytest.mark.slow
@@ -61,7 +63,9 @@ def test_a_call_that_fails_for_a_while_costs_time_only(
     assert total > (10 if number == errno.EAGAIN else 50)
     drawn = random.Random(number)
     sample = SAMPLE if in_process else 1  # children take their time to start
-    chosen = range(1, total + 1) if whole else sorted(drawn.sample(range(1, total + 1), sample))
+    chosen = range(1, total + 1) if whole else sorted(drawn.sample(range(1, total * 9 // 10), sample))
+    hit = 0
     for first in chosen:
         count = LASTS[first % len(LASTS)]
-        disturbed(machine, undisturbed, number, kinds, first=first, count=count, in_process=in_process)
+        hit += disturbed(machine, undisturbed, number, kinds, first=first, count=count, in_process=in_process)
+    assert hit >= 0.8 * len(chosen)

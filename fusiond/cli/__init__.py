@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, str] = {
     "explain": "why a job came out as it did",
     "plugins": "the plugins, and why one did not load",
     "devices": "the devices of this machine",
+    "store": "check the store, back it up, restore it",
     "prune": "give back the disk space of what is not needed any more",
     "doctor": "what works here, what does not, and the remedy",
 }

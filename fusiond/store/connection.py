@@ -40,7 +40,7 @@ class Connected:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._write_lock = threading.RLock()
-        self._read_lock = threading.Lock()
+        self._read_lock = threading.RLock()
         self._told: set[str] = set()
         """What was said about damage: once is enough."""
         self._attach()
@@ -141,6 +141,20 @@ class Connected:
 
     # --- reading ---
 
+    @contextlib.contextmanager
+    def _moment(self) -> Iterator[None]:
+        """Several reads of one state of the file; inside another one it is a part of that."""
+        with self._read_lock, translated(self.path):
+            if self._reader.in_transaction:
+                yield
+                return
+            self._reader.execute("BEGIN")
+            try:
+                yield
+                self.check_identity()
+            finally:
+                self._reader.execute("ROLLBACK")
+
     def _rows(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> list[Row]:
         """Everything that a SELECT finds; what an open transaction of this process wrote is not seen."""
         with self._read_lock, translated(self.path):
@@ -158,16 +172,24 @@ class Connected:
         parameters: Sequence[object] | Mapping[str, object] = (),
         *,
         skip: bool = False,
+        expected: int | None = None,
         **parts: str,
     ) -> list[tuple[Any, ...]]:
         """What `SELECT ... tail` finds, each row compared with its digest: a mapping for each table of `parts`
         (alias=table), None where an outer join found nothing.
 
-        StoreError for a damaged row; with `skip` it is left out, and said so in the log.
+        StoreError for a damaged row; with `skip` it is left out, and said so in the log. `expected`: how many rows
+        there have to be, damaged or not.
         """
         with self._read_lock, translated(self.path):
             rows = list(tables.rows(self._reader, tail, parameters, **parts))
             self.check_identity()
+        if expected is not None and len(rows) != expected:
+            table = next(iter(parts.values()))
+            text = f"{self.path}: rows of {table} have vanished; `fusiond store check` says how to go on"
+            if not skip:
+                raise StoreError(text)
+            self._tell(text)
         found = []
         for row in rows:
             damage = next((part for part in row if isinstance(part, Damage)), None)
@@ -182,13 +204,8 @@ class Connected:
     def _same(self, first: str, second: str, parameters: Sequence[object] | Mapping[str, object]) -> list[Any]:
         """The first column of a query that takes two ways through the file. StoreError where they differ: a damaged
         index hides rows."""
-        with self._read_lock, translated(self.path):
-            self.check_identity()
-            self._reader.execute("BEGIN")
-            try:
-                found = tables.same(self._reader, first, second, parameters)
-            finally:
-                self._reader.execute("ROLLBACK")
+        with self._moment():
+            found = tables.same(self._reader, first, second, parameters)
         if found is None:
             raise StoreError(
                 f"{self.path}: an index is damaged and hides rows; `fusiond store check` says how to go on"

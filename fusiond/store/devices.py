@@ -46,30 +46,33 @@ class Devices(Connected):
 
     def devices(self) -> list[DeviceRow]:
         """Every piece of hardware that was ever saved, the one seen last first."""
-        rows = self._sealed(
-            "FROM boards b JOIN devices d USING (device_key) LEFT JOIN envs e USING (env_key) "
-            "ORDER BY b.seen_at DESC, b.name",
-            skip=True,
-            b="boards",
-            d="devices",
-            e="envs",
-        )
-        found = []
-        for board, device, env in rows:
-            with decoding(self.path, "devices", device["device_key"]):
-                info = DeviceInfo(
-                    name=board["name"],
-                    model=device["model"],
-                    arch=device["arch"],
-                    memory_bytes=device["memory_bytes"],
-                    mig=device["mig"],
-                    uuid=board["uuid"],
-                    evidence=device["evidence"],
-                    env=mapping_from(env["env"] if env else "{}"),
-                    limits=DeviceLimits(**json.loads(device["limits"])),
-                )
-            found.append(DeviceRow(info=info, sick=board["sick"], seen_at=board["seen_at"]))
-        return found
+        with self._moment():
+            known = self._row("SELECT rows FROM sums WHERE name = 'boards'")
+            rows = self._sealed(
+                "FROM boards b NOT INDEXED JOIN devices d USING (device_key) LEFT JOIN envs e USING (env_key) "
+                "ORDER BY b.seen_at DESC, b.name",
+                skip=True,
+                expected=known["rows"] if known else None,
+                b="boards",
+                d="devices",
+                e="envs",
+            )
+            found = []
+            for board, device, env in rows:
+                with decoding(self.path, "devices", device["device_key"]):
+                    info = DeviceInfo(
+                        name=board["name"],
+                        model=device["model"],
+                        arch=device["arch"],
+                        memory_bytes=device["memory_bytes"],
+                        mig=device["mig"],
+                        uuid=board["uuid"],
+                        evidence=device["evidence"],
+                        env=mapping_from(env["env"] if env else "{}"),
+                        limits=DeviceLimits(**json.loads(device["limits"])),
+                    )
+                found.append(DeviceRow(info=info, sick=board["sick"], seen_at=board["seen_at"]))
+            return found
 
     def set_sick(self, device_key: str, gpu_uuid: str, reason: str | None) -> None:
         """Say that a piece of hardware is sick, or (None) well again. StoreError when it was never saved."""

@@ -148,17 +148,19 @@ class Jobs(Connected):
             f"SELECT number FROM (SELECT number FROM jobs INDEXED BY {_BY_STATE} WHERE state = :{name} {last})"
             for name in parameters
         )
-        numbers = self._same(
-            f"SELECT number FROM jobs INDEXED BY {_BY_NUMBER} WHERE state IN ({marks}) {last}",
-            f"SELECT number FROM ({by_state}) ORDER BY number DESC LIMIT :limit",
-            {**parameters, "before": before, "limit": limit},
-        )
-        found = []
-        for start in range(0, len(numbers), _AT_ONCE):
-            chunk = numbers[start : start + _AT_ONCE]
-            marks = ", ".join("?" * len(chunk))
-            found += self._jobs(f"WHERE j.number IN ({marks}) ORDER BY j.number DESC", chunk, skip=True)
-        return found
+        with self._moment():
+            numbers = self._same(
+                f"SELECT number FROM jobs INDEXED BY {_BY_NUMBER} WHERE state IN ({marks}) {last}",
+                f"SELECT number FROM ({by_state}) ORDER BY number DESC LIMIT :limit",
+                {**parameters, "before": before, "limit": limit},
+            )
+            found = []
+            for start in range(0, len(numbers), _AT_ONCE):
+                chunk = numbers[start : start + _AT_ONCE]
+                marks = ", ".join("?" * len(chunk))
+                where = f"WHERE j.number IN ({marks}) ORDER BY j.number DESC"
+                found += self._jobs(where, chunk, skip=True, expected=len(chunk))
+            return found
 
     def count_jobs(self, states: Iterable[JobState] | None = None) -> int:
         """How many there are in the given states."""
@@ -177,10 +179,14 @@ class Jobs(Connected):
         with decoding(self.path, "jobs", id):
             return job_from(row["job"])
 
-    def _jobs(self, where: str, parameters: Sequence[object], *, skip: bool = False) -> list[JobRow]:
+    def _jobs(
+        self, where: str, parameters: Sequence[object], *, skip: bool = False, expected: int | None = None
+    ) -> list[JobRow]:
         found = []
         parts = {"j": "jobs", "w": "workloads", "t": "tallies"}
-        for job, workload, tally in self._sealed(f"{_WHOLE} {where}", parameters, skip=skip, **parts):
+        for job, workload, tally in self._sealed(
+            f"{_WHOLE} {where}", parameters, skip=skip, expected=expected, **parts
+        ):
             lacking = "workload" if workload is None else "tally of trials" if tally is None else ""
             try:
                 if lacking:

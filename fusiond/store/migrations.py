@@ -127,6 +127,10 @@ def _second_ways(database: Database) -> None:
     database.execute("CREATE INDEX idx_jobs_by_state ON jobs (state, number)")
     database.execute("CREATE INDEX idx_jobs_by_number ON jobs (number, state, id)")
     database.execute("CREATE INDEX idx_records_of_name ON records (lookup_name) WHERE replaced_by IS NULL")
+    database.execute("CREATE INDEX idx_records_history ON records (workload_key, device_key, cache, id)")
+    database.execute("CREATE INDEX idx_records_job ON records (job_id)")  # what `prune` asks
+    database.execute("CREATE INDEX idx_jobs_parent ON jobs (parent_id) WHERE parent_id IS NOT NULL")
+    database.execute("CREATE INDEX idx_finals_again ON finals (job_id, process)")
     database.execute("CREATE INDEX idx_programs_again ON programs (program_key, saved_at)")
     database.execute("CREATE INDEX idx_workloads_of_content ON workloads (content_family_key, workload_key)")
     database.execute("CREATE INDEX idx_workloads_of_family ON workloads (family_key, workload_key)")

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
+OF_RECORDS = (
+    "SELECT DISTINCT w.name FROM records r CROSS JOIN workloads w USING (workload_key) WHERE r.replaced_by IS NULL"
+)
 _NEIGHBOURS = 24
 _LONGEST = 200
 """Letters of a name that are compared; what is longer is no slip of the finger."""
@@ -23,10 +26,7 @@ def make(database: Any) -> None:
     """Inside a migration: the table, with the names of the records that there are."""
     database.execute("CREATE TABLE names (name TEXT PRIMARY KEY, backwards TEXT NOT NULL) WITHOUT ROWID")
     database.execute("CREATE INDEX idx_names_backwards ON names (backwards)")
-    known = (
-        "SELECT DISTINCT w.name FROM records r CROSS JOIN workloads w USING (workload_key) WHERE replaced_by IS NULL"
-    )
-    for (name,) in database.execute(known).fetchall():
+    for (name,) in database.execute(OF_RECORDS).fetchall():
         add(database, name)
 
 

@@ -19,6 +19,7 @@ from fusiond.model import Rejection
 from fusiond.program import Program, decode, to_text
 from fusiond.store.acknowledged import sync_folder
 from fusiond.store.connection import Connected
+from fusiond.store.document import is_intact
 from fusiond.store.encoding import decoding, printable
 from fusiond.store.format import artifacts_folder, disk_full, now
 from fusiond.store.plans import pack, unpack
@@ -86,7 +87,7 @@ class Programs(Connected):
         name = f"{digest[:2]}/{digest}{suffix}"
         path = self.artifacts / name
         try:
-            if not (path.is_file() and path.stat().st_size == len(data)):
+            if not (path.is_file() and path.stat().st_size == len(data) and is_intact(str(path))):
                 _write(path, data)
         except OSError as problem:
             if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

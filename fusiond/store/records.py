@@ -95,15 +95,25 @@ class Records(Programs):
 
     def history(self, workload_key: str, device_key: str, cache: str = "warm") -> list[Record]:
         """All answers that there ever were, the newest first."""
-        return self._records(
-            f"{_RECORDS} WHERE r.workload_key = ? AND r.device_key = ? AND r.cache = ? ORDER BY r.id DESC",
-            [workload_key, device_key, cache],
-        )
+        key = [workload_key, device_key, cache]
+        where = "WHERE workload_key = ? AND device_key = ? AND cache = ?"
+        with self._moment():
+            ids = self._same(
+                f"SELECT id FROM records INDEXED BY idx_records_workload_key_device_key_cache {where}",
+                f"SELECT id FROM records INDEXED BY idx_records_history {where}",
+                key,
+            )
+            where = "WHERE r.workload_key = ? AND r.device_key = ? AND r.cache = ? ORDER BY r.id DESC"
+            return self._records(f"FROM records r LEFT JOIN workloads w USING (workload_key) {where}", key, len(ids))
 
-    def _records(self, tail: str, parameters: Sequence[object]) -> list[Record]:
+    def _records(self, tail: str, parameters: Sequence[object], expected: int | None = None) -> list[Record]:
         """A damaged record is none: it is left out, and said so in the log."""
         found = []
-        for row, workload in self._sealed(tail, parameters, skip=True, r="records", w="workloads"):
+        rows = self._sealed(tail, parameters, skip=True, expected=expected, r="records", w="workloads")
+        for row, workload in rows:
+            if workload is None:
+                self._tell(Damage("workloads", repr(row["workload_key"])).sentence(self.path))
+                continue
             with decoding(self.path, "records", called("records", row)):
                 found.append(self._record(row, workload))
         return found

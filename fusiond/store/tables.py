@@ -81,10 +81,11 @@ _encoded = json.JSONEncoder(separators=(",", ":"), default=lambda data: {"bytes"
 
 
 class Damage(Exception):
-    """A row that is not what was written. `table`, and what it is called, as far as that can be read."""
+    """A row that is not what was written: its table, what it is called, as far as that can be read, and the digest that
+    it has."""
 
-    def __init__(self, table: str, row: str) -> None:
-        self.table, self.row = table, row
+    def __init__(self, table: str, row: str, seal: bytes | None = None) -> None:
+        self.table, self.row, self.seal = table, row, seal
         super().__init__(f"{table} {row}")
 
     def sentence(self, path: object) -> str:
@@ -163,7 +164,7 @@ def checked(table: str, values: Sequence[Any], seal: bytes | None) -> dict[str, 
         return None
     if digest(table, *values) == seal:
         return dict(zip(COLUMNS[table], values, strict=True))
-    return Damage(table, called(table, dict(zip(COLUMNS[table], values, strict=True))))
+    return Damage(table, called(table, dict(zip(COLUMNS[table], values, strict=True))), seal)
 
 
 def called(table: str, row: Mapping[str, Any]) -> str:

@@ -107,11 +107,15 @@ class Trials(Connected):
 
         StoreError for a damaged row; with `skip` it is left out, and said so in the log.
         """
-        return self._trials(
-            "WHERE t.job_id = :job AND (:role IS NULL OR t.role = :role) ORDER BY t.role, t.sequence",
-            {"job": job, "role": role},
-            skip=skip,
-        )
+        scope = {"job": job, "role": role}
+        where = "WHERE t.job_id = :job AND (:role IS NULL OR t.role = :role)"
+        with self._moment():
+            ids = self._same(
+                f"SELECT t.id FROM trials t INDEXED BY idx_trials_job_id_role_sequence {where}",
+                f"SELECT t.id FROM trials t INDEXED BY idx_trials_job_id_role_config_key {where}",
+                scope,
+            )
+            return self._trials(f"{where} ORDER BY t.role, t.sequence", scope, skip=skip, expected=len(ids))
 
     def measured(
         self, work: str, against: str | None, device_key: str, env_key: str, *, cache: str = "warm"
@@ -154,10 +158,18 @@ class Trials(Connected):
         return self._row(query, [program_key, device_key, Outcome.MEASURED.value]) is not None
 
     def _trials(
-        self, where: str, parameters: Sequence[object] | Mapping[str, object], *, skip: bool = False
+        self,
+        where: str,
+        parameters: Sequence[object] | Mapping[str, object],
+        *,
+        skip: bool = False,
+        expected: int | None = None,
     ) -> list[Trial]:
         found = []
-        for row, measured in self._sealed(f"{_TRIALS} {where}", parameters, skip=skip, t="trials", m="measurements"):
+        rows = self._sealed(
+            f"{_TRIALS} {where}", parameters, skip=skip, expected=expected, t="trials", m="measurements"
+        )
+        for row, measured in rows:
             with decoding(self.path, "trials", called("trials", row)):
                 found.append(_trial(row, measured))
         return found
@@ -221,18 +233,26 @@ class Trials(Connected):
 
     def finals(self, job: str, *, skip: bool = False) -> dict[str, dict[int, Measurement]]:
         """program_key -> process -> what it measured there; a process that failed is missing. `skip`: see `trials`."""
-        rows = self._sealed(
-            "FROM finals f JOIN measurements m ON m.id = f.measurement_id WHERE f.job_id = ? ORDER BY f.process, m.id",
-            [job],
-            skip=skip,
-            f="finals",
-            m="measurements",
-        )
-        found: dict[str, dict[int, Measurement]] = {}
-        for final, measured in rows:
-            with decoding(self.path, "measurements", measured["id"]):
-                found.setdefault(final["program_key"], {})[final["process"]] = measurement_from(measured)
-        return found
+        with self._moment():
+            ids = self._same(
+                "SELECT rowid FROM finals INDEXED BY sqlite_autoindex_finals_1 WHERE job_id = ?",
+                "SELECT rowid FROM finals INDEXED BY idx_finals_again WHERE job_id = ?",
+                [job],
+            )
+            rows = self._sealed(
+                "FROM finals f JOIN measurements m ON m.id = f.measurement_id WHERE f.job_id = ? "
+                "ORDER BY f.process, m.id",
+                [job],
+                skip=skip,
+                expected=len(ids),
+                f="finals",
+                m="measurements",
+            )
+            found: dict[str, dict[int, Measurement]] = {}
+            for final, measured in rows:
+                with decoding(self.path, "measurements", measured["id"]):
+                    found.setdefault(final["program_key"], {})[final["process"]] = measurement_from(measured)
+            return found
 
     def environments(self, job: str) -> set[tuple[str, str]]:
         """(device_key, env_key) of every trial of a job: more than one means that its numbers do not compare."""

@@ -249,6 +249,8 @@ def test_jobs_says_when_there_are_more(fusiond: Run, database: Path) -> None:
         (["best", "--workload", "\udcff"], r"--workload: '\udcff' is no UTF-8 text"),
         (["best", "--workload", "w", "--device", "\udcff"], r"--device: '\udcff' is no UTF-8 text"),
         (["prune", "--cache", "lots"], "--cache: is 'lots'; write 500M or 2G"),
+        (["prune", "--older-than", "often"], "--older-than: is 'often'; write 36h, 30d or 8w"),
+        (["store", "restore", "/no/such/file"], "/no/such/file: there is no such file"),
     ],
 )
 def test_wrong_words_are_one_line(fusiond: Run, done_job: str, words: list[str], says: str) -> None:

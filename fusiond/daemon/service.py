@@ -21,6 +21,7 @@ from typing import Any
 from fusiond import __version__, driver
 from fusiond.daemon import socket as sockets
 from fusiond.daemon.app import Actions, App, JobQuestion, Question, Submission
+from fusiond.daemon.complaints import Complaints
 from fusiond.daemon.config import Config
 from fusiond.daemon.http import HttpServer
 from fusiond.daemon.limits import Limits
@@ -28,7 +29,7 @@ from fusiond.daemon.lock import StoreLock
 from fusiond.daemon.notify import Notifier
 from fusiond.daemon.stream import Broker
 from fusiond.daemon.worker import RunJob, Worker
-from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError
+from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError, StoreUnavailable
 from fusiond.events import Events
 from fusiond.model import DeviceInfo, JobState
 from fusiond.progress import end_of_row
@@ -85,6 +86,7 @@ class Service:
         self.workers: list[Worker] = []
         self._threads: list[threading.Thread] = []
         self._lost = False
+        self._complaints = Complaints(log)
         self._notifier = notifier or Notifier({})
         self._fed_at = -math.inf
         self._lock = StoreLock(store)
@@ -118,6 +120,7 @@ class Service:
         self._notifier.ready(f"serving {self.database}")
         while http.is_alive() and not self.stopping.wait(BEAT_SECS):
             self._revive()
+            self._same_store()
             self._still_ours()
             self._feed_watchdog(server)
         status = 1 if self._lost else 0
@@ -159,6 +162,24 @@ class Service:
             if not thread.is_alive() and not self.stopping.is_set():
                 log.error("%s ended unexpectedly and is started again", thread.name)
                 self._threads[index] = self._start(self.workers[index])
+
+    def _same_store(self) -> None:
+        """When another file has taken the store's place, go on with that one; while there is none, say so now and
+        then. What is asked meanwhile is refused, and not acknowledged."""
+        try:
+            self.store.check_identity()
+        except StoreUnavailable:
+            try:
+                queued = self.store.reopen(running=[each.job for each in self.workers if each.job])
+            except StoreError as problem:
+                self._complaints.add(str(problem))
+                return
+            log.warning(
+                "%s was replaced; going on with the file that is there now, of whose jobs %d were running",
+                self.database,
+                len(queued),
+            )
+            self._wake()
 
     def _still_ours(self) -> bool:
         """Whether this daemon serves its store; asked before each claim. When another one does, this one ends."""

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from fusiond import faults
 from fusiond.daemon.complaints import Complaints
-from fusiond.errors import DeviceSick, FusiondError
+from fusiond.errors import DeviceSick, FusiondError, RequestError
 from fusiond.events import Events, JobEnded
 from fusiond.model import DeviceInfo, JobState
 from fusiond.store.database import Store
@@ -144,9 +144,12 @@ class Worker:
     def _write_down(self) -> None:
         while self._left:
             left = self._left[0]
-            if left.state is JobState.WAITING:  # it has waited for the store already
-                self._store.wait(left.job, left.reason, secs=0)
-            else:
-                self._store.finish(left.job, left.state, left.reason)
+            try:
+                if left.state is JobState.WAITING:  # it has waited for the store already
+                    self._store.wait(left.job, left.reason, secs=0)
+                else:
+                    self._store.finish(left.job, left.state, left.reason)
+            except RequestError:
+                log.warning("%s: job %s is not in the store any more", self.device.name, left.job)
             del self._left[0]
             self._events.publish(JobEnded(job=left.job, state=left.state.value, problem=left.reason))

@@ -22,7 +22,7 @@ import sqlite_utils
 
 from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store import acknowledged, tables
-from fusiond.store.format import BUSY_SECS, SCHEMA_VERSION, check_header, explained, now
+from fusiond.store.format import BUSY_SECS, SCHEMA_VERSION, check_header, corrupt, explained, now
 from fusiond.store.identity import demand, identity
 from fusiond.store.migrations import migrate
 from fusiond.store.private import make_private, tighten_store
@@ -236,6 +236,8 @@ def translated(path: Path | str) -> Iterator[None]:
         yield
     except sqlite3.Error as problem:
         raise explained(os.fspath(path), problem) from problem
+    except UnicodeDecodeError as problem:  # of SQLite's own words about a damaged schema, for example
+        raise corrupt(os.fspath(path), problem) from problem
     except UnicodeEncodeError as problem:
         raise StoreError(f"{path}: a text that is no Unicode cannot be stored ({problem.reason})") from problem
 

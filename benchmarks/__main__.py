@@ -3,6 +3,7 @@ docs/results-fusiond.md; `--page` does nothing else.
 
     best          `fusiond best` from a cold shell, beside a bare Python that imports sqlite3 and json
     store         look-ups among 100,000 records, and an acknowledged trial
+    store_scale   `best`, suggestions and the queue of a large store beside a small one, bytes a trial
     tuner         what a trial costs beside building and running it, beside Optuna alone
     cpu_device    hist and maxpool on the cpu device, beside plain serial loops
     pipeline      compiling and measuring at once, recorded times replayed, beside the ideal of the same work
@@ -29,7 +30,7 @@ from pathlib import Path
 from benchmarks import page
 
 HERE = Path(__file__).parent
-NAMES = ("best", "store", "tuner", "cpu_device", "pipeline", "worker", "verdict", "control")
+NAMES = ("best", "store", "store_scale", "tuner", "cpu_device", "pipeline", "worker", "verdict", "control")
 OPTIONS = {"control": ["--device", "cpu", "--most", "12"]}
 
 

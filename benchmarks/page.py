@@ -195,6 +195,33 @@ def _store(result: Run) -> Iterable[str]:
     yield _table(("", "median"), rows)
 
 
+def _store_scale(result: Run) -> Iterable[str]:
+    shell, rates = result["best_from_a_shell_ms"], result["look_ups_per_sec"]
+    near, queue, size = result["suggestion_ms"], result["queue_us"], result["bytes_per_trial"]
+    yield _said(
+        f"{result['records']:,} records of {result['names']:,} names, {result['queued']:,} queued jobs, and the same",
+        "questions where there are few, or asked as they were before.",
+    )
+    rows = [
+        ("`fusiond best` from a shell", f"{shell['large']} ms", f"{shell['small']} ms among 1,000 records"),
+        (
+            "look-ups a second in one process",
+            f"{rates['kept_open']:,}",
+            f"{rates['opened_each_time']:,} when the file is opened for each",
+        ),
+        ("suggesting a name", f"{near['neighbours']} ms", f"{near['every_name']:,} ms when every name is compared"),
+        ("a submission", f"{queue['submit_many']} us", f"{queue['submit_few']} us with 10 queued"),
+        (
+            "a claim that finds nothing for its device",
+            f"{queue['claim_nothing_many']} us",
+            f"{queue['predicate_many']} us when each job is asked about",
+        ),
+        ("a page of 50 jobs", f"{queue['page_many']} us", f"{queue['page_few']} us of 10 jobs"),
+        ("a trial in the file", f"{size['compressed']:,} bytes", f"{size['as_text']:,} bytes with plans as text"),
+    ]
+    yield _table(("", "", "beside"), rows)
+
+
 def _cpu_device(result: Run) -> Iterable[str]:
     yield _said(
         "Kernels of the catalogue, the least of several runs each, beside serial C++ loops of the same compiler",
@@ -223,5 +250,6 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Run], Iterable[str]]]] = (
     ("worker", "A lost child process", _worker),
     ("best", "`fusiond best`", _best),
     ("store", "The store", _store),
+    ("store_scale", "A large store beside a small one", _store_scale),
     ("cpu_device", "The cpu device", _cpu_device),
 )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from fusiond.store.reading import Reader
 
+_KEPT = 64
+"""Tables and questions whose rows an open file remembers."""
 _CHECK = "`fusiond store check` says how to go on"
 
 
@@ -160,21 +162,39 @@ class Contents:
             {"family": family},
         )
 
-    def _found(self, tail: str, again: str, parameters: list[object] | Mapping[str, object]) -> list[Candidate]:
+    def _found(self, tail: str, again: str, parameters: list[object] | dict[str, object]) -> list[Candidate]:
+        """What was read before is as good as long as no record, workload or environment has changed: trials come and go
+        meanwhile."""
+        key = "records", tail, *(parameters.values() if isinstance(parameters, dict) else parameters)
+        state = [self._sums.get(table) for table in ("records", "workloads", "envs")]
+        kept = self.reader.kept
+        before = kept.pop(key, None)
+        if before is None or before[0] != state:
+            before = state, *self._read(tail, again, parameters)
+        kept[key] = before
+        if len(kept) > _KEPT:
+            del kept[next(iter(kept))]
+        self.damaged += before[2]
+        found: list[Candidate] = before[1]
+        return found
+
+    def _read(
+        self, tail: str, again: str, parameters: list[object] | dict[str, object]
+    ) -> tuple[list[Candidate], list[Damage]]:
         connection = self.reader.connection
         found = list(tables.rows(connection, tail, parameters, r="records", w="workloads"))
         ids = {row[0] for row in tables.fetched(connection, again, parameters)}
         seen = {row["id"] for row, _ in found if isinstance(row, dict)}
         if len(found) != len(ids) or not seen <= ids:
-            raise StoreError(f"{self.path}: an index is damaged and hides records; {_CHECK}")
-        candidates = []
+            raise StoreError(f"{self.path}: a damaged index hides records; {_CHECK}")
+        candidates, damaged = [], []
         for row, workload in found:
-            damage = next((each for each in (row, workload) if isinstance(each, Damage)), None)
             if isinstance(row, dict) and isinstance(workload, dict):
                 candidates.append(Candidate(row, workload, self._environment(row["env_key"])))
             else:
-                self.damaged.append(damage or Damage("records", "whose workload is gone"))
-        return candidates
+                damage = next((each for each in (row, workload) if isinstance(each, Damage)), None)
+                damaged.append(damage or Damage("records", "whose workload is gone"))
+        return candidates, damaged
 
     def _environment(self, env_key: str | None) -> Mapping[str, Any]:
         envs = self.reader.kept.get("decoded envs")

@@ -22,7 +22,7 @@ import sqlite_utils
 
 from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store import acknowledged, tables
-from fusiond.store.format import BUSY_SECS, SCHEMA_VERSION, check_header, explained, now
+from fusiond.store.format import BUSY_SECS, SCHEMA_VERSION, check_header, corrupt, explained, now
 from fusiond.store.identity import demand, identity
 from fusiond.store.migrations import migrate
 from fusiond.store.private import make_private, tighten_store
@@ -238,6 +238,8 @@ def translated(path: Path | str) -> Iterator[None]:
         raise explained(os.fspath(path), problem) from problem
     except MemoryError as problem:  # SQLite's own, or Python's while it reads a row
         raise StoreUnavailable(f"{path}: no memory left to read or write it") from problem
+    except UnicodeDecodeError as problem:  # of SQLite's own words about a damaged schema, for example
+        raise corrupt(os.fspath(path), problem) from problem
     except UnicodeEncodeError as problem:
         raise StoreError(f"{path}: a text that is no Unicode cannot be stored ({problem.reason})") from problem
 

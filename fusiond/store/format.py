@@ -55,10 +55,7 @@ def explained(path: str, problem: sqlite3.Error) -> StoreError:
     if code == sqlite3.SQLITE_BUSY:
         return StoreUnavailable(f"{path}: another process has kept it locked for {BUSY_SECS:g} s; try again later")
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return StoreError(
-            f"{path}: no SQLite file, or a damaged one ({problem}); `fusiond store check` says how to go on, or move "
-            "it away to begin afresh"
-        )
+        return corrupt(path, problem)
     folder = os.path.dirname(os.path.abspath(path))
     if code == sqlite3.SQLITE_CANTOPEN and os.access(path, os.R_OK | os.W_OK) and os.access(folder, os.W_OK | os.X_OK):
         return StoreUnavailable(f"{path}: the system does not open it just now; are the file descriptors used up?")
@@ -75,6 +72,14 @@ def explained(path: str, problem: sqlite3.Error) -> StoreError:
     if code == sqlite3.SQLITE_CONSTRAINT:
         return StoreError(f"{path}: recorded already, or about something that is not stored ({problem})")
     return StoreError(f"{path}: {problem}")
+
+
+def corrupt(path: str, problem: Exception) -> StoreError:
+    """A file that SQLite cannot read."""
+    return StoreError(
+        f"{path}: no SQLite file, or a damaged one ({problem}); `fusiond store check` says how to go on, or move it "
+        "away to begin afresh"
+    )
 
 
 def disk_full(path: str) -> StoreUnavailable:

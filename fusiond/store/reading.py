@@ -13,7 +13,7 @@ from _thread import _local
 
 from fusiond.errors import StoreError
 from fusiond.store import acknowledged
-from fusiond.store.format import SCHEMA_VERSION, check_header, explained
+from fusiond.store.format import SCHEMA_VERSION, check_header, corrupt, explained
 from fusiond.store.identity import identity
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ class Reader:
 
     def __init__(self, path: str, file: Identity, connection: sqlite3.Connection) -> None:
         self.path, self.file, self.connection = path, file, connection
-        self.kept: dict[str, Any] = {}
+        self.kept: dict[Any, Any] = {}
         self.known: tuple[int, int] | None = None
         """What was acknowledged, read before the transaction began."""
 
@@ -85,6 +85,9 @@ def reading(path: str | os.PathLike[str]) -> Iterator[Reader | None]:
     except sqlite3.Error as problem:
         reader = None
         raise explained(where, problem) from problem
+    except UnicodeDecodeError as problem:  # of SQLite's own words about a damaged schema, for example
+        reader = None
+        raise corrupt(where, problem) from problem
     else:
         readers[where] = reader
         while len(readers) > _KEPT:

@@ -3,6 +3,7 @@ docs/results-fusiond.md; `--page` does nothing else.
 
     best          `fusiond best` from a cold shell, beside a bare Python that imports sqlite3 and json
     store         look-ups among 100,000 records, and an acknowledged trial
+    http          look-ups over HTTP beside a running search, beside a bare uvicorn and starlette
     tuner         what a trial costs beside building and running it, beside Optuna alone
     cpu_device    hist and maxpool on the cpu device, beside plain serial loops
     pipeline      compiling and measuring at once, recorded times replayed, beside the ideal of the same work
@@ -29,7 +30,7 @@ from pathlib import Path
 from benchmarks import page
 
 HERE = Path(__file__).parent
-NAMES = ("best", "store", "tuner", "cpu_device", "pipeline", "worker", "verdict", "control")
+NAMES = ("best", "store", "http", "tuner", "cpu_device", "pipeline", "worker", "verdict", "control")
 OPTIONS = {"control": ["--device", "cpu", "--most", "12"]}
 
 

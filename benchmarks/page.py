@@ -195,6 +195,23 @@ def _store(result: Run) -> Iterable[str]:
     yield _table(("", "median"), rows)
 
 
+def _http(result: Run) -> Iterable[str]:
+    yield _said(
+        f"{result['clients']} clients over the Unix socket, {result['records']:,} records, beside a search that wrote",
+        f"{result['trials_meanwhile']} trials meanwhile; {result['machine']['cores']} cores for all of them.",
+        "Goal: 1,000 look-ups a second, p99 under 20 ms.",
+        f"Questions all over the records are answered at {result['ratio_spread_to_bare']} times the rate of a bare",
+        "uvicorn and starlette that answer with one document.",
+    )
+    names = {"spread": "questions all over", "hot": "a hundred questions", "bare": "bare uvicorn and starlette"}
+    rows = [
+        (words, f"{found['per_second']:,.0f}", f"{found['p50_ms']} ms", f"{found['p99_ms']} ms")
+        for name, words in names.items()
+        for found in (result[name],)
+    ]
+    yield _table(("", "a second", "median", "p99"), rows)
+
+
 def _cpu_device(result: Run) -> Iterable[str]:
     yield _said(
         "Kernels of the catalogue, the least of several runs each, beside serial C++ loops of the same compiler",
@@ -223,5 +240,6 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Run], Iterable[str]]]] = (
     ("worker", "A lost child process", _worker),
     ("best", "`fusiond best`", _best),
     ("store", "The store", _store),
+    ("http", "Look-ups over HTTP", _http),
     ("cpu_device", "The cpu device", _cpu_device),
 )

@@ -42,7 +42,6 @@ def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -
         for name, path in binaries.items():
             _link_or_copy(path, work / "binaries" / f"{name}{path.suffix}")
         (work / "plan.json").write_text(to_text(dataclasses.replace(program, buffers=buffers)))
-        work.chmod(0o755)
         os.rename(work, folder)
     except BaseException as problem:
         files.discard(work)

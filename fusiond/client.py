@@ -140,9 +140,13 @@ class Client:
         """How many jobs there are, however many `jobs` hands out."""
         return self.store.count_jobs(list(states) or None)
 
-    def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> tuple[JobRow, ...]:
-        """The jobs, newest first. One whose process is gone is shown as what it will be: queued."""
-        rows = tuple(map(_as_it_is, self.store.jobs(list(states) or None, limit)))
+    def jobs(
+        self, states: Sequence[JobState] = (), limit: int = 100, *, before: str | None = None
+    ) -> tuple[JobRow, ...]:
+        """The jobs, newest first; `before`: those that came before that job, for the next page. One whose process is
+        gone is shown as what it will be: queued. RequestError when there is no job `before`."""
+        number = None if before is None else self.show(before).number
+        rows = tuple(map(_as_it_is, self.store.jobs(list(states) or None, limit, before=number)))
         return tuple(row for row in rows if not states or row.state in states)
 
     def show(self, job: str) -> JobRow:
@@ -289,6 +293,8 @@ def _raised(status: int, problem: str, where: str, kind: object) -> FusiondError
         return NothingKnown(problem)
     if kind == DeviceError.__name__:
         return DeviceError(problem)
+    if kind == DaemonError.__name__:  # too many connections, or a request that did not arrive in time
+        return DaemonError(f"the daemon refused: {problem}")
     if status < 500:
         return RequestError(problem, where=where)
     return DaemonError(f"the daemon failed: {problem}")

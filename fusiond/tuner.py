@@ -176,17 +176,16 @@ class Tuner:
         def asked_to_finish() -> bool:
             return finish() or self._store.finish_requested(row.id)
 
-        def waiting() -> None:
-            detail = f"another fusiond uses {info.name}"
-            self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=detail))
+        def waiting(who: str) -> None:
+            self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=who))
 
         neighbours = Neighbours(
             policy=self._policy,
             busy=lambda: self._busy(info),
             stop=asked_to_stop,
-            waiting=lambda who: self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=who)),
+            waiting=waiting,
         )
-        with device_lock(info, stop=asked_to_stop, waiting=waiting):
+        with self._locked(row.id, info, asked_to_stop, waiting):
             neighbours.wait()
             runner = self._runner(provider, info)
             measurer = Measurer(
@@ -208,6 +207,27 @@ class Tuner:
             finally:
                 measurer.close()
                 runner.close()
+
+    @contextlib.contextmanager
+    def _locked(
+        self, job_id: str, device: DeviceInfo, stop: Callable[[], bool], waiting: Callable[[str], None]
+    ) -> Iterator[None]:
+        """The device for this job alone; while it waits for that, its row says for whom."""
+        told = False
+
+        def tell(who: str) -> None:
+            nonlocal told
+            told = True
+            self._store.set_waiting_for(job_id, f"{device.name}: {who}")
+            waiting(who)
+
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(device_lock(device, stop=stop, waiting=tell))
+            finally:
+                if told:
+                    self._store.set_waiting_for(job_id, "")
+            yield
 
     @contextlib.contextmanager
     def _timed(self, job_id: str, measurer: Measurer) -> Iterator[None]:

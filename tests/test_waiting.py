@@ -297,7 +297,7 @@ def worker(store: Store, run_job: Callable[..., JobState], info: DeviceInfo) -> 
     return Worker(
         device=info,
         owner=this_process(),
-        accepts=lambda request: True,
+        accepts=("auto", "fake", info.name),
         store=store,
         run_job=run_job,
         events=Events(),

@@ -93,7 +93,7 @@ class BuildCache:
         content = data.encode() if isinstance(data, str) else data
         sum_of_it = f"{len(content)} {text_key(content)}".encode()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make(path.parent)
             with _written(path.parent, content) as file, _written(path.parent, sum_of_it) as sums, _alone(path.parent):
                 os.replace(sums, _sum_of(path))
                 os.replace(file, path)
@@ -103,6 +103,13 @@ class BuildCache:
             raise faults.of_our_file(problem, doing, remedy) from problem
         self._grown(len(content))
         return path
+
+    def _make(self, folder: Path) -> None:
+        """Folders of our making are private; one that is there keeps its mode, since somebody may share it."""
+        if not folder.is_dir():
+            if not self.folder.exists():
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(exist_ok=True, mode=0o700)
 
     def _whole(self, path: Path) -> bool:
         """Whether a file is what was written; the content is compared once in each process."""
@@ -192,7 +199,6 @@ def _written(folder: Path, content: bytes) -> Iterator[str]:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(work, 0o644)
         yield work
     finally:
         with contextlib.suppress(OSError):

@@ -6,7 +6,6 @@ import functools
 import os
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from fusiond import faults
 from fusiond.build import compiler as compilers
 from fusiond.build.cache import BuildCache, default_folder, of_folder
+from fusiond.build.working import working_folder
 from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu import lower as lowering
 from fusiond.errors import DeviceError, StoreError
@@ -66,9 +66,9 @@ def scheduler(cache: BuildCache | None = None) -> Path:
     found = cache.get(key, ".so")
     if found is not None:
         return found
-    with tempfile.TemporaryDirectory(prefix="fusiond-") as work:
-        out = Path(work) / "libfusiond_cpu.so"
-        outcome = _run(commands.library(out, cxx=compiler), Path(work))
+    with working_folder("gxx") as work:
+        out = work / "libfusiond_cpu.so"
+        outcome = _run(commands.library(out, cxx=compiler), work)
         if outcome is not None:
             raise DeviceError(f"the cpu device's scheduler does not build: {outcome.failed.reason}")
         return cache.put(key, ".so", out.read_bytes())
@@ -81,14 +81,14 @@ def race_host(cache: BuildCache | None = None) -> Path:
     key = content_key(["race host", _runtime_key(compiler)])
     found = cache.get(key, ".exe")
     if found is None:
-        with tempfile.TemporaryDirectory(prefix="fusiond-") as work:
-            out = Path(work) / "fusiond_cpu_host"
-            outcome = _run(commands.host(out, cxx=compiler), Path(work))
+        with working_folder("gxx") as work:
+            out = work / "fusiond_cpu_host"
+            outcome = _run(commands.host(out, cxx=compiler), work)
             if outcome is not None:
                 raise DeviceError(f"no race checks: {compiler} has no ThreadSanitizer: {outcome.failed.reason}")
             found = cache.put(key, ".exe", out.read_bytes())
     if not os.access(found, os.X_OK):  # entries of the cache are plain files
-        found.chmod(0o755)
+        found.chmod(0o700)
     return found
 
 
@@ -101,15 +101,15 @@ def build(source: Source, *, cache: BuildCache | None = None, races: bool = Fals
     known = cache.get(key, ".so") or cache.failure(key)
     if known is not None:
         return known
-    with tempfile.TemporaryDirectory(prefix="fusiond-") as work:
+    with working_folder("gxx") as work:
         text = _unit(source)
         if isinstance(text, BuildFailed):
             return cache.put_failure(key, text)
-        path, out = Path(work) / f"{source.name}.cpp", Path(work) / "object.so"
+        path, out = work / f"{source.name}.cpp", work / "object.so"
         path.write_text(text, encoding="utf-8")
         if source.kind is SourceKind.DEVICE and not races:
-            _precompiled(compiler, cache, Path(work))
-        outcome = _run(_command(compiler, source, path, out, races=races), Path(work))
+            _precompiled(compiler, cache, work)
+        outcome = _run(_command(compiler, source, path, out, races=races), work)
         if outcome is not None:
             return cache.put_failure(key, outcome.failed) if outcome.final else outcome.failed
         return cache.put(key, ".so", out.read_bytes())
@@ -161,11 +161,11 @@ def _precompiled(compiler: str, cache: BuildCache, work: Path) -> None:
         found = cache.get(key, ".gch")
         place = cache.path(key, ".gch")
         if found is None and place not in _NO_PLACE and cache.failure(key) is None:
-            with tempfile.TemporaryDirectory(prefix="fusiond-") as folder:
-                outcome = _run(commands.header(Path(folder), cxx=compiler), Path(folder))
+            with working_folder("gxx") as folder:
+                outcome = _run(commands.header(folder, cxx=compiler), folder)
                 try:
                     if outcome is None:
-                        found = cache.put(key, ".gch", (Path(folder) / f"{commands.PRELUDE}.gch").read_bytes())
+                        found = cache.put(key, ".gch", (folder / f"{commands.PRELUDE}.gch").read_bytes())
                     elif outcome.final:
                         cache.put_failure(key, outcome.failed)
                 except StoreError:  # it is large, and an object may well have room

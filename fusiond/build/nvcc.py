@@ -25,7 +25,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from pathlib import Path
 from fusiond import faults
 from fusiond.build import compiler
 from fusiond.build.cache import BuildCache, default_folder, of_folder
+from fusiond.build.working import working_folder
 from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, Parameter, table_bytes
 from fusiond.cuda.ptxas import parse_report
 from fusiond.keys import content_key, plain, text_key
@@ -323,8 +323,7 @@ def _run_nvcc(
     toolkit: Toolkit, source: Source, options: _Options, arch: str
 ) -> tuple[_Ptx, Mapping[str, str]] | BuildFailed | _Retriable:
     name = _file_name(source)
-    with tempfile.TemporaryDirectory(prefix="fusiond-nvcc-") as folder:
-        work = Path(folder)
+    with working_folder("nvcc") as work:
         (work / name).write_text(_with_table(source))
         command = [str(toolkit.nvcc), "-ptx", f"-arch={arch}", "-MD", "-MF", "deps", "-o", "out.ptx"]
         command += [f"-I{each}" for each in source.include_dirs]
@@ -440,8 +439,7 @@ def _run_ptxas(
     toolkit: Toolkit, front: _Ptx, options: Sequence[str], cap: int | None, arch: str
 ) -> tuple[bytes, Mapping[str, CompileFacts], str] | BuildFailed | _Retriable:
     text = front.text if cap is None else with_register_cap(front.text, cap)
-    with tempfile.TemporaryDirectory(prefix="fusiond-ptxas-") as folder:
-        work = Path(folder)
+    with working_folder("ptxas") as work:
         (work / "in.ptx").write_text(text + _table_ptx(front))
         command = [str(toolkit.ptxas), "-v", f"-arch={arch}", *options, "in.ptx", "-o", "out.cubin"]
         done = _run(command, work, PTXAS_SECS)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from fusiond.cli import options, render
+from fusiond.cli import options, output, render
 from fusiond.client import Client
 from fusiond.errors import NothingKnown
 from fusiond.model import JobState
+from fusiond.store.jobs import JobRow
 from fusiond.wire import job_entry
-from fusiond.words import counted
+from fusiond.words import counted, shortened
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     states = [state.value for state in JobState]
     parser.add_argument("--state", action="append", choices=states, help="only jobs in this state (may be repeated)")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="at most this many (default 50)")
+    parser.add_argument("--before", metavar="ID", help="only jobs that came before this one: the next page")
     options.add_store(parser)
 
 
@@ -25,16 +26,18 @@ def run(arguments: argparse.Namespace) -> int:
     with Client(db=options.database(arguments)) as client:
         try:
             states = [JobState(each) for each in arguments.state or ()]
-            rows, count = client.jobs(states, limit), client.count_jobs(states)
+            rows, count = client.jobs(states, limit, before=arguments.before), client.count_jobs(states)
         except NothingKnown:  # no store yet: no jobs
             rows, count = (), 0
-    if count > len(rows):
-        print(f"fusiond: the newest {len(rows)} of {counted(count, 'job')} (--limit N shows more)", file=sys.stderr)
+    if count > len(rows) == limit:
+        more = f"--limit N shows more, --before {rows[-1].id} those that came before"
+        which = "the newest " if arguments.before is None else ""
+        output.complain(f"fusiond: {which}{len(rows)} of {counted(count, 'job')} ({more})")
     if arguments.json:
         options.say_json([job_entry(row) for row in rows])
         return 0
     if not rows:
-        print("no jobs")
+        output.say("no jobs")
         return 0
     render.table(
         "",
@@ -48,9 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{row.trials}/{row.budget}",
                 render.ratio(row.best_ratio),
                 render.when(row.created_at),
-                row.problem or (row.waiting_for and not row.state.ended and f"waits: {row.waiting_for}") or None,
+                shortened(_trouble(row), 200),
             )
             for row in rows
         ],
     )
     return 0
+
+
+def _trouble(row: JobRow) -> str:
+    """Why it failed, or what it waits for."""
+    return row.problem or (f"waits: {row.waiting_for}" if row.waiting_for and not row.state.ended else "")

@@ -1,9 +1,13 @@
-"""`fusiond prune`: give back the disk space of what is not needed any more. No answer and no trial is lost: bundles and
-builds are made again when they are asked for."""
+"""`fusiond prune`: give back the disk space of what is not needed any more, and say how large what stays is.
+
+No answer is lost. Without `--older-than` no trial either: bundles and builds are made again when they are asked for.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import re
 import shutil
 import time
@@ -12,18 +16,29 @@ from contextlib import closing
 from pathlib import Path
 
 from fusiond.build.cache import LIMIT_BYTES, BuildCache
-from fusiond.cli import options
+from fusiond.build.working import sweep
+from fusiond.cli import options, output
 from fusiond.errors import RequestError
 from fusiond.model import JobState
 from fusiond.store.database import Store
+from fusiond.store.format import now
+from fusiond.store.retention import remove_old
+from fusiond.words import counted
 
 HOURS = 24.0
+_AGES = {"h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hours", type=float, default=HOURS, metavar="H", help="keep what is younger (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--older-than",
+        metavar="AGE",
+        help="also remove jobs that ended before (30d; h, d and w are known), but for what an answer, its history or "
+        "an undone job needs",
     )
     parser.add_argument(
         "--cache", default="2G", metavar="SIZE", help="the build cache may have this much (default: 2G)"
@@ -35,18 +50,63 @@ def run(arguments: argparse.Namespace) -> int:
     limit = size(arguments.cache)
     if not 0 <= arguments.hours < 1e6:
         raise RequestError(f"is {arguments.hours}; hours are wanted, from 0", where="--hours")
+    older_secs = None if arguments.older_than is None else age_secs(arguments.older_than)
     database = options.database(arguments)
     freed = {"bundles": 0, "work": 0, "orphans": 0}
+    sizes: dict[str, int] = {}
+    removed = None
     if database.is_file():
         with closing(Store.open(database, create=False)) as store:
-            freed = prune(store, 3600 * arguments.hours)
-    freed["cache"] = BuildCache(limit_bytes=min(limit, LIMIT_BYTES) if limit else 0).sweep()
+            if older_secs is not None:
+                removed = remove_old(store, now(ago_secs=older_secs))
+                freed["store"] = removed.bytes
+            freed |= prune(store, 3600 * arguments.hours)
+            sizes = _sizes(store)
+    cache = BuildCache(limit_bytes=min(limit, LIMIT_BYTES) if limit else 0)
+    freed["cache"] = cache.sweep() + sweep()
+    sizes["cache"] = _bytes_of(cache.folder)
     if arguments.json:
-        options.say_json({"freed_bytes": freed})
-    else:
-        for name, count in freed.items():
-            print(f"{name:<8} {count / (1 << 20):10.1f} MiB freed")
+        counts = None if removed is None else dataclasses.asdict(removed)
+        options.say_json({"freed_bytes": freed, "bytes": sizes, "removed": counts})
+        return 0
+    if removed is not None:
+        output.say(
+            f"removed  {counted(removed.jobs, 'job')} with {counted(removed.trials, 'trial')}, "
+            f"{counted(removed.samples, 'sample')} of others, {counted(removed.programs, 'program')}"
+        )
+    for name in sorted({**freed, **sizes}):
+        kept = f", {sizes[name] / (1 << 20):10.1f} MiB stay" if name in sizes else ""
+        output.say(f"{name:<9} {freed.get(name, 0) / (1 << 20):10.1f} MiB freed{kept}")
     return 0
+
+
+def age_secs(text: str) -> float:
+    """`36h`, `30d`, `8w` in seconds."""
+    match = re.fullmatch(r"(\d{1,6})\s*([hdw])", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise RequestError(f"is {text[:40]!r}; write 36h, 30d or 8w", where="--older-than")
+    return int(match[1]) * _AGES[match[2].lower()]
+
+
+def _sizes(store: Store) -> dict[str, int]:
+    """What stays, in bytes: the store with its log, and the parts of its artifacts."""
+    whole = _bytes_of(store.artifacts)
+    bundles, work = (_bytes_of(store.artifacts / name) for name in ("bundles", "work"))
+    files = [Path(f"{store.path}{beside}") for beside in ("", "-wal")]
+    return {
+        "store": sum(file.stat().st_size for file in files if file.exists()),
+        "bundles": bundles,
+        "work": work,
+        "artifacts": whole - bundles - work,
+    }
+
+
+def _bytes_of(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # it went meanwhile
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def prune(store: Store, older_than_secs: float) -> dict[str, int]:

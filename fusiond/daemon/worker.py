@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusiond import faults
 from fusiond.daemon.complaints import Complaints
-from fusiond.errors import DeviceSick, FusiondError
+from fusiond.errors import DeviceSick, FusiondError, RequestError
 from fusiond.events import Events, JobEnded
 from fusiond.model import DeviceInfo, JobState
 from fusiond.store.database import Store
@@ -39,7 +39,7 @@ class _Left:
 
 
 class Worker:
-    """`accepts` says which device requests it may serve; `hold` says why the
+    """`accepts` are the device requests that it may serve; `hold` says why the
     device must not be used now, or None."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Worker:
         *,
         device: DeviceInfo,
         owner: str,
-        accepts: Callable[[str], bool],
+        accepts: Collection[str],
         store: Store,
         run_job: RunJob,
         events: Events,
@@ -102,7 +102,7 @@ class Worker:
             self._told = held
         if held:
             return False
-        row = self._store.claim(self._owner, kinds_of_device=self._accepts)
+        row = self._store.claim(self._owner, devices=self._accepts)
         return row is not None and self._run(row)
 
     def _run(self, row: JobRow) -> bool:
@@ -144,9 +144,12 @@ class Worker:
     def _write_down(self) -> None:
         while self._left:
             left = self._left[0]
-            if left.state is JobState.WAITING:  # it has waited for the store already
-                self._store.wait(left.job, left.reason, secs=0)
-            else:
-                self._store.finish(left.job, left.state, left.reason)
+            try:
+                if left.state is JobState.WAITING:  # it has waited for the store already
+                    self._store.wait(left.job, left.reason, secs=0)
+                else:
+                    self._store.finish(left.job, left.state, left.reason)
+            except RequestError:
+                log.warning("%s: job %s is not in the store any more", self.device.name, left.job)
             del self._left[0]
             self._events.publish(JobEnded(job=left.job, state=left.state.value, problem=left.reason))

@@ -7,6 +7,7 @@
     probes.py    micro-measurements
     records.py   the answers and their history
     said.py      what the plugins said: versions, documents, the catalogue
+    serving.py   the daemon that serves, and its lock file
 
 A method returns when what it wrote is on disk. Any thread may call any method at any time; transactions are short, and
 several processes (the daemon, `fusiond run`, `fusiond best`) may have the file open at once.
@@ -16,30 +17,31 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import sqlite3
-import time
+import os
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from fusiond import faults
-from fusiond.errors import StoreError
-from fusiond.store.connection import connect, translated
+from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store.devices import DeviceRow, Devices
-from fusiond.store.format import BUSY_SECS, SCHEMA_VERSION, check_header, disk_full
+from fusiond.store.format import disk_full
+from fusiond.store.identity import identity
 from fusiond.store.jobs import JobRow, Jobs
-from fusiond.store.location import default_path, refuse_network
-from fusiond.store.migrations import migrate
+from fusiond.store.location import default_folder, default_path, refuse_network
 from fusiond.store.owner import this_process
+from fusiond.store.private import FOLDER_MODE, make_folder, tighten
 from fusiond.store.probes import Probes
 from fusiond.store.records import Records
 from fusiond.store.said import Said
+from fusiond.store.serving import Serving
 from fusiond.store.trials import Trials
 
 __all__ = ["DeviceRow", "JobRow", "Store", "default_path", "this_process"]
 
 
-class Store(Devices, Jobs, Trials, Probes, Records, Said):
+class Store(Devices, Jobs, Trials, Probes, Records, Said, Serving):
     """What fusiond remembers. Every method may raise StoreError: a full disk, a damaged file, a closed store."""
 
     @classmethod
@@ -54,23 +56,40 @@ class Store(Devices, Jobs, Trials, Probes, Records, Said):
             raise StoreError(f"{where}: there is no such file")
         refuse_network(where)
         try:
-            where.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(where.parent)
         except OSError as problem:
             if problem.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise disk_full(str(where)) from problem
             doing = f"{where.parent}: the folder cannot be made"
             raise faults.of_system(problem, doing) or StoreError(f"{doing}: {problem.strerror}") from problem
-        with contextlib.ExitStack() as opened, translated(where):
-            writer = opened.enter_context(contextlib.closing(connect(where)))
-            _prepare(writer, str(where))
-            reader = opened.enter_context(contextlib.closing(connect(where)))
-            reader.execute("PRAGMA query_only = ON")
-            store = cls(where, writer, reader)
-            with store._transaction() as database:
-                if check_header(database.conn, str(where)) < SCHEMA_VERSION:  # again, now that nobody else can write
-                    migrate(database)
-            opened.pop_all()
-        return store
+        if where.parent == default_folder():
+            tighten(str(where.parent), FOLDER_MODE)
+        return cls(where)
+
+    def reopen(self, *, running: Collection[str] = ()) -> list[str]:
+        """Open the file that is at the path now, in place of one that was deleted or replaced, and queue its running
+        jobs of which nobody is left: the ids. `running` are those that the caller itself still runs.
+
+        StoreUnavailable while there is no file, StoreError for one that is not fusiond's; the Store goes on to refuse
+        everything then, and may be opened again later.
+        """
+        with self._write_lock, self._read_lock:
+            if not self.path.is_file():
+                raise StoreUnavailable(f"{self.path}: there is no such file any more; put it back")
+            self._part_from_log()
+            reader, writer = self._reader, self._database
+            self._attach()
+            reader.close()
+            writer.close()
+        return self.recover(own=this_process(), running=running)
+
+    def _part_from_log(self) -> None:
+        """SQLite finds a log by its name: that of the file that is gone would be played into the one in its place."""
+        if identity(self.path) == self._identity or identity(f"{self.path}-wal") != self._log:
+            return
+        for name in ("wal", "shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(f"{self.path}-{name}", f"{self.path}-{name}.of-replaced")
 
     def __enter__(self) -> Self:
         return self
@@ -79,24 +98,3 @@ class Store(Devices, Jobs, Trials, Probes, Records, Said):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _prepare(writer: sqlite3.Connection, path: str) -> None:
-    """Look at the header before anything is changed, then turn write-ahead logging on.
-
-    SQLite does not wait for others when it changes the journal, so two that make a file at once need this loop.
-    """
-    give_up_at = time.monotonic() + BUSY_SECS
-    while True:
-        try:
-            check_header(writer, path)
-            (mode,) = writer.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as problem:
-            busy = (problem.sqlite_errorcode & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-            if not busy or time.monotonic() > give_up_at:
-                raise
-            time.sleep(0.01)
-            continue
-        if mode != "wal":
-            raise StoreError(f"{path}: this file system does not take a write-ahead log (journal mode {mode!r})")
-        return

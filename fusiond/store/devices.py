@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fusiond.keys import canonical
 from fusiond.model import DeviceInfo, DeviceLimits
 from fusiond.store.connection import Connected
-from fusiond.store.encoding import mapping_from, printable
+from fusiond.store.encoding import decoding, mapping_from, printable
 from fusiond.store.format import now
 
 
@@ -26,17 +26,12 @@ class Devices(Connected):
     def save_device(self, info: DeviceInfo) -> None:
         """Write down a device, its environment and the name that it has now; what stood there is brought up to date."""
         with self._transaction() as database:
-            database.table("devices").insert(
-                {
-                    "device_key": info.key,
-                    "model": info.model,
-                    "arch": info.arch,
-                    "memory_bytes": info.memory_bytes,
-                    "mig": info.mig,
-                    "evidence": info.evidence,
-                    "limits": canonical(info.limits),
-                },
-                replace=True,
+            database.execute(
+                "INSERT INTO devices (device_key, model, arch, memory_bytes, mig, evidence, limits) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (device_key) DO UPDATE SET model = excluded.model, "
+                "arch = excluded.arch, memory_bytes = excluded.memory_bytes, mig = excluded.mig, "
+                "evidence = excluded.evidence, limits = excluded.limits",
+                [info.key, info.model, info.arch, info.memory_bytes, info.mig, info.evidence, canonical(info.limits)],
             )
             database.table("envs").insert(
                 {"env_key": info.env_key, "env": canonical(info.env), "first_seen_at": now()}, ignore=True
@@ -51,29 +46,33 @@ class Devices(Connected):
 
     def devices(self) -> list[DeviceRow]:
         """Every piece of hardware that was ever saved, the one seen last first."""
-        rows = self._rows(
-            "SELECT b.*, d.model, d.arch, d.memory_bytes, d.mig, d.evidence, d.limits, COALESCE(e.env, '{}') AS env "
-            "FROM boards b JOIN devices d USING (device_key) LEFT JOIN envs e USING (env_key) "
-            "ORDER BY b.seen_at DESC, b.name"
-        )
-        return [
-            DeviceRow(
-                info=DeviceInfo(
-                    name=row["name"],
-                    model=row["model"],
-                    arch=row["arch"],
-                    memory_bytes=row["memory_bytes"],
-                    mig=row["mig"],
-                    uuid=row["uuid"],
-                    evidence=row["evidence"],
-                    env=mapping_from(row["env"]),
-                    limits=DeviceLimits(**json.loads(row["limits"])),
-                ),
-                sick=row["sick"],
-                seen_at=row["seen_at"],
+        with self._moment():
+            known = self._row("SELECT rows FROM sums WHERE name = 'boards'")
+            rows = self._sealed(
+                "FROM boards b NOT INDEXED JOIN devices d USING (device_key) LEFT JOIN envs e USING (env_key) "
+                "ORDER BY b.seen_at DESC, b.name",
+                skip=True,
+                expected=known["rows"] if known else None,
+                b="boards",
+                d="devices",
+                e="envs",
             )
-            for row in rows
-        ]
+            found = []
+            for board, device, env in rows:
+                with decoding(self.path, "devices", device["device_key"]):
+                    info = DeviceInfo(
+                        name=board["name"],
+                        model=device["model"],
+                        arch=device["arch"],
+                        memory_bytes=device["memory_bytes"],
+                        mig=device["mig"],
+                        uuid=board["uuid"],
+                        evidence=device["evidence"],
+                        env=mapping_from(env["env"] if env else "{}"),
+                        limits=DeviceLimits(**json.loads(device["limits"])),
+                    )
+                found.append(DeviceRow(info=info, sick=board["sick"], seen_at=board["seen_at"]))
+            return found
 
     def set_sick(self, device_key: str, gpu_uuid: str, reason: str | None) -> None:
         """Say that a piece of hardware is sick, or (None) well again. StoreError when it was never saved."""
@@ -86,5 +85,5 @@ class Devices(Connected):
 
     def sick(self, device_key: str, gpu_uuid: str) -> str | None:
         """Why a piece of hardware is sick; None when it is well or unknown."""
-        row = self._row("SELECT sick FROM boards WHERE device_key = ? AND uuid = ?", [device_key, gpu_uuid])
-        return row["sick"] if row else None
+        rows = self._sealed("FROM boards b WHERE device_key = ? AND uuid = ?", [device_key, gpu_uuid], b="boards")
+        return rows[0][0]["sick"] if rows else None

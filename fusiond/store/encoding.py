@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fusiond.errors import StoreError
 from fusiond.keys import canonical
 from fusiond.model import Config, DeviceState, Job, Measurement, Purpose, Search, frozen
+
+
+@contextlib.contextmanager
+def decoding(path: object, table: str, row: object) -> Iterator[None]:
+    """What cannot be read back, although it is what was written, as StoreError."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+        raise StoreError(
+            f"{path}: the row {row} of {table} cannot be read ({type(problem).__name__}: {problem}); "
+            "`fusiond store check` says how to go on"
+        ) from problem
 
 
 def printable(text: str) -> str:

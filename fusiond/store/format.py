@@ -55,7 +55,10 @@ def explained(path: str, problem: sqlite3.Error) -> StoreError:
     if code == sqlite3.SQLITE_BUSY:
         return StoreUnavailable(f"{path}: another process has kept it locked for {BUSY_SECS:g} s; try again later")
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return StoreError(f"{path}: no SQLite file, or a damaged one ({problem}); move it away to begin afresh")
+        return StoreError(
+            f"{path}: no SQLite file, or a damaged one ({problem}); `fusiond store check` says how to go on, or move "
+            "it away to begin afresh"
+        )
     folder = os.path.dirname(os.path.abspath(path))
     if code == sqlite3.SQLITE_CANTOPEN and os.access(path, os.R_OK | os.W_OK) and os.access(folder, os.W_OK | os.X_OK):
         return StoreUnavailable(f"{path}: the system does not open it just now; are the file descriptors used up?")
@@ -67,6 +70,8 @@ def explained(path: str, problem: sqlite3.Error) -> StoreError:
         return StoreUnavailable(
             f"{path}: the system failed to read or write it ({problem}); is the disk full or failing?"
         )
+    if code == sqlite3.SQLITE_CONSTRAINT and "damaged row" in str(problem):
+        return StoreError(f"{path}: {problem}, so it was not changed; `fusiond store check` names it")
     if code == sqlite3.SQLITE_CONSTRAINT:
         return StoreError(f"{path}: recorded already, or about something that is not stored ({problem})")
     return StoreError(f"{path}: {problem}")

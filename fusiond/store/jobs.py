@@ -14,8 +14,7 @@ import dataclasses
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlite_utils import Database
@@ -24,19 +23,21 @@ from fusiond.errors import RequestError, StoreError
 from fusiond.keys import canonical
 from fusiond.model import Job, JobState, Search, Workload
 from fusiond.store.connection import Connected, Row
-from fusiond.store.encoding import job_from, printable
+from fusiond.store.encoding import decoding, job_from, printable
 from fusiond.store.format import lookup_name, new_id, now
+from fusiond.store.job_rows import JobRow, job_row
 from fusiond.store.owner import is_alive
+from fusiond.store.tables import Damage, checked, columns
 
-_COLUMNS = """
-    SELECT j.number, j.id, j.kind, w.strategy, w.name AS workload_name, j.workload_key, j.device, j.device_key, j.state,
-        j.priority, j.parent_id, j.problem, j.search, j.space_hash, j.created_at, j.started_at, j.ended_at,
-        j.cancel_requested, j.finish_requested, j.finding, j.waiting_for, j.retry_at, j.retries,
-        j.owner, j.wall_secs, j.device_secs,
-        (SELECT COUNT(*) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS trials,
-        (SELECT MAX(t.ratio) FROM trials t WHERE t.job_id = j.id AND t.role = 'candidate') AS best_ratio
-    FROM jobs j JOIN workloads w USING (workload_key)
-"""
+__all__ = ["JobRow", "Jobs", "absolute", "unknown_job"]
+
+_WHOLE = "FROM jobs j LEFT JOIN workloads w USING (workload_key) LEFT JOIN tallies t ON t.job_id = j.id"
+_AT_ONCE = 500
+"""Keys in one query; SQLite takes 999 parameters in its oldest builds."""
+_BY_NUMBER, _BY_STATE, _BY_DEVICE = "idx_jobs_by_number", "idx_jobs_by_state", "idx_jobs_queue"
+_COME = "NOT (retry_at > :now AND retry_at <= :latest)"
+"""A time further ahead than any that is set means that the clock was put back since."""
+_DUE = f"(state = 'queued' OR (state = 'waiting' AND {_COME}))"
 _ACTIVE = "state IN ('queued', 'running', 'waiting')"
 
 MOST_WAIT_SECS = 300.0
@@ -47,65 +48,6 @@ _BEGAN_ON_A_SICK_ONE = """
     EXISTS (SELECT 1 FROM boards b WHERE b.device_key = jobs.device_key AND b.sick IS NOT NULL)
     AND NOT EXISTS (SELECT 1 FROM boards b WHERE b.device_key = jobs.device_key AND b.sick IS NULL AND b.name != '')
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRow:
-    """A job as the queue sees it. Times of day are UTC in ISO 8601."""
-
-    id: str
-    kind: str
-    """`tune`, or `verify`: measure the recorded winner again."""
-    strategy: str
-    workload_name: str
-    workload_key: str
-    device: str
-    """As asked for: `auto`, `cpu`, `cuda:0`."""
-    device_key: str | None
-    """Of the device that it runs on, once that is known."""
-    state: JobState
-    priority: int
-    parent: str | None
-    problem: str | None
-    """One line on why it failed."""
-    search: Search
-    space_hash: str | None
-    created_at: str
-    started_at: str | None
-    ended_at: str | None
-    trials: int
-    """Candidates that have an outcome."""
-    budget: int
-    """Candidates that it may try."""
-    best_ratio: float | None
-    """Of the candidates measured so far; search samples, no verdict."""
-    cancel_requested: bool
-    finish_requested: bool = False
-    """Its search is to end, and its finals to begin."""
-    finding: str = ""
-    """What it found, where the answer of before stands."""
-    owner: str = ""
-    """The process that runs it (`fusiond.store.owner`); empty when none does."""
-    waiting_for: str = ""
-    """What the machine lacked when it was run last, or why its device is not used; of a job that waits or is queued."""
-    retry_at: str | None = None
-    """When a job that waits is tried again."""
-    retries: int = 0
-    """How often it waited since it last got on."""
-    wall_secs: float = 0.0
-    """How long it ran, waiting for the device not included; of sessions that were killed nothing is known."""
-    device_secs: float = 0.0
-    """For how much of that its device was busy."""
-
-    @property
-    def device_share(self) -> float | None:
-        """The part of its time in which the device measured; None before that is known."""
-        return self.device_secs / self.wall_secs if self.wall_secs else None
-
-    @property
-    def lost(self) -> bool:
-        """It runs, as far as the store knows, but the process that ran it is gone."""
-        return self.state is JobState.RUNNING and not is_alive(self.owner)
 
 
 class Jobs(Connected):
@@ -176,62 +118,112 @@ class Jobs(Connected):
 
     def job(self, id: str) -> JobRow | None:
         """The job of that id, or of the only id that begins so; RequestError when several do."""
-        rows = self._rows(f"{_COLUMNS} WHERE j.id >= ? AND j.id < ? ORDER BY j.id LIMIT 2", [id, id + "\U0010ffff"])
-        if not id or not rows:
+        if not id:
             return None
-        if len(rows) > 1 and rows[0]["id"] != id:
+        between = [id, id + "\U0010ffff"]
+        rows = self._jobs("WHERE j.id >= ? AND j.id < ? ORDER BY j.id LIMIT 2", between)
+        if not rows:
+            hidden = self._row(f"SELECT number FROM jobs INDEXED BY {_BY_NUMBER} WHERE id >= ? AND id < ?", between)
+            if hidden is not None:
+                raise StoreError(
+                    f"{self.path}: an index is damaged and hides the job {id}; `fusiond store check` says how to go on"
+                )
+            return None
+        if len(rows) > 1 and rows[0].id != id:
             raise RequestError(f"several jobs begin with {id!r}; give more of the id", where="job")
-        return _job_row(rows[0])
+        return rows[0]
 
-    def jobs(self, states: Iterable[JobState] | None = None, limit: int = 100) -> list[JobRow]:
-        """The newest jobs first, those of the given states only."""
+    def jobs(
+        self, states: Iterable[JobState] | None = None, limit: int = 100, *, before: int | None = None
+    ) -> list[JobRow]:
+        """The newest jobs first, those of the given states only; `before`: those that came before the job of that
+        number, for the next page. Damaged rows are left out, and said so in the log."""
         wanted = [state.value for state in (JobState if states is None else states)]
-        marks = ", ".join("?" * len(wanted))
-        rows = self._rows(f"{_COLUMNS} WHERE j.state IN ({marks}) ORDER BY j.number DESC LIMIT ?", [*wanted, limit])
-        return [_job_row(row) for row in rows]
+        if not wanted:
+            return []
+        parameters = {f"state{index}": state for index, state in enumerate(wanted)}
+        marks = ", ".join(f":{name}" for name in parameters)
+        last = "AND number < :before " * (before is not None) + "ORDER BY number DESC LIMIT :limit"
+        by_state = " UNION ALL ".join(
+            f"SELECT number FROM (SELECT number FROM jobs INDEXED BY {_BY_STATE} WHERE state = :{name} {last})"
+            for name in parameters
+        )
+        with self._moment():
+            numbers = self._same(
+                f"SELECT number FROM jobs INDEXED BY {_BY_NUMBER} WHERE state IN ({marks}) {last}",
+                f"SELECT number FROM ({by_state}) ORDER BY number DESC LIMIT :limit",
+                {**parameters, "before": before, "limit": limit},
+            )
+            found = []
+            for start in range(0, len(numbers), _AT_ONCE):
+                chunk = numbers[start : start + _AT_ONCE]
+                marks = ", ".join("?" * len(chunk))
+                where = f"WHERE j.number IN ({marks}) ORDER BY j.number DESC"
+                found += self._jobs(where, chunk, skip=True, expected=len(chunk))
+            return found
 
     def count_jobs(self, states: Iterable[JobState] | None = None) -> int:
         """How many there are in the given states."""
         wanted = [state.value for state in (JobState if states is None else states)]
         marks = ", ".join("?" * len(wanted))
-        row = self._row(f"SELECT count(*) AS found FROM jobs WHERE state IN ({marks})", wanted)
-        assert row is not None
-        return int(row["found"])
+        (count,) = self._same(
+            f"SELECT count(*) FROM jobs INDEXED BY {_BY_STATE} WHERE state IN ({marks})",
+            f"SELECT count(*) FROM jobs INDEXED BY {_BY_NUMBER} WHERE state IN ({marks})",
+            wanted,
+        )
+        return int(count)
 
     def load_job(self, id: str) -> Job:
         """The Job that was submitted, files and all. RequestError when there is no such job."""
-        row = self._row("SELECT job FROM jobs WHERE id = ?", [id])
-        if row is None:
-            raise unknown_job(id)
-        return job_from(row["job"])
+        row = self._plain(id)
+        with decoding(self.path, "jobs", id):
+            return job_from(row["job"])
+
+    def _jobs(
+        self, where: str, parameters: Sequence[object], *, skip: bool = False, expected: int | None = None
+    ) -> list[JobRow]:
+        found = []
+        parts = {"j": "jobs", "w": "workloads", "t": "tallies"}
+        for job, workload, tally in self._sealed(
+            f"{_WHOLE} {where}", parameters, skip=skip, expected=expected, **parts
+        ):
+            lacking = "workload" if workload is None else "tally of trials" if tally is None else ""
+            try:
+                if lacking:
+                    raise StoreError(
+                        f"{self.path}: the {lacking} of the job {job['id']} is gone; `fusiond store check` says how to "
+                        "go on"
+                    )
+                with decoding(self.path, "jobs", job["id"]):
+                    found.append(job_row(job, workload, tally))
+            except StoreError as problem:
+                if not skip:
+                    raise
+                self._tell(str(problem))
+        return found
 
     # --- running ---
 
-    def claim(
-        self, owner: str, *, kinds_of_device: Callable[[str], bool] | None = None, job: str | None = None
-    ) -> JobRow | None:
+    def claim(self, owner: str, *, devices: Collection[str] | None = None, job: str | None = None) -> JobRow | None:
         """Take the oldest queued job of the highest priority, or the one named; None when there is none to take.
 
-        `owner` is `owner.this_process()`; `kinds_of_device` says of a device's name whether the caller can run on it.
-        A job that began on a device of which only sick ones are left waits, unless it is named.
-        No two callers, in any process, are given the same job.
+        `owner` is `owner.this_process()`; `devices` are the device requests that the caller can serve (None: any).
+        A job that began on a device of which only sick ones are left waits, unless it is named. A damaged row is
+        passed over. No two callers, in any process, are given the same job.
         """
-        # A time further ahead than any that is set means that the clock was put back since.
-        due = "(state = 'queued' OR (state = 'waiting' AND NOT (retry_at > :now AND retry_at <= :latest)))"
-        times = {"now": now(), "latest": now(ago_secs=-MOST_WAIT_SECS)}
-        if self._row(f"SELECT 1 FROM jobs WHERE {due} LIMIT 1", times) is None and job is None:
+        if job is None and self._next(self._rows, devices) is None:
             return None  # the usual case for a daemon that asks again and again: no lock taken
         with self._transaction() as database:
-            query = f"SELECT id, device FROM jobs WHERE {due} AND NOT ({_BEGAN_ON_A_SICK_ONE})"
-            parameters = times
-            if job is not None:  # whoever names it has a reason to try it now
+
+            def select(sql: str, parameters: Mapping[str, object]) -> Iterable[Row]:
+                return database.query(sql, dict(parameters))
+
+            if job is None:
+                found = self._next(select, devices)
+            else:  # whoever names it has a reason to try it now
                 query = "SELECT id, device FROM jobs WHERE state IN ('queued', 'waiting') AND id = :id"
-                parameters = {"id": job}
-            found = None
-            for row in database.query(f"{query} ORDER BY priority DESC, number", parameters):
-                if kinds_of_device is None or kinds_of_device(row["device"]):
-                    found = row["id"]
-                    break
+                named = next(iter(select(query, {"id": job})), None)
+                found = named["id"] if named and (devices is None or named["device"] in devices) else None
             if found is None:
                 return None
             database.execute(
@@ -241,13 +233,53 @@ class Jobs(Connected):
             )
         return self._known(found)
 
-    def recover(self) -> list[str]:
-        """Queue the running jobs whose owner's process is gone, and say which; one that was to be cancelled is."""
+    def _next(
+        self, select: Callable[[str, Mapping[str, object]], Iterable[Row]], devices: Collection[str] | None
+    ) -> str | None:
+        """The id of the job to be claimed next. Each state and device is a walk along an index, in order."""
+        times = {"now": now(), "latest": now(ago_secs=-MOST_WAIT_SECS)}
+        if devices is None:
+            devices = [row["device"] for row in select(f"SELECT DISTINCT device FROM jobs WHERE {_DUE}", times)]
+        best: Row | None = None
+        for state, due in (("queued", ""), ("waiting", f"AND {_COME} ")):
+            for device in devices:
+                rows = select(
+                    f"SELECT {columns(jobs='jobs')} FROM jobs INDEXED BY {_BY_DEVICE} WHERE state = :state "
+                    f"AND device = :device {due}AND NOT ({_BEGAN_ON_A_SICK_ONE}) "
+                    "ORDER BY priority DESC, number LIMIT 8",
+                    {**times, "state": state, "device": device},
+                )
+                for row in rows:
+                    *values, seal = row.values()
+                    if isinstance(checked("jobs", values, seal), Damage):
+                        self._tell(
+                            f"{self.path}: the damaged job {row['id']} is passed over; see `fusiond store check`"
+                        )
+                        continue
+                    if best is None or (-row["priority"], row["number"]) < (-best["priority"], best["number"]):
+                        best = row
+                    break
+        return best["id"] if best else None
+
+    def recover(self, *, own: str | None = None, running: Collection[str] = ()) -> list[str]:
+        """Queue the running jobs whose owner's process is gone, and say which; one that was to be cancelled is.
+
+        `own` is the caller's process: what is its, but not among `running`, nobody runs either.
+        """
+        lost = []
         with self._transaction() as database:
             rows = database.query("SELECT id, owner FROM jobs WHERE state = 'running' ORDER BY number")
-            lost = [row["id"] for row in rows if not is_alive(row["owner"] or "")]
-            for id in lost:
-                _give_back(database, id)
+            for row in list(rows):
+                forgotten = own is not None and row["owner"] == own and row["id"] not in running
+                if not forgotten and is_alive(row["owner"] or ""):
+                    continue
+                try:
+                    with database.atomic():
+                        _give_back(database, row["id"])
+                except sqlite3.IntegrityError as problem:  # the others are not to blame
+                    self._tell(f"{self.path}: the job {row['id']} is not given back: {problem}")
+                    continue
+                lost.append(row["id"])
         return lost
 
     def requeue(self, id: str, *, waits_for: str = "") -> None:
@@ -281,6 +313,12 @@ class Jobs(Connected):
                 [printable(reason), now(ago_secs=-min(secs, MOST_WAIT_SECS)), id],
             )
         return self._known(id).state
+
+    def set_waiting_for(self, id: str, who: str) -> None:
+        """What a running job waits for at this moment; empty when it goes on. A job in another state is left alone."""
+        with self._transaction() as database:
+            sql = "UPDATE jobs SET waiting_for = ? WHERE id = ? AND state = 'running'"
+            database.execute(sql, [printable(who) or None, id])
 
     def finish(self, id: str, state: JobState, problem: str | None = None) -> None:
         """End a job; one that has ended keeps its state. RequestError when there is no such job."""
@@ -316,9 +354,7 @@ class Jobs(Connected):
 
     def cancel_requested(self, id: str) -> bool:
         """Whether somebody wants a job to stop. RequestError when there is no such job."""
-        row = self._row("SELECT cancel_requested, state FROM jobs WHERE id = ?", [id])
-        if row is None:
-            raise unknown_job(id)
+        row = self._plain(id)
         return bool(row["cancel_requested"]) or row["state"] == JobState.CANCELLED
 
     def finish_early(self, id: str) -> JobRow:
@@ -333,10 +369,7 @@ class Jobs(Connected):
 
     def finish_requested(self, id: str) -> bool:
         """Whether somebody wants a job's search to end. RequestError when there is no such job."""
-        row = self._row("SELECT finish_requested FROM jobs WHERE id = ?", [id])
-        if row is None:
-            raise unknown_job(id)
-        return bool(row["finish_requested"])
+        return bool(self._plain(id)["finish_requested"])
 
     def resume(self, job: Job, workload: Workload) -> JobRow | None:
         """The job of this workload and device that was interrupted and that nobody runs, with the budget that is given
@@ -349,11 +382,13 @@ class Jobs(Connected):
                 [workload.key, job.device],
             )
             for row in list(rows):
-                old = Search(**json.loads(row["search"]))
+                with decoding(self.path, "jobs", row["id"]):
+                    old = Search(**json.loads(row["search"]))
+                    before = job_from(row["job"])
                 if old.cache != job.search.cache:
                     continue
                 search = dataclasses.replace(job.search, seed=old.seed)
-                changed = dataclasses.replace(job_from(row["job"]), search=search)
+                changed = dataclasses.replace(before, search=search)
                 with contextlib.suppress(sqlite3.IntegrityError):  # the same search is queued already: that one runs
                     database.execute(
                         "UPDATE jobs SET search = ?, job = ? WHERE id = ?",
@@ -367,11 +402,13 @@ class Jobs(Connected):
 
     def tuned(self, workload_key: str, device_key: str, cache: str) -> bool:
         """Whether a workload was ever tuned to the end on a device of this kind, with such caches."""
-        rows = self._rows(
-            "SELECT search FROM jobs WHERE workload_key = ? AND device_key = ? AND kind = 'tune' AND state = 'done'",
+        rows = self._sealed(
+            "FROM jobs j WHERE workload_key = ? AND device_key = ? AND kind = 'tune' AND state = 'done'",
             [workload_key, device_key],
+            skip=True,
+            j="jobs",
         )
-        return any(Search(**json.loads(row["search"])).cache == cache for row in rows)
+        return any(json.loads(row["search"]).get("cache") == cache for (row,) in rows)
 
     def set_device(self, id: str, device_key: str) -> None:
         """Write down on which device a job runs. RequestError when there is no such job."""
@@ -401,11 +438,19 @@ class Jobs(Connected):
             _demand(database, id)
             database.execute("UPDATE jobs SET space_hash = ? WHERE id = ?", [space_hash, id])
 
+    def _plain(self, id: str) -> Row:
+        """A job's row. RequestError when there is no such job."""
+        for (row,) in self._sealed("FROM jobs j WHERE j.id = ?", [id], j="jobs"):
+            found: Row = row
+            return found
+        self.job(id)  # hidden?
+        raise unknown_job(id)
+
     def _known(self, id: str) -> JobRow:
-        row = self._row(f"{_COLUMNS} WHERE j.id = ?", [id])
-        if row is None:
+        rows = self._jobs("WHERE j.id = ?", [id])
+        if not rows:
             raise StoreError(f"{self.path}: the job {id} has vanished")
-        return _job_row(row)
+        return rows[0]
 
 
 def unknown_job(id: str) -> RequestError:
@@ -415,40 +460,6 @@ def unknown_job(id: str) -> RequestError:
 def absolute(source_hashes: Any) -> dict[str, str]:
     """Files by their absolute paths, so that a lookup from another folder compares the same ones."""
     return {os.path.abspath(path): digest for path, digest in source_hashes.items()}
-
-
-def _job_row(row: Row) -> JobRow:
-    search = Search(**json.loads(row["search"]))
-    return JobRow(
-        id=row["id"],
-        kind=row["kind"],
-        strategy=row["strategy"],
-        workload_name=row["workload_name"],
-        workload_key=row["workload_key"],
-        device=row["device"],
-        device_key=row["device_key"],
-        state=JobState(row["state"]),
-        priority=row["priority"],
-        parent=row["parent_id"],
-        problem=row["problem"],
-        search=search,
-        space_hash=row["space_hash"],
-        created_at=row["created_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        trials=row["trials"],
-        budget=search.trials,
-        best_ratio=row["best_ratio"],
-        cancel_requested=bool(row["cancel_requested"]),
-        finish_requested=bool(row["finish_requested"]),
-        finding=row["finding"] or "",
-        owner=row["owner"] or "",
-        waiting_for=row["waiting_for"] or "",
-        retry_at=row["retry_at"],
-        retries=row["retries"] or 0,
-        wall_secs=row["wall_secs"] or 0.0,
-        device_secs=row["device_secs"] or 0.0,
-    )
 
 
 def got_on(database: Database, id: str) -> None:

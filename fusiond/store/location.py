@@ -20,10 +20,15 @@ def default_path() -> Path:
     named = os.environ.get("FUSIOND_DB")
     if named:
         return Path(named).expanduser()
+    return default_folder() / "fusiond.sqlite"
+
+
+def default_folder() -> Path:
+    """`fusiond/HOST` in the user's data directory: fusiond's own, nobody else's business."""
     from platformdirs import user_data_path  # 9 ms that FUSIOND_DB saves
 
     host = os.uname().nodename.replace("/", "_") or "localhost"
-    return user_data_path("fusiond", appauthor=False) / host / "fusiond.sqlite"
+    return user_data_path("fusiond", appauthor=False) / host
 
 
 def refuse_network(path: Path, mounts: Path = _MOUNTS) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from sqlite_utils import Database, Migrations
 
+from fusiond.store import names
 from fusiond.store.format import APPLICATION_ID, SCHEMA_VERSION
+from fusiond.store.sealing import seal_all
 
 STEPS = Migrations("fusiond")
 
@@ -79,7 +81,9 @@ def m004_programs_are_carried(database: Database) -> None:
 
 @STEPS()
 def m005_faults(database: Database) -> None:
-    """Jobs that wait for the machine."""
+    """Jobs that wait for the machine; the daemon that serves; digests, sums and second ways to what is found by an
+    index; names by their parts (docs/decisions.md)."""
+    database.table("serving").create({"owner": str, "device": str, "inode": str})
     database.table("jobs").add_column("waiting_for", str)
     database.table("jobs").add_column("retry_at", str)
     database.table("jobs").add_column("retries", int)  # without a trial in between
@@ -88,6 +92,48 @@ def m005_faults(database: Database) -> None:
         "CREATE UNIQUE INDEX idx_jobs_same ON jobs (kind, workload_key, device, search) "
         "WHERE state IN ('queued', 'running', 'waiting')"
     )
+    _tallies(database)
+    database.execute("CREATE TABLE losses (found_at TEXT, acknowledged INTEGER, present INTEGER)")
+    _second_ways(database)
+    names.make(database)
+    seal_all(database)
+
+
+def _tallies(database: Database) -> None:
+    """What a list of jobs shows of their trials, without looking at each of them."""
+    database.execute(
+        "CREATE TABLE tallies (job_id TEXT PRIMARY KEY REFERENCES jobs (id), candidates INTEGER NOT NULL, "
+        "best_ratio REAL)"
+    )
+    database.execute(
+        "INSERT INTO tallies SELECT j.id, count(t.id), max(t.ratio) FROM jobs j "
+        "LEFT JOIN trials t ON t.job_id = j.id AND t.role = 'candidate' GROUP BY j.id"
+    )
+    database.execute(
+        "CREATE TRIGGER jobs_tallied AFTER INSERT ON jobs BEGIN "
+        "INSERT INTO tallies (job_id, candidates) VALUES (NEW.id, 0); END"
+    )
+    database.execute(
+        "CREATE TRIGGER trials_tallied AFTER INSERT ON trials WHEN NEW.role = 'candidate' BEGIN "
+        "UPDATE tallies SET candidates = candidates + 1, best_ratio = CASE WHEN NEW.ratio IS NULL THEN best_ratio "
+        "ELSE max(coalesce(best_ratio, NEW.ratio), NEW.ratio) END WHERE job_id = NEW.job_id; END"
+    )
+
+
+def _second_ways(database: Database) -> None:
+    """A row that a damaged index hides is found by another one: readers compare the two."""
+    database.execute("DROP INDEX idx_jobs_waiting")
+    database.execute("CREATE INDEX idx_jobs_queue ON jobs (state, device, priority DESC, number)")
+    database.execute("CREATE INDEX idx_jobs_by_state ON jobs (state, number)")
+    database.execute("CREATE INDEX idx_jobs_by_number ON jobs (number, state, id)")
+    database.execute("CREATE INDEX idx_records_of_name ON records (lookup_name) WHERE replaced_by IS NULL")
+    database.execute("CREATE INDEX idx_records_history ON records (workload_key, device_key, cache, id)")
+    database.execute("CREATE INDEX idx_records_job ON records (job_id)")  # what `prune` asks
+    database.execute("CREATE INDEX idx_jobs_parent ON jobs (parent_id) WHERE parent_id IS NOT NULL")
+    database.execute("CREATE INDEX idx_finals_again ON finals (job_id, process)")
+    database.execute("CREATE INDEX idx_programs_again ON programs (program_key, saved_at)")
+    database.execute("CREATE INDEX idx_workloads_of_content ON workloads (content_family_key, workload_key)")
+    database.execute("CREATE INDEX idx_workloads_of_family ON workloads (family_key, workload_key)")
 
 
 def _devices(database: Database) -> None:

@@ -14,13 +14,16 @@ import time
 from pathlib import Path
 
 from fusiond import faults
-from fusiond.errors import StoreError
 from fusiond.keys import canonical, text_key
 from fusiond.model import Rejection
 from fusiond.program import Program, decode, to_text
+from fusiond.store.acknowledged import sync_folder
 from fusiond.store.connection import Connected
-from fusiond.store.encoding import printable
+from fusiond.store.document import is_intact
+from fusiond.store.encoding import decoding, printable
 from fusiond.store.format import artifacts_folder, disk_full, now
+from fusiond.store.plans import pack, unpack
+from fusiond.store.private import FOLDER_MODE, make_folder, tighten
 
 _UNFINISHED = ".writing-"
 
@@ -30,18 +33,15 @@ class Programs(Connected):
         """Keep a plan, its sources included; one that is there already is left as it is."""
         with self._transaction() as database:
             database.table("programs").insert(
-                {"program_key": program.key, "plan": to_text(program), "saved_at": now()}, ignore=True
+                {"program_key": program.key, "plan": pack(to_text(program)), "saved_at": now()}, ignore=True
             )
 
     def program(self, program_key: str) -> Program | None:
         """The plan of that key; StoreError when another version of fusiond wrote it in another form."""
-        row = self._row("SELECT plan FROM programs WHERE program_key = ?", [program_key])
-        if row is None:
-            return None
-        try:
-            return decode(json.loads(row["plan"]))
-        except ValueError as problem:
-            raise StoreError(f"{self.path}: the program {program_key} cannot be read: {problem}") from problem
+        for (row,) in self._sealed("FROM programs p WHERE program_key = ?", [program_key], p="programs"):
+            with decoding(self.path, "programs", program_key):
+                return decode(unpack(row["plan"]))
+        return None
 
     def save_emitted(self, job: str, name: str, found: Program | Rejection) -> None:
         """Write down what a config of a job came to; `name` is the config's key. What is there already stays."""
@@ -64,12 +64,14 @@ class Programs(Connected):
 
     def emitted(self, job: str, name: str) -> Program | Rejection | None:
         """What a config of a job came to when it was emitted; None when it was not yet."""
-        row = self._row("SELECT * FROM emitted WHERE job_id = ? AND config_key = ?", [job, name])
-        if row is None:
-            return None
-        if row["program_key"] is None:
-            return Rejection(rule=row["rule"], nodes=tuple(json.loads(row["nodes"])), detail=row["detail"])
-        return self.program(row["program_key"])
+        where = "FROM emitted e WHERE job_id = ? AND config_key = ?"
+        for (row,) in self._sealed(where, [job, name], e="emitted"):
+            if row["program_key"] is not None:
+                return self.program(row["program_key"])
+            with decoding(self.path, "emitted", name):
+                nodes = tuple(json.loads(row["nodes"]))
+            return Rejection(rule=row["rule"], nodes=nodes, detail=row["detail"])
+        return None
 
     @property
     def artifacts(self) -> Path:
@@ -85,7 +87,7 @@ class Programs(Connected):
         name = f"{digest[:2]}/{digest}{suffix}"
         path = self.artifacts / name
         try:
-            if not (path.is_file() and path.stat().st_size == len(data)):
+            if not (path.is_file() and path.stat().st_size == len(data) and is_intact(str(path))):
                 _write(path, data)
         except OSError as problem:
             if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -111,7 +113,9 @@ class Programs(Connected):
 
 def _write(path: Path, data: bytes) -> None:
     """All of the file or none of it, also when the power fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (path.parent.parent, path.parent):
+        make_folder(folder)
+        tighten(str(folder), FOLDER_MODE)
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
     try:
         with open(descriptor, "wb") as stream:
@@ -124,12 +128,4 @@ def _write(path: Path, data: bytes) -> None:
             os.unlink(unfinished)
         raise
     for folder in (path.parent, path.parent.parent):
-        _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(str(folder))

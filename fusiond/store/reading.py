@@ -1,69 +1,117 @@
-"""Opening the file for a lookup: read-only, as it is at this moment. Standard library only."""
+"""The file as a lookup reads it: read-only, as it is at one moment, and kept open for the next one. Standard library
+only.
+
+A connection belongs to a thread and to the file that was opened: another one at the path, or none, and it is closed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
+from _thread import _local
 
 from fusiond.errors import StoreError
+from fusiond.store import acknowledged
 from fusiond.store.format import SCHEMA_VERSION, check_header, explained
+from fusiond.store.identity import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` alone would cost more than the lookup
     from collections.abc import Iterator
+    from typing import Any
+
+    from fusiond.store.identity import Identity
 
 _WAIT_SECS = 2.0
+_KEPT = 4
+"""Files that a thread keeps open."""
 
 
 class Outdated(StoreError):
     """A file that an older fusiond wrote; whoever opens it to write brings it up to date."""
 
 
+class Reader:
+    """An open file. `kept` is for what is read once and holds as long as the sums of its tables do."""
+
+    __slots__ = ("connection", "file", "kept", "known", "path")
+
+    def __init__(self, path: str, file: Identity, connection: sqlite3.Connection) -> None:
+        self.path, self.file, self.connection = path, file, connection
+        self.kept: dict[str, Any] = {}
+        self.known: tuple[int, int] | None = None
+        """What was acknowledged, read before the transaction began."""
+
+    def __del__(self) -> None:
+        self.connection.close()
+
+
+class _Open(_local):
+    def __init__(self) -> None:
+        self.readers: dict[str, Reader] = {}
+
+
+_open_files = _Open()
+
+
 @contextlib.contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection | None]:
-    """A connection inside a transaction; None when the file is missing or holds nothing yet.
+def reading(path: str | os.PathLike[str]) -> Iterator[Reader | None]:
+    """The file, inside a transaction; None when it is missing or holds nothing yet.
 
     StoreError for a file that cannot be read, Outdated for one that an older fusiond wrote.
     """
-    where = os.fspath(path)
-    if not os.path.exists(where):
-        yield None
-        return
-    connection = None
+    where = os.path.abspath(path)
+    readers = _open_files.readers
+    reader = readers.pop(where, None)
     try:
-        connection, version = _open(where)
+        file = identity(where)
+        if file is None:
+            reader = None
+            yield None
+            return
+        known = acknowledged.read(where)
+        if reader is None or reader.file != file:
+            reader = Reader(where, file, _opened(where))
+        version = check_header(reader.connection, where)
         if 0 < version < SCHEMA_VERSION:
             raise Outdated(f"{where}: written by an older fusiond; `fusiond jobs` brings it up to date")
-        connection.execute("BEGIN")
-        yield connection if version else None
+        reader.connection.execute("BEGIN")
+        reader.known = known
+        try:
+            yield reader if version else None
+        finally:
+            reader.connection.execute("ROLLBACK")
     except sqlite3.Error as problem:
+        reader = None
         raise explained(where, problem) from problem
-    finally:
-        if connection is not None:
-            connection.close()
+    else:
+        readers[where] = reader
+        while len(readers) > _KEPT:
+            del readers[next(iter(readers))]
 
 
 def connect(path: str | os.PathLike[str], how: str, *, wait_secs: float = _WAIT_SECS) -> sqlite3.Connection:
     """`how` is a parameter of SQLite's URIs, such as `mode=ro`."""
     where = os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    connection = sqlite3.connect(f"file://{where}?{how}", uri=True, timeout=wait_secs, isolation_level=None)
+    connection = sqlite3.connect(
+        f"file://{where}?{how}", uri=True, timeout=wait_secs, isolation_level=None, check_same_thread=False
+    )
     connection.row_factory = sqlite3.Row
     return connection
 
 
-def _open(where: str) -> tuple[sqlite3.Connection, int]:
+def _opened(where: str) -> sqlite3.Connection:
     connection = connect(where, "mode=ro")
     try:
-        return connection, check_header(connection, where)
+        check_header(connection, where)
     except sqlite3.OperationalError:
         connection.close()
         # In a folder that we may not write, SQLite cannot make the files that go with a log; an empty log needs none.
-        if os.access(os.path.dirname(os.path.abspath(where)), os.W_OK) or os.path.exists(f"{where}-wal"):
+        if os.access(os.path.dirname(where), os.W_OK) or os.path.exists(f"{where}-wal"):
             raise
-    connection = connect(where, "immutable=1")
-    try:
-        return connection, check_header(connection, where)
+        return connect(where, "immutable=1")
     except BaseException:
         connection.close()
         raise
+    return connection

@@ -8,6 +8,7 @@ import os
 import sqlite3
 
 from fusiond.errors import StoreError
+from fusiond.store import acknowledged, tables
 from fusiond.store.format import SCHEMA_VERSION, check_header, new_id, now
 from fusiond.store.reading import connect
 
@@ -32,23 +33,34 @@ def queue_recheck(path: str | os.PathLike[str], answer: Mapping[str, Any]) -> st
         with contextlib.closing(connect(path, "mode=rw", wait_secs=0.2)) as connection:
             if check_header(connection, os.fspath(path)) != SCHEMA_VERSION:
                 return None
+            tables.register(connection)
             connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA trusted_schema = ON")
             connection.execute("BEGIN IMMEDIATE")
             id = _insert(connection, answer["workload"]["key"], answer["device"]["key"], answer["cache"])
+            if id is None:
+                connection.execute("ROLLBACK")
+                return None
+            written = acknowledged.count(connection)
             connection.execute("COMMIT")
-            return id
-    except (sqlite3.Error, StoreError):
+        acknowledged.write(path, *written)
+        return id
+    except (sqlite3.Error, StoreError, OSError):
         return None
 
 
 def _insert(connection: sqlite3.Connection, workload_key: str, device_key: str, cache: str) -> str | None:
     """Inside a transaction: the job that found a record once more, as `verify`, on the device of the record."""
-    record = connection.execute(
-        "SELECT r.device_name, j.job, j.search FROM records r JOIN jobs j ON j.id = r.job_id "
+    found = tables.rows(
+        connection,
+        "FROM records r JOIN jobs j ON j.id = r.job_id "
         "WHERE r.workload_key = ? AND r.device_key = ? AND r.cache = ? AND r.replaced_by IS NULL",
         [workload_key, device_key, cache],
-    ).fetchone()
-    if record is None:
+        r="records",
+        j="jobs",
+    )
+    record, first = next(iter(found), (None, None))
+    if not isinstance(record, dict) or not isinstance(first, dict):  # none, or damaged
         return None
     board = connection.execute(
         "SELECT name FROM boards WHERE device_key = ? AND name <> '' ORDER BY seen_at DESC", [device_key]
@@ -57,15 +69,15 @@ def _insert(connection: sqlite3.Connection, workload_key: str, device_key: str, 
     another = connection.execute(
         "SELECT 1 FROM jobs WHERE kind = 'verify' AND workload_key = ? AND device = ? AND search = ? "
         "AND (state IN ('queued', 'running', 'waiting') OR ended_at > ?)",
-        [workload_key, device, record["search"], now(ago_secs=AGAIN_SECS)],
+        [workload_key, device, first["search"], now(ago_secs=AGAIN_SECS)],
     ).fetchone()
     if another is not None:
         return None
     id = new_id()
-    job = json.dumps({**json.loads(record["job"]), "device": device}, sort_keys=True, separators=(",", ":"))
+    job = json.dumps({**json.loads(first["job"]), "device": device}, sort_keys=True, separators=(",", ":"))
     connection.execute(
         "INSERT INTO jobs (id, kind, workload_key, device, state, priority, cancel_requested, search, created_at, job) "
         "VALUES (?, 'verify', ?, ?, 'queued', 1, 0, ?, ?, ?)",
-        [id, workload_key, device, record["search"], now(), job],
+        [id, workload_key, device, first["search"], now(), job],
     )
     return id

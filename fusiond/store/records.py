@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from sqlite_utils import Database
 
 from fusiond.errors import StoreError
 from fusiond.keys import canonical
 from fusiond.model import Record, Verdict
+from fusiond.store import names, tables
 from fusiond.store.connection import Row
-from fusiond.store.encoding import config_from, config_text, mapping_from, printable
+from fusiond.store.encoding import config_from, config_text, decoding, mapping_from, printable
 from fusiond.store.format import ARTIFACT, artifact_path, lookup_name
 from fusiond.store.jobs import absolute
 from fusiond.store.programs import Programs
+from fusiond.store.tables import Damage, called
 
-_RECORDS = """
-    SELECT r.*, w.strategy, w.strategy_version, w.content_key, w.name AS workload_name, w.sizes
-    FROM records r JOIN workloads w USING (workload_key)
-"""
+_RECORDS = "FROM records r JOIN workloads w USING (workload_key)"
 _SAME_QUESTION = """(
     SELECT other.workload_key FROM workloads this JOIN workloads other ON other.workload_key = this.workload_key
     OR (other.content_key = this.content_key AND other.name = this.name
@@ -42,11 +43,23 @@ class Records(Programs):
             self._check_workload(record)
             where = f"workload_key IN {_SAME_QUESTION} AND device_key = ? AND cache = ? AND replaced_by IS NULL"
             key = [record.workload_key, record.device_key, record.cache]
+            database.execute("PRAGMA defer_foreign_keys = ON")
             old = [row["id"] for row in database.query(f"SELECT id FROM records WHERE {where}", key)]
+            damaged = [id for id in old if not self._is_intact(database, id)]
+            for id in damaged:  # it cannot go into the history as it is
+                self._tell(f"{self.path}: a damaged record of {record.workload_name!r} makes way for a new one")
+                database.execute("DELETE FROM records WHERE id = ?", [id])
             database.execute(f"UPDATE records SET replaced_by = id WHERE {where}", key)  # makes room for the new one
             new = database.table("records").insert(self._columns(record, job, source_hashes)).last_pk
             for id in old:
-                database.execute("UPDATE records SET replaced_by = ? WHERE id = ?", [new, id])
+                column = "replaced_by" if id in damaged else "id"
+                database.execute(f"UPDATE records SET replaced_by = ? WHERE {column} = ?", [new, id])
+            names.add(database, record.workload_name)
+
+    @staticmethod
+    def _is_intact(database: Database, id: int) -> bool:
+        ((row,),) = tables.rows(database.conn, "FROM records r WHERE id = ?", [id], r="records")
+        return not isinstance(row, Damage)
 
     def record(self, workload_key: str, device_key: str, cache: str = "warm") -> Record | None:
         """The answer of today."""
@@ -59,12 +72,12 @@ class Records(Programs):
         for start in range(0, len(keys), _AT_ONCE):
             chunk = keys[start : start + _AT_ONCE]
             marks = ", ".join("?" * len(chunk))
-            rows = self._rows(
+            rows = self._records(
                 f"{_RECORDS} WHERE r.workload_key IN ({marks}) AND r.device_key = ? AND r.cache = ? "
                 "AND r.replaced_by IS NULL",
                 [*chunk, device_key, cache],
             )
-            found.update({row["workload_key"]: self._record(row) for row in rows})
+            found.update({each.workload_key: each for each in rows})
         return found
 
     def incumbents(self, workload_key: str, device_key: str, cache: str = "warm") -> list[Record]:
@@ -74,20 +87,36 @@ class Records(Programs):
         What has another name is another workload, whatever its content: a block of a pipeline that is the whole of it
         has an answer of its own, in the terms of its own space.
         """
-        rows = self._rows(
+        return self._records(
             f"{_RECORDS} WHERE w.workload_key IN {_SAME_QUESTION} AND r.device_key = ? AND r.cache = ? "
             "AND r.replaced_by IS NULL ORDER BY w.strategy_version DESC, r.id DESC",
             [workload_key, device_key, cache],
         )
-        return [self._record(row) for row in rows]
 
     def history(self, workload_key: str, device_key: str, cache: str = "warm") -> list[Record]:
         """All answers that there ever were, the newest first."""
-        rows = self._rows(
-            f"{_RECORDS} WHERE r.workload_key = ? AND r.device_key = ? AND r.cache = ? ORDER BY r.id DESC",
-            [workload_key, device_key, cache],
-        )
-        return [self._record(row) for row in rows]
+        key = [workload_key, device_key, cache]
+        where = "WHERE workload_key = ? AND device_key = ? AND cache = ?"
+        with self._moment():
+            ids = self._same(
+                f"SELECT id FROM records INDEXED BY idx_records_workload_key_device_key_cache {where}",
+                f"SELECT id FROM records INDEXED BY idx_records_history {where}",
+                key,
+            )
+            where = "WHERE r.workload_key = ? AND r.device_key = ? AND r.cache = ? ORDER BY r.id DESC"
+            return self._records(f"FROM records r LEFT JOIN workloads w USING (workload_key) {where}", key, len(ids))
+
+    def _records(self, tail: str, parameters: Sequence[object], expected: int | None = None) -> list[Record]:
+        """A damaged record is none: it is left out, and said so in the log."""
+        found = []
+        rows = self._sealed(tail, parameters, skip=True, expected=expected, r="records", w="workloads")
+        for row, workload in rows:
+            if workload is None:
+                self._tell(Damage("workloads", repr(row["workload_key"])).sentence(self.path))
+                continue
+            with decoding(self.path, "records", called("records", row)):
+                found.append(self._record(row, workload))
+        return found
 
     def _check_workload(self, record: Record) -> None:
         rows = self._database.query(
@@ -141,12 +170,12 @@ class Records(Programs):
             return source
         return ARTIFACT + Path(source).relative_to(self.artifacts).as_posix()
 
-    def _record(self, row: Row) -> Record:
+    def _record(self, row: Row, workload: Row) -> Record:
         return Record(
-            strategy=row["strategy"],
-            workload_name=row["workload_name"],
+            strategy=workload["strategy"],
+            workload_name=workload["name"],
             workload_key=row["workload_key"],
-            sizes=mapping_from(row["sizes"]),
+            sizes=mapping_from(workload["sizes"]),
             device_name=row["device_name"],
             device_key=row["device_key"],
             env_key=row["env_key"],
@@ -169,8 +198,8 @@ class Records(Programs):
             processes=row["processes"] or 0,
             ended=row["ended"] or "",
             replaced=row["replaced"],
-            strategy_version=row["strategy_version"],
-            content_key=row["content_key"] or "",
+            strategy_version=workload["strategy_version"],
+            content_key=workload["content_key"] or "",
             found_at=row["found_at"],
             source=artifact_path(str(self.path), row["source"]),
         )

@@ -36,8 +36,8 @@ class Said(Connected):
             for each in sorted(catalogue, key=lambda each: (each.kind, each.name))
         ]
         before = (
-            self._rows("SELECT * FROM strategies ORDER BY strategy"),
-            self._rows("SELECT * FROM catalogue ORDER BY kind, name"),
+            self._rows("SELECT strategy, version, wrong_versions, names, fusiond FROM strategies ORDER BY strategy"),
+            self._rows("SELECT kind, name, path FROM catalogue ORDER BY kind, name"),
         )
         if before == (said, entries):
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from fusiond.store.format import now
+from fusiond.store.hashing import hashed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +17,7 @@ COMPARED_BYTES = 4_000_000
 
 def text_key(data: bytes) -> str:
     """`fusiond.keys.text_key`, without what that module imports."""
-    import hashlib  # 3 ms that an answer without source files need not wait for
-
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return hashed(data).hex()
 
 
 def equal(path: str, digest: str) -> bool:

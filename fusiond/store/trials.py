@@ -13,6 +13,7 @@ from fusiond.store.connection import Connected, Row
 from fusiond.store.encoding import (
     config_from,
     config_text,
+    decoding,
     mapping_from,
     measurement_columns,
     measurement_from,
@@ -20,12 +21,9 @@ from fusiond.store.encoding import (
 )
 from fusiond.store.format import now
 from fusiond.store.jobs import got_on
+from fusiond.store.tables import called
 
-_TRIALS = """
-    SELECT t.*, m.purpose, m.clock, m.cache, m.span_us, m.baseline_us, m.wall_us, m.state_before, m.state_after,
-        m.dropped
-    FROM trials t LEFT JOIN measurements m ON m.id = t.measurement_id
-"""
+_TRIALS = "FROM trials t LEFT JOIN measurements m ON m.id = t.measurement_id"
 
 
 class Trials(Connected):
@@ -47,8 +45,10 @@ class Trials(Connected):
 
     def asks(self, job: str) -> list[Ask]:
         """What the study of a job chose, in order."""
-        rows = self._rows("SELECT sequence, config, origin FROM asks WHERE job_id = ? ORDER BY sequence", [job])
-        return [Ask(sequence=row["sequence"], config=config_from(row["config"]), origin=row["origin"]) for row in rows]
+        rows = self._sealed("FROM asks a WHERE job_id = ? ORDER BY sequence", [job], a="asks")
+        return [
+            Ask(sequence=row["sequence"], config=config_from(row["config"]), origin=row["origin"]) for (row,) in rows
+        ]
 
     # --- trials ---
 
@@ -102,52 +102,77 @@ class Trials(Connected):
             )
             got_on(database, job)
 
-    def trials(self, job: str, role: str | None = "candidate") -> list[Trial]:
-        """The trials of a job in the order in which they were asked; role None: of all roles, role by role."""
-        rows = self._rows(
-            f"{_TRIALS} WHERE t.job_id = :job AND (:role IS NULL OR t.role = :role) ORDER BY t.role, t.sequence",
-            {"job": job, "role": role},
-        )
-        return [_trial(row) for row in rows]
+    def trials(self, job: str, role: str | None = "candidate", *, skip: bool = False) -> list[Trial]:
+        """The trials of a job in the order in which they were asked; role None: of all roles, role by role.
+
+        StoreError for a damaged row; with `skip` it is left out, and said so in the log.
+        """
+        scope = {"job": job, "role": role}
+        where = "WHERE t.job_id = :job AND (:role IS NULL OR t.role = :role)"
+        with self._moment():
+            ids = self._same(
+                f"SELECT t.id FROM trials t INDEXED BY idx_trials_job_id_role_sequence {where}",
+                f"SELECT t.id FROM trials t INDEXED BY idx_trials_job_id_role_config_key {where}",
+                scope,
+            )
+            return self._trials(f"{where} ORDER BY t.role, t.sequence", scope, skip=skip, expected=len(ids))
 
     def measured(
         self, work: str, against: str | None, device_key: str, env_key: str, *, cache: str = "warm"
     ) -> Trial | None:
         """The last trial, of any job, that measured equal work against equal work in the same environment, a complete
         one before one that was stopped early. Finals and probes are no answer."""
-        row = self._row(
-            f"{_TRIALS} WHERE t.work_key = ? AND t.against_work IS ? AND t.device_key = ? AND t.env_key = ? "
+        found = self._trials(
+            "WHERE t.work_key = ? AND t.against_work IS ? AND t.device_key = ? AND t.env_key = ? "
             "AND t.outcome = ? AND m.cache = ? AND m.purpose IN ('search', 'baseline') "
             "ORDER BY m.dropped, t.id DESC LIMIT 1",
             [work, against, device_key, env_key, Outcome.MEASURED.value, cache],
+            skip=True,  # it is measured again
         )
-        return _trial(row) if row else None
+        return found[0] if found else None
 
     def trial_of_work(self, job: str, work: str) -> Trial | None:
         """The first trial of an unfused way of this job that did equal work; None when there is none."""
-        row = self._row(
-            f"{_TRIALS} WHERE t.job_id = ? AND t.work_key = ? AND t.role <> 'candidate' ORDER BY t.id LIMIT 1",
-            [job, work],
-        )
-        return _trial(row) if row else None
+        where = "WHERE t.job_id = ? AND t.work_key = ? AND t.role <> 'candidate' ORDER BY t.id LIMIT 1"
+        found = self._trials(where, [job, work])
+        return found[0] if found else None
 
     def config_of(self, program_key: str) -> Config | None:
         """The config of the last trial of a program, of any job, as an unfused way where it was one; None when it was
         never tried."""
-        query = "SELECT config FROM trials WHERE program_key = ? ORDER BY role = 'candidate', id DESC LIMIT 1"
-        row = self._row(query, [program_key])
-        return config_from(row["config"]) if row else None
+        where = "WHERE t.program_key = ? ORDER BY role = 'candidate', t.id DESC LIMIT 1"
+        found = self._trials(where, [program_key])
+        return found[0].config if found else None
 
     def against(self, job: str, role: str, sequence: int) -> str | None:
         """The program_key of what a trial was paired with; None when it was measured alone."""
-        query = "SELECT against FROM trials WHERE job_id = ? AND role = ? AND sequence = ?"
-        row = self._row(query, [job, role, sequence])
-        return row["against"] if row else None
+        where = "FROM trials t WHERE job_id = ? AND role = ? AND sequence = ?"
+        for (row,) in self._sealed(where, [job, role, sequence], t="trials"):
+            against: str | None = row["against"]
+            return against
+        return None
 
     def worked(self, program_key: str, device_key: str) -> bool:
         """Whether a program was ever measured on a device of this kind."""
         query = "SELECT 1 FROM trials WHERE program_key = ? AND device_key = ? AND outcome = ? LIMIT 1"
         return self._row(query, [program_key, device_key, Outcome.MEASURED.value]) is not None
+
+    def _trials(
+        self,
+        where: str,
+        parameters: Sequence[object] | Mapping[str, object],
+        *,
+        skip: bool = False,
+        expected: int | None = None,
+    ) -> list[Trial]:
+        found = []
+        rows = self._sealed(
+            f"{_TRIALS} {where}", parameters, skip=skip, expected=expected, t="trials", m="measurements"
+        )
+        for row, measured in rows:
+            with decoding(self.path, "trials", called("trials", row)):
+                found.append(_trial(row, measured))
+        return found
 
     # --- rejections ---
 
@@ -167,10 +192,13 @@ class Trials(Connected):
 
     def rejections(self, job: str) -> list[Rejection]:
         """In the order in which they were added."""
-        rows = self._rows("SELECT rule, nodes, detail FROM rejections WHERE job_id = ? ORDER BY rowid", [job])
-        return [
-            Rejection(rule=row["rule"], nodes=tuple(json.loads(row["nodes"])), detail=row["detail"]) for row in rows
-        ]
+        rows = self._sealed("FROM rejections r WHERE job_id = ? ORDER BY rowid", [job], skip=True, r="rejections")
+        found = []
+        for (row,) in rows:
+            with decoding(self.path, "rejections", job):
+                nodes = tuple(json.loads(row["nodes"]))
+            found.append(Rejection(rule=row["rule"], nodes=nodes, detail=row["detail"]))
+        return found
 
     # --- finals ---
 
@@ -200,20 +228,31 @@ class Trials(Connected):
 
     def lost_finals(self, job: str) -> dict[int, tuple[str, Outcome, str]]:
         """Process -> (program_key, outcome, reason) of the processes that were lost or too noisy."""
-        rows = self._rows("SELECT * FROM finals_lost WHERE job_id = ? ORDER BY process", [job])
-        return {row["process"]: (row["program_key"], Outcome(row["outcome"]), row["reason"]) for row in rows}
+        rows = self._sealed("FROM finals_lost f WHERE job_id = ? ORDER BY process", [job], f="finals_lost")
+        return {row["process"]: (row["program_key"], Outcome(row["outcome"]), row["reason"]) for (row,) in rows}
 
-    def finals(self, job: str) -> dict[str, dict[int, Measurement]]:
-        """program_key -> process -> what it measured there; a process that failed is missing."""
-        rows = self._rows(
-            "SELECT f.process, m.* FROM finals f JOIN measurements m ON m.id = f.measurement_id "
-            "WHERE f.job_id = ? ORDER BY f.process, m.id",
-            [job],
-        )
-        found: dict[str, dict[int, Measurement]] = {}
-        for row in rows:
-            found.setdefault(row["program_key"], {})[row["process"]] = measurement_from(row)
-        return found
+    def finals(self, job: str, *, skip: bool = False) -> dict[str, dict[int, Measurement]]:
+        """program_key -> process -> what it measured there; a process that failed is missing. `skip`: see `trials`."""
+        with self._moment():
+            ids = self._same(
+                "SELECT rowid FROM finals INDEXED BY sqlite_autoindex_finals_1 WHERE job_id = ?",
+                "SELECT rowid FROM finals INDEXED BY idx_finals_again WHERE job_id = ?",
+                [job],
+            )
+            rows = self._sealed(
+                "FROM finals f JOIN measurements m ON m.id = f.measurement_id WHERE f.job_id = ? "
+                "ORDER BY f.process, m.id",
+                [job],
+                skip=skip,
+                expected=len(ids),
+                f="finals",
+                m="measurements",
+            )
+            found: dict[str, dict[int, Measurement]] = {}
+            for final, measured in rows:
+                with decoding(self.path, "measurements", measured["id"]):
+                    found.setdefault(final["program_key"], {})[final["process"]] = measurement_from(measured)
+            return found
 
     def environments(self, job: str) -> set[tuple[str, str]]:
         """(device_key, env_key) of every trial of a job: more than one means that its numbers do not compare."""
@@ -229,7 +268,7 @@ def add_measurement(database: Database, measurement: Measurement, program_key: s
     return id
 
 
-def _trial(row: Row) -> Trial:
+def _trial(row: Row, measured: Row | None) -> Trial:
     return Trial(
         sequence=row["sequence"],
         config=config_from(row["config"]),
@@ -241,6 +280,6 @@ def _trial(row: Row) -> Trial:
         time_us=row["time_us"],
         program_key=row["program_key"],
         resolved=mapping_from(row["resolved"]),
-        measurement=measurement_from(row) if row["measurement_id"] is not None else None,
+        measurement=measurement_from(measured) if measured is not None else None,
         worst_error=row["worst_error"],
     )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fusiond import jobs
-from fusiond.cli import devices, doctor, plugins, render
+from fusiond.cli import render
 from fusiond.client import LOST
 from fusiond.registry import PluginState, Registry
 from fusiond.store.database import Store
@@ -95,13 +95,7 @@ def registry(fakes: Registry, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """The fake device and the toy strategy, and a plugin that did not load."""
     fakes.states.append(PluginState(name="broken", distribution="somebody", problem="ImportError: no such thing"))
 
-    class Loaded:
-        @staticmethod
-        def load() -> Registry:
-            return fakes
-
-    for module in (devices, doctor, plugins):
-        monkeypatch.setattr(module, "Registry", Loaded)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: fakes)
     return fakes
 
 
@@ -233,10 +227,15 @@ def test_jobs_says_when_there_are_more(fusiond: Run, database: Path) -> None:
             daemon.submit(store, jobs.read("/job.yaml", JOB.replace("500", str(500 + index)))[0])
     said = fusiond("jobs", "--limit", 3, "--json")
     assert len(said.json) == 3
-    assert said.err == "fusiond: the newest 3 of 4 jobs (--limit N shows more)\n"
+    last = said.json[-1]["id"]
+    more = f"(--limit N shows more, --before {last} those that came before)"
+    assert said.err == f"fusiond: the newest 3 of 4 jobs {more}\n"
+    said = fusiond("jobs", "--before", last, "--json")
+    assert (len(said.json), said.err) == (1, "")
+    assert fusiond("jobs", "--before", "nobody").status == 2
     assert fusiond("jobs", "--limit", 4).err == ""
     said = fusiond("jobs", "--limit", 1, "--state", "queued", "--state", "done")
-    assert said.err == "fusiond: the newest 1 of 4 jobs (--limit N shows more)\n"
+    assert said.err.startswith("fusiond: the newest 1 of 4 jobs (--limit N shows more, --before ")
     assert fusiond("jobs", "--limit", 1, "--state", "done").err == ""
 
 
@@ -250,6 +249,8 @@ def test_jobs_says_when_there_are_more(fusiond: Run, database: Path) -> None:
         (["best", "--workload", "\udcff"], r"--workload: '\udcff' is no UTF-8 text"),
         (["best", "--workload", "w", "--device", "\udcff"], r"--device: '\udcff' is no UTF-8 text"),
         (["prune", "--cache", "lots"], "--cache: is 'lots'; write 500M or 2G"),
+        (["prune", "--older-than", "often"], "--older-than: is 'often'; write 36h, 30d or 8w"),
+        (["store", "restore", "/no/such/file"], "/no/such/file: there is no such file"),
     ],
 )
 def test_wrong_words_are_one_line(fusiond: Run, done_job: str, words: list[str], says: str) -> None:

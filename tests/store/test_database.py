@@ -181,9 +181,9 @@ from fusiond.store.database import Store
 
 store = Store.open(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
 try:
-    store.save_artifact(b"x" * 500_000, ".bin")
+    store.save_artifact(b"x" * 2_000_000, ".bin")
 except StoreError as problem:
     print("artifact:", problem)
 try:

@@ -97,14 +97,14 @@ def test_a_claim_can_ask_for_a_device_or_a_job(store: Store, make: Any) -> None:
     gpu = store.submit(make.job(device="cuda:0"), make.workload(), priority=9).id
     cpu = store.submit(make.job(device="cpu"), make.workload()).id
     other = store.submit(make.job(device="cpu"), make.workload("hist")).id
-    claimed = store.claim(this_process(), kinds_of_device=lambda device: device == "cpu", job=other)
+    claimed = store.claim(this_process(), devices={"cpu"}, job=other)
     assert claimed is not None
     assert claimed.id == other
     assert store.claim(this_process(), job=other) is None
-    claimed = store.claim(this_process(), kinds_of_device=lambda device: device == "cpu")
+    claimed = store.claim(this_process(), devices={"cpu"})
     assert claimed is not None
     assert claimed.id == cpu
-    assert store.claim(this_process(), kinds_of_device=lambda device: device == "cpu") is None
+    assert store.claim(this_process(), devices={"cpu"}) is None
     assert store.jobs([JobState.QUEUED])[0].id == gpu
 
 

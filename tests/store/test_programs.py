@@ -9,8 +9,9 @@ import pytest
 
 from fusiond.errors import StoreError
 from fusiond.keys import text_key
-from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source, SourceKind
+from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source, SourceKind, to_text
 from fusiond.store.database import Store
+from fusiond.store.plans import pack
 
 
 def program(name: str = "fused") -> Program:
@@ -30,7 +31,10 @@ def test_a_program_comes_back_with_its_sources(store: Store) -> None:
 def test_a_plan_of_another_version_is_a_store_error(store: Store) -> None:
     store.save_program(program())
     with store._transaction() as database:
-        database.execute("UPDATE programs SET plan = replace(plan, '\"plan_version\": 2', '\"plan_version\": 99')")
+        text = to_text(program())
+        assert '"plan_version": 2' in text
+        plan = pack(text.replace('"plan_version": 2', '"plan_version": 99'))
+        database.execute("UPDATE programs SET plan = ?", [plan])
     with pytest.raises(StoreError, match="reads plans of version 2, not 99"):
         store.program(program().key)
 

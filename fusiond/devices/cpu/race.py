@@ -25,7 +25,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from numpy.typing import NDArray
 from fusiond import children, faults
 from fusiond import program as plans
 from fusiond.build import gxx
+from fusiond.build.working import working_folder
 from fusiond.bundle import read_bundle
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
@@ -78,8 +78,8 @@ def find_races(
     Raises `NativeError` when the launch itself fails, MachineFault when it was killed from outside, and
     `subprocess.TimeoutExpired`.
     """
-    with TemporaryDirectory(prefix="fusiond-race-") as folder:
-        description = _describe(Path(folder), kernel, entry, launch, arguments, symbols or {})
+    with working_folder("race") as folder:
+        description = _describe(folder, kernel, entry, launch, arguments, symbols or {})
         done = _run([str(host), str(description)], timeout_s)
     if done.returncode != 0:
         raise NativeError(f"no race check of {entry}: {(done.stdout + done.stderr).strip()[-2000:]}")

@@ -1,0 +1,226 @@
+"""The records that may answer a question, each compared with its digest, none of them hidden. Standard library only.
+
+What is found by an index is looked for by a second one: a bit that hides a row from the one does not hide it from the
+other. The small tables (devices, boards, environments, what the plugins said) are read whole, held against the sums
+that the store keeps of them, and kept until these sums change.
+"""
+
+from __future__ import annotations
+
+import json
+
+from fusiond.errors import StoreError
+from fusiond.store import acknowledged, tables
+from fusiond.store.tables import Damage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from typing import Any
+
+    from fusiond.store.reading import Reader
+
+_CHECK = "`fusiond store check` says how to go on"
+
+
+class Says:
+    """What the plugins say: today's version of each strategy, its wrong versions, the kinds of documents that it takes,
+    and the catalogue, (kind, name) -> path. `fusiond` are the versions that wrote it down."""
+
+    __slots__ = ("catalogue", "fusiond", "kinds", "versions", "wrong")
+
+    def __init__(
+        self,
+        *,
+        versions: Mapping[str, int],
+        wrong: Mapping[str, Collection[int]],
+        kinds: Mapping[str, Collection[str]],
+        catalogue: Mapping[tuple[str, str], str],
+        fusiond: Collection[str],
+    ) -> None:
+        self.versions, self.wrong, self.kinds = versions, wrong, kinds
+        self.catalogue, self.fusiond = catalogue, fusiond
+
+
+class Candidate:
+    """A record with its workload and environment. `row` and `workload` are rows as they were written."""
+
+    __slots__ = ("_sizes", "env", "family", "row", "version_today", "workload")
+
+    def __init__(self, row: dict[str, Any], workload: dict[str, Any], env: Mapping[str, Any]) -> None:
+        self.row, self.workload, self.env = row, workload, env
+        self.family: str = workload["content_family_key"] or workload["family_key"]
+        self.version_today = 0
+        self._sizes: dict[str, int] | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        if self._sizes is None:
+            self._sizes = json.loads(self.workload["sizes"])
+        return self._sizes
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """File -> digest of the sources."""
+        found: dict[str, str] = json.loads(self.row["source_hashes"] or "{}")
+        return found
+
+    @property
+    def order(self) -> tuple[str, int]:
+        """The last found is the greatest."""
+        return self.row["found_at"], self.row["id"]
+
+
+class Contents:
+    """One open file. StoreError for damage that touches every answer; of single records, see `damaged`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.path = reader.path
+        self.damaged: list[Damage] = []
+        """Rows that were left out."""
+        self._sums = {
+            name: (rows, total)
+            for name, rows, total in tables.fetched(reader.connection, "SELECT name, rows, total FROM sums")
+        }
+
+    # --- small tables ---
+
+    def whole(self, table: str) -> list[dict[str, Any]]:
+        """A small table, all of it. StoreError where it is not what was written."""
+        kept = self.reader.kept.get(table)
+        if kept is not None and kept[0] == self._sums.get(table):
+            found: list[dict[str, Any]] = kept[1]
+            return found
+        rows, total = [], 0
+        for (row,) in tables.rows(self.reader.connection, f"FROM {table} t NOT INDEXED", t=table):
+            if isinstance(row, Damage):
+                raise StoreError(row.sentence(self.path))
+            if row is not None:
+                rows.append(row)
+                total = tables.mixed(total, None, tables.digest(table, *row.values()))
+        if self._sums.get(table) != (len(rows), total):
+            raise StoreError(f"{self.path}: rows of {table} have vanished; {_CHECK}")
+        self.reader.kept[table] = self._sums[table], rows
+        return rows
+
+    def said(self) -> Says:
+        strategies = self.whole("strategies")
+        catalogue = self.whole("catalogue") if strategies else []
+        return Says(
+            versions={row["strategy"]: row["version"] for row in strategies},
+            wrong={row["strategy"]: json.loads(row["wrong_versions"]) for row in strategies},
+            kinds={row["strategy"]: tuple(json.loads(row["names"])) for row in strategies},
+            catalogue={(row["kind"], row["name"]): row["path"] for row in catalogue},
+            fusiond={row["fusiond"] for row in strategies},
+        )
+
+    def device_keys(self, device: str) -> set[str]:
+        """The kinds of hardware that a name, a model or a key means now; empty where none is known by it."""
+        named = {
+            row["device_key"]
+            for row in self.whole("boards")
+            if row["name"] == device or row["name"].startswith(f"{device}:")
+        }
+        return named or {
+            row["device_key"] for row in self.whole("devices") if device in (row["model"], row["device_key"])
+        }
+
+    # --- records ---
+
+    def of_name(self, lookup_name: str) -> list[Candidate]:
+        """Today's answers for a name."""
+        of = "WHERE lookup_name = ? AND replaced_by IS NULL"
+        return self._found(
+            "FROM records r INDEXED BY idx_records_by_name LEFT JOIN workloads w USING (workload_key) "
+            "WHERE r.lookup_name = ? AND r.replaced_by IS NULL",
+            f"SELECT id FROM records INDEXED BY idx_records_of_name {of}",
+            [lookup_name],
+        )
+
+    def of_family(self, family: str) -> list[Candidate]:
+        """Today's answers for a content."""
+        rows, ids = [], []
+        for column, first, second in (
+            ("content_family_key", "idx_workloads_content_family_key", "idx_workloads_of_content"),
+            ("family_key", "idx_workloads_family_key_sizes", "idx_workloads_of_family"),
+        ):
+            rows.append(
+                f"SELECT r.id FROM workloads w INDEXED BY {first} CROSS JOIN records r INDEXED BY idx_records_current "
+                f"ON r.workload_key = w.workload_key WHERE w.{column} = :family AND r.replaced_by IS NULL"
+            )
+            ids.append(
+                f"SELECT r.id FROM workloads w INDEXED BY {second} CROSS JOIN records r "
+                f"INDEXED BY idx_records_workload_key_device_key_cache ON r.workload_key = w.workload_key "
+                f"WHERE w.{column} = :family AND r.replaced_by IS NULL"
+            )
+        return self._found(
+            f"FROM records r LEFT JOIN workloads w USING (workload_key) WHERE r.id IN ({' UNION '.join(rows)})",
+            " UNION ".join(ids),
+            {"family": family},
+        )
+
+    def _found(self, tail: str, again: str, parameters: list[object] | Mapping[str, object]) -> list[Candidate]:
+        connection = self.reader.connection
+        found = list(tables.rows(connection, tail, parameters, r="records", w="workloads"))
+        ids = {row[0] for row in tables.fetched(connection, again, parameters)}
+        seen = {row["id"] for row, _ in found if isinstance(row, dict)}
+        if len(found) != len(ids) or not seen <= ids:
+            raise StoreError(f"{self.path}: an index is damaged and hides records; {_CHECK}")
+        candidates = []
+        for row, workload in found:
+            damage = next((each for each in (row, workload) if isinstance(each, Damage)), None)
+            if isinstance(row, dict) and isinstance(workload, dict):
+                candidates.append(Candidate(row, workload, self._environment(row["env_key"])))
+            else:
+                self.damaged.append(damage or Damage("records", "whose workload is gone"))
+        return candidates
+
+    def _environment(self, env_key: str | None) -> Mapping[str, Any]:
+        envs = self.reader.kept.get("decoded envs")
+        if envs is None or envs[0] != self._sums.get("envs"):
+            decoded = {row["env_key"]: json.loads(row["env"] or "{}") for row in self.whole("envs")}
+            envs = self.reader.kept["decoded envs"] = self._sums.get("envs"), decoded
+        found: Mapping[str, Any] = envs[1].get(env_key, {})
+        return found
+
+    def newest_version(self, strategy: str) -> int:
+        """Of the workloads of a strategy that no plugin speaks of."""
+        for (row,) in tables.rows(
+            self.reader.connection,
+            "FROM workloads w WHERE strategy = ? ORDER BY strategy_version DESC LIMIT 1",
+            [strategy],
+            w="workloads",
+        ):
+            if isinstance(row, Damage):
+                raise StoreError(row.sentence(self.path))
+            if row is not None:
+                return int(row["strategy_version"])
+        return 0
+
+    def has_program(self, program_key: str | None) -> bool:
+        if not program_key:
+            return False
+        found = tables.same(
+            self.reader.connection,
+            "SELECT program_key FROM programs INDEXED BY sqlite_autoindex_programs_1 WHERE program_key = ?",
+            "SELECT program_key FROM programs INDEXED BY idx_programs_again WHERE program_key = ?",
+            [program_key],
+        )
+        if found is None:
+            raise StoreError(f"{self.path}: a damaged index hides programs; {_CHECK}")
+        return bool(found)
+
+    # --- what is wrong ---
+
+    def notes(self) -> Iterable[str]:
+        """What whoever gets an answer, or none, has to know of the state of the file."""
+        if self.damaged:
+            one = len(self.damaged) == 1
+            yield f"{len(self.damaged)} damaged record{' is' if one else 's are'} left out; {_CHECK}"
+        number, own = self._sums["commits"]
+        lost = acknowledged.missing(self.reader.known, (number, own))
+        if lost:
+            yield f"the last {lost} acknowledged changes of the store are missing; {_CHECK}"
+        elif tables.fetched(self.reader.connection, "SELECT 1 FROM losses LIMIT 1"):
+            yield f"acknowledged changes of the store were lost; {_CHECK}"

@@ -1,0 +1,115 @@
+"""The document of `best --json`, from a record. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from fusiond.store import sources
+from fusiond.store.format import ARTIFACT, artifact_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from fusiond.store.candidates import Candidate
+
+DAMAGED_SOURCE = "source is damaged"
+"""How the note begins that says why an answer comes without its source."""
+
+
+def answer(
+    found: Candidate,
+    path: str,
+    asked: dict[str, int],
+    *,
+    changed: list[str],
+    today: Mapping[str, str | None],
+    confirmed: bool,
+) -> dict[str, Any]:
+    """The document. `changed`: what is another one today; `confirmed`: the sources were compared with the user's."""
+    row, workload, sizes = found.row, found.workload, found.sizes
+    notes = list(_notes(found, asked, changed, today))
+    if not confirmed:
+        lines, surely = sources.changes(found.hashes, row["found_at"])
+        notes += lines
+        changed = changed + ["source"] * surely
+    source = artifact_path(path, row["source"])
+    if source is not None and row["source"].startswith(ARTIFACT) and not is_intact(source):
+        notes.append(f"{DAMAGED_SOURCE}: {source} is not what was written; `fusiond store check` says how to go on")
+        source = None
+    return {
+        "workload": {
+            "strategy": workload["strategy"],
+            "name": workload["name"],
+            "key": row["workload_key"],
+            "sizes": sizes,
+        },
+        "content_key": workload["content_key"] or None,
+        "device": {"name": row["device_name"], "key": row["device_key"]},
+        "verdict": row["verdict"],
+        "config": _json(row["config"]),
+        "program_key": row["program_key"],
+        "time_us": row["time_us"],
+        "baseline": row["baseline"],
+        "baseline_us": row["baseline_us"],
+        "unfused": {
+            "name": row["baseline"],
+            "config": _json(row["baseline_config"]),
+            "time_us": row["baseline_us"],
+            "program_key": row["baseline_program_key"],
+        },
+        "speedup": row["speedup"],
+        "ci95": [row["ci_low"], row["ci_high"]] if row["ci_low"] is not None else None,
+        "verified": bool(row["verified"]),
+        "evidence": row["evidence"],
+        "cache": row["cache"],
+        "match": "nearest" if sizes != asked else "stale" if changed else "exact",
+        "changed": changed,
+        "trials": row["trials"],
+        "processes": row["processes"] or 0,
+        "ended": row["ended"] or "",
+        "replaced": row["replaced"],
+        "source": source,
+        "found_at": row["found_at"],
+        "sizes_asked": asked,
+        "checks": json.loads(row["checks"]),
+        "figures": json.loads(row["figures"] or "{}"),
+        "notes": notes,
+    }
+
+
+def is_intact(path: str) -> bool:
+    """Whether an artifact holds what its name says; one that is missing is for whoever opens it to say."""
+    try:
+        with open(path, "rb") as stream:
+            return sources.text_key(stream.read()) == os.path.basename(path).partition(".")[0]
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def _notes(
+    found: Candidate, asked: dict[str, int], changed: list[str], today: Mapping[str, str | None]
+) -> Iterator[str]:
+    sizes = found.sizes
+    if sizes != asked:
+        differing = [name for name in asked if sizes.get(name) != asked[name]]
+        measured = ", ".join(f"{name}={sizes.get(name)}" for name in differing)
+        wanted = ", ".join(f"{name}={asked[name]}" for name in differing)
+        yield f"measured at {measured}; nothing is known at {wanted}"
+    for name in changed:
+        if name == "strategy":
+            workload = found.workload
+            yield (
+                f"found by version {workload['strategy_version']} of {workload['strategy']}; today it is version "
+                f"{found.version_today}"
+            )
+        else:
+            yield f"found with {name} {found.env[name]}; today it is {today[name]}"
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

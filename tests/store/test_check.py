@@ -1,0 +1,285 @@
+"""`fusiond store`: what is damaged is named, what is forgotten is gone, and a copy goes on where the store was."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond.errors import NothingKnown, RequestError, StoreError
+from fusiond.model import JobState
+from fusiond.store import acknowledged, lookup, tables
+from fusiond.store.backup import backup, restore
+from fusiond.store.check import check, forget
+from fusiond.store.database import Store
+from fusiond.store.owner import this_process
+
+PLACE = {"device_key": "device", "gpu_uuid": "", "env_key": "env", "against": None}
+TODAY: dict[str, Any] = {"driver": "580.1", "version": "0.1.0"}
+
+
+@pytest.fixture
+def filled(store: Store, make: Any) -> Store:
+    """Two answers, one with a job and its trials, one with a history and a source."""
+    row = store.submit(make.job(), make.workload())
+    store.claim(this_process(), job=row.id)
+    for sequence in range(5):
+        store.add_trial(row.id, make.trial(sequence), **PLACE)
+    make.known(store, make.workload(), make.device(), job=row.id)
+    source = store.save_artifact(b"__global__", ".cu")
+    for trials in (1, 2):
+        make.known(store, make.workload("scale"), make.device(), source=str(source), trials=trials)
+    return store
+
+
+def damage(store: Store, sql: str) -> None:
+    """Change rows behind the triggers' back, as a failing disk does."""
+    with sqlite3.connect(store.path) as connection:
+        triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        assert connection.execute(sql).rowcount > 0
+        for _, text in triggers:
+            connection.execute(text)
+    connection.close()
+
+
+def test_a_store_in_order_has_no_findings(filled: Store) -> None:
+    assert check(filled.path) == []
+
+
+@pytest.mark.parametrize("table", sorted(tables.COLUMNS))
+def test_a_changed_row_of_every_table_is_found(filled: Store, make: Any, table: str) -> None:
+    column = tables.COLUMNS[table][-1]
+    if not filled._rows(f"SELECT 1 FROM {table}"):
+        pytest.skip("no row of this table in the fixture; its triggers are those of the others")
+    damage(filled, f"UPDATE {table} SET {column} = coalesce({column}, '') || 'x'")
+    found = [each for each in check(filled.path) if each.where.startswith(table)]
+    assert found
+    assert "is damaged" in found[0].problem
+    assert "restore a backup" in found[0].remedy
+
+
+def test_a_row_that_vanished_is_found(filled: Store) -> None:
+    damage(filled, "DELETE FROM trials WHERE sequence = 4")
+    assert [each.where for each in check(filled.path)] == ["trials"]
+
+
+def test_a_damaged_answer_is_none_and_says_so(filled: Store, make: Any) -> None:
+    damage(filled, "UPDATE records SET time_us = 0.5 WHERE lookup_name = 'hist,maxpool'")
+    with pytest.raises(NothingKnown, match=r"1 damaged record is left out; `fusiond store check`"):
+        lookup.best(filled.path, name="hist,maxpool", **TODAY)
+    found = lookup.best(filled.path, name="scale", **TODAY)
+    assert found is not None
+    assert found["notes"] == []
+
+
+def test_another_answer_beside_a_damaged_one_says_so(filled: Store, make: Any) -> None:
+    make.known(filled, make.workload(sizes={"a.n": 5, "b.n": 5}), make.device())
+    damage(filled, """UPDATE records SET found_at = '2027' WHERE id = 1""")
+    found = lookup.best(filled.path, name="hist,maxpool", **TODAY)
+    assert found is not None
+    assert found["workload"]["sizes"] == {"a.n": 5, "b.n": 5}
+    assert any("1 damaged record is left out" in note for note in found["notes"])
+
+
+def test_a_damaged_answer_makes_way_for_a_new_one(filled: Store, make: Any) -> None:
+    damage(filled, "UPDATE records SET time_us = 0.5 WHERE replaced_by IS NULL")
+    make.known(filled, make.workload("scale"), make.device(), trials=3)
+    assert [each.trials for each in filled.history(make.workload("scale").key, make.device().key)] == [3, 1]
+    assert not [each for each in check(filled.path) if "refers to" in each.problem]
+
+
+def test_a_damaged_source_is_not_served(filled: Store) -> None:
+    (file,) = filled.artifacts.rglob("*.cu")
+    file.write_bytes(b"__globol__")
+    found = lookup.best(filled.path, name="scale", **TODAY)
+    assert found is not None
+    assert found["source"] is None
+    assert "source is damaged" in found["notes"][0]
+    (finding,) = check(filled.path)
+    assert finding.where == str(file)
+    assert filled.save_artifact(b"__global__", ".cu").read_bytes() == b"__global__"
+    assert check(filled.path) == []
+
+
+def test_a_damaged_row_is_never_sealed_again(filled: Store) -> None:
+    damage(filled, "UPDATE jobs SET priority = 9")
+    (row,) = check(filled.path)
+    assert row.where.startswith("jobs")
+    with pytest.raises(StoreError, match="damaged row of jobs"):
+        filled.finish(filled._rows("SELECT id FROM jobs")[0]["id"], JobState.DONE)
+    assert check(filled.path) == [row]
+
+
+def test_what_is_forgotten_is_gone_with_all_that_hangs_on_it(filled: Store, make: Any) -> None:
+    damage(filled, "UPDATE jobs SET priority = 9")
+    damage(filled, "UPDATE records SET trials = 9 WHERE trials = 2")
+    assert forget(filled) == 1 + 1 + 5 + 1  # the job, a record, its trials, its tally
+    assert check(filled.path) == []
+    assert filled.jobs() == []
+    assert lookup.best(filled.path, name="hist,maxpool", **TODAY) is not None
+    assert lookup.best(filled.path, name="scale", **TODAY) is None
+    assert [each.trials for each in filled.history(make.workload("scale").key, make.device().key)] == [1]
+    filled.submit(make.job(), make.workload())
+
+
+# --- the log ---
+
+
+def cut(store: Store, tmp_path: Path) -> Path:
+    """A copy whose log was damaged, so that SQLite ends it before the last transactions."""
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    for each in store.path.parent.glob("fusiond.sqlite*"):
+        if not each.name.endswith("-shm"):
+            shutil.copy(each, folder)
+    shutil.copytree(store.artifacts, folder / "fusiond.artifacts")
+    log = folder / "fusiond.sqlite-wal"
+    log.write_bytes(log.read_bytes()[:-5000])
+    return folder / "fusiond.sqlite"
+
+
+def test_a_log_that_was_cut_short_is_said_at_the_start_and_until_it_is_forgotten(
+    filled: Store, tmp_path: Path, make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = cut(filled, tmp_path)
+    found = lookup.best(path, name="hist,maxpool", **TODAY)
+    assert found is not None
+    assert any("acknowledged changes of the store are missing" in note for note in found["notes"])
+    with Store.open(path) as store:
+        assert "acknowledged changes are missing" in caplog.text
+        store.submit(make.job(device="cpu"), make.workload())  # more numbers than before, and it is still known
+    with Store.open(path) as store:
+        (finding,) = (each for each in check(path) if each.where == "log")
+        assert "acknowledged changes are missing" in finding.problem
+        forget(store)
+        assert check(path) == []
+        found = lookup.best(path, name="hist,maxpool", **TODAY)
+        assert found is not None
+        assert found["notes"] == []
+
+
+def test_a_copy_without_the_number_is_no_loss(filled: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = cut(filled, tmp_path)
+    Path(acknowledged.file_of(path)).unlink()
+    with Store.open(path):
+        assert check(path) == []
+    assert caplog.text == ""
+
+
+def test_a_crash_before_the_number_is_written_is_no_loss(
+    filled: Store, make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(acknowledged, "write", lambda *_, **__: None)
+    filled.submit(make.job(device="cpu"), make.workload())
+    monkeypatch.undo()
+    with Store.open(filled.path):
+        assert check(filled.path) == []
+    assert caplog.text == ""
+
+
+def test_several_writers_never_lower_the_number(filled: Store, make: Any) -> None:
+    with Store.open(filled.path) as other:
+        for index in range(6):
+            (filled, other)[index % 2].submit(make.job(device=f"cuda:{index}"), make.workload())
+    known = acknowledged.read(filled.path)
+    assert known is not None
+    assert known == acknowledged.commits(filled._reader)
+    acknowledged.write(filled.path, known[0] - 3, known[1])
+    assert acknowledged.read(filled.path) == known
+
+
+# --- copies ---
+
+
+def test_a_backup_is_a_store_with_all_that_was_there(filled: Store, tmp_path: Path, make: Any) -> None:
+    target = tmp_path / "copy" / "backup.sqlite"
+    target.parent.mkdir()
+    copied = backup(filled.path, target)
+    assert (copied.artifacts, copied.damaged) == (1, ())
+    assert sorted(each.name for each in target.parent.iterdir()) == ["backup.artifacts", "backup.sqlite"]
+    assert target.stat().st_mode & 0o777 == 0o600
+    for name in ("hist,maxpool", "scale"):
+        then, now = (lookup.best(path, name=name, **TODAY) for path in (filled.path, target))
+        assert then is not None
+        assert now is not None
+        assert {**now, "source": None} == {**then, "source": None}
+    with Store.open(target) as again:
+        assert again.jobs() == filled.jobs()
+    with pytest.raises(RequestError, match="there already"):
+        backup(filled.path, target)
+
+
+def test_a_backup_holds_no_writer_up_and_is_of_one_moment(filled: Store, tmp_path: Path, make: Any) -> None:
+    """A writer that writes at each step of the copy: the copy is of before."""
+    from fusiond.store import backup as module
+
+    before = filled.count_jobs()
+    steps = []
+
+    class Writing(sqlite3.Connection):
+        def backup(self, target: sqlite3.Connection, **options: Any) -> None:
+            def progress(*_: int) -> None:
+                steps.append(filled.submit(make.job(device=f"cuda:{len(steps)}"), make.workload()).id)
+
+            super().backup(target, **{**options, "pages": 8}, progress=progress)
+
+    def connect(path: Any, how: str) -> sqlite3.Connection:
+        return sqlite3.connect(f"file:{path}?{how}", uri=True, isolation_level=None, factory=Writing)
+
+    original, module.reading.connect = module.reading.connect, connect
+    try:
+        backup(filled.path, tmp_path / "b.sqlite")
+    finally:
+        module.reading.connect = original
+    assert len(steps) > 5
+    with Store.open(tmp_path / "b.sqlite") as copy:
+        assert copy.count_jobs() == before
+
+
+def test_a_backup_of_a_damaged_store_says_so(filled: Store, tmp_path: Path) -> None:
+    damage(filled, "UPDATE trials SET ratio = 9 WHERE sequence = 1")
+    copied = backup(filled.path, tmp_path / "b.sqlite")
+    assert [each.where for each in copied.damaged] == [
+        f"trials '{filled._rows('SELECT id FROM jobs')[0]['id']}' 'candidate' 1"
+    ]
+
+
+def test_a_restored_store_goes_on(filled: Store, tmp_path: Path, make: Any) -> None:
+    """Its jobs are queued again, no trial is repeated, the store that was there is kept, and nothing is called lost."""
+    (job,) = (row.id for row in filled.jobs())
+    target = tmp_path / "b.sqlite"
+    backup(filled.path, target)
+    filled.submit(make.job(device="cpu"), make.workload())
+    filled.close()
+    shutil.rmtree(filled.artifacts)
+    copied = restore(target, filled.path)
+    assert copied.aside is not None
+    with Store.open(copied.aside) as aside:
+        assert len(aside.jobs()) == 2
+    with Store.open(filled.path) as store:
+        assert check(store.path) == []
+        assert [row.id for row in store.jobs()] == [job]
+        assert store.recover(own=this_process()) == [job]
+        assert store.claim(this_process(), job=job)
+        assert len(store.trials(job)) == 5
+        with pytest.raises(StoreError, match="recorded already"):
+            store.add_trial(job, make.trial(0), **PLACE)
+        store.add_trial(job, make.trial(5), **PLACE)
+
+
+def test_what_is_no_backup_is_refused_and_nothing_changes(filled: Store, tmp_path: Path) -> None:
+    before = filled.path.read_bytes()
+    with pytest.raises(RequestError, match="no such file"):
+        restore(tmp_path / "none", filled.path)
+    with pytest.raises(RequestError, match="is the store itself"):
+        restore(filled.path, filled.path)
+    (tmp_path / "text").write_text("no database" * 100)
+    with pytest.raises(StoreError):
+        restore(tmp_path / "text", filled.path)
+    assert filled.path.read_bytes() == before
+    assert not list(tmp_path.glob(".fusiond-copy-*"))

@@ -1,0 +1,136 @@
+"""The file at the path is the file that is open, and its owner's alone; otherwise nothing is acknowledged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond.errors import MachineFault, StoreError, StoreUnavailable
+from fusiond.model import JobState
+from fusiond.store.database import Store
+from fusiond.store.owner import this_process
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_what_is_made_is_the_owners_alone(tmp_path: Path, make: Any) -> None:
+    path = tmp_path / "new" / "fusiond.sqlite"
+    with Store.open(path) as store:
+        store.submit(make.job(), make.workload())
+        artifact = store.save_artifact(b"data", ".cu")
+        files = [each for each in path.parent.iterdir() if each.is_file()]
+        assert {each.name for each in files} >= {path.name, f"{path.name}-wal", f"{path.name}-shm"}
+        assert {each.name: mode(each) for each in [*files, artifact]} == {
+            each.name: 0o600 for each in [*files, artifact]
+        }
+        assert [mode(each) for each in (path.parent, store.artifacts, artifact.parent)] == [0o700] * 3
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_an_older_store_of_ours_is_closed_to_others(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    path = tmp_path / "fusiond.sqlite"
+    Store.open(path).close()
+    path.chmod(0o644)
+    Store.open(path).close()
+    assert mode(path) == 0o600
+    assert mode(tmp_path) == 0o755  # a folder that somebody else made stays as it is
+
+
+def test_another_programs_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "theirs"
+    path.write_bytes(b"no database at all" * 100)
+    path.chmod(0o644)
+    with pytest.raises(StoreError):
+        Store.open(path)
+    assert mode(path) == 0o644
+
+
+def test_a_deleted_store_acknowledges_nothing(store: Store, make: Any) -> None:
+    store.submit(make.job(), make.workload())
+    store.path.unlink()
+    with pytest.raises(StoreUnavailable, match="was deleted or moved away") as caught:
+        store.submit(make.job(device="cpu"), make.workload())
+    assert isinstance(caught.value, MachineFault)
+    with pytest.raises(StoreUnavailable, match="deleted"):
+        store.jobs()
+    with pytest.raises(StoreUnavailable, match="deleted"):
+        store.claim(this_process())
+    with pytest.raises(StoreUnavailable, match="no such file"):
+        store.reopen()
+
+
+def test_a_store_that_goes_away_within_a_transaction_acknowledges_nothing(store: Store, make: Any) -> None:
+    with pytest.raises(StoreUnavailable, match="deleted"), store.transaction():  # noqa: PT012
+        store.save_device(make.device())
+        store.path.rename(store.path.with_name("moved"))
+
+
+def test_a_store_that_comes_back_is_gone_on_with(store: Store, make: Any) -> None:
+    row = store.submit(make.job(), make.workload())
+    moved = store.path.with_name("moved.sqlite")
+    for beside in ("", "-wal", "-shm"):
+        Path(f"{store.path}{beside}").rename(f"{moved}{beside}")
+    with pytest.raises(StoreUnavailable):
+        store.jobs()
+    for beside in ("", "-wal", "-shm"):
+        Path(f"{moved}{beside}").rename(f"{store.path}{beside}")
+    assert [each.id for each in store.jobs()] == [row.id]  # the same file
+
+
+def test_a_replaced_store_is_opened_anew_and_leaves_no_job_running(store: Store, tmp_path: Path, make: Any) -> None:
+    """The file in its place is a copy of before, in which this process runs two jobs; it still runs one of them."""
+    ids = [store.submit(make.job(device=device), make.workload()).id for device in ("cpu", "cuda:0", "auto")]
+    for id in ids[:2]:
+        assert store.claim(this_process(), job=id)
+    store.close()
+    copy = shutil.copy(store.path, tmp_path / "copy")
+    with Store.open(store.path) as opened:
+        opened.finish(ids[0], JobState.DONE)
+        os.replace(copy, opened.path)
+        with pytest.raises(StoreUnavailable, match="another file took the place"):
+            opened.submit(make.job(device="cuda:1"), make.workload())
+        assert opened.reopen(running=[ids[1]]) == [ids[0]]
+        states = {row.id: row.state for row in opened.jobs()}
+        assert states == {ids[0]: JobState.QUEUED, ids[1]: JobState.RUNNING, ids[2]: JobState.QUEUED}
+        opened.submit(make.job(device="cuda:1"), make.workload())
+    with Store.open(store.path) as again:
+        assert len(again.jobs()) == 4
+        assert [row["integrity_check"] for row in again._rows("PRAGMA integrity_check")] == ["ok"]
+
+
+def test_what_the_new_file_was_told_meanwhile_is_kept(store: Store, tmp_path: Path, make: Any) -> None:
+    """SQLite removes a log by its name: closing the old file must not take the log of the new one."""
+    other = tmp_path / "other" / "fusiond.sqlite"
+    with Store.open(other) as new:
+        id = new.submit(make.job(), make.workload()).id
+        for beside in ("", "-wal", "-shm"):
+            os.replace(f"{other}{beside}", f"{store.path}{beside}")
+        assert store.reopen() == []
+        assert [row.id for row in store.jobs()] == [id]
+
+
+def test_what_is_no_store_is_not_opened_in_its_place(store: Store, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"no database at all" * 100)
+    os.replace(theirs, store.path)
+    with pytest.raises(StoreError):
+        store.reopen()
+    with pytest.raises(StoreUnavailable, match="another file"):
+        store.jobs()

@@ -39,7 +39,7 @@ class Bench:
         """The device for oneself, with folders that go away."""
         with (
             tempfile.TemporaryDirectory(prefix="fusiond-bench-") as folder,
-            device_lock(self.device, stop=lambda: False, waiting=lambda: self.say("another fusiond uses the device")),
+            device_lock(self.device, stop=lambda: False, waiting=self.say),
         ):
             runner = Supervisor(self.provider, self.device)
             measurer = Measurer(self.provider, runner, Path(folder) / "bundles", Path(folder) / "work")

@@ -43,7 +43,7 @@ def main() -> None:
     found = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        device_lock(device, stop=lambda: False, waiting=lambda: None),
+        device_lock(device, stop=lambda: False, waiting=lambda text: None),
     ):
         runner = Supervisor(provider, device)
         bundles = given.bundles or built(Path(folder) / "bundles")

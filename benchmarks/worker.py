@@ -32,8 +32,8 @@ def main() -> None:
     arguments = parser.parse_args()
     provider, device = choose_device(Registry.load(), arguments.device)
 
-    def waiting() -> None:
-        sys.stderr.write(f"another fusiond uses {device.name}\n")
+    def waiting(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
 
     with tempfile.TemporaryDirectory() as folder, device_lock(device, stop=lambda: False, waiting=waiting):
         bundle = Path(folder) / "bundle"

@@ -79,10 +79,10 @@ def by_job(
     RequestError for a mistake in the file.
     """
     from fusiond import contents, jobs  # plugins and YAML: a question by name does without
-    from fusiond.registry import Registry
+    from fusiond.isolation import registry as plugins
 
     wanted = jobs.read(path, text)
-    registry = Registry.load()
+    registry = plugins.load()
     contents.index_file(database, registry)
     found = contents.best_of_jobs(database, registry, wanted, device=device, sizes=sizes, cache=cache)
     for each in found:
@@ -101,8 +101,8 @@ def _current_folder() -> str | None:
 def _settled(database: Path, name: str, folder: str | None) -> tuple[lookup.Says, frozenset[str]]:
     """What the plugins say, in general and of a name; the store keeps the former."""
     from fusiond import contents  # half a second that a settled name need not wait for
-    from fusiond.registry import Registry
+    from fusiond.isolation import registry as plugins
 
-    registry = Registry.load()
+    registry = plugins.load()
     contents.index_file(database, registry)
     return contents.says(registry), contents.families(registry, name, folder)

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from fusiond import faults, files
 from fusiond.errors import RequestError
 from fusiond.keys import text_key
 from fusiond.program import Buffer, Program, SourceKind, decode, to_text
@@ -41,10 +42,9 @@ def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -
         for name, path in binaries.items():
             _link_or_copy(path, work / "binaries" / f"{name}{path.suffix}")
         (work / "plan.json").write_text(to_text(dataclasses.replace(program, buffers=buffers)))
-        work.chmod(0o755)
         os.rename(work, folder)
     except BaseException as problem:
-        shutil.rmtree(work, ignore_errors=True)
+        files.discard(work)
         if not isinstance(problem, OSError) or not (folder / "plan.json").is_file():
             raise  # else somebody wrote the same bundle first
 
@@ -75,12 +75,15 @@ def _local(program: Program) -> Program:
 
 
 def read_bundle(folder: Path) -> tuple[Program, dict[str, Path]]:
-    """The Program of a bundle, and source name -> built file. RequestError when the folder holds no bundle."""
+    """The Program of a bundle, and source name -> built file. RequestError when the folder holds no
+    bundle, MachineFault when the machine cannot read it."""
     try:
         program = decode(json.loads((folder / "plan.json").read_text()))
     except FileNotFoundError:
         raise RequestError("is no bundle: there is no plan.json in it", where=str(folder)) from None
     except (OSError, ValueError) as problem:
+        if isinstance(problem, OSError) and (fault := faults.of_system(problem, str(folder / "plan.json"))):
+            raise fault from None
         raise RequestError(f"plan.json cannot be read: {problem}", where=str(folder)) from None
     buffers = tuple(_with_absolute_file(each, folder / "inputs") for each in program.buffers)
     binaries = {path.stem: path for path in sorted((folder / "binaries").glob("*")) if path.is_file()}

@@ -293,6 +293,8 @@ def _raised(status: int, problem: str, where: str, kind: object) -> FusiondError
         return NothingKnown(problem)
     if kind == DeviceError.__name__:
         return DeviceError(problem)
+    if kind == DaemonError.__name__:  # too many connections, or a request that did not arrive in time
+        return DaemonError(f"the daemon refused: {problem}")
     if status < 500:
         return RequestError(problem, where=where)
     return DaemonError(f"the daemon failed: {problem}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond import __version__, driver, names
-from fusiond.errors import FusiondError, NothingKnown, StoreError
+from fusiond.errors import FusiondError, MachineFault, NothingKnown, StoreError
 from fusiond.model import Job, Workload, frozen
 from fusiond.planning import prepare
 from fusiond.registry import Registry
@@ -37,13 +37,20 @@ def index(store: Store, registry: Registry) -> None:
     cheap where there is nothing new."""
     store.save_strategies(registry.strategies.values(), registry.catalogue.values())
     for workload_key, job in store.without_content():
-        store.save_content(workload_key, None if job is None else _parsed(registry, store.load_job(job)))
+        try:
+            parsed = None if job is None else _parsed(registry, store.load_job(job))
+        except MachineFault as fault:  # the next one who opens both goes on
+            log.warning("stored jobs could not be read again: %s", fault)
+            return
+        store.save_content(workload_key, parsed)
 
 
 def _parsed(registry: Registry, job: Job) -> Workload | None:
-    """A stored job under today's parser; None where it does not parse any more."""
+    """A stored job under today's parser; None where it does not parse any more. Raises MachineFault."""
     try:
         return prepare(registry, job).workload
+    except MachineFault:
+        raise
     except Exception as problem:  # a stranger's parser may raise anything at all
         log.debug("a stored job of %s does not parse any more: %s", job.strategy, problem)
         return None

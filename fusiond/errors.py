@@ -20,13 +20,24 @@ value: see `Outcome`, `BuildFailed` and `MeasureFailed` in `fusiond.model`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class FusiondError(Exception):
     """The root; `exit_status` is what the command line ends with."""
 
     exit_status = 1
+
+    def __reduce__(self) -> tuple[Callable[..., FusiondError], tuple[object, ...]]:
+        """Errors of any signature cross from one process to another."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[FusiondError], arguments: tuple[object, ...], values: dict[str, object]) -> FusiondError:
+    made = kind.__new__(kind)
+    made.args = arguments
+    made.__dict__.update(values)
+    return made
 
 
 class RequestError(FusiondError):

@@ -8,15 +8,21 @@
                     itself; never the blame of a kernel, never a failed job
 
 What is none of them is a bug of fusiond's or a plugin's, and is logged with its traceback.
+
+This module decides it for whatever may come: an exception (`of`), an error of the system on a file of ours
+(`of_our_file`), the end of a process (`of_end`), what a tool wrote before it gave up (`of_text`). SQLite's errors are
+told apart in `fusiond.store.format.explained`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
+from collections.abc import Iterable
 
-from fusiond.errors import MachineFault
+from fusiond.errors import MachineFault, StoreUnavailable
 
 _LACKING = {
     errno.ENOSPC: "no space left on the disk",
@@ -37,6 +43,37 @@ FAULTS = frozenset(
 )
 """Signals that a program brings upon itself; it was killed from outside by every other one."""
 
+TEMPORARY = os.EX_TEMPFAIL
+"""The exit status by which a process of ours says that the machine failed it; its last line says how."""
+
+_NO_THREAD = "can't start new thread"
+"""What Python says, in a plain RuntimeError, when the system gives it no thread."""
+
+_SAID = re.compile(
+    r"No space left on device|Disk quota exceeded|Too many open files|Cannot allocate memory|Input/output error"
+    r"|Read-only file system|Stale file handle|Resource temporarily unavailable|can't start new thread|MemoryError\b"
+    r"|out of memory allocating|virtual memory exhausted|memory exhausted|Memory allocation failure|std::bad_alloc"
+    r"|(?:Killed|Terminated|Hangup) signal terminated program"
+    r"|died due to signal (?:1|2|9|15)\b",
+    re.IGNORECASE,
+)
+"""How tools say it: the system's words for the numbers above, and a compiler's for a part of it that was killed."""
+_QUOTED = re.compile(r"#\s*(?:error|warning)\b|static[ _]assert|^\s*\d*\s*\|")
+"""Lines in which a compiler repeats what stands in the source, where anything may stand."""
+
+
+def of(problem: BaseException) -> MachineFault | None:
+    """The machine's fault behind an exception that nobody expected; None for a bug, and for everybody else's."""
+    if isinstance(problem, MachineFault):
+        return problem
+    if isinstance(problem, OSError):
+        return of_system(problem, f"{problem.filename}" if problem.filename else "fusiond")
+    if isinstance(problem, MemoryError):
+        return MachineFault(f"no memory left{f' ({problem})' if str(problem) else ''}")
+    if isinstance(problem, RuntimeError) and _NO_THREAD in str(problem):
+        return MachineFault("no thread to be had just now; is the number of processes or the memory limited?")
+    return None
+
 
 def of_system(problem: OSError, doing: str) -> MachineFault | None:
     """The machine's fault behind an error of the system; None where it may be anybody's. `doing` says what was being
@@ -45,11 +82,29 @@ def of_system(problem: OSError, doing: str) -> MachineFault | None:
     return MachineFault(f"{doing}: {lacking}") if lacking else None
 
 
+def of_our_file(problem: OSError, doing: str, remedy: str = "") -> StoreUnavailable:
+    """The same for a file that is fusiond's own (artifacts, the build cache): whatever is wrong with it, nothing that
+    was asked for is. `doing` names the file."""
+    return StoreUnavailable(f"{doing}: {lacks(problem)}{f'; {remedy}' if remedy else ''}")
+
+
 def of_end(status: int, who: str) -> MachineFault | None:
     """The machine's fault behind the end of a process: None for one that ended by itself or by its own doing."""
     if status >= 0 or -status in FAULTS:
         return None
     return MachineFault(f"{who} was killed by {signal_name(-status)}; was the memory used up?")
+
+
+def of_text(text: str, who: str) -> MachineFault | None:
+    """The machine's fault that a tool of ours complained of before it gave up: None where it complained of its input.
+    What it quotes of the input is not looked at."""
+    line = first_said(text.splitlines())
+    return None if line is None else MachineFault(f"{who}: {line[:300]}")
+
+
+def first_said(lines: Iterable[str]) -> str | None:
+    """The first line in which a tool says what the machine lacked."""
+    return next((each.strip() for each in lines if _SAID.search(each) and not _QUOTED.search(each)), None)
 
 
 def signal_name(number: int) -> str:
@@ -62,4 +117,6 @@ def signal_name(number: int) -> str:
 
 def lacks(problem: OSError) -> str:
     """In a few words what the system said."""
-    return _LACKING.get(problem.errno or 0) or problem.strerror or os.strerror(problem.errno or 0)
+    if problem.errno in _LACKING:
+        return _LACKING[problem.errno]
+    return problem.strerror or (os.strerror(problem.errno) if problem.errno else str(problem))

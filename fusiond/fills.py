@@ -8,6 +8,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from fusiond import faults
 from fusiond.dtypes import BFLOAT16, bfloat16_bits, bfloat16_values, is_float, numpy_dtype
 from fusiond.errors import RequestError
 from fusiond.program import Buffer, Role
@@ -107,6 +108,8 @@ def _from_file(buffer: Buffer, dtype: np.dtype[np.generic]) -> Array:
     try:
         data = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as problem:
+        if isinstance(problem, OSError) and (fault := faults.of_system(problem, path)):
+            raise fault from None
         raise RequestError(f"cannot read {path}: {problem}", where=buffer.name) from None
     if data.dtype != dtype or data.size < buffer.elements:
         raise RequestError(

@@ -171,13 +171,26 @@ class JobInputs:
     """
 
     def __init__(self, registry: Registry, job: Job) -> None:
-        self._registry = registry
+        self._registry, self._job = registry, job
         self._base = Path(job.path).parent
         self._files = dict(job.files)
         self._read: dict[str, str] = {}
 
     def snapshot(self) -> Mapping[str, str]:
         return frozen(self._read)
+
+    def texts(self) -> Mapping[str, str]:
+        """The files that were read, in that order."""
+        return frozen({path: text for path, text in self._read.items() if not path.startswith("digest:")})
+
+    @property
+    def last(self) -> str:
+        """The file that was read last; empty when none was."""
+        return next(reversed(dict(self.texts())), "")
+
+    def with_text(self, path: str, text: str) -> JobInputs:
+        """The same inputs, with another text in place of a file's."""
+        return JobInputs(self._registry, dataclasses.replace(self._job, files=frozen({**self._read, path: text})))
 
     def resolve(self, kind: str, name: str, *, where: str) -> str:
         if not name.endswith((".yaml", ".yml")) and "/" not in name:

@@ -2,14 +2,13 @@
 once.
 
 The order is always the same: built -> bundled -> checked on every reference -> sampled in pairs. A Program that
-fails on the way comes back as `MeasureFailed`, never as an exception.
+fails on the way comes back as `MeasureFailed`, never as an exception. Every method may raise MachineFault.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -18,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from fusiond import faults, files
 from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import Binary, DeviceProvider
 from fusiond.devices.supervisor import Runner
 from fusiond.devices.timing import Sampling, Session
-from fusiond.errors import DeviceError, StoreError
+from fusiond.errors import DeviceError
 from fusiond.keys import content_key
 from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome
 from fusiond.neighbours import Neighbours, Policy
@@ -88,14 +88,14 @@ class Measurer:
         """Program key -> its bundle."""
         self._making: list[Future[object]] = []
         self._lock = threading.Lock()
-        bundles.mkdir(parents=True, exist_ok=True)
-        work.mkdir(parents=True, exist_ok=True)
+        for folder in (bundles, work):
+            _made(folder)
 
     def close(self) -> None:
         """Drop what is being built and the references; the bundles stay."""
         self._beside.shutdown(wait=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
-        shutil.rmtree(self._work, ignore_errors=True)
+        files.discard(self._work)
 
     # --- building ---
 
@@ -137,7 +137,7 @@ class Measurer:
     def bundle(self, program: Program) -> Path | MeasureFailed:
         """Wait for the builds of a program and write its bundle; once, however often it is asked for."""
         known = self._bundled.get(program.key)
-        if known is None:
+        if known is None or (isinstance(known, Path) and not known.is_dir()):  # somebody has removed the artifacts
             known = self._bundled[program.key] = self._written(program)
         return known
 
@@ -148,7 +148,7 @@ class Measurer:
             try:
                 binary = self._builds[source].result()
             except OSError as problem:  # of a compiler's temporary folder, such as a full disk
-                raise StoreError(f"cannot build {source.name}: {problem.strerror or problem}") from problem
+                raise faults.of_our_file(problem, f"cannot build {source.name}") from problem
             if isinstance(binary, BuildFailed):
                 return MeasureFailed(outcome=Outcome.BUILD_FAILED, reason=binary.reason)
             binaries[source.name] = binary.path
@@ -158,7 +158,7 @@ class Measurer:
         try:
             write_bundle(folder, program, binaries)
         except OSError as problem:
-            raise StoreError(f"cannot write {folder}: {problem.strerror}") from None
+            raise faults.of_our_file(problem, f"cannot write {folder}") from None
         return folder
 
     def _quiet(self, *programs: Program) -> None:
@@ -180,6 +180,7 @@ class Measurer:
             return folder
         made = []
         run_secs = float("inf")
+        _made(self._work)
         for seed in SEEDS:
             path = self._work / f"{name}-{seed}.npz"
             request = protocol.Reference(bundle=str(folder), seed=seed, outputs=str(path))
@@ -271,3 +272,10 @@ class Measurer:
     def fresh(self) -> None:
         """Let the next request be the first of a new child process."""
         self._runner.fresh()
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise faults.of_our_file(problem, f"cannot make {folder}") from None

@@ -119,7 +119,7 @@ def of_row(row: JobRow) -> Progress:
         done=row.trials,
         budget=row.budget,
         best=row.best_ratio,
-        problem=row.problem,
+        problem=row.problem or (not row.state.ended and row.waiting_for) or None,
     )
 
 

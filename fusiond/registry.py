@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import pluggy
@@ -45,12 +45,24 @@ class Registry:
         self._manager.add_hookspecs(hookspecs)
 
     @classmethod
-    def load(cls, entry_points: Iterable[importlib.metadata.EntryPoint] | None = None) -> Registry:
-        """Load every plugin of the entry-point group `fusiond`, in name order."""
+    def load(
+        cls,
+        entry_points: Iterable[importlib.metadata.EntryPoint] | None = None,
+        *,
+        without: Collection[str] = (),
+        before: Callable[[str], None] = lambda name: None,
+    ) -> Registry:
+        """Load every plugin of the entry-point group `fusiond`, in name order; those in `without` are known to end the
+        process that loads them. `before` is called with the name of each before it is loaded."""
         registry = cls()
         found = importlib.metadata.entry_points(group=hookspecs.GROUP) if entry_points is None else entry_points
         for point in sorted(found, key=lambda each: each.name):
             distribution = point.dist.name if point.dist else "?"
+            if point.name in without:
+                problem = "it ends the process that loads it"
+                registry.states.append(PluginState(name=point.name, distribution=distribution, problem=problem))
+                continue
+            before(point.name)
             try:
                 plugin = point.load()
                 registry.add(plugin, point.name, distribution)
@@ -113,6 +125,11 @@ class Registry:
     def names(self, kind: str) -> Mapping[str, CatalogueEntry]:
         """The catalogue of one kind."""
         return {entry.name: entry for (each, _), entry in self.catalogue.items() if each == kind}
+
+    @property
+    def listens(self) -> bool:
+        """Whether a plugin wants to be told of trials or records."""
+        return any(getattr(self._manager.hook, name).get_hookimpls() for name in ("trial_finished", "record_changed"))
 
     def notify(self, event: Event) -> None:
         """Pass an event on to the plugins that asked for it; one that raises is logged and goes on being asked."""

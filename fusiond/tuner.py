@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 
 from fusiond import events as say
+from fusiond import faults
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown, RequestError, StoreError
+from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, NothingKnown, RequestError, StoreError
 from fusiond.events import Events
 from fusiond.measuring import Measurer
 from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose, Record
@@ -37,6 +38,9 @@ from fusiond.tuning.context import Context, Odd, Unfused
 from fusiond.tuning.search import search
 
 log = logging.getLogger(__name__)
+
+FIRST_WAIT_SECS = 2.0
+"""How long a job waits for the machine the first time; each time that it has not got on since, twice as long."""
 
 RunnerFactory = Callable[[DeviceProvider, DeviceInfo], Runner]
 
@@ -94,9 +98,11 @@ class Tuner:
         """Tune a claimed job to its end, and write down how it ended. When `finish` asks for it, the search ends there
         and the finals of what is measured begin.
 
-        Returns QUEUED when `stop` asked for it: the job is back in the queue with all that it has measured. DeviceSick
-        is raised when the device is, or turns out to be: the job is back in the queue as well. `device`
-        overrules the job's own choice (the daemon has one worker for each device).
+        Returns QUEUED when `stop` asked for it: the job is back in the queue with all that it has measured; WAITING
+        when the machine cannot go on with it, for longer each time. DeviceSick is raised when the device is, or turns
+        out to be: the job is back in the queue as well. MachineFault is raised when not even that can be written down:
+        the job is still the caller's. `device` overrules the job's own choice (the daemon has one worker for each
+        device).
         """
         state, problem = JobState.DONE, None
         try:
@@ -114,13 +120,25 @@ class Tuner:
             self._store.finish(job_id, state, problem)
             submit(self._store, self._registry, job, kind=kind)
         except DeviceSick as sickness:
-            self._store.requeue(job_id)
+            self._store.requeue(job_id, waits_for=str(sickness))
             self._ended(job_id, JobState.QUEUED, str(sickness))
             raise
-        except FusiondError as failure:
+        except Exception as failure:
+            fault = faults.of(failure)
+            if fault is not None:
+                return self._wait(job_id, fault)
+            if not isinstance(failure, FusiondError):
+                raise
             state, problem = JobState.FAILED, str(failure)
         self._store.finish(job_id, state, problem)  # does nothing to a job that has ended
         self._ended(job_id, state, problem)
+        return state
+
+    def _wait(self, job_id: str, fault: MachineFault) -> JobState:
+        """Put a job aside until the machine may have what it lacks, for longer each time that it gets nowhere."""
+        row = self._known_row(job_id)
+        state = self._store.wait(job_id, str(fault), secs=FIRST_WAIT_SECS * 2 ** min(row.retries, 10))
+        self._ended(job_id, state, str(fault))
         return state
 
     def _ended(self, job_id: str, state: JobState, problem: str | None) -> None:
@@ -158,17 +176,16 @@ class Tuner:
         def asked_to_finish() -> bool:
             return finish() or self._store.finish_requested(row.id)
 
-        def waiting() -> None:
-            detail = f"another fusiond uses {info.name}"
-            self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=detail))
+        def waiting(who: str) -> None:
+            self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=who))
 
         neighbours = Neighbours(
             policy=self._policy,
             busy=lambda: self._busy(info),
             stop=asked_to_stop,
-            waiting=lambda who: self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=who)),
+            waiting=waiting,
         )
-        with device_lock(info, stop=asked_to_stop, waiting=waiting):
+        with self._locked(row.id, info, asked_to_stop, waiting):
             neighbours.wait()
             runner = self._runner(provider, info)
             measurer = Measurer(
@@ -190,6 +207,27 @@ class Tuner:
             finally:
                 measurer.close()
                 runner.close()
+
+    @contextlib.contextmanager
+    def _locked(
+        self, job_id: str, device: DeviceInfo, stop: Callable[[], bool], waiting: Callable[[str], None]
+    ) -> Iterator[None]:
+        """The device for this job alone; while it waits for that, its row says for whom."""
+        told = False
+
+        def tell(who: str) -> None:
+            nonlocal told
+            told = True
+            self._store.set_waiting_for(job_id, f"{device.name}: {who}")
+            waiting(who)
+
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(device_lock(device, stop=stop, waiting=tell))
+            finally:
+                if told:
+                    self._store.set_waiting_for(job_id, "")
+            yield
 
     @contextlib.contextmanager
     def _timed(self, job_id: str, measurer: Measurer) -> Iterator[None]:

@@ -51,5 +51,7 @@ def job_entry(row: JobRow) -> dict[str, Any]:
         "created_at": row.created_at,
         "started_at": row.started_at,
         "ended_at": row.ended_at,
+        "waiting_for": (not row.state.ended and row.waiting_for) or None,
+        "retry_at": row.retry_at if str(row.state) == "waiting" else None,
         **time_of(row),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -633,8 +632,7 @@ def test_what_replaces_an_answer_of_a_wrong_version_says_so(store: Store, fakes:
 def test_a_verification_says_how_an_older_answer_was_unfused(store: Store, fakes: Registry, tmp_path: Path) -> None:
     """Records that an earlier fusiond wrote name no config of their unfused way; its trial does."""
     tuned(store, fakes)
-    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-        connection.execute("UPDATE records SET baseline_config = NULL")
-    connection.close()
+    with store._transaction() as database:
+        database.execute("UPDATE records SET baseline_config = NULL")
     _, after, _ = tuned(store, fakes, kind="verify")
     assert (after.baseline, after.baseline_config) == ("sequential", Config.of({"block": 256}))

@@ -326,7 +326,7 @@ def test_a_disk_that_is_full_is_the_stores_trouble(measurer: Measurer, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("fusiond.measuring.write_bundle", full)
-    with pytest.raises(StoreError, match="No space left"):
+    with pytest.raises(StoreError, match="no space left"):
         measurer.bundle(program())
 
 

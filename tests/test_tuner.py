@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from fusiond import events as say
 from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
+from fusiond.devices.lock import device_lock
 from fusiond.errors import DeviceSick, RequestError
 from fusiond.events import Event, Events
 from fusiond.hookspecs import hookimpl
@@ -74,6 +77,27 @@ def test_the_best_config_is_found_and_beats_the_tuned_baseline(store: Store, fak
     assert kinds.count(say.TrialFinished) == 64
     (searched,) = [each.detail for each in seen if isinstance(each, say.PhaseStarted) and each.phase == "searched"]
     assert re.fullmatch(r"64 candidates in \d+\.\d s; the device was busy for \d+%", searched)
+
+
+def test_a_job_says_who_has_its_device(store: Store, fakes: Registry) -> None:
+    row = submit(store, fakes, "strategy: toy\nsearch: {trials: 2}\n")
+    said: list[tuple[str, str]] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, say.PhaseStarted) and event.phase == "waiting":
+            said.append((event.detail, store._known(row.id).waiting_for))
+            held.close()
+
+    (info,) = fakes.providers["fake"].devices()
+    with contextlib.ExitStack() as held:
+        held.enter_context(device_lock(info, stop=lambda: False, waiting=lambda text: None))
+        store.claim("test", job=row.id)
+        state = tuner.Tuner(store, fakes, Events(note), runner=InProcess).run(row.id, lambda: False)
+    assert state is JobState.DONE
+    ((detail, waiting_for),) = said
+    assert re.fullmatch(rf"waiting for pid {os.getpid()} of \S+ since \d\d:\d\d UTC", detail)
+    assert waiting_for == f"{info.name}: {detail}"
+    assert store._known(row.id).waiting_for == ""
 
 
 def test_what_does_not_pay_is_kept_apart(store: Store, fakes: Registry) -> None:

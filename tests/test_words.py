@@ -1,11 +1,43 @@
-"""Words for people."""
+"""Texts of others on a terminal."""
 
 from __future__ import annotations
 
-from fusiond.words import counted
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusiond.words import LONGEST_LINE, shortened, shown
+
+BIDIRECTIONAL = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
+CONTROLS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
 
 
-def test_one_is_no_plural() -> None:
-    assert [counted(number, "kernel") for number in (0, 1, 2, 10_000)] == [
-        "0 kernels", "1 kernel", "2 kernels", "10000 kernels",
-    ]  # fmt: skip
+@pytest.mark.parametrize("code", [*BIDIRECTIONAL, *CONTROLS, 0xD800, 0xDFFF, 0xFEFF, 0xE0041])
+def test_what_does_something_to_a_terminal_is_written_out(code: int) -> None:
+    text = shown(f"a{chr(code)}b")
+    assert text.isascii()
+    assert text.startswith("a\\")
+    assert eval(f"'{text}'") == f"a{chr(code)}b"
+
+
+@pytest.mark.parametrize("text", ["", "hist,maxpool", "größe", "核", "🙂", r"C:\new", "a  b"])
+def test_what_can_be_read_stays(text: str) -> None:
+    assert shown(text) == text
+
+
+@given(st.text(st.characters(codec=None)))
+def test_no_text_gets_through(text: str) -> None:
+    for each in shown(text):
+        assert unicodedata.category(each)[0] not in "CZ" or each == " "
+
+
+def test_a_long_line_keeps_its_beginning_and_its_end() -> None:
+    text = "begin" + "x" * 5000 + "end"
+    cut = shortened(text)
+    assert len(cut) < LONGEST_LINE + 60
+    assert cut.startswith("beginx")
+    assert cut.endswith("xend")
+    assert f" ... ({len(text) - LONGEST_LINE:,} more characters) ... " in cut
+    assert shortened("y" * LONGEST_LINE) == "y" * LONGEST_LINE

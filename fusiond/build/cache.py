@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusiond.errors import StoreError
+from fusiond import faults
 from fusiond.keys import text_key
 from fusiond.model import BuildFailed
 
@@ -87,22 +87,29 @@ class BuildCache:
         return path
 
     def put(self, key: str, suffix: str, data: bytes | str) -> Path:
-        """Write an entry; the file appears whole or not at all. StoreError: the disk is full, or the folder
+        """Write an entry; the file appears whole or not at all. StoreUnavailable: the disk is full, or the folder
         read-only."""
         path = self.path(key, suffix)
         content = data.encode() if isinstance(data, str) else data
         sum_of_it = f"{len(content)} {text_key(content)}".encode()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make(path.parent)
             with _written(path.parent, content) as file, _written(path.parent, sum_of_it) as sums, _alone(path.parent):
                 os.replace(sums, _sum_of(path))
                 os.replace(file, path)
         except OSError as problem:
             remedy = "free some space, or name another folder in FUSIOND_CACHE"
-            reason = problem.strerror or problem
-            raise StoreError(f"the build cache {self.folder} cannot be written: {reason}; {remedy}") from problem
+            doing = f"the build cache {self.folder} cannot be written"
+            raise faults.of_our_file(problem, doing, remedy) from problem
         self._grown(len(content))
         return path
+
+    def _make(self, folder: Path) -> None:
+        """Folders of our making are private; one that is there keeps its mode, since somebody may share it."""
+        if not folder.is_dir():
+            if not self.folder.exists():
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(exist_ok=True, mode=0o700)
 
     def _whole(self, path: Path) -> bool:
         """Whether a file is what was written; the content is compared once in each process."""
@@ -192,7 +199,6 @@ def _written(folder: Path, content: bytes) -> Iterator[str]:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(work, 0o644)
         yield work
     finally:
         with contextlib.suppress(OSError):

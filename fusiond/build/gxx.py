@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusiond import faults
+from fusiond.build import compiler as compilers
 from fusiond.build.cache import BuildCache, default_folder, of_folder
+from fusiond.build.working import working_folder
 from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu import lower as lowering
 from fusiond.errors import DeviceError, StoreError
@@ -22,7 +23,6 @@ from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceKind
 
 TIMEOUT_SECS = 120.0
-_KILLED = re.compile(r"signal terminated program|No space left|out of memory|cannot allocate|memory exhausted", re.I)
 _PRECOMPILING = threading.Lock()
 _NO_PLACE: set[Path] = set()
 """Precompiled preludes that could not be kept: not made again in this process."""
@@ -43,12 +43,11 @@ def missing() -> str | None:
 
 @functools.cache
 def version(compiler: str) -> str:
-    """The compiler's own first line, such as `g++ (Debian 12.2.0) 12.2.0`."""
-    try:
-        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        raise DeviceError(f"{compiler} does not run: {problem}") from None
-    return done.stdout.partition("\n")[0]
+    """The compiler's own first line, such as `g++ (Debian 12.2.0) 12.2.0`. DeviceError when it says nothing."""
+    line = compilers.ask([compiler, "--version"]).partition("\n")[0]
+    if not line:
+        raise DeviceError(f"{compiler} does not run: it says nothing to --version")
+    return line
 
 
 @functools.cache
@@ -67,9 +66,9 @@ def scheduler(cache: BuildCache | None = None) -> Path:
     found = cache.get(key, ".so")
     if found is not None:
         return found
-    with tempfile.TemporaryDirectory(prefix="fusiond-") as work:
-        out = Path(work) / "libfusiond_cpu.so"
-        outcome = _run(commands.library(out, cxx=compiler), Path(work))
+    with working_folder("gxx") as work:
+        out = work / "libfusiond_cpu.so"
+        outcome = _run(commands.library(out, cxx=compiler), work)
         if outcome is not None:
             raise DeviceError(f"the cpu device's scheduler does not build: {outcome.failed.reason}")
         return cache.put(key, ".so", out.read_bytes())
@@ -82,14 +81,14 @@ def race_host(cache: BuildCache | None = None) -> Path:
     key = content_key(["race host", _runtime_key(compiler)])
     found = cache.get(key, ".exe")
     if found is None:
-        with tempfile.TemporaryDirectory(prefix="fusiond-") as work:
-            out = Path(work) / "fusiond_cpu_host"
-            outcome = _run(commands.host(out, cxx=compiler), Path(work))
+        with working_folder("gxx") as work:
+            out = work / "fusiond_cpu_host"
+            outcome = _run(commands.host(out, cxx=compiler), work)
             if outcome is not None:
                 raise DeviceError(f"no race checks: {compiler} has no ThreadSanitizer: {outcome.failed.reason}")
             found = cache.put(key, ".exe", out.read_bytes())
     if not os.access(found, os.X_OK):  # entries of the cache are plain files
-        found.chmod(0o755)
+        found.chmod(0o700)
     return found
 
 
@@ -102,15 +101,15 @@ def build(source: Source, *, cache: BuildCache | None = None, races: bool = Fals
     known = cache.get(key, ".so") or cache.failure(key)
     if known is not None:
         return known
-    with tempfile.TemporaryDirectory(prefix="fusiond-") as work:
+    with working_folder("gxx") as work:
         text = _unit(source)
         if isinstance(text, BuildFailed):
             return cache.put_failure(key, text)
-        path, out = Path(work) / f"{source.name}.cpp", Path(work) / "object.so"
+        path, out = work / f"{source.name}.cpp", work / "object.so"
         path.write_text(text, encoding="utf-8")
         if source.kind is SourceKind.DEVICE and not races:
-            _precompiled(compiler, cache, Path(work))
-        outcome = _run(_command(compiler, source, path, out, races=races), Path(work))
+            _precompiled(compiler, cache, work)
+        outcome = _run(_command(compiler, source, path, out, races=races), work)
         if outcome is not None:
             return cache.put_failure(key, outcome.failed) if outcome.final else outcome.failed
         return cache.put(key, ".so", out.read_bytes())
@@ -162,11 +161,11 @@ def _precompiled(compiler: str, cache: BuildCache, work: Path) -> None:
         found = cache.get(key, ".gch")
         place = cache.path(key, ".gch")
         if found is None and place not in _NO_PLACE and cache.failure(key) is None:
-            with tempfile.TemporaryDirectory(prefix="fusiond-") as folder:
-                outcome = _run(commands.header(Path(folder), cxx=compiler), Path(folder))
+            with working_folder("gxx") as folder:
+                outcome = _run(commands.header(folder, cxx=compiler), folder)
                 try:
                     if outcome is None:
-                        found = cache.put(key, ".gch", (Path(folder) / f"{commands.PRELUDE}.gch").read_bytes())
+                        found = cache.put(key, ".gch", (folder / f"{commands.PRELUDE}.gch").read_bytes())
                     elif outcome.final:
                         cache.put_failure(key, outcome.failed)
                 except StoreError:  # it is large, and an object may well have room
@@ -187,42 +186,27 @@ def _included(source: Source) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """`final`: the compiler itself said no, so it will say no again. Else it was killed, or never ran."""
+    """`final`: the compiler itself said no, so it will say no again. Else it ran out of time."""
 
     failed: BuildFailed
     final: bool
 
 
 def _run(command: Sequence[str], work: Path) -> _Refusal | None:
-    # Messages are read here, so they must be English; temporary files go where they are deleted.
-    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
+    """None when it built. Raises MachineFault: nothing is known about the source then."""
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_SECS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for fusiond, which ends after the trial; it must not fail a build
-        )
+        done = compilers.run(command, work, TIMEOUT_SECS)
     except subprocess.TimeoutExpired:
         return _Refusal(BuildFailed(reason=f"g++ was still busy after {TIMEOUT_SECS:.0f} s"), final=False)
-    except OSError as problem:
-        return _Refusal(BuildFailed(reason=f"g++ does not run: {problem.strerror}"), final=False)
     if done.returncode == 0:
         return None
     if done.returncode < 0:
-        failed = BuildFailed(reason=f"g++ was killed by signal {-done.returncode}", log=done.stderr)
-        return _Refusal(failed, final=False)
-    killed = _KILLED.search(done.stderr) is not None
+        how = faults.signal_name(-done.returncode)
+        return _Refusal(BuildFailed(reason=f"g++ dies of {how} on it", log=done.stderr), final=True)
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     reason = errors[0] if errors else (done.stderr.strip().splitlines() or ["no message"])[-1]
     place, _, text = reason.rpartition(" error: ")
     file, _, position = place.rpartition("/")[2].partition(":")
     line = position.partition(":")[0]
     where = f"{file}:{line}: " if line.isdigit() else ""
-    failed = BuildFailed(reason=f"{where}{text.strip() or reason}"[:500], log=done.stderr)
-    return _Refusal(failed, final=not killed)
+    return _Refusal(BuildFailed(reason=f"{where}{text.strip() or reason}"[:500], log=done.stderr), final=True)

@@ -25,12 +25,14 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusiond import faults
+from fusiond.build import compiler
 from fusiond.build.cache import BuildCache, default_folder, of_folder
+from fusiond.build.working import working_folder
 from fusiond.cuda.entries import SYMBOL, EntryName, EntryTable, Parameter, table_bytes
 from fusiond.cuda.ptxas import parse_report
 from fusiond.keys import content_key, plain, text_key
@@ -98,12 +100,8 @@ def _find(environment: tuple[str, ...]) -> Toolkit | None:
 
 
 def _ask(nvcc: str | Path, *question: str) -> str:
-    """What the compiler prints; empty when it does not run."""
-    try:
-        done = subprocess.run([nvcc, *question], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout + done.stderr
+    """What the compiler prints; empty when it does not answer. MachineFault when the machine does not let it."""
+    return compiler.ask([str(nvcc), *question])
 
 
 def version() -> str | None:
@@ -316,7 +314,7 @@ def _known_ptx(cache: BuildCache, key: str) -> _Ptx | BuildFailed | None:
 
 @dataclass(frozen=True, slots=True)
 class _Retriable:
-    """A failure of the machine's (time, memory, disk), not of the source's: never kept."""
+    """A failure that may not come again (it ran out of time): never kept."""
 
     failed: BuildFailed
 
@@ -325,8 +323,7 @@ def _run_nvcc(
     toolkit: Toolkit, source: Source, options: _Options, arch: str
 ) -> tuple[_Ptx, Mapping[str, str]] | BuildFailed | _Retriable:
     name = _file_name(source)
-    with tempfile.TemporaryDirectory(prefix="fusiond-nvcc-") as folder:
-        work = Path(folder)
+    with working_folder("nvcc") as work:
         (work / name).write_text(_with_table(source))
         command = [str(toolkit.nvcc), "-ptx", f"-arch={arch}", "-MD", "-MF", "deps", "-o", "out.ptx"]
         command += [f"-I{each}" for each in source.include_dirs]
@@ -442,8 +439,7 @@ def _run_ptxas(
     toolkit: Toolkit, front: _Ptx, options: Sequence[str], cap: int | None, arch: str
 ) -> tuple[bytes, Mapping[str, CompileFacts], str] | BuildFailed | _Retriable:
     text = front.text if cap is None else with_register_cap(front.text, cap)
-    with tempfile.TemporaryDirectory(prefix="fusiond-ptxas-") as folder:
-        work = Path(folder)
+    with working_folder("ptxas") as work:
         (work / "in.ptx").write_text(text + _table_ptx(front))
         command = [str(toolkit.ptxas), "-v", f"-arch={arch}", *options, "in.ptx", "-o", "out.cubin"]
         done = _run(command, work, PTXAS_SECS)
@@ -520,25 +516,10 @@ def _layout(parameters: str) -> tuple[Parameter, ...]:
 
 
 def _run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.CompletedProcess[str] | _Retriable:
-    # Messages are read here, so they must be English; temporary files go where they are deleted.
-    environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
-    tool = Path(command[0]).name
     try:
-        return subprocess.run(
-            command,
-            cwd=work,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_secs,
-            check=False,
-        )
+        return compiler.run(command, work, timeout_secs)
     except subprocess.TimeoutExpired:
-        return _Retriable(BuildFailed(reason=f"{tool} took longer than {timeout_secs:.0f} s"))
-    except OSError as problem:
-        return _Retriable(BuildFailed(reason=f"{tool} cannot be run: {problem}"))
+        return _Retriable(BuildFailed(reason=f"{Path(command[0]).name} took longer than {timeout_secs:.0f} s"))
 
 
 def _failed(
@@ -548,7 +529,9 @@ def _failed(
     line = reason(messages.splitlines())
     if line is not None:
         return BuildFailed(reason=line, log=messages)
-    # No message that looks like an error: killed (no memory), or no room for its output.
+    if done.returncode < 0:  # every time
+        return BuildFailed(reason=f"{tool} dies of {faults.signal_name(-done.returncode)} on it", log=messages)
+    # No message that looks like an error: its next version may say more.
     first = next((each for each in messages.splitlines() if each.strip()), "")
     return _Retriable(BuildFailed(reason=f"{tool} ended with status {done.returncode} {first}".strip(), log=messages))
 

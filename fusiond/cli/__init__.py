@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from fusiond import __version__
+from fusiond.cli import output
 from fusiond.cli.options import say_json
 from fusiond.errors import FusiondError, RequestError, UnknownName
 from fusiond.wire import error_document
@@ -39,6 +40,8 @@ COMMANDS: Mapping[str, str] = {
     "prune": "give back the disk space of what is not needed any more",
     "doctor": "what works here, what does not, and the remedy",
 }
+PLANNING = ("run", "serve", "plan", "verify", "plugins", "devices", "doctor")
+"""Commands that need the plugins: these are loaded in a process of their own while the command's modules are."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """What a shell shows for a program that SIGPIPE ended."""
@@ -71,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FusiondError as problem:
         return _complain(problem, json=json)
     except KeyboardInterrupt:
-        print("fusiond: stopped", file=sys.stderr)
+        output.complain("fusiond: stopped")
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output is gone; the interpreter must not complain about it at exit either.
@@ -81,14 +84,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else 0
     except Exception as problem:
         if debug:
-            raise
+            import traceback  # costs more than the rest of a lookup's imports
+
+            output.complain(*traceback.format_exc().rstrip().split("\n"))
+            return 1
         if isinstance(problem, OSError) and problem.errno == errno.ENOSPC and problem.filename is None:
             _say_error(f"cannot write the output: {problem.strerror}")
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         line = " ".join(f"{type(problem).__name__}: {problem}".split())
-        print(f"fusiond: error: {line}", file=sys.stderr)
-        print("fusiond: this is a bug in fusiond; --debug shows the traceback", file=sys.stderr)
+        output.complain(f"fusiond: error: {line}")
+        output.complain("fusiond: this is a bug in fusiond; --debug shows the traceback")
         return 1
 
 
@@ -100,14 +106,16 @@ def _dispatch(words: list[str]) -> int:
     before, name, after = _split(words)
     if name is None:
         if "--version" in before:
-            print(f"fusiond {__version__}")
+            output.say(f"fusiond {__version__}")
             return 0
         if "-h" in before or "--help" in before:
-            print(usage())
+            output.say(*usage().split("\n"))
             return 0
         raise RequestError("a command is wanted, for example `fusiond best --pair A,B` (see `fusiond --help`)")
     if name not in COMMANDS:
         raise UnknownName("command", name, COMMANDS)
+    if name in PLANNING and not {"-h", "--help"} & {*before, *after}:
+        importlib.import_module("fusiond.isolation.start").early()
     command: Command = importlib.import_module(f"fusiond.cli.{name}")
     parser = Parser(prog=f"fusiond {name}", description=COMMANDS[name], allow_abbrev=False)
     parser.add_argument("--debug", action="store_true", help="show tracebacks and debug messages")
@@ -135,7 +143,7 @@ def _complain(problem: FusiondError, *, json: bool) -> int:
 
 def _say_error(text: str) -> None:
     try:
-        print(f"fusiond: error: {text}", file=sys.stderr, flush=True)
+        output.complain(f"fusiond: error: {text}")
     except OSError:
         return  # the exit status says it too
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fusiond import asking
-from fusiond.cli import answer, options
+from fusiond.cli import answer, options, output
 from fusiond.errors import NothingKnown, RequestError, StoreError, UnknownName
 from fusiond.store import lookup
 from fusiond.store.document import DAMAGED_SOURCE
@@ -122,9 +121,9 @@ def _of_job(arguments: argparse.Namespace, database: Path) -> int:
         )
     for each in found:
         if isinstance(each, NothingKnown):
-            print(f"fusiond: error: {each}", file=sys.stderr)
+            output.complain(f"fusiond: error: {each}")
         elif not arguments.json:
-            print("\n".join(answer.lines(each)))
+            output.say(*answer.lines(each))
     return NothingKnown.exit_status if any(isinstance(each, NothingKnown) for each in found) else 0
 
 
@@ -132,7 +131,7 @@ def _say(arguments: argparse.Namespace, database: Path, document: dict[str, Any]
     if document["match"] == "ambiguous":
         if arguments.json:
             options.say_json(document)
-        print("\n".join(answer.ambiguous(document)), file=sys.stderr)
+        output.complain(*answer.ambiguous(document))
         return AMBIGUOUS
     if arguments.export is not None:
         from fusiond.cli.exporting import export  # builds the strategy's files: plugins and all
@@ -141,13 +140,14 @@ def _say(arguments: argparse.Namespace, database: Path, document: dict[str, Any]
         if arguments.json:
             options.say_json({**document, "files": [str(path) for path in files]})
         else:
-            print("\n".join(str(path) for path in files))
+            output.say(*(str(path) for path in files))
     elif arguments.source:
-        sys.stdout.writelines(_unfused_sources(database, document) if arguments.unfused else [_source(document)])
+        for text in _unfused_sources(database, document) if arguments.unfused else [_source(document)]:
+            output.say_text(text)
     elif arguments.json:
         options.say_json(document)
     else:
-        print("\n".join(answer.lines(document)))
+        output.say(*answer.lines(document))
     return 0
 
 

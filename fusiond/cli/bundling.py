@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fusiond.bundle import write_bundle
 from fusiond.errors import DeviceError, NothingKnown, RequestError
+from fusiond.isolation import registry as plugins
 from fusiond.model import BuildFailed, DeviceInfo, Outcome, Trial
 from fusiond.program import Program
-from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 
@@ -62,7 +62,7 @@ def _device(store: Store, row: JobRow) -> DeviceInfo:
 
 
 def _binaries(program: Program, info: DeviceInfo) -> dict[str, Path]:
-    provider = Registry.load().provider("cuda" if info.arch.startswith("sm_") else info.name)
+    provider = plugins.load().provider("cuda" if info.arch.startswith("sm_") else info.name)
     found = {}
     for source in program.sources:
         built = provider.build(source, info.arch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fusiond.cli import options
+from fusiond.cli import options, output
 from fusiond.client import Client
 from fusiond.wire import job_document
 
@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.say_json(job_document(row))
     elif row.state.ended:
-        print(f"job {row.id} is {row.state.value}")
+        output.say(f"job {row.id} is {row.state.value}")
     else:
-        print(f"job {row.id} stops after the running measurement")
+        output.say(f"job {row.id} stops after the running measurement")
     return 0

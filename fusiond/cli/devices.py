@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from fusiond.cli import options, render
+from fusiond.cli import options, output, render
+from fusiond.devices.lock import held_by
+from fusiond.devices.presence import Holder
 from fusiond.devices.probe import probe
 from fusiond.errors import DeviceError, UnknownName
+from fusiond.isolation import registry as plugins
 from fusiond.model import DeviceInfo
 from fusiond.registry import Registry
 from fusiond.store.database import Store
@@ -21,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    registry = Registry.load()
+    registry = plugins.load()
     if arguments.reset or arguments.probe:
         return _recover(registry, arguments)
     found = [info for provider in registry.providers.values() for info in provider.devices()]
@@ -31,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         with Store.open(database, create=False) as store:
             sick = {(row.info.key, row.info.uuid): row.sick for row in store.devices() if row.sick}
     missing = {provider.kind: provider.missing() for provider in registry.providers.values()}
-    entries = [entry(info, sick.get((info.key, info.uuid))) for info in found]
+    entries = [entry(info, sick.get((info.key, info.uuid)), held_by(info)) for info in found]
     if arguments.json:
         options.say_json({"devices": entries, "missing": {kind: list(texts) for kind, texts in missing.items()}})
         return 0
@@ -44,14 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
             info.limits.multiprocessors,
             f"{info.memory_bytes / 2**30:.0f} GiB",
             info.evidence,
-            f"sick: {each['sick']}" if each["sick"] else "ready",
+            _state(each),
         )
         for info, each in zip(found, entries, strict=True)
     ]
     render.table("", columns, rows)
     for kind, texts in missing.items():
         for text in texts:
-            print(f"{kind}: {text.removeprefix(f'{kind}: ')}")
+            output.say(f"{kind}: {text.removeprefix(f'{kind}: ')}")
     return 0
 
 
@@ -76,14 +80,14 @@ def _recover(registry: Registry, arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.say_json({"device": info.name or name, "was_sick": was, "problem": wrong})
     elif wrong is not None:
-        print(f"{name} does not work: {wrong}")
+        output.say(f"{name} does not work: {wrong}")
     else:
-        print(f"{name} is well again (it was sick: {was})" if was else f"{name} was not sick")
+        output.say(f"{name} is well again (it was sick: {was})" if was else f"{name} was not sick")
     return 1 if wrong else 0
 
 
-def entry(info: DeviceInfo, sick: str | None) -> dict[str, Any]:
-    """A device as JSON; `sick` is null when it is well."""
+def entry(info: DeviceInfo, sick: str | None, user: Holder | None) -> dict[str, Any]:
+    """A device as JSON; `sick` is null when it is well, `used_by` when no fusiond has its lock."""
     return {
         "name": info.name,
         "key": info.key,
@@ -96,4 +100,11 @@ def entry(info: DeviceInfo, sick: str | None) -> dict[str, Any]:
         "evidence": info.evidence,
         "env": dict(info.env),
         "sick": sick,
+        "used_by": None if user is None else str(user),
     }
+
+
+def _state(entry: Mapping[str, Any]) -> str:
+    if entry["sick"]:
+        return f"sick: {entry['sick']}"
+    return f"in use: {entry['used_by']}" if entry["used_by"] else "ready"

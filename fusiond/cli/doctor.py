@@ -16,10 +16,12 @@ from pathlib import Path
 
 from fusiond import __version__, driver
 from fusiond.build.cache import default_folder
-from fusiond.cli import options
+from fusiond.cli import options, output
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
 from fusiond.errors import FusiondError
+from fusiond.isolation import registry as plugins
+from fusiond.model import JobState
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
@@ -43,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     database = options.database(arguments)
-    registry = Registry.load()
+    registry = plugins.load()
     devices = list(_devices(registry))
     checks = [*_machine(), *devices, _cache(), *_store(database), *_daemon(database), *_plugins(registry)]
     works = any(check.state == "ok" for check in devices)
@@ -55,10 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0 if works else 1
     width = max(len(check.name) for check in checks)
     for check in checks:
-        print(f"{check.state:<8} {check.name:<{width}}  {check.detail}")
+        output.say(f"{check.state:<8} {check.name:<{width}}  {check.detail}")
         if check.remedy:
-            print(f"{'':<8} {'':<{width}}  -> {check.remedy}")
-    print("fusiond works here" if works else "no device works here: see what is missing above")
+            output.say(f"{'':<8} {'':<{width}}  -> {check.remedy}")
+    output.say("fusiond works here" if works else "no device works here: see what is missing above")
     return 0 if works else 1
 
 
@@ -151,14 +153,22 @@ def _store(database: Path) -> Iterator[Check]:
     try:
         with Store.open(database, create=False) as store:
             sick = [row for row in store.devices() if row.sick]
-            waiting = len(store.jobs(limit=1000))
+            known = store.count_jobs()
+            waiting = store.jobs([JobState.WAITING], limit=20)
     except FusiondError as problem:
         remedy = "name another file with --db or FUSIOND_DB"
         yield Check(name="store", state="broken", detail=str(problem), remedy=remedy)
         return
     yield Check(
-        name="store", state="ok", detail=f"{database} ({kind}), schema {SCHEMA_VERSION}, {counted(waiting, 'job')}"
+        name="store", state="ok", detail=f"{database} ({kind}), schema {SCHEMA_VERSION}, {counted(known, 'job')}"
     )
+    for job in waiting:
+        yield Check(
+            name=f"job {job.id}",
+            state="missing",
+            detail=f"waits: {job.waiting_for}",
+            remedy="it goes on by itself when the cause is gone",
+        )
     for row in sick:
         yield Check(
             name=row.info.name or row.info.model,

@@ -7,7 +7,7 @@ import itertools
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fusiond.cli import bundling, options, render
+from fusiond.cli import bundling, options, output, render
 from fusiond.cli.answer import figures, microseconds
 from fusiond.client import Client
 from fusiond.errors import RequestError
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 options.say_json({"written": [str(path) for path in written]})
             else:
-                print("\n".join(map(str, written)))
+                output.say(*map(str, written))
             return 0
     if arguments.trial is not None:
         raise RequestError("is for --bundle; name a folder", where="--trial")
@@ -133,20 +133,20 @@ def _print(
     history: list[Record],
 ) -> None:
     record = history[0] if history else None
-    print(f"job {row.id} ({row.kind}) is {row.state.value}: {row.workload_name} [{row.strategy}] on {row.device}")
+    output.say(f"job {row.id} ({row.kind}) is {row.state.value}: {row.workload_name} [{row.strategy}] on {row.device}")
     if row.problem:
-        print(f"problem: {row.problem}")
+        output.say(f"problem: {row.problem}")
     if row.finding:
-        print(row.finding)
+        output.say(row.finding)
     before = [each for each in rejections if each.rule != STRUCK_OUT]
     if before:
         rows = [(each.rule, ", ".join(each.nodes), each.detail) for each in before]
         render.table("what was rejected before anything ran", ("rule", "nodes", "why"), rows)
     render.table("unfused", ("#", "way", "config", "time", "outcome"), _baseline_rows(trials))
     render.table("fused", ("#", "origin", "config", "ratio", "time", "outcome"), _candidate_rows(trials))
-    print(_counts(trials))
+    output.say(_counts(trials))
     if row.device_share is not None:
-        print(f"{row.wall_secs:.1f} s, the device measured for {row.device_share:.0%} of it")
+        output.say(f"{row.wall_secs:.1f} s, the device measured for {row.device_share:.0%} of it")
     configs = {each.program_key: _way(each) for each in trials}
     if finals:
         measured = [(configs.get(key, key[:8]), len(found), *_range(found)) for key, found in finals.items()]
@@ -163,15 +163,16 @@ def _print(
         ]
         render.table("processes of the finals that were repeated", ("process", "config", "why"), rows_lost)
     if record is not None:
-        print(_words(record))
+        output.say(_words(record))
         if record.ended:
-            print(f"how it ended: {record.ended}")
+            output.say(f"how it ended: {record.ended}")
         if record.figures:
-            print(f"figures: {figures(record.figures)}")
+            output.say(f"figures: {figures(record.figures)}")
         for text in record.checks:
-            print(f"compared: {text}")
+            output.say(f"compared: {text}")
     for newer, older in itertools.pairwise(history):
-        print(f"before that, {older.found_at}: {_words(older)}; replaced: {newer.replaced or 'nobody wrote down why'}")
+        why = newer.replaced or "nobody wrote down why"
+        output.say(f"before that, {older.found_at}: {_words(older)}; replaced: {why}")
 
 
 def _baseline_rows(trials: list[Trial]) -> list[tuple[object, ...]]:

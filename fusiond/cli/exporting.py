@@ -12,8 +12,8 @@ from fusiond.build import nvcc
 from fusiond.devices.base import Binary
 from fusiond.errors import DeviceError, NothingKnown, RequestError, StoreError
 from fusiond.exporting.files import export as files_of
+from fusiond.isolation import registry as plugins
 from fusiond.program import Program, decode
-from fusiond.registry import Registry
 from fusiond.store import lookup
 
 FOR_NO_GPU = "sm_90"
@@ -76,7 +76,7 @@ def _binaries(program: Program, arch: str | None, *, demanded: bool) -> dict[str
     """What is built of each source; nothing without an architecture, nor where what nobody demanded does not build."""
     if arch is None:
         return {}
-    provider = Registry.load().provider("cuda")
+    provider = plugins.load().provider("cuda")
     found = {}
     for source in program.sources:
         built = provider.build(source, arch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fusiond.cli import options
+from fusiond.cli import options, output
 from fusiond.client import Client
 from fusiond.wire import job_document
 
@@ -20,8 +20,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.say_json(job_document(row))
     elif row.state.ended:
-        print(f"job {row.id} is {row.state.value}")
+        output.say(f"job {row.id} is {row.state.value}")
     else:
         when = "after the running trial" if row.owner else "when it runs again"
-        print(f"job {row.id} ends its search {when}; its finals come next")
+        output.say(f"job {row.id} ends its search {when}; its finals come next")
     return 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from fusiond.cli import options, render
+from fusiond.cli import options, output, render
 from fusiond.client import Client
 from fusiond.errors import NothingKnown
 from fusiond.model import JobState
+from fusiond.store.jobs import JobRow
 from fusiond.wire import job_entry
-from fusiond.words import counted
+from fusiond.words import counted, shortened
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,12 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
     if count > len(rows) == limit:
         more = f"--limit N shows more, --before {rows[-1].id} those that came before"
         which = "the newest " if arguments.before is None else ""
-        print(f"fusiond: {which}{len(rows)} of {counted(count, 'job')} ({more})", file=sys.stderr)
+        output.complain(f"fusiond: {which}{len(rows)} of {counted(count, 'job')} ({more})")
     if arguments.json:
         options.say_json([job_entry(row) for row in rows])
         return 0
     if not rows:
-        print("no jobs")
+        output.say("no jobs")
         return 0
     render.table(
         "",
@@ -51,9 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{row.trials}/{row.budget}",
                 render.ratio(row.best_ratio),
                 render.when(row.created_at),
-                row.problem,
+                shortened(_trouble(row), 200),
             )
             for row in rows
         ],
     )
     return 0
+
+
+def _trouble(row: JobRow) -> str:
+    """Why it failed, or what it waits for."""
+    return row.problem or (f"waits: {row.waiting_for}" if row.waiting_for and not row.state.ended else "")

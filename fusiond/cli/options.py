@@ -141,6 +141,6 @@ def settings(pairs: list[str], *, where: str) -> Mapping[str, str]:
 
 
 def say_json(document: Any) -> None:
-    """The one JSON document of a command, on standard output."""
-    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    """The one JSON document of a command, on standard output; in ASCII, so that it does nothing to a terminal."""
+    json.dump(document, sys.stdout, indent=2)
     sys.stdout.write("\n")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fusiond import jobs
-from fusiond.cli import options, render
+from fusiond.cli import options, output, render
 from fusiond.cli.answer import figures
 from fusiond.errors import RequestError, StoreError
+from fusiond.isolation import registry as plugins
 from fusiond.planning import emit_bundles, plan, with_config
-from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.words import counted
 
@@ -38,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     chosen = options.settings(arguments.set, where="--set")
-    registry = Registry.load()
+    registry = plugins.load()
     with _store(arguments) as store:
         plans = [plan(registry, job, arch=arguments.arch, store=store) for job in jobs.read(arguments.job)]
     if arguments.emit is not None:
@@ -50,14 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
     documents = [each.as_json() for each in plans]
     refused = [f"{each.workload.name}: {each.refused}" for each in plans if each.refused]
     for line in refused:
-        print(f"fusiond: error: {line}", file=sys.stderr)
+        output.complain(f"fusiond: error: {line}")
     if arguments.json:
         options.say_json(documents[0] if len(documents) == 1 else documents)
         return RequestError.exit_status if refused else 0
     for each, document in zip(plans, documents, strict=True):
         _print(document, each.description)
     if arguments.emit is not None:
-        print(f"wrote {arguments.emit}")
+        output.say(f"wrote {arguments.emit}")
     return RequestError.exit_status if refused else 0
 
 
@@ -82,29 +81,29 @@ def _probes(found: Mapping[str, Any]) -> str:
 def _print(document: Mapping[str, Any], description: str) -> None:
     workload, space = document["workload"], document["space"]
     sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
-    print(f"{workload['name']} [{document['strategy']}]" + (f" at {sizes}" if sizes else ""))
-    print(f"parts: {document['parts']}, probes: {_probes(document['probes'])}, points: {space['points']}")
+    output.say(f"{workload['name']} [{document['strategy']}]" + (f" at {sizes}" if sizes else ""))
+    output.say(f"parts: {document['parts']}, probes: {_probes(document['probes'])}, points: {space['points']}")
     if document["figures"]:
-        print(f"figures: {figures(document['figures'])}")
+        output.say(f"figures: {figures(document['figures'])}")
     if description:  # the strategy's own words; the figures are in --json
-        print("\n" + description.rstrip() + "\n")
+        output.say("", *description.rstrip().split("\n"), "")
     else:
         report = [(name, _short(value)) for name, value in document["analysis"].items()]
         render.table("analysis", ("what", "value"), report)
     parameters = [(name, ", ".join(map(str, values))) for name, values in space["parameters"].items()]
     render.table("space", ("parameter", "values"), parameters)
     for text in space["restrictions"]:
-        print(f"restriction: {text}")
+        output.say(f"restriction: {text}")
     render.table("seeds", ("#", "config"), [(index, _config(seed)) for index, seed in enumerate(document["seeds"])])
     if "set" in document:
-        print(f"set: {_config(document['set'])}")
+        output.say(f"set: {_config(document['set'])}")
     if document["facts"]:
         render.table("what the compiler says (not measured)", FACTS, [_facts(each) for each in document["facts"]])
     if document["rejections"]:
         rows = [(each["rule"], ", ".join(each["nodes"]), each["detail"]) for each in document["rejections"]]
         render.table("rejections", ("rule", "nodes", "detail"), rows)
     for note in document["notes"]:
-        print(f"note: {note}")
+        output.say(f"note: {note}")
 
 
 def _facts(facts: Mapping[str, Any]) -> tuple[object, ...]:

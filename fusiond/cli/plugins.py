@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from fusiond.cli import options, render
-from fusiond.registry import PluginState, Registry
+from fusiond.isolation import registry as plugins
+from fusiond.registry import PluginState
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    states = Registry.load().states
+    states = plugins.load().states
     if arguments.json:
         options.say_json([entry(state) for state in states])
         return 0

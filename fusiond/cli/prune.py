@@ -16,7 +16,8 @@ from contextlib import closing
 from pathlib import Path
 
 from fusiond.build.cache import LIMIT_BYTES, BuildCache
-from fusiond.cli import options
+from fusiond.build.working import sweep
+from fusiond.cli import options, output
 from fusiond.errors import RequestError
 from fusiond.model import JobState
 from fusiond.store.database import Store
@@ -62,20 +63,20 @@ def run(arguments: argparse.Namespace) -> int:
             freed |= prune(store, 3600 * arguments.hours)
             sizes = _sizes(store)
     cache = BuildCache(limit_bytes=min(limit, LIMIT_BYTES) if limit else 0)
-    freed["cache"] = cache.sweep()
+    freed["cache"] = cache.sweep() + sweep()
     sizes["cache"] = _bytes_of(cache.folder)
     if arguments.json:
         counts = None if removed is None else dataclasses.asdict(removed)
         options.say_json({"freed_bytes": freed, "bytes": sizes, "removed": counts})
         return 0
     if removed is not None:
-        print(
+        output.say(
             f"removed  {counted(removed.jobs, 'job')} with {counted(removed.trials, 'trial')}, "
             f"{counted(removed.samples, 'sample')} of others, {counted(removed.programs, 'program')}"
         )
     for name in sorted({**freed, **sizes}):
         kept = f", {sizes[name] / (1 << 20):10.1f} MiB stay" if name in sizes else ""
-        print(f"{name:<9} {freed.get(name, 0) / (1 << 20):10.1f} MiB freed{kept}")
+        output.say(f"{name:<9} {freed.get(name, 0) / (1 << 20):10.1f} MiB freed{kept}")
     return 0
 
 

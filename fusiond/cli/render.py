@@ -21,8 +21,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, 
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from fusiond.cli import output
 from fusiond.cli.answer import microseconds
 from fusiond.progress import Progress
+from fusiond.words import shortened, shown
 
 UNCUT = 10_000
 """Columns of a table that goes into a pipe."""
@@ -40,7 +42,7 @@ class _Console(Console):
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; None is shown as nothing. Where the terminal is too narrow for it, each row is a paragraph."""
-    cells = [["" if each is None else str(each) for each in row] for row in rows]
+    cells = [["" if each is None else shown(str(each)) for each in row] for row in rows]
     wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNCUT
     widths = _widths([columns, *cells], wide)
     if widths is None:  # what is empty throughout is the first to go
@@ -81,12 +83,12 @@ def _widths(lines: Sequence[Sequence[str]], wide: int) -> list[int] | None:
 def _paragraphs(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wide: int) -> None:
     """The first cell of a row, and below it the others with their names."""
     if title:
-        print(f"{title}: {', '.join(columns)}")
+        output.say(f"{title}: {', '.join(columns)}")
     for first, *others in rows:
-        print(first)
+        output.say(first)
         told = "; ".join(f"{name} {cell}" for name, cell in zip(columns[1:], others, strict=True) if cell)
-        print(
-            textwrap.fill(
+        output.say(
+            *textwrap.wrap(
                 told,
                 max(wide, 20),
                 initial_indent="    ",
@@ -147,7 +149,7 @@ class Lines:
             self._say(text)
         else:
             with contextlib.suppress(OSError):  # nobody reads the progress any more: no reason to stop the work
-                print(text, file=sys.stderr, flush=True)
+                output.complain(text)
 
     def show(self, progress: Progress) -> None:
         text = line(progress)
@@ -183,12 +185,11 @@ class Live:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        self._bar.console.print(escape(text))
+        self._bar.console.print(escape(shortened(shown(text))))
 
     def show(self, progress: Progress) -> None:
         if progress.phase:
-            shown = f"{progress.phase}: {progress.detail}" if progress.detail else progress.phase
-            self._bar.update(self._task, phase=escape(shown))
+            self._bar.update(self._task, phase=escape(shortened(shown(_phase(progress)), 200)))
         last = self._stands.get(progress.job, (0, None, ""))
         done, budget, best = self._stands[progress.job] = (
             last[0] if progress.done is None else progress.done,
@@ -200,6 +201,12 @@ class Live:
             self.say(line(progress))
 
 
+def _phase(progress: Progress) -> str:
+    """`search: 12 candidates`; `waiting for pid 4711 of anna` needs no other word."""
+    phase, detail = progress.phase or "", progress.detail or ""
+    return detail if detail.startswith(phase) and detail else f"{phase}: {detail}" if detail else phase
+
+
 def line(progress: Progress) -> str:
     """One event in words."""
     match progress.event:
@@ -207,9 +214,9 @@ def line(progress: Progress) -> str:
             text = f"job {progress.job} is {progress.state}"
             if progress.workload:
                 text += f": {progress.workload} on {progress.device}, {progress.done} of {progress.budget} trials"
-            return text
+            return f"{text}: {progress.problem}" if progress.state == "waiting" and progress.problem else text
         case "phase":
-            return f"{progress.phase}: {progress.detail}" if progress.detail else f"{progress.phase}"
+            return _phase(progress)
         case "baseline":
             return f"unfused, {progress.detail}: {microseconds(progress.time_us or 0.0)}"
         case "trial":

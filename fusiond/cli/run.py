@@ -7,9 +7,9 @@ import shlex
 from contextlib import closing
 
 from fusiond import contents, jobs, tuner
-from fusiond.cli import answer, options, tuning
+from fusiond.cli import answer, options, output, tuning
 from fusiond.cli.render import display
-from fusiond.registry import Registry
+from fusiond.isolation import registry as plugins
 from fusiond.store.database import Store
 
 
@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     wanted = jobs.read(arguments.job, device=arguments.device, trials=arguments.trials, seed=arguments.seed)
-    registry = Registry.load()
+    registry = plugins.load()
     wanted = tuning.checked(registry, wanted)
     documents = []
     with closing(Store.open(options.database(arguments))) as store:
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
                 again = f"fusiond run {shlex.quote(arguments.job)}"
                 documents.append(tuning.tune(store, registry, row, shown, again=again, when_busy=arguments.when_busy))
             if not arguments.json:
-                print("\n".join(answer.lines(documents[-1])))
+                output.say(*answer.lines(documents[-1]))
     if arguments.json:
         options.say_json(documents[0] if len(documents) == 1 else documents)
     return 0

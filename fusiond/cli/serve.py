@@ -5,33 +5,33 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
-import sys
-import time
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from fusiond import contents, tuner
+from fusiond.build.working import sweep
 from fusiond.cli import options
 from fusiond.cli.plugins import entry
 from fusiond.cli.tuning import checked
-from fusiond.daemon import config
+from fusiond.daemon import config, logs
 from fusiond.daemon.app import JobQuestion, Submission
 from fusiond.daemon.config import Config
+from fusiond.daemon.notify import Notifier
 from fusiond.daemon.service import Service, Work
 from fusiond.daemon.worker import Stop
 from fusiond.devices.cuda.nvml import busy
 from fusiond.devices.probe import probe
 from fusiond.errors import NothingKnown
 from fusiond.events import Events
+from fusiond.isolation import registry as plugins
 from fusiond.model import DeviceInfo, JobState
 from fusiond.neighbours import Policy
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.tuner import Tuner
-
-LOG_FORMAT = "%(asctime)sZ %(levelname)s %(threadName)s: %(name)s: %(message)s"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,14 +42,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
-    _log_to_stderr("debug" if arguments.debug else settings.log_level)
-    registry = Registry.load()
+    os.umask(0o077)  # whatever the daemon and its compilers make is its user's alone
+    logs.to_stderr("debug" if arguments.debug else settings.log_level)
+    swept = sweep()
+    if swept:
+        logging.getLogger("fusiond").info("%d bytes of killed compilers' files removed", swept)
+    registry = plugins.load()
     for state in registry.states:
         if state.problem:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
     with closing(Store.open(settings.db or options.database(arguments))) as store:
         contents.index(store, registry)
-        service = Service(store, settings, work(store, registry, Policy(settings.when_busy)))
+        service = Service(store, settings, work(store, registry, Policy(settings.when_busy)), notifier=Notifier())
         service.events.subscribe(registry.notify)
         service.handle_signals()
         return service.run()
@@ -59,7 +63,8 @@ def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work
     """What the daemon does, with the real tuner."""
 
     def submit(submission: Submission) -> tuple[JobRow, ...]:
-        ready = checked(registry, submission.jobs())
+        options = {"device": submission.device, "trials": submission.trials, "seed": submission.seed}
+        ready = checked(registry, plugins.read(registry, submission.path, submission.text, **options))
         return tuple(tuner.submit(store, registry, job, priority=submission.priority) for job in ready)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
@@ -69,7 +74,7 @@ def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work
         return contents.best_of_jobs(
             store.path,
             registry,
-            question.jobs(),
+            plugins.read(registry, question.path, question.text),
             device=question.device,
             sizes=question.sizes,
             cache=question.cache,
@@ -99,17 +104,3 @@ def _settings(arguments: argparse.Namespace) -> Config:
     if arguments.socket:
         settings = dataclasses.replace(settings, socket=Path(arguments.socket).expanduser())
     return settings
-
-
-def _log_to_stderr(level: str) -> None:
-    """`2026-01-31T12:00:00Z INFO worker cuda:0: fusiond.daemon.worker: ...`; only a traceback takes several lines."""
-    handler = logging.StreamHandler(sys.stderr)
-    formatter = logging.Formatter(LOG_FORMAT, "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    logging.captureWarnings(True)
-    for noisy in ("uvicorn", "uvicorn.error", "asyncio", "httpx", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)

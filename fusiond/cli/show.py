@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from fusiond.cli import options, render
+from fusiond.cli import options, output, render
 from fusiond.client import Client
 from fusiond.wire import job_document, job_entry
+from fusiond.words import shortened
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     known.pop("budget", None)
     if row.device_share is not None:
         known["device_share"] = f"{row.device_share:.0%}"
+    if row.problem:
+        known["problem"] = shortened(row.problem)
     width = max(len(name) for name in known)
-    print("\n".join(f"{name:<{width}}  {value}" for name, value in known.items()))
+    output.say(*(f"{name:<{width}}  {value}" for name, value in known.items()))
     return 0

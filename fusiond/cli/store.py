@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 
-from fusiond.cli import options
+from fusiond.cli import options, output
 from fusiond.daemon import lock
 from fusiond.errors import NothingKnown, RequestError
 from fusiond.store import backup
@@ -43,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.forget:
         with Store.open(database, create=False) as store:
             gone = forget(store)
-        print(f"fusiond: {counted(gone, 'row')} removed", file=sys.stderr)
+        output.complain(f"fusiond: {counted(gone, 'row')} removed")
     return _check(database, json=arguments.json)
 
 
@@ -55,15 +54,15 @@ def _check(database: Path, *, json: bool) -> int:
             {"store": str(database), "intact": not found, "findings": [dataclasses.asdict(each) for each in found]}
         )
     elif not found:
-        print(f"{database}: intact, every row and artifact is what was written")
+        output.say(f"{database}: intact, every row and artifact is what was written")
     else:
-        print("\n".join(_lines(found)))
-        print(f"{database}: {counted(len(found), 'finding')}")
+        output.say(*_lines(found))
+        output.say(f"{database}: {counted(len(found), 'finding')}")
     return 1 if found else 0
 
 
 def _lines(found: list[Finding]) -> list[str]:
-    return [f"{each.where}: {each.problem}\n    remedy: {each.remedy}" for each in found]
+    return [line for each in found for line in (f"{each.where}: {each.problem}", f"    remedy: {each.remedy}")]
 
 
 def _backup(database: Path, file: Path, *, json: bool) -> int:
@@ -72,7 +71,9 @@ def _backup(database: Path, file: Path, *, json: bool) -> int:
     if json:
         options.say_json({"file": str(file), "bytes": copied.bytes, "artifacts": copied.artifacts})
     else:
-        print(f"{file}: {copied.bytes / (1 << 20):.1f} MiB, with {counted(copied.artifacts, 'artifact')} beside it")
+        output.say(
+            f"{file}: {copied.bytes / (1 << 20):.1f} MiB, with {counted(copied.artifacts, 'artifact')} beside it"
+        )
     return 0
 
 
@@ -86,19 +87,18 @@ def _restore(database: Path, file: Path, *, json: bool) -> int:
         aside = str(copied.aside) if copied.aside else None
         options.say_json({"store": str(database), "artifacts": copied.artifacts, "aside": aside})
     else:
-        print(f"{database}: restored from {file}")
+        output.say(f"{database}: restored from {file}")
         if copied.aside:
-            print(f"the store that was there is kept as {copied.aside}")
+            output.say(f"the store that was there is kept as {copied.aside}")
     return 0
 
 
 def _warn(copied: backup.Copied) -> None:
     if copied.damaged:
         first = copied.damaged[0]
-        print(
+        output.complain(
             f"fusiond: the copy holds damage ({counted(len(copied.damaged), 'finding')}; the first: {first.where}: "
-            f"{first.problem}); `fusiond store check` says more",
-            file=sys.stderr,
+            f"{first.problem}); `fusiond store check` says more"
         )
 
 

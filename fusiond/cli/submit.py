@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fusiond.cli import options
+from fusiond.cli import options, output
 from fusiond.cli.render import display
 from fusiond.client import Client
 from fusiond.model import JobState
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 options.say_json({"id": ids[0]} if len(ids) == 1 else {"id": ids[0], "ids": list(ids)})
             else:
-                print("\n".join(ids))
+                output.say(*ids)
             return 0
         for job in ids:
             with display(plain=arguments.json) as shown:
@@ -46,5 +46,5 @@ def run(arguments: argparse.Namespace) -> int:
         documents = [job_document(row) for row in rows]
         options.say_json(documents[0] if len(documents) == 1 else documents)
     else:
-        print("\n".join(f"{row.id} {row.state.value}" for row in rows))
+        output.say(*(f"{row.id} {row.state.value}" for row in rows))
     return 0 if all(row.state is JobState.DONE for row in rows) else 1

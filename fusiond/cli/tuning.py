@@ -6,17 +6,18 @@ import dataclasses
 import logging
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from fusiond import __version__, driver
+from fusiond import __version__, driver, faults, tuner
 from fusiond.cli.render import Display
 from fusiond.client import Client
 from fusiond.daemon import lock
 from fusiond.devices.cuda.nvml import busy
-from fusiond.errors import DeviceSick, FusiondError, Interrupted, NothingKnown
+from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, NothingKnown
 from fusiond.events import Event, Events, RecordChanged
 from fusiond.model import Job, JobState, Record
 from fusiond.neighbours import Policy
@@ -25,7 +26,7 @@ from fusiond.progress import of_event
 from fusiond.registry import Registry
 from fusiond.store import lookup
 from fusiond.store.database import Store
-from fusiond.store.jobs import JobRow, unknown_job
+from fusiond.store.jobs import MOST_WAIT_SECS, JobRow, unknown_job
 from fusiond.store.owner import this_process
 from fusiond.tuner import Tuner
 from fusiond.wire import time_of
@@ -68,12 +69,11 @@ def tune(
             records.append(event.record)
 
     with _logged(display), _stoppable(display) as asked:
-        claimed = store.claim(this_process(), job=row.id)
-        if claimed is not None:
+        if store.claim(this_process(), job=row.id) is not None:
             try:
                 events = Events(note, registry.notify)
                 made = Tuner(store, registry, events, policy=Policy(when_busy), busy=busy)
-                state = made.run(row.id, asked.stop.is_set, finish=asked.finish.is_set)
+                state = _to_its_end(store, row.id, made, display, asked)
             except BaseException as problem:
                 _let_go(store, row.id, problem)
                 raise
@@ -86,6 +86,41 @@ def tune(
     if state is not JobState.DONE:
         raise JobFailed(f"job {row.id} {state.value}: {ended.problem or 'no reason was recorded'}")
     return {**answer(store, ended, records[-1] if records else None), "job": {"id": ended.id, **time_of(ended)}}
+
+
+def _to_its_end(store: Store, job: str, made: Tuner, display: Display, asked: _Asked) -> JobState:
+    """Run a claimed job, again and again where it has to wait for the machine."""
+    again, faulty = False, 0
+    while True:
+        try:
+            if again and not _claimed(store, job):  # a daemon has taken it up meanwhile, or somebody has cancelled it
+                asked.following = True
+                return _follow(store, job, display, asked.stop)
+            state = made.run(job, asked.stop.is_set, finish=asked.finish.is_set)
+            row = _job(store, job)
+            if state is not JobState.WAITING:
+                return state
+            reason, secs = "", tuner.FIRST_WAIT_SECS * 2 ** min(max(row.retries - 1, 0), 10)
+            faulty = 0
+        except MachineFault as fault:  # the store takes no word of it: the job is still ours
+            reason, secs = f"waiting: {fault}; ", tuner.FIRST_WAIT_SECS * 2 ** min(faulty, 10)
+            faulty += 1
+        again, secs = True, min(secs, MOST_WAIT_SECS)
+        display.say(f"{reason}trying again in {secs:.0f} s (Ctrl-C stops, and keeps what is measured)")
+        asked.waiting, until = True, time.monotonic() + secs
+        while time.monotonic() < until and not asked.stop.wait(min(secs, 0.5)):
+            pass  # a signal that another thread was given is handled here, between two of these
+        asked.waiting = False
+        if asked.stop.is_set():
+            return JobState.QUEUED
+
+
+def _claimed(store: Store, job: str) -> bool:
+    """Whether a job is this process's to run, also from before a fault that could not be written down."""
+    if store.claim(this_process(), job=job) is not None:
+        return True
+    row = _job(store, job)
+    return row.state is JobState.RUNNING and row.owner == this_process()
 
 
 def answer(store: Store, row: JobRow, record: Record | None) -> dict[str, Any]:
@@ -115,9 +150,9 @@ def recorded_job(store: Store, workload_key: str) -> Job:
 
 
 def _let_go(store: Store, job: str, problem: BaseException) -> None:
-    """An exception ends the job, except for one that asks us to stop, or a sick device: then it goes back to the
-    queue."""
-    if isinstance(problem, KeyboardInterrupt | Interrupted | DeviceSick):
+    """An exception ends the job, except for one that asks us to stop, a sick device, or a fault of the machine's: then
+    it goes back to the queue."""
+    if isinstance(problem, KeyboardInterrupt | Interrupted | DeviceSick) or faults.of(problem) is not None:
         store.requeue(job)
     else:
         store.finish(job, JobState.FAILED, " ".join(str(problem).split()) or type(problem).__name__)
@@ -178,6 +213,8 @@ class _Asked:
     finish: threading.Event
     following: bool = False
     """The job is somebody else's, and only watched here."""
+    waiting: bool = False
+    """Nothing runs: the machine lacks something."""
 
 
 @contextmanager
@@ -192,6 +229,8 @@ def _stoppable(display: Display) -> Iterator[_Asked]:
         if asked.following:
             asked.stop.set()
             display.say("no longer following; the job goes on where it runs")
+        elif asked.waiting:
+            asked.stop.set()
         elif number == signal.SIGINT and not asked.finish.is_set():
             asked.finish.set()
             display.say("ending the search: the finals of what is measured come next; Ctrl-C again to stop and keep it")

@@ -8,11 +8,11 @@ import shlex
 from contextlib import closing
 
 from fusiond import contents, tuner
-from fusiond.cli import answer, options, tuning
+from fusiond.cli import answer, options, output, tuning
 from fusiond.cli.best import find
 from fusiond.cli.render import display
 from fusiond.errors import NothingKnown, RequestError
-from fusiond.registry import Registry
+from fusiond.isolation import registry as plugins
 from fusiond.store.database import Store
 
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"{name} stands for several contents ({paths}); verify it in the folder of the file")
     if before["config"] is None:
         raise NothingKnown(f"no fused {name} was ever right and measured; there is no winner to verify")
-    registry = Registry.load()
+    registry = plugins.load()
     with closing(Store.open(database, create=False)) as store, display(plain=arguments.json) as shown:
         store.recover()
         contents.index(store, registry)
@@ -51,6 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.say_json(after)
         return 0
-    print(f"before    {answer.verdict(before)}, {before['found_at']}")
-    print("\n".join(answer.lines(after)))
+    output.say(f"before    {answer.verdict(before)}, {before['found_at']}")
+    output.say(*answer.lines(after))
     return 0

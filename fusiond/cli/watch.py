@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from fusiond.cli import options
+from fusiond.cli import options, output
 from fusiond.cli.render import Lines
 from fusiond.client import Client
 from fusiond.model import JobState
 from fusiond.wire import job_document
+from fusiond.words import shortened
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,4 +30,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    output.say(shortened(text))

@@ -11,9 +11,9 @@
     POST /best                  {"path", "text"?, "device"?, "sizes"?, "cache"?} -> {"answers": [document or error...]}
     GET  /devices  /plugins     lists
 
-Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong request, 404 for what is not known,
-409 for a device that is not there and for a name that stands for several contents, 5xx for what is our fault or the
-machine's.
+Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong request, 413 for a body that is too long,
+404 for what is not known, 409 for a device that is not there and for a name that stands for several contents, 5xx for
+what is our fault or the machine's. `fusiond.daemon.limits` answers what is too long, too slow or too many.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fusiond import jobs
+from fusiond.daemon.limits import BODY_BYTES
 from fusiond.daemon.stream import Broker
 from fusiond.errors import DeviceError, FusiondError, NothingKnown, RequestError, UnknownName
 from fusiond.model import Job
@@ -39,7 +40,10 @@ from fusiond.store.jobs import JobRow
 from fusiond.wire import error_document, job_entry
 
 log = logging.getLogger(__name__)
-LONGEST_BODY_BYTES = 8_000_000
+
+
+class TooLarge(RequestError):
+    """A body that nobody will read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +190,15 @@ class App:
 
 async def _body(request: Request) -> dict[str, Any]:
     """The JSON object in a request's body; RequestError for anything else."""
+    too_large = TooLarge(f"is longer than {BODY_BYTES // 1_000_000} MB", where="body")
+    if _whole(request.headers.get("content-length", "0"), where="body") > BODY_BYTES:
+        raise too_large
     data = bytearray()
     try:
         async for chunk in request.stream():
             data += chunk
-            if len(data) > LONGEST_BODY_BYTES:
-                raise RequestError(f"more than {LONGEST_BODY_BYTES // 1_000_000} MB", where="body")
+            if len(data) > BODY_BYTES:
+                raise too_large
     except ClientDisconnect:
         raise RequestError("the client went away", where="body") from None
     try:
@@ -293,6 +300,8 @@ async def _fusiond_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, FusiondError)
     if isinstance(problem, NothingKnown) or (isinstance(problem, RequestError) and problem.where == "job"):
         status = 404
+    elif isinstance(problem, TooLarge):
+        status = 413
     elif isinstance(problem, RequestError):
         status = 400
     elif isinstance(problem, DeviceError):

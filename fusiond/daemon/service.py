@@ -8,6 +8,7 @@ up again.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -17,16 +18,18 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-import uvicorn
-
 from fusiond import __version__, driver
 from fusiond.daemon import socket as sockets
 from fusiond.daemon.app import Actions, App, JobQuestion, Question, Submission
+from fusiond.daemon.complaints import Complaints
 from fusiond.daemon.config import Config
+from fusiond.daemon.http import HttpServer
+from fusiond.daemon.limits import Limits
 from fusiond.daemon.lock import StoreLock
+from fusiond.daemon.notify import Notifier
 from fusiond.daemon.stream import Broker
 from fusiond.daemon.worker import RunJob, Worker
-from fusiond.errors import DeviceError, NothingKnown, RequestError
+from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError, StoreUnavailable
 from fusiond.events import Events
 from fusiond.model import DeviceInfo, JobState
 from fusiond.progress import end_of_row
@@ -36,6 +39,11 @@ from fusiond.store.jobs import JobRow, unknown_job
 from fusiond.store.owner import this_process
 
 log = logging.getLogger(__name__)
+
+BEAT_SECS = 0.5
+"""How often the main thread looks after the others."""
+SILENT_SECS = 10.0
+"""An HTTP server whose loop has not turned for so long hangs."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -62,8 +70,11 @@ class Work:
 class Service:
     """`run` serves until `stopping` is set, which is what a signal does."""
 
-    def __init__(self, store: Store, config: Config, work: Work) -> None:
+    def __init__(
+        self, store: Store, config: Config, work: Work, limits: Limits | None = None, notifier: Notifier | None = None
+    ) -> None:
         self.store = store
+        self.limits = limits or Limits()
         self.database = store.path.absolute()
         self.config = config
         self.work = work
@@ -74,7 +85,11 @@ class Service:
         self.started = time.monotonic()
         self.workers: list[Worker] = []
         self._threads: list[threading.Thread] = []
-        self._lock = StoreLock(self.database)
+        self._lost = False
+        self._complaints = Complaints(log)
+        self._notifier = notifier or Notifier({})
+        self._fed_at = -math.inf
+        self._lock = StoreLock(store)
 
     # --- life ---
 
@@ -95,16 +110,21 @@ class Service:
             self._lock.release()
 
     def _serve(self, listener: sockets.Listener) -> int:
-        server = _server(App(self._actions(), self.broker))
+        server = HttpServer(App(self._actions(), self.broker).starlette(), self.limits)
         http = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         http.start()
         self._threads = [self._start(worker) for worker in self.workers]
         log.info(
             "serving %s on %s: %s", self.database, self.socket, ", ".join(each.device.name for each in self.workers)
         )
-        while http.is_alive() and not self.stopping.wait(0.5):
+        self._notifier.ready(f"serving {self.database}")
+        while http.is_alive() and not self.stopping.wait(BEAT_SECS):
             self._revive()
-        status = 0
+            self._same_store()
+            self._still_ours()
+            self._feed_watchdog(server)
+        status = 1 if self._lost else 0
+        self._notifier.stopping()
         log.info("stopping; running measurements are finished and recorded (a second signal kills)")
         if not self.stopping.is_set():
             log.error("the HTTP server ended by itself")
@@ -113,11 +133,23 @@ class Service:
         self._wake()
         while any(thread.is_alive() for thread in self._threads):
             time.sleep(0.02)
+            self._feed_watchdog(server)
         self.broker.close()
         server.should_exit = True
         http.join(5)
         log.info("stopped")
         return status
+
+    def _feed_watchdog(self, server: HttpServer) -> None:
+        """Only as long as the workers' threads and the loop of the HTTP server live. A device that hangs is the
+        business of its worker, which measures in a child process that it kills."""
+        due = time.monotonic() >= self._fed_at + self._notifier.watchdog_secs / 4
+        if not self._notifier.watchdog_secs or not due:
+            return
+        if server.silent_secs > SILENT_SECS or not (self.stopping.is_set() or all(map(_lives, self._threads))):
+            return
+        self._fed_at = time.monotonic()
+        self._notifier.alive()
 
     def _start(self, worker: Worker) -> threading.Thread:
         thread = threading.Thread(target=worker.loop, name=f"worker {worker.device.name}", daemon=True)
@@ -130,6 +162,37 @@ class Service:
             if not thread.is_alive() and not self.stopping.is_set():
                 log.error("%s ended unexpectedly and is started again", thread.name)
                 self._threads[index] = self._start(self.workers[index])
+
+    def _same_store(self) -> None:
+        """When another file has taken the store's place, go on with that one; while there is none, say so now and
+        then. What is asked meanwhile is refused, and not acknowledged."""
+        try:
+            self.store.check_identity()
+        except StoreUnavailable:
+            try:
+                queued = self.store.reopen(running=[each.job for each in self.workers if each.job])
+            except StoreError as problem:
+                self._complaints.add(str(problem))
+                return
+            log.warning(
+                "%s was replaced; going on with the file that is there now, of whose jobs %d were running",
+                self.database,
+                len(queued),
+            )
+            self._wake()
+
+    def _still_ours(self) -> bool:
+        """Whether this daemon serves its store; asked before each claim. When another one does, this one ends."""
+        if not self._lost:
+            try:
+                self._lock.keep()
+            except DaemonError as problem:
+                log.error("%s; this one ends", problem)
+                self._lost = True
+                self.stopping.set()
+            except (OSError, StoreError) as problem:  # who claims will meet it too, and says so
+                log.debug("the lock cannot be looked at: %s", problem)
+        return not self._lost
 
     def handle_signals(self) -> None:
         """Take SIGTERM, SIGINT and SIGHUP; to be called in the main thread, before `run`."""
@@ -171,6 +234,8 @@ class Service:
 
         def hold() -> str | None:
             nonlocal looked_at
+            if not self._still_ours():
+                return "this daemon serves no longer"
             sick = self.store.sick(info.key, info.uuid)
             if sick and time.monotonic() - looked_at >= self.config.probe_secs:
                 looked_at = time.monotonic()
@@ -278,7 +343,14 @@ class Service:
             self._wake()
 
     def _devices(self) -> list[dict[str, Any]]:
-        return [{"device": each.device.name, "job": each.job, "waiting": each.held} for each in self.workers]
+        return [
+            {"device": each.device.name, "job": each.job, "waiting": each.held or self.broker.waiting(each.job)}
+            for each in self.workers
+        ]
+
+
+def _lives(thread: threading.Thread) -> bool:
+    return thread.is_alive()
 
 
 def wanted(device: str, names: Iterable[str]) -> bool:
@@ -289,18 +361,3 @@ def wanted(device: str, names: Iterable[str]) -> bool:
 def log_event(event: object) -> None:
     """What happens, at debug level; the worker logs beginnings and ends."""
     log.debug("%s", event)
-
-
-def _server(app: App) -> uvicorn.Server:
-    return uvicorn.Server(
-        uvicorn.Config(
-            app.starlette(),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            http="h11",
-            loop="asyncio",
-            ws="none",
-            timeout_graceful_shutdown=2,
-        )
-    )

@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 from typing import TypeAlias
 
+from fusiond import files
 from fusiond.errors import DaemonError, RequestError
 from fusiond.keys import text_key
 
@@ -20,12 +21,11 @@ LONGEST_BYTES = 107
 
 
 def default_path(database: Path) -> Path:
-    """Beside the store, in a folder of its own; in XDG_RUNTIME_DIR where that path would be too long."""
+    """Beside the store, in a folder of its own; in the user's runtime folder where that path would be too long."""
     database = database.absolute()
     beside = database.with_name(database.name + ".run") / "socket"
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if len(os.fsencode(beside)) > LONGEST_BYTES and runtime:
-        return Path(runtime) / "fusiond" / f"{text_key(str(database))[:16]}.socket"
+    if len(os.fsencode(beside)) > LONGEST_BYTES:
+        return files.runtime_folder() / f"{text_key(str(database))[:16]}.socket"
     return beside
 
 
@@ -41,7 +41,7 @@ def listen(path: Path) -> socket.socket:
             "name a shorter one with --socket or `socket:` in the configuration",
             where=str(path),
         )
-    _private_folder(path.parent)
+    files.private_folder(path.parent)
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -76,23 +76,6 @@ def answers(path: Path) -> bool:
     finally:
         probe.close()
     return True
-
-
-def _private_folder(folder: Path) -> None:
-    """Make the folder with mode 0700, or check that it is ours and closed to others."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        found = folder.lstat()
-    except OSError as problem:
-        raise RequestError(f"the socket's folder cannot be made: {problem.strerror}", where=str(folder)) from None
-    if not stat.S_ISDIR(found.st_mode):
-        raise RequestError("the socket's folder is no folder", where=str(folder))
-    if found.st_uid != os.getuid():
-        raise RequestError("the socket's folder belongs to another user", where=str(folder))
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        raise RequestError("others may enter the socket's folder; `chmod 700` it or name another", where=str(folder))
 
 
 def _remove_stale(path: Path) -> None:

@@ -59,6 +59,12 @@ class Broker:
         for each in watchers:
             each.offer(progress)
 
+    def waiting(self, job: str | None) -> str | None:
+        """Whom a job waits for now, if it does."""
+        with self._lock:
+            phase = self._phases.get(job or "")
+        return phase.detail if phase is not None and phase.phase == "waiting" else None
+
     def close(self) -> None:
         """Let every stream end within its next tick."""
         self.closing = True

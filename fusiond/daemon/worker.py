@@ -1,7 +1,8 @@
 """One device's worker: claims the next job that this device may run, runs it, and so on until asked to stop.
 
-Nothing that a job does may end the loop. A strategy that raises, a full disk, a lost store: logged, written into the
-job where that is possible, and the loop goes on.
+Nothing that a job does may end the loop. A strategy that raises is logged and written into the job; what the machine
+lacks makes the job wait. How a job ended is kept in memory for as long as the store takes no word of it, and the loop
+goes on.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusiond.errors import DeviceSick, FusiondError
+from fusiond import faults
+from fusiond.daemon.complaints import Complaints
+from fusiond.errors import DeviceSick, FusiondError, RequestError
 from fusiond.events import Events, JobEnded
 from fusiond.model import DeviceInfo, JobState
 from fusiond.store.database import Store
@@ -22,6 +26,16 @@ log = logging.getLogger(__name__)
 Stop: TypeAlias = Callable[[], bool]
 RunJob: TypeAlias = Callable[[JobRow, DeviceInfo, Events, Stop], JobState]
 """(claimed job, device, events, stop) -> how it ended; QUEUED when `stop()` asked for it and it was put back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """A job that this worker runs no more, and what the store has to be told of it."""
+
+    job: str
+    state: JobState
+    """FAILED or WAITING."""
+    reason: str
 
 
 class Worker:
@@ -46,6 +60,7 @@ class Worker:
         """The job that runs now."""
         self.held: str | None = None
         """Why the device is not used now."""
+        self._told: str | None = None
         self._owner = owner
         self._accepts = accepts
         self._store = store
@@ -55,8 +70,9 @@ class Worker:
         self._poll_secs = poll_secs
         self._hold = hold
         self._bell = threading.Event()
-        self._to_end: list[tuple[str, str]] = []
-        """Jobs that failed and why, as long as the store takes no word of it: nobody else would ever end them."""
+        self._left: list[_Left] = []
+        """What the store takes no word of yet: nobody else would ever end these jobs, or go on with them."""
+        self._complaints = Complaints(log)
 
     def wake(self) -> None:
         """There may be a job: look now."""
@@ -69,18 +85,21 @@ class Worker:
             try:
                 worked = self._turn()
             except Exception as problem:
-                log.exception("%s: %s; going on", self.device.name, type(problem).__name__)
                 worked = False
+                fault = faults.of(problem)
+                self.held = str(fault or problem)
+                text = f"{self.device.name}: {fault}; trying again" if fault else f"{self.device.name}: going on"
+                self._complaints.add(text, None if fault else problem)
             if not worked:
                 self._bell.wait(self._poll_secs)
 
     def _turn(self) -> bool:
         """Look for one job and run it; False when there was nothing to do, or it went wrong."""
-        self._write_ends()
-        held = self._hold()
-        if held != self.held:
+        self._write_down()
+        self.held = held = self._hold()
+        if held != self._told:
             log.warning("%s: %s", self.device.name, f"waiting: {held}" if held else "in use again")
-            self.held = held
+            self._told = held
         if held:
             return False
         row = self._store.claim(self._owner, devices=self._accepts)
@@ -95,27 +114,42 @@ class Worker:
             log.error("%s: job %s waits: %s", self.device.name, row.id, problem)
             return False
         except (Exception, SystemExit) as problem:
-            self._failed(row.id, problem)
+            self._ran_into(row.id, problem)
             return False
         finally:
             self.job = None
-        log.info("%s: job %s is %s", self.device.name, row.id, state.value)
+        why = self._store.job(row.id) if state is JobState.WAITING else None
+        reason = f" for the machine: {why.waiting_for}" if why is not None else ""
+        log.log(
+            logging.WARNING if reason else logging.INFO,
+            "%s: job %s is %s%s", self.device.name, row.id, state.value, reason,
+        )  # fmt: skip
         return True
 
-    def _failed(self, job: str, problem: BaseException) -> None:
-        """Log it, and write it into the job."""
+    def _ran_into(self, job: str, problem: BaseException) -> None:
+        """Log it, and write it into the job: one that fails, or that waits where the machine is to blame."""
         text = " ".join(str(problem).split())
-        if isinstance(problem, FusiondError):
+        fault = faults.of(problem)
+        if fault is not None:
+            self._left.append(_Left(job=job, state=JobState.WAITING, reason=str(fault)))
+        elif isinstance(problem, FusiondError):
             log.error("%s: job %s failed: %s", self.device.name, job, text)
+            self._left.append(_Left(job=job, state=JobState.FAILED, reason=text))
         else:
-            text = f"a bug in fusiond or a plugin: {type(problem).__name__}: {text}"
             log.error("%s: job %s failed", self.device.name, job, exc_info=problem)
-        self._to_end.append((job, text))
-        self._write_ends()
+            text = f"a bug in fusiond or a plugin: {type(problem).__name__}: {text}"
+            self._left.append(_Left(job=job, state=JobState.FAILED, reason=text))
+        self._write_down()
 
-    def _write_ends(self) -> None:
-        while self._to_end:
-            job, problem = self._to_end[0]
-            self._store.finish(job, JobState.FAILED, problem)
-            del self._to_end[0]
-            self._events.publish(JobEnded(job=job, state=JobState.FAILED.value, problem=problem))
+    def _write_down(self) -> None:
+        while self._left:
+            left = self._left[0]
+            try:
+                if left.state is JobState.WAITING:  # it has waited for the store already
+                    self._store.wait(left.job, left.reason, secs=0)
+                else:
+                    self._store.finish(left.job, left.state, left.reason)
+            except RequestError:
+                log.warning("%s: job %s is not in the store any more", self.device.name, left.job)
+            del self._left[0]
+            self._events.publish(JobEnded(job=left.job, state=left.state.value, problem=left.reason))

@@ -15,12 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fusiond.build.working import working_folder
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.cpu.provider import CpuProvider
@@ -54,15 +54,15 @@ def main(argv: Sequence[str]) -> int:
         document = {"device": device.name, "model": device.model, "env": dict(device.env), "results": results}
         end = time.monotonic() + 60 * given.minutes
         with (
-            tempfile.TemporaryDirectory() as work,
-            device_lock(device, stop=lambda: False, waiting=lambda: _say(f"another fusiond uses {device.name}")),
+            working_folder("check") as work,
+            device_lock(device, stop=lambda: False, waiting=_say),
         ):
             runner = Supervisor(provider, device)
             for entry in entries:
                 if time.monotonic() > end:
                     results.append({"name": entry["name"], "outcome": "skipped", "reason": "no time left"})
                 else:
-                    results += run_entry(runner, given.folder, entry, Path(work))
+                    results += run_entry(runner, given.folder, entry, work)
                 if given.out is not None:
                     given.out.write_text(json.dumps(document, indent=1) + "\n")
             runner.close()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from fusiond.build.working import working_folder
 from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
@@ -37,18 +37,16 @@ PROGRAM = Program(
 def probe(provider: DeviceProvider, device: DeviceInfo, runner: type[Supervisor] = Supervisor) -> str | None:
     """What is wrong with a device, in one line; None when a copy, a fill and a timed run work."""
 
-    def busy() -> bool:
-        return True
-
+    told: list[str] = []
     try:
-        with device_lock(device, stop=busy, waiting=lambda: None), tempfile.TemporaryDirectory() as folder:
+        with device_lock(device, stop=lambda: True, waiting=told.append), working_folder("probe") as folder:
             supervisor = runner(provider, device)
             try:
-                return _run(supervisor, Path(folder))
+                return _run(supervisor, folder)
             finally:
                 supervisor.close()
     except Interrupted:
-        return "another fusiond uses it"
+        return f"it is in use: {told[-1]}"
     except FusiondError as problem:
         return str(problem)
 

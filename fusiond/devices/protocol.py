@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fusiond.devices.timing import Sampling
+from fusiond.errors import MachineFault
 from fusiond.keys import plain
 from fusiond.model import DeviceState, MeasureFailed, Measurement, Outcome, Purpose
 
@@ -70,14 +71,18 @@ def decode_request(line: str) -> Request:
     return request
 
 
-def encode_reply(reply: Reply) -> str:
+def encode_reply(reply: Reply | MachineFault) -> str:
+    if isinstance(reply, MachineFault):
+        return json.dumps({"is": MachineFault.__name__, "reason": str(reply)})
     return json.dumps({"is": type(reply).__name__, **plain(reply)})
 
 
 def decode_reply(line: str) -> Reply:
-    """ValueError when the line is no reply."""
+    """ValueError when the line is no reply. Raises the MachineFault that kept the child from answering."""
     values = json.loads(line)
     kind = values.pop("is", None)
+    if kind == MachineFault.__name__:
+        raise MachineFault(values["reason"])
     if kind == "Checked":
         return Checked(**values)
     if kind == "MeasureFailed":

@@ -12,18 +12,27 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import IO, Protocol
 
+from fusiond import children, faults
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
-from fusiond.errors import DeviceError
+from fusiond.errors import DeviceError, MachineFault
 from fusiond.model import DeviceInfo, MeasureFailed, Outcome
 
 log = logging.getLogger(__name__)
 
 START_SECS = 60.0
+"""How long a child may take until it is ready; and after so long no other one is started in its place."""
+STARTS = 8
+"""Children that are started in a row before the machine is given a rest."""
+MOST_PAUSE_SECS = 5.0
+STRIKES = 2
+"""Children that a request may lose where the system has killed for want of memory meanwhile."""
+STRIKES_WITHOUT_EVIDENCE = 4
+"""The same where it has not: somebody else may have killed them, and hits the same request twice now and then."""
 _TAIL_BYTES = 64 << 10
-_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
 
 
 class Runner(Protocol):
@@ -65,12 +74,13 @@ class _Tail:
 
 
 class Supervisor:
-    """`call` never raises for what a Program does; it raises DeviceError when no child can be started at all."""
+    """`call` never raises for what a Program does. It raises DeviceError when a child says why it cannot work, and
+    MachineFault when none comes up, or none is left alone, for reasons that are no Program's."""
 
     def __init__(self, provider: DeviceProvider, device: DeviceInfo) -> None:
         self.device = device
         self.replaced = 0
-        """How many children were replaced because of a fault."""
+        """How many children were replaced because of a fault while they ran something."""
         kind = type(provider)
         self._command = [
             sys.executable, "-m", "fusiond.devices.worker", f"{kind.__module__}:{kind.__qualname__}", device.name,
@@ -80,13 +90,19 @@ class Supervisor:
         self._buffer = b""
 
     def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
-        """Ask the child and wait. A lost child (killed from outside) is retried once, alone, on a fresh one: only two
-        strikes condemn a candidate."""
-        reply = self._ask(request, timeout_secs)
-        if isinstance(reply, MeasureFailed) and reply.outcome is Outcome.WORKER_DIED:
-            log.warning("%s: %s; trying once more on a fresh one", self.device.name, reply.reason)
+        """Ask the child and wait. A lost child (killed from outside) is replaced and asked again, alone: only what
+        loses one child after another is condemned, soon where the system ran out of memory meanwhile."""
+        killed_before = out_of_memory_kills()
+        lost = 0
+        while True:
             reply = self._ask(request, timeout_secs)
-        return reply
+            if not (isinstance(reply, MeasureFailed) and reply.outcome is Outcome.WORKER_DIED):
+                return reply
+            lost += 1
+            used_up = killed_before is None or out_of_memory_kills() != killed_before
+            if lost >= (STRIKES if used_up else STRIKES_WITHOUT_EVIDENCE):
+                return reply
+            log.warning("%s: %s; trying once more on a fresh one", self.device.name, reply.reason)
 
     def fresh(self) -> None:
         self._stop()
@@ -118,22 +134,55 @@ class Supervisor:
         return reply
 
     def _running(self) -> subprocess.Popen[bytes]:
+        """The child, ready for a request. One that dies or hangs before it is ready is replaced by another: no Program
+        is involved yet."""
         if self._child is not None and self._child.poll() is None:
             return self._child
+        begun = time.monotonic()
+        for attempt in range(STARTS):
+            self._stop()
+            try:
+                return self._started()
+            except MachineFault as fault:
+                last = fault
+            if attempt + 1 == STARTS or time.monotonic() - begun > START_SECS:
+                break
+            log.warning("%s: %s; starting another one", self.device.name, last)
+            time.sleep(min(0.1 * 2**attempt, MOST_PAUSE_SECS))
         self._stop()
+        raise MachineFault(f"{self.device.name}: no worker came up in {attempt + 1} attempts, the last one: {last}")
+
+    def _started(self) -> subprocess.Popen[bytes]:
         # Spawned, never forked: a forked CUDA context is broken, and the parent has threads.
         # In a group of its own: Ctrl-C is the parent's to handle, at any moment of the child's life.
-        child = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
-        )
-        self._child = child
-        self._said = _Tail(child.stderr)
-        self._buffer = b""
-        line = self._line(child, START_SECS)
-        if line != protocol.READY:
-            self._stop()
-            raise DeviceError(f"{self.device.name}: the worker does not start: {line or self._last_error()}")
-        return child
+        try:
+            child = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+            )
+            self._child = child
+            self._buffer = b""
+            children.GUARD.add(child.pid)
+            self._said = _Tail(child.stderr)
+            line = self._line(child, START_SECS)
+        except (OSError, RuntimeError, MemoryError) as problem:
+            fault = faults.of(problem)
+            if fault is None:
+                raise
+            raise MachineFault(f"the worker cannot be started: {fault}") from None
+        if line == protocol.READY:
+            return child
+        if line is None:
+            raise MachineFault(f"the worker is not ready after {START_SECS:.0f} s")
+        try:
+            status = child.wait(5)
+        except subprocess.TimeoutExpired:
+            status = -signal.SIGKILL
+        said = line or self._last_error()
+        if status < 0:  # also by its own doing: nothing ran in it yet that could be to blame
+            raise MachineFault(f"the worker died of {faults.signal_name(-status)} while it started")
+        if status == faults.TEMPORARY or not said or faults.first_said([said]):
+            raise MachineFault(f"the worker does not start: {said or f'it ended with status {status}'}")
+        raise DeviceError(f"{self.device.name}: the worker does not start: {said}")
 
     def _line(self, child: subprocess.Popen[bytes], timeout_secs: float) -> str | None:
         """One line of the child's; None after the time is up, empty at end of file."""
@@ -160,12 +209,12 @@ class Supervisor:
             status = 0
         last = self._last_error()
         self._replace()
-        if status < 0 and signal.Signals(-status) in _FAULTS:
-            name = signal.Signals(-status).name
+        if status < 0 and -status in faults.FAULTS:
+            name = faults.signal_name(-status)
             return MeasureFailed(outcome=Outcome.CRASHED, reason=f"the worker died of {name}{last and ': ' + last}")
         if status > 0:
             return MeasureFailed(outcome=Outcome.CRASHED, reason=f"the worker ended with status {status}: {last}")
-        how = signal.Signals(-status).name if status < 0 else "no reason given"
+        how = faults.signal_name(-status) if status < 0 else "no reason given"
         return MeasureFailed(outcome=Outcome.WORKER_DIED, reason=f"the worker was lost ({how})")
 
     def _last_error(self) -> str:
@@ -188,8 +237,20 @@ class Supervisor:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        child.kill()
+        children.kill(child)
         try:
             child.wait(5)
         except subprocess.TimeoutExpired:
             log.error("%s: worker %d cannot be killed; left behind", self.device.name, child.pid)
+        else:
+            children.GUARD.remove(child.pid)
+
+
+def out_of_memory_kills() -> int | None:
+    """How many processes the system has killed for want of memory since it started; None where it does not say."""
+    try:
+        text = Path("/proc/vmstat").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^oom_kill (\d+)$", text, re.M)
+    return int(found[1]) if found else None

@@ -2,6 +2,7 @@
 
 It reads requests from standard input and answers on a private copy of standard output (what kernels print goes to
 standard error). It ends when its parent does: end of file on standard input means that nobody wants an answer any more.
+When it cannot start, its only line says why; its exit status is 75 where that is the machine's fault.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -17,18 +19,21 @@ from typing import IO
 
 import numpy as np
 
+from fusiond import faults
 from fusiond.bundle import read_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.compare import compare
 from fusiond.devices.timing import sample_pair
-from fusiond.errors import FusiondError
+from fusiond.errors import FusiondError, MachineFault
 from fusiond.fills import initial
 from fusiond.model import MeasureFailed, Outcome
-from fusiond.program import Role
+from fusiond.program import Program, Role
 
 TIMING_SEED = 0
 """Data for timed runs are always those of this seed."""
+COPIES = 4
+"""How often a program's data may be in memory at a time: of its own, given, read back, compared with."""
 
 
 class Worker:
@@ -40,7 +45,7 @@ class Worker:
         self._loaded: dict[str, Loaded] = {}
 
     def answer(self, request: protocol.Request) -> protocol.Reply:
-        """Do what is asked; every failure of the Program's own is an answer."""
+        """Do what is asked; every failure of the Program's own is an answer. Raises MachineFault."""
         try:
             if isinstance(request, protocol.Reference):
                 return self._reference(request)
@@ -49,8 +54,14 @@ class Worker:
             return self._sample(request)
         except ExecutionError as problem:
             return MeasureFailed(outcome=problem.outcome, reason=problem.reason)
-        except MemoryError:
+        except MemoryError as problem:
+            if _fits(request):
+                raise MachineFault(f"no memory left for a program that needs little ({problem})") from None
             return MeasureFailed(outcome=Outcome.LAUNCH_REFUSED, reason="not enough memory for the buffers")
+        except OSError as problem:  # every file that is touched here is one of ours
+            raise faults.of_our_file(problem, str(problem.filename or "a file of a bundle")) from None
+        except MachineFault:
+            raise
         except FusiondError as problem:  # a file that a fill names, a bundle that cannot be read
             return MeasureFailed(outcome=Outcome.LAUNCH_REFUSED, reason=str(problem))
 
@@ -63,7 +74,7 @@ class Worker:
         if bundle not in self._loaded:
             for old in [name for name in self._loaded if name != keep]:
                 self._loaded.pop(old).close()
-            program, binaries = read_bundle(Path(bundle))
+            program, binaries = _whole(Path(bundle))
             self._loaded[bundle] = self._executor.load(program, binaries)
         return self._loaded[bundle]
 
@@ -135,13 +146,39 @@ class Worker:
         return sample_pair(self._executor, candidate, baseline, request.plan)
 
 
-def serve(worker: Worker, requests: IO[str], replies: IO[str]) -> None:
+def _whole(bundle: Path) -> tuple[Program, dict[str, Path]]:
+    """A bundle's content. MachineFault when a part of it is gone: it was whole when it was written."""
+    if not (bundle / "plan.json").is_file():
+        raise MachineFault(f"{bundle} is no bundle any more: its plan.json is gone")
+    program, binaries = read_bundle(bundle)
+    files = [Path(each.fill.file) for each in program.buffers if each.fill.file is not None]
+    gone = [each.name for each in program.sources if each.name not in binaries]
+    gone += [each.name for each in files if not each.is_file()]
+    if gone:
+        raise MachineFault(f"{bundle} is no whole bundle any more: {', '.join(gone)} is gone")
+    return program, binaries
+
+
+def _fits(request: protocol.Request) -> bool:
+    """Whether this machine should have the memory for a request's buffers, several times over: data are copied."""
+    bundles = [request.candidate, request.baseline] if isinstance(request, protocol.Sample) else [request.bundle]
+    wanted = 0
+    for bundle in filter(None, bundles):
+        wanted += sum(each.size_bytes for each in read_bundle(Path(bundle))[0].buffers)
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return COPIES * wanted < (here if allowed == resource.RLIM_INFINITY else min(here, allowed))
+
+
+def serve(worker: Worker, lines: queue.Queue[str], replies: IO[str]) -> None:
     """Answer until the requests end."""
-    lines: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_read, args=(requests, lines), daemon=True).start()
     while True:
-        reply = worker.answer(protocol.decode_request(lines.get()))
-        replies.write(protocol.encode_reply(reply) + "\n")
+        request = protocol.decode_request(lines.get())
+        try:
+            text = protocol.encode_reply(worker.answer(request))
+        except MachineFault as fault:
+            text = protocol.encode_reply(fault)
+        replies.write(text + "\n")
         replies.flush()
 
 
@@ -157,16 +194,19 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     module, _, name = sys.argv[1].partition(":")
-    provider: DeviceProvider = getattr(importlib.import_module(module), name)()
+    lines: queue.Queue[str] = queue.Queue()
     try:
+        threading.Thread(target=_read, args=(sys.stdin, lines), daemon=True).start()
+        provider: DeviceProvider = getattr(importlib.import_module(module), name)()
         worker = Worker(provider.executor(sys.argv[2]))
     except Exception as problem:  # a driver may raise anything; the parent needs one line
-        replies.write(f"cannot start: {type(problem).__name__}: {problem}".splitlines()[0] + "\n")
+        replies.write(f"{type(problem).__name__}: {problem}".splitlines()[0] + "\n")
         replies.flush()
-        raise SystemExit(1) from None
+        fault = faults.of(problem) or faults.of_text(str(problem), module)
+        raise SystemExit(faults.TEMPORARY if fault else 1) from None
     replies.write(protocol.READY + "\n")
     replies.flush()
-    serve(worker, sys.stdin, replies)
+    serve(worker, lines, replies)
 
 
 if __name__ == "__main__":

@@ -236,6 +236,8 @@ def translated(path: Path | str) -> Iterator[None]:
         yield
     except sqlite3.Error as problem:
         raise explained(os.fspath(path), problem) from problem
+    except MemoryError as problem:  # SQLite's own, or Python's while it reads a row
+        raise StoreUnavailable(f"{path}: no memory left to read or write it") from problem
     except UnicodeDecodeError as problem:  # of SQLite's own words about a damaged schema, for example
         raise corrupt(os.fspath(path), problem) from problem
     except UnicodeEncodeError as problem:

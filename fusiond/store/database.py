@@ -7,6 +7,7 @@
     probes.py    micro-measurements
     records.py   the answers and their history
     said.py      what the plugins said: versions, documents, the catalogue
+    serving.py   the daemon that serves, and its lock file
 
 A method returns when what it wrote is on disk. Any thread may call any method at any time; transactions are short, and
 several processes (the daemon, `fusiond run`, `fusiond best`) may have the file open at once.
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fusiond import faults
 from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store.devices import DeviceRow, Devices
 from fusiond.store.format import disk_full
@@ -33,12 +35,13 @@ from fusiond.store.private import FOLDER_MODE, make_folder, tighten
 from fusiond.store.probes import Probes
 from fusiond.store.records import Records
 from fusiond.store.said import Said
+from fusiond.store.serving import Serving
 from fusiond.store.trials import Trials
 
 __all__ = ["DeviceRow", "JobRow", "Store", "default_path", "this_process"]
 
 
-class Store(Devices, Jobs, Trials, Probes, Records, Said):
+class Store(Devices, Jobs, Trials, Probes, Records, Said, Serving):
     """What fusiond remembers. Every method may raise StoreError: a full disk, a damaged file, a closed store."""
 
     @classmethod
@@ -57,7 +60,8 @@ class Store(Devices, Jobs, Trials, Probes, Records, Said):
         except OSError as problem:
             if problem.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise disk_full(str(where)) from problem
-            raise StoreError(f"{where.parent}: the folder cannot be made: {problem.strerror}") from problem
+            doing = f"{where.parent}: the folder cannot be made"
+            raise faults.of_system(problem, doing) or StoreError(f"{doing}: {problem.strerror}") from problem
         if where.parent == default_folder():
             tighten(str(where.parent), FOLDER_MODE)
         return cls(where)

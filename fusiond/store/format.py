@@ -56,6 +56,11 @@ def explained(path: str, problem: sqlite3.Error) -> StoreError:
         return StoreUnavailable(f"{path}: another process has kept it locked for {BUSY_SECS:g} s; try again later")
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return corrupt(path, problem)
+    folder = os.path.dirname(os.path.abspath(path))
+    if code == sqlite3.SQLITE_CANTOPEN and os.access(path, os.R_OK | os.W_OK) and os.access(folder, os.W_OK | os.X_OK):
+        return StoreUnavailable(f"{path}: the system does not open it just now; are the file descriptors used up?")
+    if code in (sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_LOCKED):
+        return StoreUnavailable(f"{path}: cannot be used just now ({problem})")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return StoreError(f"{path}: cannot be opened or written ({problem}); check the permissions of file and folder")
     if code == sqlite3.SQLITE_IOERR:

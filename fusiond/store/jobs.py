@@ -35,8 +35,13 @@ _WHOLE = "FROM jobs j LEFT JOIN workloads w USING (workload_key) LEFT JOIN talli
 _AT_ONCE = 500
 """Keys in one query; SQLite takes 999 parameters in its oldest builds."""
 _BY_NUMBER, _BY_STATE, _BY_DEVICE = "idx_jobs_by_number", "idx_jobs_by_state", "idx_jobs_queue"
-_DUE = "(state = 'queued' OR (state = 'waiting' AND retry_at <= :now))"
+_COME = "NOT (retry_at > :now AND retry_at <= :latest)"
+"""A time further ahead than any that is set means that the clock was put back since."""
+_DUE = f"(state = 'queued' OR (state = 'waiting' AND {_COME}))"
 _ACTIVE = "state IN ('queued', 'running', 'waiting')"
+
+MOST_WAIT_SECS = 300.0
+"""How long a job that waits for the machine is left alone at most."""
 
 
 _BEGAN_ON_A_SICK_ONE = """
@@ -222,7 +227,8 @@ class Jobs(Connected):
             if found is None:
                 return None
             database.execute(
-                "UPDATE jobs SET state = 'running', owner = ?, started_at = COALESCE(started_at, ?) WHERE id = ?",
+                "UPDATE jobs SET state = 'running', owner = ?, started_at = COALESCE(started_at, ?), "
+                "waiting_for = NULL, retry_at = NULL WHERE id = ?",
                 [owner, now(), found],
             )
         return self._known(found)
@@ -231,18 +237,17 @@ class Jobs(Connected):
         self, select: Callable[[str, Mapping[str, object]], Iterable[Row]], devices: Collection[str] | None
     ) -> str | None:
         """The id of the job to be claimed next. Each state and device is a walk along an index, in order."""
+        times = {"now": now(), "latest": now(ago_secs=-MOST_WAIT_SECS)}
         if devices is None:
-            devices = [
-                row["device"] for row in select(f"SELECT DISTINCT device FROM jobs WHERE {_DUE}", {"now": now()})
-            ]
+            devices = [row["device"] for row in select(f"SELECT DISTINCT device FROM jobs WHERE {_DUE}", times)]
         best: Row | None = None
-        for state, due in (("queued", ""), ("waiting", "AND retry_at <= :now ")):
+        for state, due in (("queued", ""), ("waiting", f"AND {_COME} ")):
             for device in devices:
                 rows = select(
                     f"SELECT {columns(jobs='jobs')} FROM jobs INDEXED BY {_BY_DEVICE} WHERE state = :state "
                     f"AND device = :device {due}AND NOT ({_BEGAN_ON_A_SICK_ONE}) "
                     "ORDER BY priority DESC, number LIMIT 8",
-                    {"state": state, "device": device, "now": now()},
+                    {**times, "state": state, "device": device},
                 )
                 for row in rows:
                     *values, seal = row.values()
@@ -277,18 +282,24 @@ class Jobs(Connected):
                 lost.append(row["id"])
         return lost
 
-    def requeue(self, id: str) -> None:
-        """Give a running job back, to be gone on with later; one that was to be cancelled is cancelled.
+    def requeue(self, id: str, *, waits_for: str = "") -> None:
+        """Give a running job back, to be gone on with later; one that was to be cancelled is cancelled. `waits_for`
+        says why it is not gone on with at once.
 
         A job in another state is left alone. RequestError when there is no such job.
         """
         with self._transaction() as database:
             _demand(database, id)
             _give_back(database, id)
+            if waits_for:
+                database.execute(
+                    "UPDATE jobs SET waiting_for = ? WHERE id = ? AND state = 'queued'", [printable(waits_for), id]
+                )
 
-    def wait(self, id: str, reason: str, *, secs: float) -> None:
-        """Put a running job aside until the machine has what it lacks, and for `secs` at least; one that was to be
-        cancelled is. A job in another state is left alone. RequestError when there is no such job."""
+    def wait(self, id: str, reason: str, *, secs: float) -> JobState:
+        """Put a running job aside until the machine has what it lacks, and for `secs` at least (MOST_WAIT_SECS at
+        most); one that was to be cancelled is. A job in another state is left alone. Returns the job's state.
+        RequestError when there is no such job."""
         with self._transaction() as database:
             _demand(database, id)
             database.execute(
@@ -299,8 +310,15 @@ class Jobs(Connected):
             database.execute(
                 "UPDATE jobs SET state = 'waiting', owner = NULL, waiting_for = ?, retry_at = ?, "
                 "retries = COALESCE(retries, 0) + 1 WHERE id = ? AND state = 'running'",
-                [printable(reason), now(ago_secs=-secs), id],
+                [printable(reason), now(ago_secs=-min(secs, MOST_WAIT_SECS)), id],
             )
+        return self._known(id).state
+
+    def set_waiting_for(self, id: str, who: str) -> None:
+        """What a running job waits for at this moment; empty when it goes on. A job in another state is left alone."""
+        with self._transaction() as database:
+            sql = "UPDATE jobs SET waiting_for = ? WHERE id = ? AND state = 'running'"
+            database.execute(sql, [printable(who) or None, id])
 
     def finish(self, id: str, state: JobState, problem: str | None = None) -> None:
         """End a job; one that has ended keeps its state. RequestError when there is no such job."""
@@ -442,6 +460,15 @@ def unknown_job(id: str) -> RequestError:
 def absolute(source_hashes: Any) -> dict[str, str]:
     """Files by their absolute paths, so that a lookup from another folder compares the same ones."""
     return {os.path.abspath(path): digest for path, digest in source_hashes.items()}
+
+
+def got_on(database: Database, id: str) -> None:
+    """Inside a transaction that writes down something measured: a job, and the one it is a part of, wait no longer the
+    next time than the first time."""
+    database.execute(
+        "UPDATE jobs SET retries = 0 WHERE retries > 0 AND id IN (?, (SELECT parent_id FROM jobs WHERE id = ?))",
+        [id, id],
+    )
 
 
 def _first(database: Database, sql: str, parameters: list[Any]) -> Row | None:

@@ -81,8 +81,9 @@ def m004_programs_are_carried(database: Database) -> None:
 
 @STEPS()
 def m005_faults(database: Database) -> None:
-    """Jobs that wait for the machine; digests, sums and second ways to what is found by an index; names by their parts
-    (docs/decisions.md)."""
+    """Jobs that wait for the machine; the daemon that serves; digests, sums and second ways to what is found by an
+    index; names by their parts (docs/decisions.md)."""
+    database.table("serving").create({"owner": str, "device": str, "inode": str})
     database.table("jobs").add_column("waiting_for", str)
     database.table("jobs").add_column("retry_at", str)
     database.table("jobs").add_column("retries", int)  # without a trial in between

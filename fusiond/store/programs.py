@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fusiond.errors import StoreError
+from fusiond import faults
 from fusiond.keys import canonical, text_key
 from fusiond.model import Rejection
 from fusiond.program import Program, decode, to_text
@@ -92,7 +92,7 @@ class Programs(Connected):
         except OSError as problem:
             if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise disk_full(str(path)) from problem
-            raise StoreError(f"{path}: {problem.strerror or problem}") from problem
+            raise faults.of_our_file(problem, str(path)) from problem
         with self._transaction() as database:
             database.table("artifacts").insert({"path": name, "bytes": len(data), "saved_at": now()}, ignore=True)
         return path

@@ -54,6 +54,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         ),
         "strategies": "strategy version wrong_versions names fusiond",
         "catalogue": "kind name path",
+        "serving": "owner device inode",
     }.items()
 }
 """All columns but `digest`, in the order in which they are digested; a test holds them to the schema."""

@@ -20,6 +20,7 @@ from fusiond.store.encoding import (
     printable,
 )
 from fusiond.store.format import now
+from fusiond.store.jobs import got_on
 from fusiond.store.tables import called
 
 _TRIALS = "FROM trials t LEFT JOIN measurements m ON m.id = t.measurement_id"
@@ -99,6 +100,7 @@ class Trials(Connected):
                     "at": now(),
                 }
             )
+            got_on(database, job)
 
     def trials(self, job: str, role: str | None = "candidate", *, skip: bool = False) -> list[Trial]:
         """The trials of a job in the order in which they were asked; role None: of all roles, role by role.
@@ -209,6 +211,7 @@ class Trials(Connected):
                 database.table("finals").insert(
                     {"job_id": job, "program_key": key, "process": process, "measurement_id": id}
                 )
+            got_on(database, job)
 
     def lose_final(self, job: str, process: int, program_key: str, outcome: Outcome, reason: str) -> None:
         """Write down that a process measured not all that it should, and which program was to blame."""

@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from fusiond.daemon import logs
 from fusiond.daemon.app import JobQuestion, Submission
 from fusiond.daemon.config import Config as DaemonConfig
 from fusiond.daemon.service import Service, Work
@@ -202,7 +203,7 @@ def main() -> int:
     parser.add_argument("--trial-secs", type=float, default=0.05)
     parser.add_argument("--socket", type=Path)
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    logs.to_stderr("info")
     config = DaemonConfig(poll_secs=0.05, socket=arguments.socket)
     try:
         with closing(Store.open(arguments.db)) as store:

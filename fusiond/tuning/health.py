@@ -3,7 +3,8 @@
 A candidate that crashes, hangs or takes its process with it says something about the candidate, as long as a program
 known to be good still works. So after each such failure the good one is run, in fresh child processes; when it fails
 three times in a row, the device is sick: that is written down, the job goes back into the queue, and nothing is said
-about the candidate.
+about the candidate. Where the good one does not fail, but its processes are killed from outside, the machine is to
+blame and not the device: the job waits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import NoReturn
 
-from fusiond.errors import DeviceSick, FusiondError
+from fusiond.errors import DeviceSick, FusiondError, MachineFault
 from fusiond.measuring import References
 from fusiond.model import MeasureFailed, Outcome
 from fusiond.program import Program
@@ -25,7 +26,7 @@ DEADLY = frozenset({Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.WORKER_DIED})
 
 
 def after(context: Context, result: object, references: References) -> None:
-    """Look at the device after a result that may be its doing. Raises DeviceSick."""
+    """Look at the device after a result that may be its doing. Raises DeviceSick and MachineFault."""
     if not (isinstance(result, MeasureFailed) and result.outcome in DEADLY):
         return
     good = context.reference
@@ -42,7 +43,7 @@ def after(context: Context, result: object, references: References) -> None:
 
 def of_reference(context: Context, program: Program, name: str) -> References | MeasureFailed:
     """The outputs of the unfused program. One that worked on this device before is known to be good: when it fails
-    three times, DeviceSick is raised."""
+    three times, DeviceSick is raised, or MachineFault."""
     found = context.measurer.references(program, name)
     if not context.store.worked(program.key, context.device.key):
         return found
@@ -66,7 +67,12 @@ def references(context: Context, name: str) -> References:
 
 
 def condemn(context: Context, last: MeasureFailed) -> NoReturn:
-    """Write the device down as sick. Raises DeviceSick."""
+    """Write the device down as sick. Raises DeviceSick; MachineFault where no device is to blame."""
+    if last.outcome is Outcome.WORKER_DIED:
+        name = context.device.name
+        raise MachineFault(
+            f"{name}: somebody kills the workers even while they run what is known to be good: {last.reason}"
+        )
     reason = f"a program known to be good failed {STRIKES} times, lastly: {last.outcome.value}: {last.reason}"
     context.store.set_sick(context.device.key, context.device.uuid, reason)
     raise DeviceSick(context.device.name, reason)

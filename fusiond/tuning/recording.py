@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 
+from fusiond import faults
 from fusiond.measuring import Measurer
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ class Recorder:
     ) -> None:
         try:
             self.wait()
-        except Exception:
+        except Exception as lost:
             if problem is None:
                 raise
-            log.exception("the last trial could not be written down")
+            fault = faults.of(lost)
+            log.error("the last trial could not be written down: %s", fault or lost, exc_info=fault is None)

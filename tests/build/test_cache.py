@@ -45,7 +45,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match=r"No space.*FUSIOND_CACHE"):
+    with pytest.raises(StoreError, match=r"no space left.*FUSIOND_CACHE"):
         BuildCache(tmp_path).put(KEY, ".ptx", "text")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

@@ -97,25 +97,15 @@ def test_a_failure_is_one_line_and_is_kept(source: Source, reason: str, cache: B
     assert again.reason == failed.reason
 
 
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ("kill -INT $$", "killed by signal 2"),
-        ("kill -KILL $$", "killed by signal 9"),
-        ("echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1", "cc1plus"),
-        ("echo 'k.cpp:1: fatal error: error writing to /tmp/x.s: No space left on device' >&2; exit 1", "No space"),
-        ("sleep 60", "busy after 0 s"),
-    ],
-)
-def test_what_is_no_fault_of_the_source_is_tried_again(
-    script: str, reason: str, cache: BuildCache, compiler: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+def test_a_compiler_that_runs_out_of_time_is_tried_again(
+    cache: BuildCache, compiler: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C, a killer, a full disk, a slow machine: none of them may condemn a source for ever."""
+    """A slow machine must not condemn a source for ever. What else the machine may do: test_compiler.py."""
     monkeypatch.setattr(gxx, "TIMEOUT_SECS", 0.3)
-    compiler(script)
+    compiler("sleep 60")
     failed = gxx.build(KERNEL, cache=cache)
     assert isinstance(failed, BuildFailed)
-    assert reason in failed.reason
+    assert "busy after 0 s" in failed.reason
     compiler('for each; do out="$each"; done; echo built > "$out"')
     assert isinstance(gxx.build(KERNEL, cache=cache), Path)
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 import re
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from fusiond import children
 from fusiond.build import nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.cuda.entries import read_table
@@ -258,13 +258,13 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tools: list[str] = []
-        run = subprocess.run
+        run = children.run
 
         def counting(command: list[str], **options: object) -> object:
             self.tools.append(Path(command[0]).name)
-            return run(command, **options)  # type: ignore[call-overload]
+            return run(command, **options)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(subprocess, "run", counting)
+        monkeypatch.setattr(children, "run", counting)
 
 
 @needs_nvcc

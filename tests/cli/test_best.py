@@ -89,7 +89,8 @@ def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registr
     ours = {name for name in modules if name.startswith("fusiond")}
     assert ours == {
         "fusiond", "fusiond.asking", "fusiond.cli", "fusiond.cli.answer", "fusiond.cli.best", "fusiond.cli.options",
-        "fusiond.driver", "fusiond.errors", "fusiond.names", "fusiond.store", "fusiond.store.acknowledged",
+        "fusiond.cli.output", "fusiond.driver", "fusiond.errors", "fusiond.names", "fusiond.store",
+        "fusiond.store.acknowledged",
         "fusiond.store.candidates", "fusiond.store.document", "fusiond.store.format", "fusiond.store.hashing",
         "fusiond.store.identity", "fusiond.store.location", "fusiond.store.lookup", "fusiond.store.names",
         "fusiond.store.plans", "fusiond.store.reading", "fusiond.store.recheck", "fusiond.store.sources",

@@ -18,6 +18,7 @@ import pytest
 from fusiond import __version__, contents, jobs
 from fusiond.client import Client
 from fusiond.errors import RequestError
+from fusiond.isolation import registry as isolated
 from fusiond.model import Config, DeviceInfo, Record, Verdict
 from fusiond.planning import prepare
 from fusiond.program import Program, Source
@@ -271,8 +272,8 @@ def test_the_plugins_are_asked_once_after_an_upgrade(
 ) -> None:
     monkeypatch.chdir(folders["times"])
     loaded = []
-    load = Registry.load
-    monkeypatch.setattr(Registry, "load", lambda: loaded.append(1) or load())
+    load = isolated.load
+    monkeypatch.setattr(isolated, "load", lambda: loaded.append(1) or load())
     for _ in range(2):
         assert fusiond("best", "--pair", "scale,shift").status == 0
     assert len(loaded) == 1
@@ -325,6 +326,7 @@ def test_an_earlier_version_is_stale_and_a_wrong_one_never_serves(
         assert (found["match"], found["changed"]) == ("stale", ["strategy"])
     strategy = type(real.strategy("hfuse"))
     monkeypatch.setattr(strategy, "wrong_versions", (strategy.version - 1,))
+    monkeypatch.setattr(isolated, "load", Registry.load)  # in this process, where the class was changed
     with Store.open(database) as store:
         contents.index(store, Registry.load())
     for words in ((job,), ("--pair", "scale,shift")):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fusiond import __version__
-from fusiond.cli import COMMANDS, main
+from fusiond.cli import COMMANDS
 from fusiond.errors import StoreError
 
 Run = Callable[..., Any]
@@ -19,7 +19,7 @@ Run = Callable[..., Any]
 
 def test_every_command_is_a_file_and_every_file_a_command_or_a_shared_part() -> None:
     folder = Path(sys.modules["fusiond.cli"].__file__ or "").parent
-    shared = {"__init__", "answer", "bundling", "exporting", "options", "render", "tuning"}
+    shared = {"__init__", "answer", "bundling", "exporting", "options", "output", "render", "tuning"}
     assert {path.stem for path in folder.glob("*.py")} == set(COMMANDS) | shared
 
 
@@ -124,7 +124,9 @@ def test_whatever_a_command_raises(
     assert (said.status, said.err) == (status, says)
 
 
-def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fusiond.cli.jobs", command_that(ZeroDivisionError()))
-    with pytest.raises(ZeroDivisionError):
-        main(["jobs", "--debug"])
+def test_debug_shows_the_traceback(fusiond: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fusiond.cli.jobs", command_that(ZeroDivisionError("by \x1b[31m")))
+    said = fusiond("jobs", "--debug")
+    assert said.status == 1
+    assert said.err.startswith("Traceback (most recent call last):\n")
+    assert said.err.endswith("\nZeroDivisionError: by \\x1b[31m\n")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fusiond import jobs
-from fusiond.cli import devices, doctor, plugins, render
+from fusiond.cli import render
 from fusiond.client import LOST
 from fusiond.registry import PluginState, Registry
 from fusiond.store.database import Store
@@ -95,13 +95,7 @@ def registry(fakes: Registry, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """The fake device and the toy strategy, and a plugin that did not load."""
     fakes.states.append(PluginState(name="broken", distribution="somebody", problem="ImportError: no such thing"))
 
-    class Loaded:
-        @staticmethod
-        def load() -> Registry:
-            return fakes
-
-    for module in (devices, doctor, plugins):
-        monkeypatch.setattr(module, "Registry", Loaded)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: fakes)
     return fakes
 
 

@@ -51,12 +51,13 @@ def test_there_and_back(fusiond: Run, database: Path, done_job: str, tmp_path: P
     with Store.open(database) as store:
         store._database.execute("DELETE FROM records")
     assert fusiond("best", "--pair", "hist,maxpool").status == 3
-    lock = StoreLock(database)
-    lock.acquire()
-    lock.announce(tmp_path / "socket")
-    said = fusiond("store", "restore", copy)
-    assert (said.status, "serves this store; stop it first" in said.err) == (2, True)
-    lock.release()
+    with Store.open(database) as store:
+        lock = StoreLock(store)
+        lock.acquire()
+        lock.announce(tmp_path / "socket")
+        said = fusiond("store", "restore", copy)
+        assert (said.status, "serves this store; stop it first" in said.err) == (2, True)
+        lock.release()
     said = fusiond("store", "restore", copy)
     assert said.status == 0
     assert f"the store that was there is kept as {database}.before-" in said.out

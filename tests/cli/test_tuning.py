@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fusiond import jobs, tuner
-from fusiond.cli import run, tuning
+from fusiond.cli import tuning
 from fusiond.cli.render import Lines, Live, line
 from fusiond.errors import Interrupted
 from fusiond.events import TrialFinished
@@ -105,12 +105,7 @@ def test_the_document_of_a_run_names_the_job_and_its_time(store: Store, fakes: R
 def test_nothing_is_stored_when_one_job_of_a_sweep_is_wrong(
     fusiond: Callable[..., Any], fakes: Registry, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Loaded:
-        @staticmethod
-        def load() -> Registry:
-            return fakes
-
-    monkeypatch.setattr(run, "Registry", Loaded)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: fakes)
     path = tmp_path / "job.yaml"
     for more, says in (("siede: 8\n", "did you mean 'side'?"), ("device: cuda:7\n", "unknown device 'cuda:7'")):
         path.write_text(TOY + more + "sweep: {n: [1, 2]}\n")
@@ -129,13 +124,8 @@ def test_nothing_is_stored_when_nothing_can_be_tried_of_one_job_of_a_sweep(
                 return Rejection(rule="toy", nodes=("n",), detail="n is 2")
             return super().emit(analysis, config, known)
 
-    class Loaded:
-        @staticmethod
-        def load() -> Registry:
-            return fakes
-
     fakes.strategies["toy"] = Choosy()
-    monkeypatch.setattr(run, "Registry", Loaded)
+    monkeypatch.setattr("fusiond.isolation.registry.load", lambda: fakes)
     path = tmp_path / "job.yaml"
     path.write_text(TOY + "device: fake\nsweep: {n: [1, 2]}\n")
     said = fusiond("run", path)

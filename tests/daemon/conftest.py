@@ -13,6 +13,7 @@ import pytest
 
 from fusiond.client import Client
 from fusiond.daemon.config import Config
+from fusiond.daemon.limits import Limits
 from fusiond.daemon.service import Service
 from fusiond.errors import DaemonError
 from fusiond.store.database import Store
@@ -46,10 +47,10 @@ def job_file(tmp_path: Path) -> Callable[..., Path]:
 
 @contextmanager
 def running(
-    store: Store, *, trial_secs: float = 0.01, config: Config | None = None
+    store: Store, *, trial_secs: float = 0.01, config: Config | None = None, limits: Limits | None = None
 ) -> Iterator[tuple[Service, Client]]:
     """A service in a thread of this process (without signals), and a client of it."""
-    service = Service(store, config or Config(poll_secs=0.05), daemon.work(store, trial_secs))
+    service = Service(store, config or Config(poll_secs=0.05), daemon.work(store, trial_secs), limits)
     ended: list[int] = []
     thread = threading.Thread(target=lambda: ended.append(service.run()), name="service")
     thread.start()

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fusiond.daemon.app import LONGEST_BODY_BYTES
 from fusiond.store.database import Store
 
 
@@ -153,12 +152,6 @@ def test_a_malformed_body_is_a_400(http: httpx.Client, body: bytes, problem: str
     response = http.post("/jobs", content=body)
     assert response.status_code == 400, response.text
     assert problem in error(response)["problem"]
-
-
-def test_a_body_too_large_is_a_400(http: httpx.Client) -> None:
-    response = http.post("/jobs", content=b"x" * (LONGEST_BODY_BYTES + 1))
-    assert response.status_code == 400
-    assert "more than 8 MB" in error(response)["problem"]
 
 
 @pytest.mark.parametrize(

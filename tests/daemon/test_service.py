@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from fusiond import client as client_module
+from fusiond import jobs
 from fusiond.client import Client
 from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, wanted
@@ -217,7 +219,7 @@ def test_who_accepts_which_request(store: Store) -> None:
         service = Service(store, Config(), daemon.work(store, 0.01))
         requests = ("auto", "cpu", "cuda", "cuda:1")
         workers = service._make_workers(devices)
-        return {each.device.name: [request for request in requests if each._accepts(request)] for each in workers}
+        return {each.device.name: [request for request in requests if request in each._accepts] for each in workers}
 
     assert accepted(gpus) == {"cpu": ["cpu"], "cuda:0": ["auto", "cuda"], "cuda:1": ["auto", "cuda", "cuda:1"]}
     assert accepted(gpus[:1]) == {"cpu": ["auto", "cpu"]}
@@ -298,3 +300,53 @@ def test_a_watch_outlives_the_daemon(store: Store, serving: Callable[..., Any], 
             assert next(seen).event == "job"
         store.cancel(job)
         assert list(seen)[-1].state == "cancelled"
+
+
+# --- a store that is taken away ---
+
+
+def _moved(store: Path, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for suffix in ("", "-wal", "-shm", ".acknowledged"):
+        with contextlib.suppress(FileNotFoundError):
+            store.with_name(store.name + suffix).rename(folder / (store.name + suffix))
+
+
+def test_nothing_is_acknowledged_while_the_store_is_gone_and_all_goes_on_when_it_is_back(
+    store: Store, serving: Callable[..., Any], job_file: JobFile, tmp_path: Path
+) -> None:
+    aside = tmp_path / "aside"
+    with serving() as (service, client):
+        (before,) = client.submit(job_file(trials=2))
+        assert [*client.watch(before)][-1].state == "done"
+        _moved(store.path, aside)
+        with pytest.raises(DaemonError, match="deleted or moved away"):
+            Client(socket=service.socket, db=store.path).submit(job_file(trials=3))
+        assert not store.path.exists(), "nobody makes an empty one in its place"
+        for each in aside.iterdir():
+            each.rename(store.path.with_name(each.name))
+        (after,) = client.submit(job_file(trials=3))
+        assert [*client.watch(after)][-1].state == "done"
+    assert {row.id for row in store.jobs()} == {before, after}
+
+
+def test_a_store_that_takes_the_place_of_another_is_served_and_its_running_jobs_are_run(
+    store: Store, serving: Callable[..., Any], job_file: JobFile, tmp_path: Path
+) -> None:
+    (other,) = jobs.read(job_file(trials=4))
+    with Store.open(tmp_path / "other" / store.path.name) as made:
+        row = daemon.submit(made, other)
+        made.claim("1:nobody:1", job=row.id)
+    with serving(trial_secs=0.01) as (_, client):
+        (here,) = client.submit(job_file(trials=1000))
+        while not store.trials(here):
+            time.sleep(0.01)
+        _moved(store.path, tmp_path / "aside")
+        for each in (tmp_path / "other").iterdir():
+            if each.is_file():
+                each.rename(store.path.with_name(each.name))
+        with Client(db=store.path) as asks:
+            while asks.show(row.id).state is not JobState.DONE:
+                time.sleep(0.01)
+            (next_one,) = asks.submit(job_file(trials=2))
+            assert [*asks.watch(next_one)][-1].state == "done", "the worker is free of the job that went away"

@@ -1,128 +1,283 @@
-"""One fusiond at a time on a device, across processes."""
+"""One fusiond at a time on a device, across processes and users, and nobody for ever."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from fusiond.devices import lock
-from fusiond.devices.lock import device_lock, lock_path
-from fusiond.errors import DeviceError, Interrupted
-from fusiond.model import DeviceInfo
+from fusiond.devices import lock, presence
+from fusiond.devices.lock import device_lock, held_by, lock_name
+from fusiond.errors import Interrupted
 from fusiond.testing.fakes import FakeProvider
 
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> DeviceInfo:
-    monkeypatch.setattr(lock, "POLL_SECS", 0.01)
-    return FakeProvider().devices()[0]
-
+GPU = dataclasses.replace(FakeProvider().devices()[0], name="cuda:0", uuid="GPU-1", evidence="measured")
 
 HOLDER = """
-import sys, time
+import dataclasses, os, sys
 from fusiond.devices.lock import device_lock
 from fusiond.testing.fakes import FakeProvider
-with device_lock(FakeProvider().devices()[0], stop=lambda: False, waiting=lambda: None):
+device = dataclasses.replace(FakeProvider().devices()[0], name="cuda:0", uuid="GPU-1", evidence="measured")
+uid = int(sys.argv[1])
+if uid != os.getuid():
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+with device_lock(device, stop=lambda: False, waiting=lambda text: print(text, flush=True)):
     print("held", flush=True)
-    time.sleep(60)
+    sys.stdin.readline()
 """
 
 
-def test_a_board_has_one_lock_whatever_it_is_called(device: DeviceInfo) -> None:
-    assert lock_path(device) == lock_path(dataclasses.replace(device, name="cuda:3"))
-    assert lock_path(device) != lock_path(dataclasses.replace(device, uuid="other"))
-    assert lock_path(dataclasses.replace(device, uuid="", name="cuda:1")).name == "fusiond-cuda-1.lock"
-    assert lock_path(device).parent == Path(os.environ["FUSIOND_LOCKS"])
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "POLL_SECS", 0.02)
+    monkeypatch.setattr(lock, "YIELD_SECS", 0.2)
 
 
-def test_a_free_device_is_had_at_once_and_again(device: DeviceInfo) -> None:
+@contextmanager
+def holder(uid: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the device."""
+    command = [sys.executable, "-c", HOLDER, str(os.getuid() if uid is None else uid)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def nobody_has_it(text: str) -> None:
+    pytest.fail(f"it is free, and yet: {text}")
+
+
+def test_a_board_has_one_lock_whatever_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lock_name(GPU) == lock_name(dataclasses.replace(GPU, name="cuda:3"))
+    assert lock_name(GPU) != lock_name(dataclasses.replace(GPU, uuid="GPU-2"))
+    assert len(lock_name(dataclasses.replace(GPU, uuid="MIG-" * 40))) < 100
+    monkeypatch.delenv("FUSIOND_LOCKS")
+    assert lock_name(GPU) == "fusiond-GPU-1"
+    assert lock_name(dataclasses.replace(GPU, uuid="")) == "fusiond-cuda-0"
+    assert lock_name(dataclasses.replace(GPU, evidence="emulated")) == f"fusiond-{os.geteuid()}-GPU-1"
+
+
+def test_a_free_device_is_had_at_once_and_again() -> None:
     for _ in range(2):
-        with device_lock(device, stop=lambda: True, waiting=lambda: pytest.fail("nobody has it")):
-            pass
+        assert held_by(GPU) is None
+        with device_lock(GPU, stop=lambda: True, waiting=nobody_has_it):
+            found = held_by(GPU)
+            assert found is not None
+            assert (found.pid, found.uid) == (os.getpid(), os.geteuid())
+            assert abs((found.since or 0) - time.time()) < 60
 
 
-def test_others_wait_and_are_told_once(device: DeviceInfo) -> None:
-    told: list[float] = []
+def test_others_wait_and_are_told_once() -> None:
+    told: list[str] = []
     order: list[str] = []
+    waits = threading.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        waits.set()
 
     def second() -> None:
-        with device_lock(device, stop=lambda: False, waiting=lambda: told.append(time.monotonic())):
+        with device_lock(GPU, stop=lambda: False, waiting=tell):
             order.append("second")
 
-    with device_lock(device, stop=lambda: False, waiting=lambda: None):
+    with device_lock(GPU, stop=lambda: False, waiting=nobody_has_it):
         thread = threading.Thread(target=second)
         thread.start()
-        time.sleep(0.1)
+        assert waits.wait(20)
         order.append("first")
-    thread.join(10)
+    thread.join(20)
     assert order == ["first", "second"]
     assert len(told) == 1
+    assert re.fullmatch(rf"waiting for pid {os.getpid()} of \S+ since \d\d:\d\d UTC", told[0])
 
 
-def test_who_waits_can_be_stopped(device: DeviceInfo) -> None:
-    calls = iter([False, False, True])
+def test_who_waits_can_be_stopped() -> None:
+    calls = iter([False, False, True, True])
     with (
-        device_lock(device, stop=lambda: False, waiting=lambda: None),
-        pytest.raises(Interrupted, match="waiting for fake"),
-        device_lock(device, stop=lambda: next(calls), waiting=lambda: None),
+        device_lock(GPU, stop=lambda: False, waiting=nobody_has_it),
+        pytest.raises(Interrupted, match="waiting for cuda:0"),
+        device_lock(GPU, stop=lambda: next(calls), waiting=lambda text: None),
     ):
         pytest.fail("it is taken")
 
 
-def test_a_holder_that_is_killed_leaves_nothing_locked(device: DeviceInfo) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
-    try:
-        assert holder.stdout.readline() == "held\n"
-        waited: list[bool] = []
-        released = threading.Timer(0.3, holder.send_signal, [signal.SIGKILL])
-        released.start()
-        with device_lock(device, stop=lambda: False, waiting=lambda: waited.append(True)):
-            assert waited == [True]
-    finally:
-        holder.kill()
-        holder.wait()
-        holder.stdout.close()
+def test_a_holder_that_is_killed_leaves_nothing_locked() -> None:
+    with holder() as process:
+        waited: list[str] = []
+
+        def kill(text: str) -> None:
+            waited.append(text)
+            process.kill()
+
+        with device_lock(GPU, stop=lambda: False, waiting=kill):
+            assert len(waited) == 1
+            assert f"pid {process.pid} of" in waited[0]
 
 
-def test_a_link_in_place_of_the_lock_is_refused(device: DeviceInfo, tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    lock_path(device).symlink_to(victim)
-    with (
-        pytest.raises(DeviceError, match="cannot open the lock"),
-        device_lock(device, stop=lambda: False, waiting=lambda: None),
-    ):
-        pass
-    assert victim.read_text() == "precious"
+def test_a_process_of_the_holder_does_not_hold_it() -> None:
+    """A compiler or a child that outlives a killed fusiond keeps nobody from the device."""
+    with device_lock(GPU, stop=lambda: False, waiting=nobody_has_it):
+        child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    with child:
+        with device_lock(GPU, stop=lambda: True, waiting=nobody_has_it):
+            pass
+        child.kill()
 
 
-def test_a_folder_that_is_not_there_is_made(
-    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_another_user_takes_the_same_lock_and_is_named() -> None:
+    with holder(uid=65534) as process:
+        found = held_by(GPU)
+        assert found is not None
+        assert (found.pid, found.uid) == (process.pid, 65534)
+        assert presence.user_name(65534) in str(found)
+        told: list[str] = []
+        with (
+            pytest.raises(Interrupted),
+            device_lock(GPU, stop=lambda: bool(told), waiting=told.append),
+        ):
+            pytest.fail("it is taken")
+        assert told[0].startswith(f"waiting for pid {process.pid} of {presence.user_name(65534)} since ")
+    with device_lock(GPU, stop=lambda: False, waiting=lambda text: None), holder_that_waits(65534) as line:
+        assert line.startswith(f"waiting for pid {os.getpid()} of {presence.user_name(os.geteuid())} since ")
+
+
+@contextmanager
+def holder_that_waits(uid: int) -> Iterator[str]:
+    """What another process is told while this one holds the device."""
+    command = [sys.executable, "-c", HOLDER, str(uid)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def test_a_stopped_holder_is_named_and_passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("FUSIOND_LOCKS", str(tmp_path / "none"))
-    with device_lock(device, stop=lambda: False, waiting=lambda: None):
-        assert (tmp_path / "none").is_dir()
+    monkeypatch.setattr(lock, "ANSWER_SECS", 0.1)
+    monkeypatch.setattr(lock, "SILENT_SECS", 0.5)
+    told: list[str] = []
+    with holder() as process:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        with device_lock(GPU, stop=lambda: False, waiting=told.append):
+            assert [f"pid {process.pid} of" in each for each in told] == [True]
+            assert caplog.messages == [
+                f"cuda:0: going on without its lock: {told[0].removeprefix('waiting for ')} has it, "
+                "and gave no sign of life for 0.5 s"
+            ]
 
 
-def test_a_folder_that_cannot_be_made(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FUSIOND_LOCKS", str(tmp_path / "file"))
+@pytest.mark.parametrize("kind", ["mute", "chatty", "closing", "full"])
+def test_who_squats_the_name_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """It says nothing, or something else, hangs up at once, or never accepts."""
+    monkeypatch.setattr(lock, "ANSWER_SECS", 0.1)
+    monkeypatch.setattr(lock, "SILENT_SECS", 0.5)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as squatter:
+        squatter.bind(b"\0" + lock_name(GPU).encode())
+        squatter.listen(0)
+        squatter.settimeout(20)
+        ended = threading.Event()
+        kept: list[socket.socket] = []
+
+        def serve() -> None:
+            while not ended.is_set():
+                connection, _ = squatter.accept()
+                if kind == "chatty":
+                    connection.sendall(b"HTTP/1.1 200 fusiond\n\n\n")
+                if kind == "closing":
+                    connection.close()
+                else:
+                    kept.append(connection)
+
+        thread = threading.Thread(target=serve)
+        if kind == "full":
+            full = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
+            for each in full:
+                each.setblocking(False)
+                each.connect_ex(b"\0" + lock_name(GPU).encode())
+            kept += full
+        else:
+            thread.start()
+        with device_lock(GPU, stop=lambda: False, waiting=lambda text: None):
+            assert len(caplog.messages) == 1
+            assert "gave no sign of life" in caplog.messages[0]
+        ended.set()
+        if kind != "full":
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
+                last.connect(b"\0" + lock_name(GPU).encode())
+                thread.join(20)
+        for each in kept:
+            each.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_another_user_does_not_keep_it_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lock, "LONGEST_SECS", 0.5)
     with (
-        pytest.raises(DeviceError, match="cannot open the lock"),
-        device_lock(device, stop=lambda: False, waiting=lambda: None),
+        holder(uid=65534) as process,
+        caplog.at_level(logging.WARNING),
+        device_lock(GPU, stop=lambda: False, waiting=lambda text: None),
     ):
-        pass
+        assert f"pid {process.pid} of" in caplog.messages[0]
+        assert "did not let go within" in caplog.messages[0]
 
 
-def test_other_users_may_lock_it_too(device: DeviceInfo) -> None:
-    with device_lock(device, stop=lambda: False, waiting=lambda: None):
-        assert lock_path(device).stat().st_mode & 0o666 == 0o666
+def test_those_who_wait_have_their_turn() -> None:
+    """The worker of a daemon that has a thousand jobs takes the device again and again."""
+    told: list[str] = []
+    order: list[str] = []
+    waits = threading.Event()
+
+    def second() -> None:
+        with device_lock(GPU, stop=lambda: False, waiting=lambda text: waits.set()):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with device_lock(GPU, stop=lambda: False, waiting=nobody_has_it):
+        thread.start()
+        assert waits.wait(20)
+    with device_lock(GPU, stop=lambda: False, waiting=told.append):
+        order.append("first again")
+    thread.join(20)
+    assert order == ["second", "first again"]
+
+
+def test_a_lie_about_the_time_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(presence.time, "time", lambda: 4e9)
+        held = presence.Presence.hold(lock_name(GPU))
+    assert held is not None
+    found = held_by(GPU)
+    held.close()
+    assert found == presence.Holder(pid=os.getpid(), uid=os.geteuid(), since=None)
+
+
+def test_dates_of_other_days() -> None:
+    now = time.time()
+    assert re.fullmatch(r"pid 7 of user 54321 since \d\d:\d\d UTC", str(presence.Holder(pid=7, uid=54321, since=now)))
+    assert str(presence.Holder(pid=7, uid=54321, since=0)) == "pid 7 of user 54321 since 1970-01-01 00:00 UTC"
+    assert str(presence.Holder(pid=0, uid=54321, since=None)) == "a process of user 54321"

@@ -17,10 +17,11 @@ import pytest
 
 from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
+from fusiond.devices import supervisor as supervising
 from fusiond.devices.protocol import Check, Checked, Reference, Sample
 from fusiond.devices.supervisor import Supervisor, _Tail
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceError
+from fusiond.errors import DeviceError, MachineFault
 from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.testing.fakes import FakeProvider, fake_program
 
@@ -86,7 +87,7 @@ def test_a_good_program_is_checked_and_sampled(
         ("outside", Outcome.CRASHED, "out of bounds: 4 bytes written behind y", 1),
         ("abort", Outcome.CRASHED, "SIGABRT", 1),
         ("refuse", Outcome.LAUNCH_REFUSED, "too many resources", 1),
-        ("die", Outcome.WORKER_DIED, "SIGKILL", 2),
+        ("die", Outcome.WORKER_DIED, "SIGKILL", 4),
         ("hang", Outcome.TIMED_OUT, "no answer within", 1),
     ],
 )
@@ -173,11 +174,15 @@ def test_a_device_that_cannot_be_opened_is_an_error_with_its_reason() -> None:
         supervisor.close()
 
 
-def test_a_bundle_that_is_not_there_is_a_failure_with_a_reason(supervisor: Supervisor) -> None:
-    found = supervisor.call(Sample(candidate="/nowhere", baseline=None, plan=PLAN), 30)
-    assert isinstance(found, MeasureFailed)
-    assert found.outcome is Outcome.LAUNCH_REFUSED
-    assert "is no bundle" in found.reason
+def test_a_bundle_that_is_gone_is_no_programs_fault(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
+    with pytest.raises(MachineFault, match="/nowhere is no bundle any more"):
+        supervisor.call(Sample(candidate="/nowhere", baseline=None, plan=PLAN), 30)
+    torn = Path(bundle(cost_us=7))
+    for path in (torn / "binaries").iterdir():
+        path.unlink()
+    with pytest.raises(MachineFault, match="is no whole bundle any more: s is gone"):
+        supervisor.call(Sample(candidate=str(torn), baseline=None, plan=PLAN), 30)
+    assert isinstance(supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30), Measurement)
 
 
 def test_an_answer_that_makes_no_sense_is_the_programs_fault(
@@ -206,6 +211,90 @@ def test_ctrl_c_is_not_for_the_child(supervisor: Supervisor, bundle: Callable[..
     os.kill(child, signal.SIGINT)
     assert isinstance(supervisor.call(request, 30), Measurement)
     assert child_of(supervisor) == child
+
+
+# --- children that die while they start ---
+
+
+class Dying:
+    """An executable in Python's place that lets the first `deaths` children die as they start."""
+
+    def __init__(self, folder: Path, how: str, deaths: int) -> None:
+        self.count = folder / "starts"
+        self.path = folder / "python"
+        self.path.write_text(
+            f"#!/bin/sh\necho >> {self.count}\n"
+            f'[ $(wc -l < {self.count}) -gt {deaths} ] && exec {sys.executable} "$@"\n{how}\n'
+        )
+        self.path.chmod(0o755)
+
+    @property
+    def starts(self) -> int:
+        return len(self.count.read_text().splitlines())
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervising, "MOST_PAUSE_SECS", 0.0)
+
+
+@pytest.mark.parametrize(
+    "how", ["kill -9 $$", "kill -TERM $$", "kill -SEGV $$", "exit 75", "exit 0", "exit 1",
+            "echo 'OSError: [Errno 24] Too many open files' >&2; exit 1"],
+)  # fmt: skip
+@pytest.mark.usefixtures("quick")
+def test_a_child_that_dies_as_it_starts_is_replaced(
+    bundle: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Seven deaths in a row are nobody's fault; with the eighth the machine's turn has come."""
+    dying = Dying(tmp_path, how, supervising.STARTS - 1)
+    monkeypatch.setattr(sys, "executable", str(dying.path))
+    provider = FakeProvider()
+    supervisor = Supervisor(provider, provider.devices()[0])
+    try:
+        request = Sample(candidate=bundle(), baseline=None, plan=PLAN)
+        assert isinstance(supervisor.call(request, 30), Measurement)
+        assert dying.starts == supervising.STARTS
+        assert supervisor.replaced == 0
+        dying.count.unlink()
+        Dying(tmp_path, how, 1000)
+        supervisor.fresh()
+        with pytest.raises(MachineFault, match="fake: no worker came up in 8 attempts, the last one: the worker d"):
+            supervisor.call(request, 30)
+        assert dying.starts == supervising.STARTS
+    finally:
+        supervisor.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_child_that_says_why_it_cannot_start_is_not_asked_again(
+    bundle: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = Dying(tmp_path, "echo 'ImportError: no such driver' >&2; exit 1", 1000)
+    monkeypatch.setattr(sys, "executable", str(dying.path))
+    provider = FakeProvider()
+    supervisor = Supervisor(provider, provider.devices()[0])
+    with pytest.raises(DeviceError, match="the worker does not start: ImportError: no such driver"):
+        supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30)
+    supervisor.close()
+    assert dying.starts == 1
+
+
+@pytest.mark.parametrize(("kills", "strikes"), [([5, 6], 2), ([5, 5, 5, 5], 4), ([None, None], 2)])
+def test_a_request_loses_fewer_children_where_the_memory_ran_out(
+    supervisor: Supervisor,
+    bundle: Callable[..., str],
+    references: tuple[tuple[int, str], ...],
+    monkeypatch: pytest.MonkeyPatch,
+    kills: list[int | None],
+    strikes: int,
+) -> None:
+    counted = iter([*kills, *kills[-1:] * 9])
+    monkeypatch.setattr(supervising, "out_of_memory_kills", lambda: next(counted))
+    found = supervisor.call(Check(bundle=bundle("die"), references=references), 30)
+    assert isinstance(found, MeasureFailed)
+    assert found.outcome is Outcome.WORKER_DIED
+    assert supervisor.replaced == strikes
 
 
 PARENT = """

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fusiond import faults
 from fusiond.build import gxx
 from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cpu import native
@@ -83,6 +84,8 @@ class CpuProgram:
                 if isinstance(step, Launch)
             }
         except (native.NativeError, OSError, KeyError) as problem:
+            if (fault := faults.of_text(str(problem), program.name)) is not None:  # dlopen has no number for it
+                raise fault from None
             raise ExecutionError(Outcome.BUILD_FAILED, f"cannot load: {problem}") from None
         self._blocks = self._allocated()
         self._of = {name: block for block in self._blocks.values() for name in block.views}

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fusiond
+from fusiond import children, faults
 from fusiond.build import gxx
 from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.native import MAX_SHARED_BYTES
-from fusiond.errors import UnknownName
+from fusiond.errors import MachineFault, UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
 from fusiond.program import Alloc, Program, Source, SourceKind, replace_sources
 
 if TYPE_CHECKING:  # bundles are checked with NumPy alone: nothing that reads YAML may be imported with this module
     from fusiond.strategy import Facts
+
+RACES_SECS = 24 * 3600.0
 
 LIMITS = DeviceLimits(
     multiprocessors=1,
@@ -79,9 +81,14 @@ class CpuProvider:
         return None
 
     def sanitize(self, bundle: Path, device: str) -> tuple[str, ...]:
-        """Races, in the build with ThreadSanitizer."""
+        """Races, in the build with ThreadSanitizer. Each launch has its own limit of time."""
         command = [sys.executable, "-m", "fusiond.devices.cpu.race", str(bundle)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = children.run(command, timeout_secs=RACES_SECS)
+        fault = faults.of_end(done.returncode, "the race check")
+        if done.returncode == faults.TEMPORARY:
+            fault = MachineFault((done.stderr.strip().splitlines() or ["the race check did not run"])[-1])
+        if fault is not None:
+            raise fault
         if done.returncode == 2 or "no race checks" in done.stderr:
             raise LookupError(done.stderr.strip() or "no race checks")
         *races, _ = done.stdout.splitlines() or [""]

@@ -25,14 +25,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fusiond import children, faults
 from fusiond import program as plans
 from fusiond.build import gxx
+from fusiond.build.working import working_folder
 from fusiond.bundle import read_bundle
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
@@ -74,10 +75,11 @@ def find_races(
 ) -> list[str]:
     """One text a race, naming both accesses. The arrays among `arguments` are inputs; what the kernel writes is lost.
 
-    Raises `NativeError` when the launch itself fails, and `subprocess.TimeoutExpired`.
+    Raises `NativeError` when the launch itself fails, MachineFault when it was killed from outside, and
+    `subprocess.TimeoutExpired`.
     """
-    with TemporaryDirectory(prefix="fusiond-race-") as folder:
-        description = _describe(Path(folder), kernel, entry, launch, arguments, symbols or {})
+    with working_folder("race") as folder:
+        description = _describe(folder, kernel, entry, launch, arguments, symbols or {})
         done = _run([str(host), str(description)], timeout_s)
     if done.returncode != 0:
         raise NativeError(f"no race check of {entry}: {(done.stdout + done.stderr).strip()[-2000:]}")
@@ -128,9 +130,11 @@ def _run(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[st
     environment = {**os.environ, "TSAN_OPTIONS": _OPTIONS}
 
     def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=environment, check=False
-        )
+        done = children.run(command, timeout_secs=timeout_s, environment=environment)
+        fault = faults.of_end(done.returncode, "the race check")
+        if fault is not None:
+            raise fault
+        return done
 
     done = run(command)
     # Older ThreadSanitizers refuse the wide address randomisation of newer kernels.
@@ -205,7 +209,7 @@ def _built(source: plans.Source, *, races: bool = False) -> Path:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 no races, 1 races, or a launch that failed, 2 the request was wrong."""
+    """The exit status: 0 no races, 1 races, or a launch that failed, 2 the request was wrong, 75 the machine failed."""
     parser = argparse.ArgumentParser(prog="python -m fusiond.devices.cpu.race")
     parser.add_argument("bundle", type=Path, help="a folder with a plan.json")
     parser.add_argument("--seed", type=int, default=0, help="of the fills; default: 0")
@@ -221,9 +225,12 @@ def main(argv: Sequence[str]) -> int:
     except ExecutionError as problem:
         sys.stderr.write(f"{problem.outcome}: {problem.reason}\n")
         return 1
-    except FusiondError as problem:
-        sys.stderr.write(f"{problem}\n")
-        return problem.exit_status
+    except (FusiondError, OSError, MemoryError) as problem:
+        fault = faults.of(problem)
+        sys.stderr.write(f"{fault or problem}\n")
+        if fault is not None:
+            return faults.TEMPORARY
+        return problem.exit_status if isinstance(problem, FusiondError) else 1
     return 1 if races else 0
 
 

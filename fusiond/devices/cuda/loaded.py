@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fusiond import faults
 from fusiond.cuda.entries import EntryName, EntryTable, read_table
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.devices.base import Array, ExecutionError
@@ -270,6 +271,8 @@ class CudaProgram:
                 self._tables[source.name] = read_table(path)
                 image = path.read_bytes()
             except (OSError, ValueError) as problem:
+                if isinstance(problem, OSError) and (fault := faults.of_text(str(problem), str(path))) is not None:
+                    raise fault from None
                 raise ExecutionError(Outcome.BUILD_FAILED, f"source {source.name!r}: {problem}") from None
             with named(f"loading source {source.name!r}"):
                 if source.name in self._cooperative:

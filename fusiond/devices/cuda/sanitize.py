@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from fusiond import children, faults
+
 TOOLS = ("memcheck", "racecheck", "synccheck")
 ENVIRONMENT = "FUSIOND_COMPUTE_SANITIZER"
 _FOUND = 86
@@ -53,13 +55,14 @@ def _run(executable: str, tool: str, bundle: Path, device: str, timeout_secs: fl
     command = [executable, "--tool", tool, "--error-exitcode", str(_FOUND), "--print-limit", "20"]
     command += [sys.executable, "-m", "fusiond.devices.cuda.run", str(bundle), "--device", device]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=timeout_secs, check=False
-        )
+        done = children.run(command, timeout_secs=timeout_secs)
     except subprocess.TimeoutExpired:
         return [f"no end after {timeout_secs:.0f} s"]
     except OSError as problem:
-        raise NotHere(f"{executable} does not run: {problem.strerror}") from None
+        raise faults.of_system(problem, executable) or NotHere(f"{executable}: {problem.strerror}") from None
+    fault = faults.of_end(done.returncode, tool)
+    if fault is not None:
+        raise fault
     text = done.stdout + done.stderr
     if "Device not supported" in text or "Unable to find injection library" in text:
         raise NotHere(f"{executable} cannot look at this device")

@@ -116,6 +116,6 @@ def _told(module: Module, instruction: Instruction, base: str) -> str:
     if _buffered(module, base):
         return shape
     if module[base].opcode == "constant":
-        values = module[base].attributes["values"]
+        values = module[base].attributes.get("values", ())  # none of a type that is not known
         return f"{shape} constant" + (f" {values[0]:g}" if len(values) == 1 else f" {base}")
     return f"{shape} (result {module.outputs.index(base)})" if base in module.is_output else f"{shape} {base}"

@@ -11,7 +11,7 @@ import pytest
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.devices.cuda.provider import CudaProvider
-from fusiond.devices.lock import device_lock, lock_path
+from fusiond.devices.lock import device_lock, lock_name
 from fusiond.errors import DeviceError, Interrupted, UnknownName
 from fusiond.hookspecs import hookimpl
 from fusiond.planning import choose_device, devices_for
@@ -45,22 +45,22 @@ def test_they_differ_in_key_and_in_lock(gpus: Registry) -> None:
     first, second = gpus.providers["cuda"].devices()
     assert first.uuid != second.uuid
     assert first.key != second.key
-    assert lock_path(first) != lock_path(second)
+    assert lock_name(first) != lock_name(second)
     # The board is what counts, and not its number, which CUDA_VISIBLE_DEVICES may change in another process.
-    assert lock_path(dataclasses.replace(second, name="cuda:0")) == lock_path(second)
+    assert lock_name(dataclasses.replace(second, name="cuda:0")) == lock_name(second)
 
 
 def test_one_is_free_while_the_other_is_used(gpus: Registry) -> None:
     first, second = gpus.providers["cuda"].devices()
 
-    def no_waiting() -> None:
+    def no_waiting(text: str) -> None:
         raise AssertionError("it is free")
 
     with (
         device_lock(first, stop=lambda: True, waiting=no_waiting),
         device_lock(second, stop=lambda: True, waiting=no_waiting),
         pytest.raises(Interrupted),
-        device_lock(first, stop=lambda: True, waiting=lambda: None),
+        device_lock(first, stop=lambda: True, waiting=lambda text: None),
     ):
         raise AssertionError("it is used")
 

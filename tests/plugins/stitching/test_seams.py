@@ -230,6 +230,16 @@ def test_a_constant_has_no_buffer_and_a_side_effect_no_result():
     assert (seam.reads, seam.writes, seam.before) == (("operand_0",), (), None)
 
 
+def test_a_constant_of_a_type_that_nobody_knows_has_no_values():
+    text = text_of("nobody reads it").replace(
+        "f32[7] sort(g_e), dimensions={0}, to_apply=less",
+        'f32[7] custom-call(g_e, g_two), custom_call_target="log_it", custom_call_has_side_effect=true',
+    ).replace("  g_lost =", "  g_two = parameter[] constant(2)\n  g_lost =")  # fmt: skip
+    module = lower.read(text, "x")
+    said = [each.operation for each in emit.program(module, planned(module, "grid")).seams]
+    assert any("parameter[]" in each for each in said)
+
+
 def test_a_dot_reads_a_copy_of_a_constant():
     """So that a library can be given it."""
     text = """HloModule dots

@@ -1,0 +1,123 @@
+"""The HTTP server on the daemon's socket: uvicorn, with limits for each connection, and an own way to accept them.
+
+The loop of asyncio meets a lack of file descriptors with a log line for every connection of the backlog, again and
+again. Here accepting pauses for a second, and one line a minute says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import uvicorn
+
+from fusiond import faults
+from fusiond.daemon.limits import LimitedProtocol, Limits
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECS = 1.0
+SAY_EVERY_SECS = 60.0
+_AT_ONCE = 32
+"""Connections that are accepted in one turn of the loop."""
+_LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """Accepts from one listener; what uvicorn asks of an `asyncio.Server`: `close` and `wait_closed`."""
+
+    def __init__(self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._listener = listener
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self._paused: asyncio.TimerHandle | None = None
+        self._said_at = -SAY_EVERY_SECS
+        self._begun: set[asyncio.Task[None]] = set()
+        listener.setblocking(False)
+        self._loop.add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._listener)
+        if self._paused is not None:
+            self._paused.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(*self._begun)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as problem:
+                if problem.errno not in _LACKING:
+                    raise
+                self._pause(problem)
+                return
+            connection.setblocking(False)
+            task = self._loop.create_task(self._begin(connection))
+            self._begun.add(task)
+            task.add_done_callback(self._begun.discard)
+
+    async def _begin(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, connection)
+        except OSError as problem:
+            log.warning("a connection was lost at its beginning: %s", faults.lacks(problem))
+            connection.close()
+
+    def _pause(self, problem: OSError) -> None:
+        """The listener stays readable as long as somebody waits there: do not look for a while."""
+        self._loop.remove_reader(self._listener)
+        self._paused = self._loop.call_later(PAUSE_SECS, self._loop.add_reader, self._listener, self._accept)
+        if time.monotonic() - self._said_at >= SAY_EVERY_SECS:
+            self._said_at = time.monotonic()
+            log.error("new connections wait: %s", faults.lacks(problem))
+
+
+class HttpServer(uvicorn.Server):
+    """`run(sockets=[listener])` serves until `should_exit` is set."""
+
+    def __init__(self, app: Any, limits: Limits) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                http="h11",
+                loop="asyncio",
+                ws="none",
+                h11_max_incomplete_event_size=limits.header_bytes,
+                timeout_keep_alive=round(limits.idle_secs),
+                timeout_graceful_shutdown=2,
+            )
+        )
+        self._limits = limits
+        self._turned_at = time.monotonic()
+
+    @property
+    def silent_secs(self) -> float:
+        """For how long its loop has not turned; it does so ten times a second."""
+        return time.monotonic() - self._turned_at
+
+    async def on_tick(self, counter: int) -> bool:
+        self._turned_at = time.monotonic()
+        return await super().on_tick(counter)
+
+    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> asyncio.Protocol:
+            return LimitedProtocol(self.config, self.server_state, self.lifespan.state, loop, self._limits)
+
+        acceptors = [Acceptor(each, protocol) for each in sockets or ()]
+        self.servers = cast("list[asyncio.base_events.Server]", acceptors)
+        self.started = True

@@ -1,0 +1,86 @@
+"""What a planner and its children say to each other: pickled tuples, over a socket that only they have.
+
+    to a child      ("ask", request, method, arguments)   ("answer", request, fine, value)   ("drop", numbers)
+    from a child    ("done", request, value)  ("raised", request, exception)
+                    ("call", request, name, arguments)  and waits for the answer  ("log", level, logger, text)
+
+A child is as trustworthy as the plugins in it, which this user has installed: pickle keeps nobody out, and need not.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import MappingProxyType
+from typing import Any
+
+from fusiond.isolation import start
+from fusiond.model import DeviceLimits, frozen
+from fusiond.registry import PluginState
+from fusiond.strategy import CatalogueEntry
+
+
+def _reduced(mapping: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
+    return frozen, (dict(mapping),)
+
+
+copyreg.pickle(MappingProxyType, _reduced)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one child may use."""
+
+    secs: float = start.SECS
+    """For one request, without what it waits for on the other side (compilers, files)."""
+    memory_bytes: int = start.MEMORY_BYTES
+    """Of its address space."""
+    stack_bytes: int = start.STACK_BYTES
+    """Of the thread that works on a request: parsers recurse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A strategy, as far as it is no function."""
+
+    name: str
+    version: int
+    job_keys: tuple[str, ...]
+    wrong_versions: tuple[int, ...]
+    names: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What the plugins have registered."""
+
+    strategies: tuple[Described, ...]
+    states: tuple[PluginState, ...]
+    catalogue: dict[tuple[str, str], CatalogueEntry]
+    listens: bool
+    """A plugin wants to be told of trials and records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """A `Target` without its compiler, which is on the other side."""
+
+    arch: str
+    limits: DeviceLimits
+
+
+def portable(value: object) -> None:
+    """Raises whatever keeps a value from being sent."""
+    pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+
+def send(connection: Connection, message: tuple[object, ...]) -> None:
+    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+
+def receive(connection: Connection) -> tuple[Any, ...]:
+    """The next message; EOFError at the end, OSError for a connection that broke."""
+    message: tuple[Any, ...] = pickle.loads(connection.recv_bytes())
+    return message

@@ -1,0 +1,84 @@
+"""The Registry of a program whose strategies are elsewhere."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.metadata
+import logging
+from pathlib import Path
+from typing import Any
+
+from fusiond import files, hookspecs, jobs
+from fusiond.errors import FusiondError, RequestError
+from fusiond.events import Event, RecordChanged, TrialFinished
+from fusiond.isolation.planner import Planner
+from fusiond.isolation.processes import Crashed, TookTooLong
+from fusiond.isolation.strategy import IsolatedStrategy
+from fusiond.model import Job
+from fusiond.registry import Registry
+
+log = logging.getLogger(__name__)
+
+
+class IsolatedRegistry(Registry):
+    """What the children of a planner have registered. Devices are loaded here, since they start processes of their
+    own; of plugins that bring none not even the import happens in this process."""
+
+    def __init__(self, planner: Planner, *, points: tuple[importlib.metadata.EntryPoint, ...] = ()) -> None:
+        super().__init__()
+        self.planner = planner
+        described = planner.description
+        self.strategies = {each.name: IsolatedStrategy(planner, each) for each in described.strategies}
+        self.catalogue = dict(described.catalogue)
+        self.states = list(described.states)
+        self._listens = described.listens
+        bring_devices = {state.name for state in described.states if state.devices}
+        here = Registry.load(point for point in points if point.name in bring_devices)
+        self.providers = here.providers
+
+    @property
+    def listens(self) -> bool:
+        return self._listens
+
+    def notify(self, event: Event) -> None:
+        """Pass an event on to the plugins that asked for it, in one of their processes."""
+        if not self._listens or not isinstance(event, TrialFinished | RecordChanged):
+            return
+        try:
+            self.planner.ask("notify", event)
+        except (Crashed, TookTooLong, FusiondError) as problem:
+            log.error("a plugin failed on %s: %s", type(event).__name__, problem)
+
+
+def read(registry: Registry, path: str, text: str | None = None, **options: Any) -> tuple[Job, ...]:
+    """`jobs.read`, in a child where the registry has any: a job file may keep its parser busy for long.
+
+    RequestError as `jobs.read`, and for what takes too long.
+    """
+    if text is None:
+        text = files.read_text(Path(path), where=path)
+    if not isinstance(registry, IsolatedRegistry):
+        return jobs.read(path, text, **options)
+    try:
+        found: tuple[Job, ...] = registry.planner.ask("read", path, text, options)
+    except Crashed as crash:
+        raise RequestError(f"the parser {crash.how} as it had to read this", where=path) from None
+    except TookTooLong as slow:
+        raise RequestError(f"it took {slow} to read this, and was stopped", where=path) from None
+    except MemoryError:
+        raise RequestError("the parser needs more memory than it may use to read this", where=path) from None
+    return found
+
+
+def load() -> Registry:
+    """The plugins of this environment, their strategies in children that this process shares."""
+    points = tuple(importlib.metadata.entry_points(group=hookspecs.GROUP))
+    return IsolatedRegistry(_shared(), points=points)
+
+
+@functools.cache
+def _shared() -> Planner:
+    planner = Planner()
+    atexit.register(planner.close)
+    return planner

@@ -1,0 +1,163 @@
+"""A compiler that the machine fails says nothing about its input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fusiond import children
+from fusiond.build import compiler, gxx
+from fusiond.build.cache import BuildCache
+from fusiond.errors import MachineFault
+from fusiond.model import BuildFailed
+from fusiond.program import Source, SourceKind
+
+HOST = Source(name="h", text="int answer() { return 42; }\n", entries=("answer",), kind=SourceKind.HOST)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "PAUSES_SECS", (0.0, 0.0))
+
+
+class Broken:
+    """A compiler that does `how` instead of compiling, the first `times` times."""
+
+    def __init__(self, folder: Path, how: str, times: int) -> None:
+        folder.mkdir(exist_ok=True)
+        self.count, self.path = folder / "runs", folder / "g++"
+        self.count.write_text("")
+        self.path.write_text(
+            f'#!/bin/sh\n[ "$1" = --version ] && exec g++ --version\necho >> {self.count}\n'
+            f'[ $(wc -l < {self.count}) -gt {times} ] && exec g++ "$@"\n{how}\n'
+        )
+        self.path.chmod(0o755)
+
+    @property
+    def runs(self) -> int:
+        return len(self.count.read_text().splitlines())
+
+
+MACHINE = [
+    "kill -9 $$",
+    "kill -TERM $$",
+    "echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1",
+    "echo '/tmp/x.s: fatal error: error writing to /tmp/x.s: No space left on device' >&2; exit 1",
+    "echo 'cc1plus: out of memory allocating 65536 bytes after a total of 1 bytes' >&2; exit 1",
+    "echo 'g++: fatal error: cannot execute cc1plus: vfork: Resource temporarily unavailable' >&2; exit 1",
+]
+
+
+@pytest.mark.usefixtures("gxx_here")
+@pytest.mark.parametrize("how", MACHINE)
+def test_what_the_machine_did_to_it_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    broken = Broken(tmp_path / "bin", how, 2)
+    monkeypatch.setenv("FUSIOND_CXX", str(broken.path))
+    assert isinstance(gxx.build(HOST, cache=BuildCache(tmp_path / "cache")), Path)
+    assert broken.runs == 3
+
+
+@pytest.mark.usefixtures("gxx_here")
+@pytest.mark.parametrize("how", MACHINE)
+def test_what_does_not_pass_is_the_machines_fault_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    cache = BuildCache(tmp_path / "cache")
+    broken = Broken(tmp_path / "bin", how, 3)
+    monkeypatch.setenv("FUSIOND_CXX", str(broken.path))
+    with pytest.raises(MachineFault, match=r"^g\+\+"):
+        gxx.build(HOST, cache=cache)
+    assert not list(cache.folder.rglob("*.no"))
+    assert isinstance(gxx.build(HOST, cache=cache), Path)
+
+
+@pytest.mark.usefixtures("gxx_here")
+def test_a_compiler_that_dies_by_itself_every_time_dies_of_its_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = BuildCache(tmp_path / "cache")
+    broken = Broken(tmp_path / "bin", "kill -SEGV $$", 9)
+    monkeypatch.setenv("FUSIOND_CXX", str(broken.path))
+    for _ in range(2):
+        found = gxx.build(HOST, cache=cache)
+        assert isinstance(found, BuildFailed)
+        assert found.reason == "g++ dies of SIGSEGV on it"
+    assert broken.runs == 3  # the second answer is from the cache
+
+
+@pytest.mark.usefixtures("gxx_here")
+@pytest.mark.parametrize(
+    "text", ["#error No space left on device\n", 'static_assert(false, "Killed signal terminated program cc1plus");\n']
+)
+def test_what_a_source_says_is_its_own(tmp_path: Path, text: str) -> None:
+    source = Source(name="h", text=text, entries=(), kind=SourceKind.HOST)
+    found = gxx.build(source, cache=BuildCache(tmp_path))
+    assert isinstance(found, BuildFailed)
+    assert found.reason.startswith("h.cpp:1: ")
+
+
+def test_a_compiler_that_cannot_be_started_is_the_machines_fault(tmp_path: Path) -> None:
+    with pytest.raises(MachineFault, match=r"no-such cannot be run: .*not found"):
+        compiler.run([str(tmp_path / "no-such")], tmp_path, 10)
+
+
+# --- children that end with us ---
+
+STARTS_A_FAMILY = "sleep 1000 & echo $! >> {pids}; echo $$ >> {pids}; sleep 1000"
+
+
+def test_a_time_out_ends_what_the_compiler_started_too(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with pytest.raises(subprocess.TimeoutExpired):
+        children.run(["sh", "-c", STARTS_A_FAMILY.format(pids=pids)], timeout_secs=0.5)
+    family = [int(line) for line in pids.read_text().split()]
+    assert len(family) == 2
+    assert not [each for each in family if _runs(each)]
+
+
+@pytest.mark.parametrize("guard", ["alive", "killed before"])
+def test_a_compiler_and_its_children_end_with_whoever_is_killed(tmp_path: Path, guard: str) -> None:
+    pids = tmp_path / "pids"
+    program = f"""
+import os, signal
+from fusiond import children
+if {guard!r} == "killed before":
+    children.run(["true"], timeout_secs=10)
+    os.kill(children.GUARD._shell.pid, signal.SIGKILL)
+    children.GUARD._shell.wait()
+print("ready", flush=True)
+children.run(["sh", "-c", {STARTS_A_FAMILY.format(pids=pids)!r}], timeout_secs=1000)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        while not pids.exists() or len(pids.read_text().split()) < 2:
+            assert parent.poll() is None
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()  # type: ignore[union-attr]
+    family = [psutil.Process(int(each)) for each in pids.read_text().split() if _runs(int(each))]
+    assert psutil.wait_procs(family, timeout=20)[1] == []
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_the_guard_is_not_told_of_what_has_ended(tmp_path: Path) -> None:
+    before = set(children.GUARD._groups)
+    done = children.run(["sh", "-c", "echo out; echo err >&2; pwd >&2; exit 3"], timeout_secs=10, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", f"err\n{tmp_path}\n")
+    assert children.GUARD._groups == before
+    assert os.getpgid(0) not in before

@@ -1,0 +1,180 @@
+"""Processes are killed: at every step of a child's life, at random, and the one that runs the job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fusiond import jobs, tuner
+from fusiond.devices import supervisor as supervising
+from fusiond.events import Events
+from fusiond.model import JobState, Trial
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.store.owner import this_process
+from fusiond.testing.fakes import FakePlugin, InProcess
+from tests.faults.conftest import Disturbed, Found
+from tests.faults.mortal import STEPS, MortalPlugin
+
+JOB = "strategy: toy\nside: 3\nsearch: {trials: 5}\n"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def mortals() -> Registry:
+    class Toy(FakePlugin):
+        register_devices = MortalPlugin.register_devices
+
+    registry = Registry()
+    registry.add(Toy(), "mortals")
+    return registry
+
+
+def run(store: Store, registry: Registry, **options: object) -> tuple[list[tuple[str, int, str, str]], object]:
+    """Trials and answer of a job that is run until it has ended, waits included."""
+    (job,) = jobs.read("toy.yaml", JOB)
+    row = tuner.submit(store, registry, job)
+    state = JobState.WAITING
+    while state is JobState.WAITING:
+        assert store.claim(this_process(), job=row.id) is not None
+        state = tuner.Tuner(store, registry, Events(), **options).run(row.id, lambda: False)  # type: ignore[arg-type]
+    assert state is JobState.DONE
+    (info,) = registry.providers["fake"].devices()
+    assert store.sick(info.key, info.uuid) is None
+    assert store.lost_finals(row.id) == {}
+    record = store.record(row.workload_key, info.key)
+    assert record is not None
+    assert not (store.artifacts / "work" / row.id).exists()
+    return _told(store.trials(row.id, None)), (record.config, record.verdict, record.baseline, record.program_key)
+
+
+def _told(trials: list[Trial]) -> list[tuple[str, int, str, str]]:
+    return [(each.role, each.sequence, str(each.config), each.outcome.value) for each in trials]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> object:
+    registry = Registry()
+    registry.add(FakePlugin(), "fakes")
+    with Store.open(tmp_path_factory.mktemp("calm") / "store.sqlite") as store:
+        return run(store, registry, runner=InProcess)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deaths", [1, pytest.param(3, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("step", STEPS)
+def test_children_that_die_at_one_step_change_nothing(
+    store: Store,
+    mortals: Registry,
+    calm: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    deaths: int,
+) -> None:
+    count = tmp_path / "deaths"
+    deaths = 5 if step == "starting" else deaths
+    monkeypatch.setattr(supervising, "MOST_PAUSE_SECS", 0.0)
+    for name, value in {"STEP": step, "DEATHS": str(deaths), "COUNT": str(count)}.items():
+        monkeypatch.setenv(f"MORTAL_{name}", value)
+    assert run(store, mortals) == calm
+    assert len(count.read_bytes()) == deaths
+
+
+class Killer:
+    """Kills a child of this process again and again, at moments that a seed decides."""
+
+    def __init__(self, seed: int, secs: float) -> None:
+        self.kills = 0
+        self._random = random.Random(seed)
+        self._secs = secs
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._kill, daemon=True)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _kill(self) -> None:
+        this = psutil.Process()
+        while not self._over.wait(self._random.uniform(0, self._secs)):
+            children = [each for each in this.children(recursive=True) if _is_worker(each)]
+            if children:
+                try:
+                    self._random.choice(children).kill()
+                    self.kills += 1
+                except psutil.NoSuchProcess:
+                    pass
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "fusiond.devices.worker" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(2, 22))])
+def test_children_that_are_killed_at_random_change_nothing(
+    store: Store,
+    fakes: Registry,
+    calm: object,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(supervising, "MOST_PAUSE_SECS", 0.0)
+    with caplog.at_level(logging.ERROR), Killer(seed, 0.8) as killer:
+        assert run(store, fakes) == calm
+    assert killer.kills > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(2, 12))])
+def test_nobody_outlives_the_process_that_is_killed(machine: Disturbed, undisturbed: Found, seed: int) -> None:
+    """SIGKILL while children start, load and run; then the same command goes on to the same end."""
+    drawn = random.Random(seed)
+    machine.clear()
+    kills = 0
+    while kills < 4:
+        dead = threading.Thread(target=_kill_the_command, args=(machine, drawn.uniform(0.1, 1.5)))
+        dead.start()
+        said = machine.fusiond("run", machine.job(), "--json", in_process=False)
+        dead.join()
+        machine.nobody_is_left()
+        if said.status != -signal.SIGKILL:
+            break
+        kills += 1
+    said = machine.fusiond("run", machine.job(), "--json", in_process=False)
+    assert said.status == 0, said.err
+    assert kills > 0
+    found = machine.found()
+    assert (found.trials, found.answer) == (undisturbed.trials, undisturbed.answer)
+
+
+def _kill_the_command(machine: Disturbed, after_secs: float) -> None:
+    """The server's fork that runs it."""
+    time.sleep(after_secs)  # the moment is drawn, and any will do
+    for child in psutil.Process(machine.server.pid).children():
+        os.kill(child.pid, signal.SIGKILL)

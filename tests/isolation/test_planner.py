@@ -1,0 +1,224 @@
+"""What a plugin, or a library below it, does to its process stays there: the answer is a line, or the next child's."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fusiond.errors import MachineFault, PluginError, RequestError
+from fusiond.events import TrialFinished
+from fusiond.isolation import planner as planners
+from fusiond.isolation.messages import Limits
+from fusiond.isolation.planner import Planner
+from fusiond.isolation.registry import IsolatedRegistry
+from fusiond.model import Config, Job, Outcome, Rejection, Trial, frozen
+from fusiond.planning import Prepared, prepare
+from fusiond.program import Program
+from fusiond.strategy import Target
+from fusiond.testing.strategies import PROCESSOR
+
+HERE = Path(__file__).parent
+TARGET = Target(arch="cpu", limits=PROCESSOR, facts=lambda source: None)
+Plan = Callable[..., Prepared]
+
+
+def planner_of(function: str, marker: Path, **more: Any) -> Planner:
+    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": path, "MISCHIEF": str(marker)}
+    return Planner(source=f"mischief:{function}", environment=environment, **more)
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    return tmp_path / "marker"
+
+
+@pytest.fixture
+def planner(marker: Path) -> Iterator[Planner]:
+    limits = Limits(secs=2.0, memory_bytes=2 << 30, stack_bytes=16 << 20)
+    with planner_of("registry", marker, limits=limits) as found:
+        yield found
+
+
+@pytest.fixture
+def prepared(planner: Planner, tmp_path: Path) -> Plan:
+    registry = IsolatedRegistry(planner)
+
+    def make(*texts: str, **request: object) -> Prepared:
+        paths = []
+        for number, text in enumerate(texts):
+            path = tmp_path / f"file{number}.txt"
+            path.write_text(text)
+            paths.append(str(path))
+        path = tmp_path / "job.yaml"
+        return prepare(
+            registry,
+            Job(
+                strategy="mischief",
+                request=frozen({"files": paths, "side": 2, **request}),
+                sizes=frozen(),
+                path=str(path),
+            ),
+        )
+
+    return make
+
+
+def emitted(found: Prepared, x: int = 0, y: int = 0) -> Program | Rejection:
+    analysis = found.strategy.analyse(found.workload, TARGET)
+    return found.strategy.emit(analysis, Config.of({"x": x, "y": y}), {})
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"), [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("exit", "status 0"), ("overflow", "SIGSEGV")]
+)
+def test_a_parser_that_ends_its_process_is_a_line_that_names_the_line(prepared: Plan, deed: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said) as problem:
+        prepared("fine\n" * 10, "fine\n" * 700 + f"{deed}\n" + "fine\n" * 300)
+    assert problem.value.where.endswith("file1.txt:701")
+    assert isinstance(emitted(prepared("fine")), Program)
+
+
+def test_a_parser_that_takes_too_long_is_stopped_and_the_file_is_named(prepared: Plan) -> None:
+    with pytest.raises(RequestError, match="more than 2 s") as problem:
+        prepared("fine", "forever\n")
+    assert problem.value.where.endswith("file1.txt")
+
+
+def test_a_parser_that_wants_all_memory_is_refused(prepared: Plan) -> None:
+    with pytest.raises(RequestError, match="memory"):
+        prepared("eat\n")
+
+
+def test_a_bug_in_a_plugin_is_what_it_is(prepared: Plan) -> None:
+    with pytest.raises(IndexError) as problem:
+        prepared("raise\n")
+    assert "mischief.py" in "".join(problem.value.__notes__), "the traceback of the other side"
+
+
+@pytest.mark.parametrize("step", ["analyse", "space"])
+@pytest.mark.parametrize("deed", ["segfault", "forever"])
+def test_a_crash_in_planning_is_a_line_about_the_job(prepared: Plan, step: str, deed: str) -> None:
+    found = prepared("fine", **{step: deed})
+    with pytest.raises(RequestError, match=r"died of SIGSEGV|more than 2 s") as problem:
+        found.strategy.space(found.strategy.analyse(found.workload, TARGET), {})
+    assert problem.value.where.endswith("job.yaml")
+
+
+@pytest.mark.parametrize(("deed", "rule"), [("segfault", "crashed"), ("exit", "crashed"), ("forever", "too_slow")])
+def test_a_config_that_cannot_be_emitted_is_refused_and_the_others_are_not(
+    prepared: Plan, deed: str, rule: str
+) -> None:
+    found = prepared("fine", emit={"1,0": deed})
+    refused = emitted(found, 1, 0)
+    assert isinstance(refused, Rejection)
+    assert refused.rule == rule
+    assert isinstance(emitted(found, 0, 1), Program)
+
+
+def test_a_crash_takes_nobody_else_along(prepared: Plan) -> None:
+    """Many requests at once, in the same children as one that kills them again and again."""
+    good = [prepared("fine", label=f"good{index}") for index in range(4)]
+    bad = prepared("fine", emit={"0,0": "segfault"})
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        crashes = [threads.submit(emitted, bad) for _ in range(3)]
+        others = [threads.submit(emitted, each) for each in good * 5]
+        assert all(isinstance(each.result(), Rejection) for each in crashes)
+        programs = [each.result() for each in others]
+    assert all(isinstance(each, Program) for each in programs)
+    assert len({each.key for each in programs if isinstance(each, Program)}) == 1
+
+
+def test_a_child_that_is_killed_from_outside_is_replaced(prepared: Plan) -> None:
+    assert isinstance(emitted(prepared("fine", emit={"0,0": "kill-once"})), Program)
+
+
+def test_a_zygote_that_is_killed_is_replaced_and_what_was_parsed_is_parsed_again(prepared: Plan) -> None:
+    assert isinstance(emitted(prepared("fine", emit={"0,0": "kill-parent-once"})), Program)
+
+
+def test_one_fault_alone_condemns_nobody(prepared: Plan) -> None:
+    """The first may have been somebody else's, in the same process."""
+    assert isinstance(emitted(prepared("fine", emit={"0,0": "segfault-once"})), Program)
+
+
+def test_what_is_killed_again_and_again_is_the_machines_fault(prepared: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planners, "PAUSE_SECS", 0.0)
+    with pytest.raises(MachineFault, match="SIGKILL"):
+        emitted(prepared("fine", emit={"0,0": "kill"}))
+
+
+def test_what_a_file_said_when_it_was_read_is_what_counts(prepared: Plan, tmp_path: Path) -> None:
+    """A child that takes over parses the same text, whatever has become of the file."""
+    found = prepared("fine", emit={"0,0": "kill-once"})
+    (tmp_path / "file0.txt").write_text("segfault\n")
+    assert isinstance(emitted(found), Program)
+
+
+def test_what_is_printed_stays_out_of_the_way(prepared: Plan, capfd: pytest.CaptureFixture[str]) -> None:
+    emitted(prepared("print\n", emit={"0,0": "print"}))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nothing_is_kept_of_what_is_forgotten(planner: Planner, prepared: Plan) -> None:
+    for _ in range(20):
+        emitted(prepared("fine"))
+    emitted(prepared("fine"))
+    assert sum(len(child.keeps) for child in planner.children) <= 4
+
+
+def test_a_plugin_whose_import_kills_is_named(marker: Path) -> None:
+    with planner_of("deadly", marker) as planner, pytest.raises(PluginError, match="too many plugins"):
+        assert planner.description
+
+
+def test_listeners_hear_in_order_and_die_alone(marker: Path) -> None:
+    with planner_of("listening", marker, children=1) as planner:
+        registry = IsolatedRegistry(planner)
+        for sequence in range(4):
+            trial = Trial(sequence=sequence, config=Config(()), origin="grid", outcome=Outcome.MEASURED)
+            registry.notify(TrialFinished(job="j", trial=trial, done=0, budget=1, best=None))
+    heard = [line.split()[0] for line in marker.read_text().splitlines()]
+    assert list(dict.fromkeys(heard)) == ["0", "1", "2", "3"]
+
+
+_ASKS = """
+import sys, threading
+from fusiond.isolation.planner import Planner
+planner = Planner(source="mischief:registry")
+planner.description
+planner.ask("read", "/j.yaml", "strategy: toy", {})
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nobody_outlives_the_program_that_asked(number: int) -> None:
+    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with subprocess.Popen(
+        [sys.executable, "-c", _ASKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path, "MISCHIEF": "/nowhere"},
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"ready\n"
+        family = psutil.Process(program.pid).children(recursive=True)
+        assert len(family) == 2, "the zygote and a child"
+        program.send_signal(number)
+        program.wait(10)
+        until = time.monotonic() + 20
+        while any(each.is_running() and each.status() != "zombie" for each in family):
+            assert time.monotonic() < until, family
+            time.sleep(0.01)

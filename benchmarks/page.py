@@ -209,6 +209,7 @@ def _store_scale(result: Run) -> Iterable[str]:
             f"{rates['kept_open']:,}",
             f"{rates['opened_each_time']:,} when the file is opened for each",
         ),
+        ("the same, of 50 names again and again", f"{rates['asked_before']:,}", ""),
         ("suggesting a name", f"{near['neighbours']} ms", f"{near['every_name']:,} ms when every name is compared"),
         ("a submission", f"{queue['submit_many']} us", f"{queue['submit_few']} us with 10 queued"),
         (

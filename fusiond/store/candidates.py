@@ -81,10 +81,19 @@ class Contents:
         self.path = reader.path
         self.damaged: list[Damage] = []
         """Rows that were left out."""
-        self._sums = {
-            name: (rows, total)
-            for name, rows, total in tables.fetched(reader.connection, "SELECT name, rows, total FROM sums")
-        }
+        self._sums = self._sums_now()
+
+    def _sums_now(self) -> dict[str, tuple[int, int]]:
+        """The number of rows and the sum of digests of each table; read again when anybody has written since."""
+        connection, kept = self.reader.connection, self.reader.kept
+        ((version,),) = tables.fetched(connection, "PRAGMA data_version")
+        before = kept.get("sums")
+        if before is None or before[0] != version:
+            rows = tables.fetched(connection, "SELECT name, rows, total FROM sums")
+            before = version, {name: (count, total) for name, count, total in rows}
+            kept["sums"] = before
+        sums: dict[str, tuple[int, int]] = before[1]
+        return sums
 
     # --- small tables ---
 

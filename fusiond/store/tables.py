@@ -58,6 +58,18 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """All columns but `digest`, in the order in which they are digested; a test holds them to the schema."""
 
+HEADS: Mapping[str, tuple[str, ...]] = {
+    table: tuple(columns.split())
+    for table, columns in {
+        "records": (
+            "id workload_key device_key device_name env_key cache evidence verdict found_at program_key "
+            "baseline_program_key"
+        ),
+        "workloads": "workload_key strategy strategy_version name content_key content_family_key family_key sizes",
+    }.items()
+}
+"""What an answer is chosen by. Two indexes hold these columns, each on pages of its own."""
+
 KEYS: Mapping[str, tuple[str, ...]] = {
     "jobs": ("id",),
     "trials": ("job_id", "role", "sequence"),

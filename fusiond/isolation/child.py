@@ -95,9 +95,11 @@ class _Link:
 
     def call(self, request: int, name: str, arguments: tuple[object, ...]) -> Any:
         """Have the other side do something, and wait for it. A request has one call under way at a time."""
-        answers = self._waiting.setdefault(request, queue.SimpleQueue())
+        answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        self._waiting[request] = answers
         self.send(("call", request, name, arguments))
         fine, value = answers.get()
+        del self._waiting[request]
         if not fine:
             raise value
         return value

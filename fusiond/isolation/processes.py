@@ -22,6 +22,8 @@ from fusiond.isolation.messages import Description, Limits
 log = logging.getLogger(__name__)
 
 START_SECS = 60.0
+OVERSLEPT_SECS = 5.0
+"""A wait that takes so much longer than it should means that this process was stopped meanwhile."""
 
 
 class Helper(Protocol):
@@ -286,14 +288,21 @@ class Child:
         self._gone.wait(5)
         for waiting in list(self._waiting.values()):
             waiting.put(("lost", self._status))
-        self._connection.close()
+        with self._sending:  # its descriptor's number may be another file's a moment later
+            self._connection.close()
 
 
 def _next(answers: queue.SimpleQueue[tuple[Any, ...]], deadline: float, secs: float) -> tuple[Any, ...]:
-    try:
-        return answers.get(timeout=max(0.0, deadline - time.monotonic()))
-    except queue.Empty:
-        raise TookTooLong(secs) from None
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        begun = time.monotonic()
+        try:
+            return answers.get(timeout=left)
+        except queue.Empty:
+            overslept = time.monotonic() - begun - left
+            if overslept < OVERSLEPT_SECS:
+                raise TookTooLong(secs) from None
+            deadline = time.monotonic() + secs  # we were stopped ourselves, and the child perhaps with us
 
 
 def _helped(helper: Helper, name: str, arguments: Sequence[Any]) -> tuple[bool, object]:

@@ -19,7 +19,7 @@ from fusiond.program import Program
 from fusiond.space import Space
 from fusiond.strategy import Baseline, Inputs, Known, Probe, Target
 
-CRASHED, TOO_SLOW = "crashed", "too_slow"
+CRASHED, TOO_SLOW, TOO_LARGE = "crashed", "too_slow", "too_large"
 """Rules of the Rejections that stand for a config that cannot be emitted at all."""
 
 
@@ -104,6 +104,8 @@ class IsolatedStrategy:
             return Rejection(rule=CRASHED, nodes=(self.name,), detail=f"the emitter {crash.how} on this config")
         except TookTooLong as slow:
             return Rejection(rule=TOO_SLOW, nodes=(self.name,), detail=f"the emitter took {slow} and was stopped")
+        except MemoryError:
+            return Rejection(rule=TOO_LARGE, nodes=(self.name,), detail="the emitter needs more memory than it may use")
         return found
 
     def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
@@ -121,8 +123,9 @@ class IsolatedStrategy:
     def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
         try:
             found: Rejection | None = self._planner.ask("inspect", self.name, program, ptx)
-        except (Crashed, TookTooLong) as problem:
-            return Rejection(rule=CRASHED, nodes=(self.name,), detail=f"looking at what was compiled: {problem}")
+        except (Crashed, TookTooLong, MemoryError) as problem:
+            what = str(problem) or "not enough memory"
+            return Rejection(rule=CRASHED, nodes=(self.name,), detail=f"looking at what was compiled: {what}")
         return found
 
     def _ask(self, analysis: Analysis, method: str, *arguments: object, known: Known | None = None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from fusiond.errors import MachineFault, PluginError, RequestError
 from fusiond.events import TrialFinished
 from fusiond.isolation import planner as planners
+from fusiond.isolation import processes
 from fusiond.isolation.messages import Limits
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.registry import IsolatedRegistry
@@ -36,6 +38,32 @@ def planner_of(function: str, marker: Path, **more: Any) -> Planner:
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"PYTHONPATH": path, "MISCHIEF": str(marker)}
     return Planner(source=f"mischief:{function}", environment=environment, **more)
+
+
+class Late(queue.SimpleQueue[Any]):
+    """A queue whose first wait takes for ever, as when this process is stopped, and whose second one has an answer."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not self.empty():
+            return super().get()
+        self.put("the answer")
+        clock.now += 1000.0
+        raise queue.Empty
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+clock = Clock()
+
+
+def test_who_was_stopped_itself_waits_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "time", clock)
+    assert processes._next(Late(), clock.monotonic() + 2.0, 2.0) == "the answer"
 
 
 @pytest.fixture
@@ -115,7 +143,10 @@ def test_a_crash_in_planning_is_a_line_about_the_job(prepared: Plan, step: str, 
     assert problem.value.where.endswith("job.yaml")
 
 
-@pytest.mark.parametrize(("deed", "rule"), [("segfault", "crashed"), ("exit", "crashed"), ("forever", "too_slow")])
+@pytest.mark.parametrize(
+    ("deed", "rule"),
+    [("segfault", "crashed"), ("exit", "crashed"), ("forever", "too_slow"), ("eat", "too_large")],
+)
 def test_a_config_that_cannot_be_emitted_is_refused_and_the_others_are_not(
     prepared: Plan, deed: str, rule: str
 ) -> None:

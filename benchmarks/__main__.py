@@ -12,6 +12,7 @@ docs/results-fusiond.md; `--page` does nothing else.
     worker        what a lost child process costs, beside a call to one that is there
     verdict       how often the verdict is right, on simulated noise, beside pooled samples
     control       native against native on the cpu device: how often it is called faster
+    soak          two minutes of jobs, kills, look-ups and prunes; an hour by `python -m benchmarks.soak`
 
 Each prints JSON and is kept as benchmarks/results/cpu/NAME.json with date, machine and command. Read the ratios, not
 the times: these machines are shared and noisy.
@@ -34,9 +35,9 @@ from benchmarks import page
 HERE = Path(__file__).parent
 NAMES = (
     *("best", "store", "store_scale", "http", "isolation", "tuner", "cpu_device", "pipeline", "worker", "verdict"),
-    "control",
+    *("control", "soak"),
 )
-OPTIONS = {"control": ["--device", "cpu", "--most", "12"]}
+OPTIONS = {"control": ["--device", "cpu", "--most", "12"], "soak": ["--minutes", "2"]}
 
 
 def main(arguments: list[str]) -> None:

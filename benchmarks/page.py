@@ -237,6 +237,16 @@ def _isolation(result: Run) -> Iterable[str]:
     yield _table(("", "in children", "in the process", "ratio"), rows)
 
 
+def _soak(result: Run) -> Iterable[str]:
+    counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in result["counts"].items())
+    yield _said(
+        f"{result['minutes']:g} minutes on the fake device: {counts}. Jobs at the end: {result['jobs']}.",
+        "The median of the last quarter beside that of the second one:",
+    )
+    rows = [(name, f"{ratio:.2f}", f"{result['tolerances'][name]:.2f}") for name, ratio in result["ratios"].items()]
+    yield _table(("", "ratio", "at most"), rows)
+
+
 def _http(result: Run) -> Iterable[str]:
     yield _said(
         f"{result['clients']} clients over the Unix socket, {result['records']:,} records, beside a search that wrote",
@@ -285,5 +295,6 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Run], Iterable[str]]]] = (
     ("store_scale", "A large store beside a small one", _store_scale),
     ("http", "Look-ups over HTTP", _http),
     ("isolation", "Planning in child processes", _isolation),
+    ("soak", "A daemon under kills, look-ups and prunes", _soak),
     ("cpu_device", "The cpu device", _cpu_device),
 )

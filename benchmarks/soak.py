@@ -82,6 +82,7 @@ class Soak:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
+        self._runtime = tempfile.TemporaryDirectory(prefix="soak-")  # a socket's path is short
         self.counts = Counts()
         self.samples: list[Sample] = []
         self._random = random.Random(seed)
@@ -109,7 +110,7 @@ class Soak:
             "FUSIOND_DB": str(self._store),
             "FUSIOND_CACHE": str(self.folder / "cache"),
             "FUSIOND_LOCKS": str(self.folder / "locks"),
-            "XDG_RUNTIME_DIR": str(self.folder / "run"),
+            "XDG_RUNTIME_DIR": self._runtime.name,
             "TMPDIR": str(self.folder / "tmp"),
         }
 
@@ -134,6 +135,7 @@ class Soak:
 
     def close(self) -> int:
         """Stop the daemon as a user would: its exit status."""
+        self._runtime.cleanup()
         self._daemon.send_signal(signal.SIGTERM)
         try:
             return self._daemon.wait(60)

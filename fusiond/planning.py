@@ -32,10 +32,9 @@ from fusiond.model import (
 )
 from fusiond.program import Launch, Program, problems
 from fusiond.registry import Registry
-from fusiond.space import Space
+from fusiond.space import Space, check_seeds
 from fusiond.store.database import Store
 from fusiond.strategy import Baseline, Known, Strategy, Target
-from fusiond.study import check_seeds
 from fusiond.words import counted
 
 COUNT_LIMIT = 100_000

@@ -118,3 +118,18 @@ def _among(value: Value, values: Sequence[Value]) -> bool:
 def _scalars(values: Mapping[str, Value]) -> dict[str, expressions.Scalar]:
     """Values as the expression language knows them: a float is compared as its text."""
     return {name: str(value) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def check_seeds(
+    space: Space, seeds: Sequence[tuple[str, Config]]
+) -> tuple[tuple[tuple[str, Config], ...], Mapping[str, str]]:
+    """The seeds that are points of the space, and why the others are not."""
+    sound = []
+    refused = {}
+    for name, config in seeds:
+        problems = space.problems(config)
+        if problems:
+            refused[name] = "; ".join(problems)
+        else:
+            sound.append((name, config))
+    return tuple(sound), refused

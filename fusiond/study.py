@@ -274,18 +274,3 @@ def _suggested(trial: optuna.Trial, parameter: Parameter) -> Value:
         return trial.suggest_int(parameter.name, distribution.low, distribution.high, step=distribution.step)
     value: Value = trial.suggest_categorical(parameter.name, parameter.values)
     return value
-
-
-def check_seeds(
-    space: Space, seeds: Sequence[tuple[str, Config]]
-) -> tuple[tuple[tuple[str, Config], ...], Mapping[str, str]]:
-    """The seeds that are points of the space, and why the others are not (Optuna would take them with a warning)."""
-    sound = []
-    refused = {}
-    for name, config in seeds:
-        problems = space.problems(config)
-        if problems:
-            refused[name] = "; ".join(problems)
-        else:
-            sound.append((name, config))
-    return tuple(sound), refused

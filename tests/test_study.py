@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from fusiond.model import Ask, Config, Outcome, Trial
-from fusiond.space import Parameter, Space
-from fusiond.study import Study, _JointSampler, check_seeds
+from fusiond.space import Parameter, Space, check_seeds
+from fusiond.study import Study, _JointSampler
 
 GRID = Space(parameters=(Parameter(name="x", values=(0, 1, 2)), Parameter(name="y", values=("a", "b"))))
 CONDITIONAL = Space(

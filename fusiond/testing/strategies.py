@@ -37,9 +37,8 @@ from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection, Worklo
 from fusiond.planning import plan, prepare
 from fusiond.program import Program, SizeError, decode, encode, problems, unsized
 from fusiond.registry import Registry
-from fusiond.space import Space
+from fusiond.space import Space, check_seeds
 from fusiond.strategy import Strategy, Target
-from fusiond.study import check_seeds
 
 PROCESSOR = DeviceLimits(
     multiprocessors=1,

@@ -17,7 +17,8 @@ from fusiond.measuring import References
 from fusiond.model import Ask, Config, MeasureFailed, Measurement, Outcome, Purpose, Rejection, Trial
 from fusiond.planning import inspected, refused_seeds
 from fusiond.program import Program, SizeError
-from fusiond.study import Study, check_seeds
+from fusiond.space import check_seeds
+from fusiond.study import Study
 from fusiond.tuning import health
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
 from fusiond.tuning.recording import Recorder

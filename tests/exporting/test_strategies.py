@@ -18,8 +18,8 @@ from fusiond.model import BuildFailed
 from fusiond.planning import prepare
 from fusiond.program import Program, Role
 from fusiond.registry import Registry
+from fusiond.space import check_seeds
 from fusiond.strategy import Target
-from fusiond.study import check_seeds
 from tests.exporting import test_launch_cxx, test_launch_py
 from tests.exporting.test_launch_py import Exported
 

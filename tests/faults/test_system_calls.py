@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.conftest import CAN_SAY, KINDS, Disturbed, Found
 
-SAMPLE = 3
+SAMPLE = 2
 LASTS = (1, 3, 12)
 """How many calls in a row fail."""
 

@@ -99,8 +99,8 @@ def test_the_projects_are_right_as_they_are(registry: Registry, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_sample_of_mutated_files(registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = campaign(tmp_path, capsys, seed=1000, count=100)
-    assert min(said.values()) > 10, "both happen"
+    said = campaign(tmp_path, capsys, seed=1000, count=50)
+    assert min(said.values()) > 5, "both happen"
 
 
 @pytest.mark.slow

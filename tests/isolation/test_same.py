@@ -17,7 +17,11 @@ from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.strategy import Strategy
 
-JOBS = sorted((Path(__file__).parents[2] / "configs" / "jobs").glob("*.yaml"))
+SAMPLE = ("hist-maxpool", "mincut-harris", "stitching-lr", "transfer-fig2", "four-kernels")
+JOBS = [
+    pytest.param(path, id=path.stem, marks=() if path.stem in SAMPLE else pytest.mark.campaign)
+    for path in sorted((Path(__file__).parents[2] / "configs" / "jobs").glob("*.yaml"))
+]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +57,7 @@ def everything(prepared: Prepared) -> list[object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", JOBS)
 def test_a_job_is_the_same_to_both(real: Registry, isolated: Registry, path: Path) -> None:
     (job, *_) = jobs.read(path, device="cpu")
     here, there = (everything(prepare(registry, job)) for registry in (real, isolated))

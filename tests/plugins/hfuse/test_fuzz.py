@@ -19,8 +19,8 @@ from fusiond_hfuse.strategy import Hfuse
 from .fuzzing import JointRunner, analysed, chosen, differences, generated
 from .generator import Choices, Drawn, Recorded, Replayed, Seeded, pick, reduced
 
-CHUNKS = 10
-AT_ONCE = 50
+CHUNKS = 20
+AT_ONCE = 25
 """Pairs and triples in each chunk."""
 
 

@@ -101,7 +101,7 @@ def test_every_way_of_a_rich_graph_is_right_in_the_simulator(seed: int, kernels:
 
 @pytest.mark.slow
 @given(seed=st.integers(0, 10**9), kernels=st.integers(1, 9))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_more_rich_graphs_in_the_simulator(seed: int, kernels: int) -> None:
     _every_way(seed, kernels)
 

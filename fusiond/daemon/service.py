@@ -271,6 +271,7 @@ class Service:
             cancel=self._cancel,
             finish=self.store.finish_early,
             best=self._best,
+            compare=lookup.compared,
             recheck=self._recheck,
             best_of_job=self._best_of_job,
             devices=self._devices,
@@ -325,6 +326,7 @@ class Service:
             driver=driver.version(),
             version=__version__,
             cache=question.cache,
+            later=True,
         )
         if found is None:
             raise NothingKnown(f"nothing is known about {question.name} yet")

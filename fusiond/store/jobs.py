@@ -84,6 +84,18 @@ class Jobs(Connected):
     ) -> JobRow:
         """Queue a job. The same one (kind, workload, device, search) that is queued or running is returned instead,
         with the higher of the two priorities. StoreError when there is no job `parent`."""
+        return self._known(self._queue(job, workload, kind, priority, parent))
+
+    def begin_anew(self, id: str, problem: str, job: Job, workload: Workload) -> JobRow:
+        """End a job as failed and queue `job` in its place, with its kind, priority and parent: both or neither.
+        RequestError when there is no such job."""
+        with self._transaction():
+            old = self._plain(id)
+            self.finish(id, JobState.FAILED, problem)
+            found = self._queue(job, workload, old["kind"], old["priority"], old["parent_id"])
+        return self._known(found)
+
+    def _queue(self, job: Job, workload: Workload, kind: str, priority: int, parent: str | None) -> str:
         search = canonical(job.search)
         with self._transaction() as database:
             self.save_workload(workload)
@@ -112,7 +124,7 @@ class Jobs(Connected):
                         "job": canonical(job),
                     }
                 )
-        return self._known(found)
+        return found
 
     # --- reading ---
 

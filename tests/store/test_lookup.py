@@ -491,6 +491,26 @@ def test_what_the_plugins_say_is_read_from_the_store(store: Store, make: Any, as
     assert ask(strict=True, version=__version__)["match"] == "exact"
 
 
+def test_a_source_that_is_a_pipe_now_keeps_nobody_waiting(store: Store, make: Any, ask: Ask, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.cu"
+    os.mkfifo(pipe)
+    make.known(store, make.workload(), make.device(), source_hashes={str(pipe): keys.text_key("int x;\n")})
+    assert ask()["notes"] == [f"source cannot be compared: {pipe}: it is not a regular file"]
+    assert not sources.equal(str(pipe), keys.text_key(""))
+
+
+def test_the_comparison_with_the_sources_can_be_left_for_later(
+    store: Store, make: Any, ask: Ask, tmp_path: Path
+) -> None:
+    path = tmp_path / "changed.cu"
+    path.write_text("int y;\n")
+    make.known(store, make.workload(), make.device(), source_hashes={str(path): keys.text_key("int x;\n")})
+    found = ask(later=True)
+    assert (found["match"], found["notes"]) == ("exact", [])
+    assert lookup.compared(found) == ask()
+    assert found["match"] == "stale"
+
+
 def test_a_changed_source_file_is_said(store: Store, make: Any, ask: Ask, tmp_path: Path) -> None:
     same, changed, gone, crlf = (tmp_path / name for name in ("same.cu", "changed.cu", "gone.cu", "crlf.cu"))
     for path in (same, changed, gone):

@@ -4,7 +4,9 @@ docs/results-fusiond.md; `--page` does nothing else.
     best          `fusiond best` from a cold shell, beside a bare Python that imports sqlite3 and json
     store         look-ups among 100,000 records, and an acknowledged trial
     store_scale   `best`, suggestions and the queue of a large store beside a small one, bytes a trial
+    http          look-ups over HTTP beside a running search, beside a bare uvicorn and starlette
     tuner         what a trial costs beside building and running it, beside Optuna alone
+    isolation     planning in child processes, beside the same in one process
     cpu_device    hist and maxpool on the cpu device, beside plain serial loops
     pipeline      compiling and measuring at once, recorded times replayed, beside the ideal of the same work
     worker        what a lost child process costs, beside a call to one that is there
@@ -30,7 +32,10 @@ from pathlib import Path
 from benchmarks import page
 
 HERE = Path(__file__).parent
-NAMES = ("best", "store", "store_scale", "tuner", "cpu_device", "pipeline", "worker", "verdict", "control")
+NAMES = (
+    *("best", "store", "store_scale", "http", "isolation", "tuner", "cpu_device", "pipeline", "worker", "verdict"),
+    "control",
+)
 OPTIONS = {"control": ["--device", "cpu", "--most", "12"]}
 
 

@@ -223,6 +223,37 @@ def _store_scale(result: Run) -> Iterable[str]:
     yield _table(("", "", "beside"), rows)
 
 
+def _isolation(result: Run) -> Iterable[str]:
+    yield _said(
+        "Strategies run in child processes. What that costs, beside the same work in the process itself (`plan`: whole",
+        "commands; `submit`: a daemon that is warm; `emit`: one config). The next answer after a child was killed took",
+        f"{result['replace_ms']} ms.",
+    )
+    rows = [
+        (f"{what} {job}", f"{found['children_ms']} ms", f"{found['here_ms']} ms", found["ratio"])
+        for what in ("plan", "submit", "emit")
+        for job, found in result[what].items()
+    ]
+    yield _table(("", "in children", "in the process", "ratio"), rows)
+
+
+def _http(result: Run) -> Iterable[str]:
+    yield _said(
+        f"{result['clients']} clients over the Unix socket, {result['records']:,} records, beside a search that wrote",
+        f"{result['trials_meanwhile']} trials meanwhile; {result['machine']['cores']} cores for all of them.",
+        "Goal: 1,000 look-ups a second, p99 under 20 ms.",
+        f"Questions all over the records are answered at {result['ratio_spread_to_bare']} times the rate of a bare",
+        "uvicorn and starlette that answer with one document.",
+    )
+    names = {"spread": "questions all over", "hot": "a hundred questions", "bare": "bare uvicorn and starlette"}
+    rows = [
+        (words, f"{found['per_second']:,.0f}", f"{found['p50_ms']} ms", f"{found['p99_ms']} ms")
+        for name, words in names.items()
+        for found in (result[name],)
+    ]
+    yield _table(("", "a second", "median", "p99"), rows)
+
+
 def _cpu_device(result: Run) -> Iterable[str]:
     yield _said(
         "Kernels of the catalogue, the least of several runs each, beside serial C++ loops of the same compiler",
@@ -252,5 +283,7 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Run], Iterable[str]]]] = (
     ("best", "`fusiond best`", _best),
     ("store", "The store", _store),
     ("store_scale", "A large store beside a small one", _store_scale),
+    ("http", "Look-ups over HTTP", _http),
+    ("isolation", "Planning in child processes", _isolation),
     ("cpu_device", "The cpu device", _cpu_device),
 )

@@ -242,6 +242,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "FIRST_WAIT_SECS", 0.01)
 
 
+@pytest.mark.slow  # each of its finals starts a child
 @pytest.mark.usefixtures("quick")
 def test_run_waits_and_goes_on(store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeProvider, "build", Flaky(FakeProvider().build, FAULTS[0], {1, 3}))
@@ -255,6 +256,7 @@ def test_run_waits_and_goes_on(store: Store, fakes: Registry, row: JobRow, monke
     assert sum(line.startswith("trying again in 0 s (Ctrl-C stops") for line in said) == 2
 
 
+@pytest.mark.slow  # each of its finals starts a child
 @pytest.mark.usefixtures("quick")
 def test_run_waits_for_a_store_that_takes_nothing(
     store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch

@@ -271,6 +271,7 @@ class Service:
             cancel=self._cancel,
             finish=self.store.finish_early,
             best=self._best,
+            recheck=self._recheck,
             best_of_job=self._best_of_job,
             devices=self._devices,
             plugins=self.work.plugins,
@@ -327,7 +328,6 @@ class Service:
         )
         if found is None:
             raise NothingKnown(f"nothing is known about {question.name} yet")
-        self._recheck(found)
         return found
 
     def _best_of_job(self, question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:

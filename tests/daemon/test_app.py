@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fusiond.store import lookup
 from fusiond.store.database import Store
 
 
@@ -200,3 +202,24 @@ def test_no_body_is_a_500(http: httpx.Client, body: dict[str, Any]) -> None:
     assert http.post("/jobs", content=json.dumps(body)).status_code in (201, 400)
     asked = {name: value for name, value in body.items() if name not in ("trials", "seed", "priority")}
     assert http.post("/best", content=json.dumps(asked)).status_code in (200, 400, 404)
+
+
+def test_the_check_of_a_stale_answer_does_not_hold_up_the_event_loop(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is read in the loop's own thread; queueing its check writes, and may wait for others that do."""
+    threads: dict[str, str] = {}
+
+    def best(*arguments: Any, **options: Any) -> dict[str, Any]:
+        threads["best"] = threading.current_thread().name
+        return {"match": "stale", "name": options["name"]}
+
+    def queue(*arguments: Any) -> bool:
+        threads["recheck"] = threading.current_thread().name
+        return False
+
+    monkeypatch.setattr(lookup, "best", best)
+    monkeypatch.setattr(lookup, "queue_recheck", queue)
+    assert http.get("/best?pair=old,grown").json() == {"match": "stale", "name": "grown,old"}
+    assert threads["best"] == "http"
+    assert threads["recheck"] != "http"

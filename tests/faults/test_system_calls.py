@@ -41,8 +41,9 @@ def disturbed(
         # Before the job is acknowledged, and after it is done, one line is all that can be done.
         assert jobs in ([], [("queued", "")], [("done", "")]), f"{where}: {jobs} {said.err}"
         machine.calm()
-        again = machine.fusiond("run", machine.job(), "--json", in_process=in_process)
-        assert again.status == 0, f"{where}: {again.err}"
+        if jobs != [("done", "")]:
+            again = machine.fusiond("run", machine.job(), "--json", in_process=in_process)
+            assert again.status == 0, f"{where}: {again.err}"
     found = machine.found()
     assert found.trials == undisturbed.trials, where
     assert found.answer == undisturbed.answer, where

@@ -1,8 +1,10 @@
 """The records that may answer a question, each compared with its digest, none of them hidden. Standard library only.
 
 What is found by an index is looked for by a second one: a bit that hides a row from the one does not hide it from the
-other. The small tables (devices, boards, environments, what the plugins said) are read whole, held against the sums
-that the store keeps of them, and kept until these sums change.
+other. Answers to a name are chosen by what two indexes hold of them (`HEADS`) and agree about, so that only the one
+that is chosen has to be read and compared with its digest; where they do not agree, or that one is damaged, all of them
+are (`thorough`). The small tables (devices, boards, environments, what the plugins said) are read whole, held against
+the sums that the store keeps of them, and kept until these sums change.
 """
 
 from __future__ import annotations
@@ -25,6 +27,15 @@ _KEPT = 64
 _CHECK = "`fusiond store check` says how to go on"
 
 
+_HEADS_OF_NAME = (
+    f"SELECT {', '.join(f'r.{each}' for each in tables.HEADS['records'])}, "
+    f"{', '.join(f'w.{each}' for each in tables.HEADS['workloads'])} "
+    "FROM records r INDEXED BY idx_records_heads{again} LEFT JOIN workloads w INDEXED BY idx_workloads_heads{again} "
+    "ON w.lookup_name = r.lookup_name AND w.workload_key = r.workload_key "
+    "WHERE r.lookup_name = ? AND r.replaced_by IS NULL"
+)
+
+
 class Says:
     """What the plugins say: today's version of each strategy, its wrong versions, the kinds of documents that it takes,
     and the catalogue, (kind, name) -> path. `fusiond` are the versions that wrote it down."""
@@ -45,7 +56,8 @@ class Says:
 
 
 class Candidate:
-    """A record with its workload and environment. `row` and `workload` are rows as they were written."""
+    """A record with its workload and environment. `row` and `workload` are rows as they were written, or their
+    heads."""
 
     __slots__ = ("_sizes", "env", "family", "row", "version_today", "workload")
 
@@ -74,10 +86,14 @@ class Candidate:
 
 
 class Contents:
-    """One open file. StoreError for damage that touches every answer; of single records, see `damaged`."""
+    """One open file. StoreError for damage that touches every answer; of single records, see `damaged`.
 
-    def __init__(self, reader: Reader) -> None:
+    Without `thorough` Damage is raised for what has to be looked at thoroughly.
+    """
+
+    def __init__(self, reader: Reader, *, thorough: bool = True) -> None:
         self.reader = reader
+        self.thorough = thorough
         self.path = reader.path
         self.damaged: list[Damage] = []
         """Rows that were left out."""
@@ -140,14 +156,40 @@ class Contents:
     # --- records ---
 
     def of_name(self, lookup_name: str) -> list[Candidate]:
-        """Today's answers for a name."""
+        """Today's answers for a name; their heads only, unless this is thorough."""
         of = "WHERE lookup_name = ? AND replaced_by IS NULL"
         return self._found(
-            "FROM records r INDEXED BY idx_records_by_name LEFT JOIN workloads w USING (workload_key) "
+            "FROM records r INDEXED BY idx_records_heads LEFT JOIN workloads w USING (workload_key) "
             "WHERE r.lookup_name = ? AND r.replaced_by IS NULL",
-            f"SELECT id FROM records INDEXED BY idx_records_of_name {of}",
+            f"SELECT id FROM records INDEXED BY idx_records_heads_again {of}",
             [lookup_name],
+            heads=not self.thorough,
         )
+
+    def whole_one(self, head: Candidate) -> Candidate:
+        """A candidate with all columns, compared with their digests. Damage where they are not what was written."""
+        if self.thorough:
+            return head
+        key = "record", head.row["id"]
+        kept = self.reader.kept.get(key)
+        state = self._state()
+        if kept is None or kept[0] != state:
+            for row, workload in tables.rows(
+                self.reader.connection,
+                "FROM records r LEFT JOIN workloads w USING (workload_key) WHERE r.id = ?",
+                [head.row["id"]],
+                r="records",
+                w="workloads",
+            ):
+                if isinstance(row, dict) and isinstance(workload, dict) and head.row.items() <= row.items():
+                    kept = state, Candidate(row, workload, head.env)
+                    break
+            else:
+                raise Damage("records", str(head.row["id"]))
+            self._keep(key, kept)
+        found: Candidate = kept[1]
+        found.version_today = head.version_today
+        return found
 
     def of_family(self, family: str) -> list[Candidate]:
         """Today's answers for a content."""
@@ -171,20 +213,47 @@ class Contents:
             {"family": family},
         )
 
-    def _found(self, tail: str, again: str, parameters: list[object] | dict[str, object]) -> list[Candidate]:
+    def _found(
+        self, tail: str, again: str, parameters: list[object] | dict[str, object], *, heads: bool = False
+    ) -> list[Candidate]:
         """What was read before is as good as long as no record, workload or environment has changed: trials come and go
         meanwhile."""
-        key = "records", tail, *(parameters.values() if isinstance(parameters, dict) else parameters)
-        state = [self._sums.get(table) for table in ("records", "workloads", "envs")]
-        kept = self.reader.kept
-        before = kept.pop(key, None)
+        key = "heads" if heads else tail, *(parameters.values() if isinstance(parameters, dict) else parameters)
+        state = self._state()
+        before = self.reader.kept.pop(key, None)
         if before is None or before[0] != state:
-            before = state, *self._read(tail, again, parameters)
-        kept[key] = before
-        if len(kept) > _KEPT:
-            del kept[next(iter(kept))]
+            read = (self._heads(str(*parameters)), []) if heads else self._read(tail, again, parameters)
+            before = state, *read
+        self._keep(key, before)
         self.damaged += before[2]
         found: list[Candidate] = before[1]
+        return found
+
+    def _state(self) -> list[tuple[int, int] | None]:
+        return [self._sums.get(table) for table in ("records", "workloads", "envs")]
+
+    def _keep(self, key: object, value: object) -> None:
+        kept = self.reader.kept
+        kept[key] = value
+        if len(kept) > _KEPT:
+            del kept[next(iter(kept))]
+
+    def _heads(self, lookup_name: str) -> list[Candidate]:
+        """What both indexes say of a name. Damage where they differ, or a workload is missing."""
+        first, again = (
+            tables.fetched(self.reader.connection, _HEADS_OF_NAME.format(again=again), [lookup_name])
+            for again in ("", "_again")
+        )
+        if len(first) != len(again) or set(first) != set(again):
+            raise Damage("records", lookup_name)
+        records, workloads = tables.HEADS["records"], tables.HEADS["workloads"]
+        count = len(records)
+        found = []
+        for values in first:
+            if values[count] is None:
+                raise Damage("workloads", str(values[1]))
+            row, workload = dict(zip(records, values, strict=False)), dict(zip(workloads, values[count:], strict=True))
+            found.append(Candidate(row, workload, self._environment(row["env_key"])))
         return found
 
     def _read(

@@ -41,6 +41,7 @@ from fusiond.store.format import lookup_name
 from fusiond.store.plans import unpacked
 from fusiond.store.reading import reading
 from fusiond.store.recheck import queue_recheck
+from fusiond.store.tables import Damage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` alone would cost more than the lookup
@@ -96,17 +97,24 @@ def best(
     with reading(path) as reader:
         if reader is None:
             return None
-        lookup = _Lookup(reader, says, cache, driver, version)
-        lookup.look_for(name=lookup_name(name))
-        if strict and lookup.is_outdated():
-            raise Unsettled
-        families, confirmed = lookup.meant(name, folder, built, strict=strict)
-        if not families:
-            lookup.complain(name)
-            return None
-        if len(families) > 1:
-            return lookup.ambiguous(name, families)
-        return lookup.serve(families.pop(), name, device, sizes or {}, confirmed=confirmed)
+
+        def ask(*, thorough: bool) -> dict[str, Any] | None:
+            lookup = _Lookup(reader, says, cache, driver, version, thorough=thorough)
+            lookup.look_for(name=lookup_name(name))
+            if strict and lookup.is_outdated():
+                raise Unsettled
+            families, confirmed = lookup.meant(name, folder, built, strict=strict)
+            if not families:
+                lookup.complain(name)
+                return None
+            if len(families) > 1:
+                return lookup.ambiguous(name, families)
+            return lookup.serve(families.pop(), name, device, sizes or {}, confirmed=confirmed)
+
+        try:
+            return ask(thorough=False)
+        except Damage:
+            return ask(thorough=True)
 
 
 def best_of(
@@ -184,8 +192,17 @@ def distance(sizes: Mapping[str, int], asked: Mapping[str, int]) -> float:
 class _Lookup:
     """One question to one open file."""
 
-    def __init__(self, reader: Reader, says: Says | None, cache: str, driver: str | None, version: str) -> None:
-        self.contents_of_file = Contents(reader)
+    def __init__(
+        self,
+        reader: Reader,
+        says: Says | None,
+        cache: str,
+        driver: str | None,
+        version: str,
+        *,
+        thorough: bool = True,
+    ) -> None:
+        self.contents_of_file = Contents(reader, thorough=thorough)
         self.says = says or self.contents_of_file.said()
         self.today = {"driver": driver, "fusiond": version}
         self.cache = cache
@@ -251,6 +268,7 @@ class _Lookup:
         else:
             documents = {each: self._catalogued(each, members) for each in strategies}
         spoken = [each for each in self.found if documents[each.workload["strategy"]]]
+        spoken = [self.contents_of_file.whole_one(each) for each in spoken]
         matched = {each.family for each in spoken if sources.are(each.hashes, documents[each.workload["strategy"]])}
         if len(matched) != 1 and spoken:
             if strict and built is None:
@@ -291,8 +309,8 @@ class _Lookup:
         """What tells the contents of a name apart, the last found first; None: all that it stands for."""
         last: dict[str, Candidate] = {}
         for each in self.found:
-            if families is None or each.family in families:
-                last.setdefault(each.family, each)
+            if (families is None or each.family in families) and each.family not in last:
+                last[each.family] = self.contents_of_file.whole_one(each)
         hashes = {family: each.hashes for family, each in last.items()}
         common = set.intersection(*(set(each.items()) for each in hashes.values())) if hashes else set()
         return [
@@ -330,6 +348,7 @@ class _Lookup:
         last = of_evidence[0]
         asked = _sizes_asked(last, sizes, name)
         found = self._closest(of_evidence, asked) if sizes else last
+        found = self.contents_of_file.whole_one(found)
         document = answer(
             found,
             self.contents_of_file.path,

@@ -10,6 +10,7 @@ from sqlite_utils import Database, Migrations
 from fusiond.store import names
 from fusiond.store.format import APPLICATION_ID, SCHEMA_VERSION
 from fusiond.store.sealing import seal_all
+from fusiond.store.tables import HEADS
 
 STEPS = Migrations("fusiond")
 
@@ -126,7 +127,15 @@ def _second_ways(database: Database) -> None:
     database.execute("CREATE INDEX idx_jobs_queue ON jobs (state, device, priority DESC, number)")
     database.execute("CREATE INDEX idx_jobs_by_state ON jobs (state, number)")
     database.execute("CREATE INDEX idx_jobs_by_number ON jobs (number, state, id)")
-    database.execute("CREATE INDEX idx_records_of_name ON records (lookup_name) WHERE replaced_by IS NULL")
+    database.execute("DROP INDEX idx_records_by_name")
+    for index, first in (("idx_records_heads", "found_at"), ("idx_records_heads_again", "device_key")):
+        others = (each for each in HEADS["records"] if each not in (first, "id"))
+        columns = ", ".join(("lookup_name", first, *others, "replaced_by"))  # else SQLite reads the rows for that
+        database.execute(f"CREATE INDEX {index} ON records ({columns}) WHERE replaced_by IS NULL")
+    for index, first in (("idx_workloads_heads", "strategy"), ("idx_workloads_heads_again", "sizes")):
+        others = (each for each in HEADS["workloads"] if each not in (first, "workload_key"))
+        columns = ", ".join(("lookup_name", "workload_key", first, *others))  # one name's are neighbours
+        database.execute(f"CREATE INDEX {index} ON workloads ({columns})")
     database.execute("CREATE INDEX idx_records_history ON records (workload_key, device_key, cache, id)")
     database.execute("CREATE INDEX idx_records_job ON records (job_id)")  # what `prune` asks
     database.execute("CREATE INDEX idx_jobs_parent ON jobs (parent_id) WHERE parent_id IS NOT NULL")

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from fusiond import faults
 from fusiond.daemon.complaints import Complaints
-from fusiond.errors import DeviceSick, FusiondError, RequestError
+from fusiond.errors import DeviceSick, FusiondError, RequestError, StoreError
 from fusiond.events import Events, JobEnded
 from fusiond.model import DeviceInfo, JobState
 from fusiond.store.database import Store
@@ -151,5 +151,9 @@ class Worker:
                     self._store.finish(left.job, left.state, left.reason)
             except RequestError:
                 log.warning("%s: job %s is not in the store any more", self.device.name, left.job)
+            except StoreError as problem:
+                if faults.of(problem) is not None:
+                    raise
+                log.error("%s: how job %s ended is not kept: %s", self.device.name, left.job, problem)
             del self._left[0]
             self._events.publish(JobEnded(job=left.job, state=left.state.value, problem=left.reason))

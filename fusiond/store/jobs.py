@@ -22,6 +22,7 @@ from sqlite_utils import Database
 from fusiond.errors import RequestError, StoreError
 from fusiond.keys import canonical
 from fusiond.model import Job, JobState, Search, Workload
+from fusiond.store import tables
 from fusiond.store.connection import Connected, Row
 from fusiond.store.encoding import decoding, job_from, printable
 from fusiond.store.format import lookup_name, new_id, now
@@ -117,18 +118,16 @@ class Jobs(Connected):
     # --- reading ---
 
     def job(self, id: str) -> JobRow | None:
-        """The job of that id, or of the only id that begins so; RequestError when several do."""
+        """The job of that id, or of the only id that begins so; RequestError when several do, StoreError where it may
+        have been lost."""
         if not id:
             return None
         between = [id, id + "\U0010ffff"]
-        rows = self._jobs("WHERE j.id >= ? AND j.id < ? ORDER BY j.id LIMIT 2", between)
-        if not rows:
-            hidden = self._row(f"SELECT number FROM jobs INDEXED BY {_BY_NUMBER} WHERE id >= ? AND id < ?", between)
-            if hidden is not None:
-                raise StoreError(
-                    f"{self.path}: an index is damaged and hides the job {id}; `fusiond store check` says how to go on"
-                )
-            return None
+        with self._moment():
+            rows = self._jobs("WHERE j.id >= ? AND j.id < ? ORDER BY j.id LIMIT 2", between)
+            if not rows:
+                self._look_for_hidden(self._reader, id)
+                return None
         if len(rows) > 1 and rows[0].id != id:
             raise RequestError(f"several jobs begin with {id!r}; give more of the id", where="job")
         return rows[0]
@@ -289,7 +288,7 @@ class Jobs(Connected):
         A job in another state is left alone. RequestError when there is no such job.
         """
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             _give_back(database, id)
             if waits_for:
                 database.execute(
@@ -301,7 +300,7 @@ class Jobs(Connected):
         most); one that was to be cancelled is. A job in another state is left alone. Returns the job's state.
         RequestError when there is no such job."""
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute(
                 "UPDATE jobs SET state = 'cancelled', owner = NULL, ended_at = ? "
                 "WHERE id = ? AND state = 'running' AND cancel_requested",
@@ -325,7 +324,7 @@ class Jobs(Connected):
         if not state.ended:
             raise ValueError(f"{state} is no end")
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute(
                 f"UPDATE jobs SET state = ?, problem = ?, owner = NULL, ended_at = ? WHERE id = ? AND {_ACTIVE}",
                 [state.value, printable(problem) if problem is not None else None, now(), id],
@@ -413,13 +412,13 @@ class Jobs(Connected):
     def set_device(self, id: str, device_key: str) -> None:
         """Write down on which device a job runs. RequestError when there is no such job."""
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute("UPDATE jobs SET device_key = ? WHERE id = ?", [device_key, id])
 
     def add_time(self, id: str, *, wall_secs: float, device_secs: float) -> None:
         """Add a session to how long a job ran. RequestError when there is no such job."""
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute(
                 "UPDATE jobs SET wall_secs = COALESCE(wall_secs, 0) + ?, device_secs = COALESCE(device_secs, 0) + ? "
                 "WHERE id = ?",
@@ -429,13 +428,13 @@ class Jobs(Connected):
     def set_finding(self, id: str, finding: str) -> None:
         """Write down what a job found that is no answer. RequestError when there is no such job."""
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute("UPDATE jobs SET finding = ? WHERE id = ?", [printable(finding), id])
 
     def set_space(self, id: str, space_hash: str) -> None:
         """Write down which space a job searches. RequestError when there is no such job."""
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute("UPDATE jobs SET space_hash = ? WHERE id = ?", [space_hash, id])
 
     def _plain(self, id: str) -> Row:
@@ -443,8 +442,36 @@ class Jobs(Connected):
         for (row,) in self._sealed("FROM jobs j WHERE j.id = ?", [id], j="jobs"):
             found: Row = row
             return found
-        self.job(id)  # hidden?
+        with self._moment():
+            self._look_for_hidden(self._reader, id)
         raise unknown_job(id)
+
+    def _demand(self, database: Database, id: str) -> None:
+        if _first(database, "SELECT 1 FROM jobs WHERE id = ?", [id]) is None:
+            self._look_for_hidden(database.conn, id)
+            raise unknown_job(id)
+
+    def _look_for_hidden(self, connection: sqlite3.Connection, id: str) -> None:
+        """Of an id, or the beginning of one, that no index finds: StoreError unless there never was such a job, or it
+        was removed in order. Inside a transaction."""
+        [(hidden, lost, count, written)] = tables.fetched(
+            connection,
+            f"SELECT EXISTS (SELECT 1 FROM jobs INDEXED BY {_BY_NUMBER} WHERE id >= ? AND id < ?), "
+            "EXISTS (SELECT 1 FROM losses), (SELECT count(*) FROM jobs NOT INDEXED), "
+            "(SELECT rows FROM sums WHERE name = 'jobs')",
+            [id, id + "\U0010ffff"],
+        )
+        if hidden:
+            what = "an index is damaged and hides it"
+        elif lost:
+            what = "acknowledged changes of the store were lost, and it may have been among them"
+        elif count != written:
+            what = "rows of jobs have vanished, and it may have been among them"
+        else:
+            return
+        raise StoreError(
+            f"{self.path}: the job {id[:80]!r} is not found: {what}; `fusiond store check` says how to go on"
+        )
 
     def _known(self, id: str) -> JobRow:
         rows = self._jobs("WHERE j.id = ?", [id])
@@ -473,11 +500,6 @@ def got_on(database: Database, id: str) -> None:
 
 def _first(database: Database, sql: str, parameters: list[Any]) -> Row | None:
     return next(iter(database.query(sql, parameters)), None)
-
-
-def _demand(database: Database, id: str) -> None:
-    if _first(database, "SELECT 1 FROM jobs WHERE id = ?", [id]) is None:
-        raise unknown_job(id)
 
 
 def _free_id(database: Database) -> str:

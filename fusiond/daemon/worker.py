@@ -142,8 +142,7 @@ class Worker:
         self._write_down()
 
     def _write_down(self) -> None:
-        while self._left:
-            left = self._left[0]
+        for left in list(self._left):
             try:
                 if left.state is JobState.WAITING:  # it has waited for the store already
                     self._store.wait(left.job, left.reason, secs=0)
@@ -154,6 +153,7 @@ class Worker:
             except StoreError as problem:
                 if faults.of(problem) is not None:
                     raise
-                log.error("%s: how job %s ended is not kept: %s", self.device.name, left.job, problem)
-            del self._left[0]
+                self._complaints.add(f"{self.device.name}: how job {left.job} ended is not kept yet: {problem}")
+                continue  # a damaged row, perhaps: no reason to leave the others
+            self._left.remove(left)
             self._events.publish(JobEnded(job=left.job, state=left.state.value, problem=left.reason))

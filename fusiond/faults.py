@@ -10,8 +10,8 @@
 What is none of them is a bug of fusiond's or a plugin's, and is logged with its traceback.
 
 This module decides it for whatever may come: an exception (`of`), an error of the system on a file of ours
-(`of_our_file`), the end of a process (`of_end`), what a tool wrote before it gave up (`of_text`). SQLite's errors are
-told apart in `fusiond.store.format.explained`.
+(`of_our_file`), the end of a process (`of_end`), what a process of ours or a compiler wrote before it gave up
+(`of_text`, `of_compiler`). SQLite's errors are told apart in `fusiond.store.format.explained`.
 """
 
 from __future__ import annotations
@@ -49,17 +49,27 @@ TEMPORARY = os.EX_TEMPFAIL
 _NO_THREAD = "can't start new thread"
 """What Python says, in a plain RuntimeError, when the system gives it no thread."""
 
-_SAID = re.compile(
-    r"No space left on device|Disk quota exceeded|Too many open files|Cannot allocate memory|Input/output error"
-    r"|Read-only file system|Stale file handle|Resource temporarily unavailable|can't start new thread|MemoryError\b"
-    r"|out of memory allocating|virtual memory exhausted|memory exhausted|Memory allocation failure|std::bad_alloc"
+_SYSTEM_SAYS = (
+    r"(?:No space left on device|Disk quota exceeded|Too many open files|Cannot allocate memory|Input/output error"
+    r"|Read-only file system|Stale file handle|Resource temporarily unavailable)"
+)
+_SAID_BY_TOOL = re.compile(
+    _SYSTEM_SAYS + r"|out of memory allocating|virtual memory exhausted|memory exhausted|Memory allocation failure"
+    r"|(?:instance of|what\(\):) *'?std::bad_alloc"
     r"|(?:Killed|Terminated|Hangup) signal terminated program"
     r"|died due to signal (?:1|2|9|15)\b",
     re.IGNORECASE,
 )
 """How tools say it: the system's words for the numbers above, and a compiler's for a part of it that was killed."""
-_QUOTED = re.compile(r"#\s*(?:error|warning)\b|static[ _]assert|^\s*\d*\s*\|")
-"""Lines in which a compiler repeats what stands in the source, where anything may stand."""
+_SAID = re.compile(rf"{_SAID_BY_TOOL.pattern}|std::bad_alloc|{_NO_THREAD}|MemoryError\b", re.IGNORECASE)
+"""The same of a process of ours: Python's words as well."""
+_QUOTED = re.compile(r"#\s*(?:error|warning)\b|static[ _]assert|^\s")
+"""Lines in which a compiler repeats what stands in the source, where anything may stand: they are indented."""
+_PLACED = re.compile(r"[^:(]+(?::\d+(?::\d+)?|\(\d+\)) ?: +(?P<complaint>.*)")
+"""A diagnostic that points into a source: `x.cu:3:10: error: ...`, nvcc's `x.cu(3): error: ...`. It quotes the source
+too, as identifiers, file names, and the text of attributes and pragmas."""
+_PLACED_FAULT = re.compile(rf"(?:fatal|catastrophic) error: .*: {_SYSTEM_SAYS}", re.IGNORECASE)
+"""What such a diagnostic says where a file could not be read or written: `fatal error: x.h: Too many open files`."""
 
 
 def of(problem: BaseException) -> MachineFault | None:
@@ -96,15 +106,30 @@ def of_end(status: int, who: str) -> MachineFault | None:
 
 
 def of_text(text: str, who: str) -> MachineFault | None:
-    """The machine's fault that a tool of ours complained of before it gave up: None where it complained of its input.
-    What it quotes of the input is not looked at."""
+    """The machine's fault that a process of ours complained of before it gave up; None where it did not."""
     line = first_said(text.splitlines())
     return None if line is None else MachineFault(f"{who}: {line[:300]}")
 
 
+def of_compiler(text: str, who: str) -> MachineFault | None:
+    """The machine's fault that a compiler complained of: None where it complained of its input. What it quotes of the
+    input is not looked at."""
+    line = next(filter(_blames_the_machine, text.splitlines()), None)
+    return None if line is None else MachineFault(f"{who}: {line.strip()[:300]}")
+
+
 def first_said(lines: Iterable[str]) -> str | None:
-    """The first line in which a tool says what the machine lacked."""
-    return next((each.strip() for each in lines if _SAID.search(each) and not _QUOTED.search(each)), None)
+    """The first line in which a process of ours says what the machine lacked."""
+    return next((each.strip() for each in lines if _SAID.search(each)), None)
+
+
+def _blames_the_machine(line: str) -> bool:
+    if _QUOTED.search(line):
+        return False
+    placed = _PLACED.match(line)
+    if placed:
+        return _PLACED_FAULT.fullmatch(placed["complaint"].rstrip()) is not None
+    return _SAID_BY_TOOL.search(line) is not None
 
 
 def signal_name(number: int) -> str:

@@ -106,19 +106,17 @@ class Tuner:
         """
         state, problem = JobState.DONE, None
         try:
-            self._run(job_id, stop, device, finish)
+            try:
+                self._run(job_id, stop, device, finish)
+            except _Outdated as reason:
+                state, problem = JobState.FAILED, f"{reason}; it is in the queue again, from the start"
+                self._begin_anew(job_id, problem)
         except Interrupted as interruption:
             if not self._store.cancel_requested(job_id):
                 self._store.requeue(job_id)
                 self._ended(job_id, JobState.QUEUED, str(interruption))
                 return JobState.QUEUED
             state = JobState.CANCELLED
-        except _Outdated as reason:
-            # Never a lost job: the same question, asked anew.
-            job, kind = self._store.load_job(job_id), self._known_row(job_id).kind
-            state, problem = JobState.FAILED, f"{reason}; it is in the queue again, from the start"
-            self._store.finish(job_id, state, problem)
-            submit(self._store, self._registry, job, kind=kind)
         except DeviceSick as sickness:
             self._store.requeue(job_id, waits_for=str(sickness))
             self._ended(job_id, JobState.QUEUED, str(sickness))
@@ -133,6 +131,11 @@ class Tuner:
         self._store.finish(job_id, state, problem)  # does nothing to a job that has ended
         self._ended(job_id, state, problem)
         return state
+
+    def _begin_anew(self, job_id: str, problem: str) -> None:
+        """End a job and ask the same question again: both or neither, for no job may be lost in between."""
+        prepared = prepare(self._registry, self._store.load_job(job_id))
+        self._store.begin_anew(job_id, problem, prepared.job, prepared.workload)
 
     def _wait(self, job_id: str, fault: MachineFault) -> JobState:
         """Put a job aside until the machine may have what it lacks, for longer each time that it gets nowhere."""
@@ -408,8 +411,7 @@ class Tuner:
         row = self._store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
         if self._store.environments(row.id) - {(device.key, device.env_key)}:
             problem = f"the driver or the toolkit of {device.name} has changed since it began; it is begun anew"
-            self._store.finish(row.id, JobState.FAILED, problem)
-            row = self._store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
+            row = self._store.begin_anew(row.id, problem, part.job, part.workload)
         self._store.set_device(row.id, device.key)
         return row
 

@@ -16,7 +16,7 @@ from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
-from fusiond.errors import DeviceSick, RequestError
+from fusiond.errors import DeviceSick, MachineFault, RequestError
 from fusiond.events import Event, Events
 from fusiond.hookspecs import hookimpl
 from fusiond.model import Analysis, Config, DeviceInfo, Job, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
@@ -541,3 +541,28 @@ def test_a_part_is_of_the_device_and_of_the_environment_of_its_whole(
     assert store.environments(new.id) == store.environments(row.id)
     assert [each.job for each in heard if isinstance(each, say.JobEnded)] == [row.id, new.id, row.id]
     assert len(store.environments(new.id)) == 1
+
+
+def test_a_job_that_cannot_be_begun_anew_is_not_ended(
+    store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end and the new one are one transaction: a fault in between leaves the job, which waits."""
+    row = submit(store, fakes, "strategy: toy\nside: 30\n")
+    heard: list[Event] = []
+    made = tuner.Tuner(store, fakes, Events(heard.append), runner=InProcess)
+    store.claim("test", job=row.id)
+    assert made.run(row.id, lambda: any(isinstance(each, say.TrialFinished) for each in heard)) is JobState.QUEUED
+    monkeypatch.setattr("fusiond.__version__", "another")
+
+    def full(self: Store, *arguments: object, **options: object) -> str:
+        raise MachineFault("no space left on the disk")
+
+    store.claim("test", job=row.id)
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "_queue", full)
+        assert made.run(row.id, lambda: False) is JobState.WAITING
+    assert [each.id for each in store.jobs()] == [row.id]
+    store.claim("test", job=row.id)
+    assert made.run(row.id, lambda: False) is JobState.FAILED
+    new, old = store.jobs()
+    assert (old.id, old.state, new.state, new.trials) == (row.id, JobState.FAILED, JobState.QUEUED, 0)

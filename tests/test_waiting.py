@@ -357,3 +357,18 @@ def test_complaints_come_once_a_minute(caplog: pytest.LogCaptureFixture) -> None
         "no descriptors left (59 times since this was said last)",
         "no descriptors left (59 times since this was said last)",
     ]
+
+
+def test_another_problem_is_logged_beside_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    complaints = Complaints(logging.getLogger("test"), lambda: now[0])
+    for text in ("no descriptors left", "no space left", "no descriptors left"):
+        complaints.add(text)
+    assert caplog.messages == ["no descriptors left", "no space left"]
+    caplog.clear()
+    for number in range(1000):
+        complaints.add(f"text {number}")
+    assert len(caplog.messages) <= 32
+    now[0] = 60.0
+    complaints.add("text 2000")
+    assert caplog.messages[-1].startswith("text 2000")

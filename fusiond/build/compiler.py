@@ -68,5 +68,5 @@ def _once(
     if fault is None and done.returncode in _NOT_RUN:
         fault = MachineFault(f"{tool} cannot be run: {done.stderr.strip()[:300]}")
     if fault is None and done.returncode > 0:
-        fault = faults.of_text(done.stderr + done.stdout, tool)
+        fault = faults.of_compiler(done.stderr + done.stdout, tool)
     return done, fault

@@ -18,6 +18,7 @@ what is our fault or the machine's. `fusiond.daemon.limits` answers what is too 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -40,6 +41,9 @@ from fusiond.store.jobs import JobRow
 from fusiond.wire import error_document, job_entry
 
 log = logging.getLogger(__name__)
+
+_MOST_COMPARING = 8
+"""Threads that read sources of the users' at a time: others are left for everything else when those hang."""
 
 
 class TooLarge(RequestError):
@@ -98,7 +102,9 @@ class Actions:
     cancel: Callable[[str], JobRow]
     finish: Callable[[str], JobRow]
     best: Callable[[Question], dict[str, Any]]
-    """Called in the event loop: it reads, and waits for nobody."""
+    """Called in the event loop: it reads the store, and waits for nobody."""
+    compare: Callable[[dict[str, Any]], dict[str, Any]]
+    """Complete an answer that has sources `to_compare`; may take for ever where they lie on a mount that is gone."""
     recheck: Callable[[dict[str, Any]], None]
     """Have a stale answer measured again."""
     best_of_job: Callable[[JobQuestion], tuple[dict[str, Any] | NothingKnown, ...]]
@@ -112,6 +118,7 @@ class App:
     def __init__(self, actions: Actions, broker: Broker) -> None:
         self.actions = actions
         self.broker = broker
+        self._comparing = asyncio.Semaphore(_MOST_COMPARING)
 
     def starlette(self) -> Starlette:
         routes = [
@@ -168,6 +175,9 @@ class App:
     async def best(self, request: Request) -> Response:
         # In the loop's own thread: this reads what is in memory, for less time than handing it to another thread takes.
         document = self.actions.best(_question(request))
+        if "to_compare" in document:
+            async with self._comparing:
+                await run_in_threadpool(self.actions.compare, document)
         if document["match"] == "stale":  # writes, and may have to wait for others that do
             await run_in_threadpool(self.actions.recheck, document)
         if document["match"] != "ambiguous":

@@ -45,6 +45,9 @@ BEAT_SECS = 0.5
 SILENT_SECS = 10.0
 """An HTTP server whose loop has not turned for so long hangs."""
 
+RECOVER_SECS = 10.0
+"""How often it is looked whether a job is called running that nobody runs."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -89,6 +92,7 @@ class Service:
         self._complaints = Complaints(log)
         self._notifier = notifier or Notifier({})
         self._fed_at = -math.inf
+        self._recovered_at = time.monotonic()
         self._lock = StoreLock(store)
 
     # --- life ---
@@ -122,6 +126,7 @@ class Service:
             self._revive()
             self._same_store()
             self._still_ours()
+            self._recover()
             self._feed_watchdog(server)
         status = 1 if self._lost else 0
         self._notifier.stopping()
@@ -179,6 +184,20 @@ class Service:
                 self.database,
                 len(queued),
             )
+            self._wake()
+
+    def _recover(self) -> None:
+        """Now and then: what a process that is gone ran, and what a worker claimed without ever learning of it."""
+        if time.monotonic() < self._recovered_at + RECOVER_SECS:
+            return
+        self._recovered_at = time.monotonic()
+        try:
+            found = self.store.recover(own=this_process())
+        except StoreError as problem:
+            self._complaints.add(str(problem))
+            return
+        if found:
+            log.warning("queued again, since nobody runs them: %s", ", ".join(found))
             self._wake()
 
     def _still_ours(self) -> bool:
@@ -271,6 +290,7 @@ class Service:
             cancel=self._cancel,
             finish=self.store.finish_early,
             best=self._best,
+            compare=lookup.compared,
             recheck=self._recheck,
             best_of_job=self._best_of_job,
             devices=self._devices,
@@ -325,6 +345,7 @@ class Service:
             driver=driver.version(),
             version=__version__,
             cache=question.cache,
+            later=True,
         )
         if found is None:
             raise NothingKnown(f"nothing is known about {question.name} yet")

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from fusiond import faults
 from fusiond.daemon.complaints import Complaints
-from fusiond.errors import DeviceSick, FusiondError, RequestError
+from fusiond.errors import DeviceSick, FusiondError, RequestError, StoreError
 from fusiond.events import Events, JobEnded
 from fusiond.model import DeviceInfo, JobState
 from fusiond.store.database import Store
@@ -142,8 +142,7 @@ class Worker:
         self._write_down()
 
     def _write_down(self) -> None:
-        while self._left:
-            left = self._left[0]
+        for left in list(self._left):
             try:
                 if left.state is JobState.WAITING:  # it has waited for the store already
                     self._store.wait(left.job, left.reason, secs=0)
@@ -151,5 +150,10 @@ class Worker:
                     self._store.finish(left.job, left.state, left.reason)
             except RequestError:
                 log.warning("%s: job %s is not in the store any more", self.device.name, left.job)
-            del self._left[0]
+            except StoreError as problem:
+                if faults.of(problem) is not None:
+                    raise
+                self._complaints.add(f"{self.device.name}: how job {left.job} ended is not kept yet: {problem}")
+                continue  # a damaged row, perhaps: no reason to leave the others
+            self._left.remove(left)
             self._events.publish(JobEnded(job=left.job, state=left.state.value, problem=left.reason))

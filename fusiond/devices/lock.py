@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from fusiond import faults
 from fusiond.devices.presence import Asking, Holder, Presence
-from fusiond.errors import DeviceError, Interrupted
+from fusiond.errors import DeviceError, Interrupted, MachineFault
 from fusiond.keys import text_key
 from fusiond.model import DeviceInfo
 
@@ -34,6 +34,8 @@ _LONGEST_UUID = 64
 
 _waited_for: dict[str, float] = {}
 """Name -> when this process let go of it while others waited."""
+_kept_too_long: dict[str, Holder] = {}
+"""Name -> the holder that did not let go within LONGEST_SECS: nobody here waits for that one again."""
 
 
 def lock_name(device: DeviceInfo) -> str:
@@ -130,7 +132,10 @@ class _Queue:
         if now - self._heard_at >= SILENT_SECS:
             return f"gave no sign of life for {SILENT_SECS:g} s"
         others = self._holder is not None and self._holder.uid != os.geteuid()
-        if others and now - self._begun_at >= LONGEST_SECS:
+        if others and self._holder == _kept_too_long.get(self._name):
+            return f"did not let go within {LONGEST_SECS / 3600:g} h before"
+        if others and self._holder is not None and now - self._begun_at >= LONGEST_SECS:
+            _kept_too_long[self._name] = self._holder
             return f"did not let go within {LONGEST_SECS / 3600:g} h"
         return None
 
@@ -150,3 +155,8 @@ def _hold(name: str) -> Presence | None:
     except OSError as problem:
         doing = f"taking the lock {name}"
         raise faults.of_system(problem, doing) or DeviceError(f"{doing}: {faults.lacks(problem)}") from None
+    except (RuntimeError, MemoryError) as problem:
+        fault = faults.of(problem)
+        if fault is None:
+            raise
+        raise MachineFault(f"taking the lock {name}: {fault}") from None

@@ -55,19 +55,25 @@ class Presence:
         self._asking: list[socket.socket] = []
         self._wake, self._woken = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._answer, name="device lock", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # no thread to be had
+            os.close(self._wake)
+            os.close(self._woken)
+            raise
 
     @classmethod
     def hold(cls, name: str) -> Presence | None:
-        """None when another process, or another part of this one, holds it. OSError when the system lacks something."""
+        """None when another process, or another part of this one, holds it. OSError when the system lacks something,
+        RuntimeError when that is a thread; nothing is held then."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             listener.bind(_address(name))
             listener.listen(_MOST_ASKING)
             return cls(listener)
-        except OSError as problem:
+        except BaseException as problem:
             listener.close()
-            if problem.errno == errno.EADDRINUSE:
+            if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
                 return None
             raise
 

@@ -32,6 +32,10 @@ STRIKES = 2
 """Children that a request may lose where the system has killed for want of memory meanwhile."""
 STRIKES_WITHOUT_EVIDENCE = 4
 """The same where it has not: somebody else may have killed them, and hits the same request twice now and then."""
+_LOOK_SECS = 1.0
+_STOPPED_SECS = 1.0
+"""A look at the pipe that takes so much longer than it should: this process was stopped meanwhile (Ctrl-Z, a paused
+container, a suspended machine), and that is no time that the child had."""
 _TAIL_BYTES = 64 << 10
 
 
@@ -185,19 +189,29 @@ class Supervisor:
         raise DeviceError(f"{self.device.name}: the worker does not start: {said}")
 
     def _line(self, child: subprocess.Popen[bytes], timeout_secs: float) -> str | None:
-        """One line of the child's; None after the time is up, empty at end of file."""
+        """One line of the child's; None after the time is up, empty at end of file. Time for which this process was
+        stopped does not count."""
         assert child.stdout is not None
-        deadline = time.monotonic() + timeout_secs
+        looked_at = time.monotonic()
+        deadline = looked_at + timeout_secs
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
-                    return None
+                ready = selector.select(max(0.0, min(_LOOK_SECS, deadline - looked_at)))
+                passed_secs = time.monotonic() - looked_at
+                looked_at += passed_secs
+                if passed_secs > _LOOK_SECS + _STOPPED_SECS:
+                    deadline += passed_secs
+                if not ready:
+                    if looked_at >= deadline:
+                        return None
+                    continue
                 chunk = child.stdout.read1(1 << 16)  # type: ignore[attr-defined]
                 if not chunk:
                     return ""
                 self._buffer += chunk
+                if looked_at >= deadline and b"\n" not in chunk:  # it writes without end
+                    return None
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode(errors="replace")
 

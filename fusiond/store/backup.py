@@ -54,10 +54,16 @@ def backup(store: Path, target: Path) -> Copied:
         damaged = tuple(check(copy))
         acknowledged.forget(copy)
         _sync(copy)
-        if artifacts:
-            os.rename(artifacts_folder(str(copy)), artifacts_folder(str(target)))
-        os.rename(copy, target)
-        acknowledged.sync_folder(str(target.parent.absolute()))
+        try:
+            if artifacts:
+                os.rename(artifacts_folder(str(copy)), artifacts_folder(str(target)))
+            os.rename(copy, target)
+            acknowledged.sync_folder(str(target.parent.absolute()))
+        except OSError:  # half a copy is none, and would be in the way of the next one
+            with contextlib.suppress(OSError):
+                target.unlink(missing_ok=True)
+            shutil.rmtree(artifacts_folder(str(target)), ignore_errors=True)
+            raise
     return Copied(path=target, bytes=target.stat().st_size, artifacts=artifacts, damaged=damaged)
 
 

@@ -43,6 +43,8 @@ class Connected:
         self._read_lock = threading.RLock()
         self._told: set[str] = set()
         """What was said about damage: once is enough."""
+        self._claimed: set[str] = set()
+        """The jobs that were claimed here and not given back yet."""
         self._attach()
 
     def close(self) -> None:
@@ -173,16 +175,17 @@ class Connected:
         *,
         skip: bool = False,
         expected: int | None = None,
+        connection: sqlite3.Connection | None = None,
         **parts: str,
     ) -> list[tuple[Any, ...]]:
         """What `SELECT ... tail` finds, each row compared with its digest: a mapping for each table of `parts`
         (alias=table), None where an outer join found nothing.
 
         StoreError for a damaged row; with `skip` it is left out, and said so in the log. `expected`: how many rows
-        there have to be, damaged or not.
+        there have to be, damaged or not. `connection`: that of a transaction which is open.
         """
-        with self._read_lock, translated(self.path):
-            rows = list(tables.rows(self._reader, tail, parameters, **parts))
+        with self._read_lock if connection is None else contextlib.nullcontext(), translated(self.path):
+            rows = list(tables.rows(connection or self._reader, tail, parameters, **parts))
             self.check_identity()
         if expected is not None and len(rows) != expected:
             table = next(iter(parts.values()))

@@ -68,7 +68,8 @@ class Store(Devices, Jobs, Trials, Probes, Records, Said, Serving):
 
     def reopen(self, *, running: Collection[str] = ()) -> list[str]:
         """Open the file that is at the path now, in place of one that was deleted or replaced, and queue its running
-        jobs of which nobody is left: the ids. `running` are those that the caller itself still runs.
+        jobs of which nobody is left: the ids. `running` are those that the caller itself still runs: none of
+        them is queued afterwards.
 
         StoreUnavailable while there is no file, StoreError for one that is not fusiond's; the Store goes on to refuse
         everything then, and may be opened again later.
@@ -81,6 +82,7 @@ class Store(Devices, Jobs, Trials, Probes, Records, Said, Serving):
             self._attach()
             reader.close()
             writer.close()
+            self._adopt({*running, *self._claimed})
         return self.recover(own=this_process(), running=running)
 
     def _part_from_log(self) -> None:

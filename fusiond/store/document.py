@@ -28,13 +28,10 @@ def answer(
     today: Mapping[str, str | None],
     confirmed: bool,
 ) -> dict[str, Any]:
-    """The document. `changed`: what is another one today; `confirmed`: the sources were compared with the user's."""
+    """The document. `changed`: what is another one today; `confirmed`: the sources were compared with the user's. Where
+    they were not, they are in `to_compare`, for `compared`."""
     row, workload, sizes = found.row, found.workload, found.sizes
     notes = list(_notes(found, asked, changed, today))
-    if not confirmed:
-        lines, surely = sources.changes(found.hashes, row["found_at"])
-        notes += lines
-        changed = changed + ["source"] * surely
     source = artifact_path(path, row["source"])
     if source is not None and row["source"].startswith(ARTIFACT) and not is_intact(source):
         notes.append(f"{DAMAGED_SOURCE}: {source} is not what was written; `fusiond store check` says how to go on")
@@ -77,7 +74,21 @@ def answer(
         "checks": json.loads(row["checks"]),
         "figures": json.loads(row["figures"] or "{}"),
         "notes": notes,
+        **({"to_compare": found.hashes} if found.hashes and not confirmed else {}),
     }
+
+
+def compared(document: dict[str, Any]) -> dict[str, Any]:
+    """The same, changed in place, after a look at the sources of the record. They may lie on a mount that is gone, and
+    then this takes for ever: never inside a transaction, nor where others wait."""
+    hashes = document.pop("to_compare", {})
+    if hashes:
+        lines, surely = sources.changes(hashes, document["found_at"])
+        document["notes"] += lines
+        if surely:
+            document["changed"] = [*document["changed"], "source"]
+            document["match"] = "stale" if document["match"] == "exact" else document["match"]
+    return document
 
 
 def is_intact(path: str) -> bool:

@@ -14,19 +14,20 @@ import dataclasses
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlite_utils import Database
 
-from fusiond.errors import RequestError, StoreError
+from fusiond.errors import RequestError, StoreError, StoreUnavailable
 from fusiond.keys import canonical
 from fusiond.model import Job, JobState, Search, Workload
+from fusiond.store import tables
 from fusiond.store.connection import Connected, Row
 from fusiond.store.encoding import decoding, job_from, printable
 from fusiond.store.format import lookup_name, new_id, now
 from fusiond.store.job_rows import JobRow, job_row
-from fusiond.store.owner import is_alive
+from fusiond.store.owner import is_alive, this_process
 from fusiond.store.tables import Damage, checked, columns
 
 __all__ = ["JobRow", "Jobs", "absolute", "unknown_job"]
@@ -34,6 +35,8 @@ __all__ = ["JobRow", "Jobs", "absolute", "unknown_job"]
 _WHOLE = "FROM jobs j LEFT JOIN workloads w USING (workload_key) LEFT JOIN tallies t ON t.job_id = j.id"
 _AT_ONCE = 500
 """Keys in one query; SQLite takes 999 parameters in its oldest builds."""
+_A_FEW = 8
+"""Jobs that a claim reads at once: the first of them will nearly always do."""
 _BY_NUMBER, _BY_STATE, _BY_DEVICE = "idx_jobs_by_number", "idx_jobs_by_state", "idx_jobs_queue"
 _COME = "NOT (retry_at > :now AND retry_at <= :latest)"
 """A time further ahead than any that is set means that the clock was put back since."""
@@ -84,6 +87,18 @@ class Jobs(Connected):
     ) -> JobRow:
         """Queue a job. The same one (kind, workload, device, search) that is queued or running is returned instead,
         with the higher of the two priorities. StoreError when there is no job `parent`."""
+        return self._known(self._queue(job, workload, kind, priority, parent))
+
+    def begin_anew(self, id: str, problem: str, job: Job, workload: Workload) -> JobRow:
+        """End a job as failed and queue `job` in its place, with its kind, priority and parent: both or neither.
+        RequestError when there is no such job."""
+        with self._transaction():
+            old = self._plain(id)
+            self.finish(id, JobState.FAILED, problem)
+            found = self._queue(job, workload, old["kind"], old["priority"], old["parent_id"])
+        return self._known(found)
+
+    def _queue(self, job: Job, workload: Workload, kind: str, priority: int, parent: str | None) -> str:
         search = canonical(job.search)
         with self._transaction() as database:
             self.save_workload(workload)
@@ -112,23 +127,21 @@ class Jobs(Connected):
                         "job": canonical(job),
                     }
                 )
-        return self._known(found)
+        return found
 
     # --- reading ---
 
     def job(self, id: str) -> JobRow | None:
-        """The job of that id, or of the only id that begins so; RequestError when several do."""
+        """The job of that id, or of the only id that begins so; RequestError when several do, StoreError where it may
+        have been lost."""
         if not id:
             return None
         between = [id, id + "\U0010ffff"]
-        rows = self._jobs("WHERE j.id >= ? AND j.id < ? ORDER BY j.id LIMIT 2", between)
-        if not rows:
-            hidden = self._row(f"SELECT number FROM jobs INDEXED BY {_BY_NUMBER} WHERE id >= ? AND id < ?", between)
-            if hidden is not None:
-                raise StoreError(
-                    f"{self.path}: an index is damaged and hides the job {id}; `fusiond store check` says how to go on"
-                )
-            return None
+        with self._moment():
+            rows = self._jobs("WHERE j.id >= ? AND j.id < ? ORDER BY j.id LIMIT 2", between)
+            if not rows:
+                self._look_for_hidden(self._reader, id)
+                return None
         if len(rows) > 1 and rows[0].id != id:
             raise RequestError(f"several jobs begin with {id!r}; give more of the id", where="job")
         return rows[0]
@@ -180,12 +193,18 @@ class Jobs(Connected):
             return job_from(row["job"])
 
     def _jobs(
-        self, where: str, parameters: Sequence[object], *, skip: bool = False, expected: int | None = None
+        self,
+        where: str,
+        parameters: Sequence[object],
+        *,
+        skip: bool = False,
+        expected: int | None = None,
+        connection: sqlite3.Connection | None = None,
     ) -> list[JobRow]:
         found = []
         parts = {"j": "jobs", "w": "workloads", "t": "tallies"}
         for job, workload, tally in self._sealed(
-            f"{_WHOLE} {where}", parameters, skip=skip, expected=expected, **parts
+            f"{_WHOLE} {where}", parameters, skip=skip, expected=expected, connection=connection, **parts
         ):
             lacking = "workload" if workload is None else "tally of trials" if tally is None else ""
             try:
@@ -209,47 +228,70 @@ class Jobs(Connected):
 
         `owner` is `owner.this_process()`; `devices` are the device requests that the caller can serve (None: any).
         A job that began on a device of which only sick ones are left waits, unless it is named. A damaged row is
-        passed over. No two callers, in any process, are given the same job.
+        passed over. No two callers, in any process, are given the same job; where this raises, nobody is.
         """
         if job is None and self._next(self._rows, devices) is None:
             return None  # the usual case for a daemon that asks again and again: no lock taken
+        with self._write_lock:  # until it is among `_claimed`, for `recover`
+            row = self._claim(owner, devices, job)
+            if row is not None:
+                self._claimed.add(row.id)
+            return row
+
+    def _claim(self, owner: str, devices: Collection[str] | None, job: str | None) -> JobRow | None:
+        passed: set[str] = set()
         with self._transaction() as database:
 
             def select(sql: str, parameters: Mapping[str, object]) -> Iterable[Row]:
                 return database.query(sql, dict(parameters))
 
-            if job is None:
-                found = self._next(select, devices)
-            else:  # whoever names it has a reason to try it now
-                query = "SELECT id, device FROM jobs WHERE state IN ('queued', 'waiting') AND id = :id"
-                named = next(iter(select(query, {"id": job})), None)
-                found = named["id"] if named and (devices is None or named["device"] in devices) else None
-            if found is None:
-                return None
-            database.execute(
-                "UPDATE jobs SET state = 'running', owner = ?, started_at = COALESCE(started_at, ?), "
-                "waiting_for = NULL, retry_at = NULL WHERE id = ?",
-                [owner, now(), found],
-            )
-        return self._known(found)
+            while True:
+                if job is None:
+                    found = self._next(select, devices, passed)
+                else:  # whoever names it has a reason to try it now
+                    query = "SELECT id, device FROM jobs WHERE state IN ('queued', 'waiting') AND id = :id"
+                    named = next(iter(select(query, {"id": job})), None)
+                    found = named["id"] if named and (devices is None or named["device"] in devices) else None
+                if found is None:
+                    return None
+                try:
+                    with database.atomic():
+                        database.execute(
+                            "UPDATE jobs SET state = 'running', owner = ?, started_at = COALESCE(started_at, ?), "
+                            "waiting_for = NULL, retry_at = NULL WHERE id = ?",
+                            [owner, now(), found],
+                        )
+                        return self._known(found, connection=database.conn)
+                except StoreUnavailable:
+                    raise
+                except StoreError as problem:  # its workload, for example
+                    if job is not None:
+                        raise
+                    self._tell(f"{problem}; the job {found} is passed over")
+                    passed.add(found)
 
     def _next(
-        self, select: Callable[[str, Mapping[str, object]], Iterable[Row]], devices: Collection[str] | None
+        self,
+        select: Callable[[str, Mapping[str, object]], Iterable[Row]],
+        devices: Collection[str] | None,
+        passed: Collection[str] = (),
     ) -> str | None:
-        """The id of the job to be claimed next. Each state and device is a walk along an index, in order."""
+        """The id of the job to be claimed next, none of `passed`. Each state and device is a walk along an index, in
+        order."""
         times = {"now": now(), "latest": now(ago_secs=-MOST_WAIT_SECS)}
         if devices is None:
             devices = [row["device"] for row in select(f"SELECT DISTINCT device FROM jobs WHERE {_DUE}", times)]
         best: Row | None = None
         for state, due in (("queued", ""), ("waiting", f"AND {_COME} ")):
             for device in devices:
-                rows = select(
+                query = (
                     f"SELECT {columns(jobs='jobs')} FROM jobs INDEXED BY {_BY_DEVICE} WHERE state = :state "
                     f"AND device = :device {due}AND NOT ({_BEGAN_ON_A_SICK_ONE}) "
-                    "ORDER BY priority DESC, number LIMIT 8",
-                    {**times, "state": state, "device": device},
+                    f"ORDER BY priority DESC, number LIMIT {_A_FEW} OFFSET :start"
                 )
-                for row in rows:
+                for row in _paged(select, query, {**times, "state": state, "device": device}):
+                    if row["id"] in passed:
+                        continue
                     *values, seal = row.values()
                     if isinstance(checked("jobs", values, seal), Damage):
                         self._tell(
@@ -264,15 +306,21 @@ class Jobs(Connected):
     def recover(self, *, own: str | None = None, running: Collection[str] = ()) -> list[str]:
         """Queue the running jobs whose owner's process is gone, and say which; one that was to be cancelled is.
 
-        `own` is the caller's process: what is its, but not among `running`, nobody runs either.
+        `own` is the caller's process: what is its, but neither among `running` nor claimed by this Store and not given
+        back yet, nobody runs either. No lock is taken where there is nothing to do.
         """
+
+        def left(row: Row) -> bool:
+            if own is not None and row["owner"] == own:
+                return row["id"] not in running and row["id"] not in self._claimed
+            return not is_alive(row["owner"] or "")
+
+        query = "SELECT id, owner FROM jobs WHERE state = 'running' ORDER BY number"
+        if not any(map(left, self._rows(query))):
+            return []
         lost = []
         with self._transaction() as database:
-            rows = database.query("SELECT id, owner FROM jobs WHERE state = 'running' ORDER BY number")
-            for row in list(rows):
-                forgotten = own is not None and row["owner"] == own and row["id"] not in running
-                if not forgotten and is_alive(row["owner"] or ""):
-                    continue
+            for row in filter(left, list(database.query(query))):
                 try:
                     with database.atomic():
                         _give_back(database, row["id"])
@@ -282,6 +330,21 @@ class Jobs(Connected):
                 lost.append(row["id"])
         return lost
 
+    def _adopt(self, ids: Iterable[str]) -> None:
+        """In a file that has taken the place of another: what this process runs is nobody else's to run."""
+        for id in ids:
+            try:
+                with self._transaction() as database:
+                    database.execute(
+                        "UPDATE jobs SET state = 'running', owner = ?, waiting_for = NULL, retry_at = NULL "
+                        "WHERE id = ? AND state IN ('queued', 'waiting')",
+                        [this_process(), id],
+                    )
+            except StoreUnavailable:
+                raise
+            except StoreError as problem:  # the others are not to blame
+                self._tell(f"the job {id} may be run twice: {problem}")
+
     def requeue(self, id: str, *, waits_for: str = "") -> None:
         """Give a running job back, to be gone on with later; one that was to be cancelled is cancelled. `waits_for`
         says why it is not gone on with at once.
@@ -289,19 +352,20 @@ class Jobs(Connected):
         A job in another state is left alone. RequestError when there is no such job.
         """
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             _give_back(database, id)
             if waits_for:
                 database.execute(
                     "UPDATE jobs SET waiting_for = ? WHERE id = ? AND state = 'queued'", [printable(waits_for), id]
                 )
+        self._claimed.discard(id)
 
     def wait(self, id: str, reason: str, *, secs: float) -> JobState:
         """Put a running job aside until the machine has what it lacks, and for `secs` at least (MOST_WAIT_SECS at
         most); one that was to be cancelled is. A job in another state is left alone. Returns the job's state.
         RequestError when there is no such job."""
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute(
                 "UPDATE jobs SET state = 'cancelled', owner = NULL, ended_at = ? "
                 "WHERE id = ? AND state = 'running' AND cancel_requested",
@@ -312,6 +376,7 @@ class Jobs(Connected):
                 "retries = COALESCE(retries, 0) + 1 WHERE id = ? AND state = 'running'",
                 [printable(reason), now(ago_secs=-min(secs, MOST_WAIT_SECS)), id],
             )
+        self._claimed.discard(id)
         return self._known(id).state
 
     def set_waiting_for(self, id: str, who: str) -> None:
@@ -325,11 +390,12 @@ class Jobs(Connected):
         if not state.ended:
             raise ValueError(f"{state} is no end")
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute(
                 f"UPDATE jobs SET state = ?, problem = ?, owner = NULL, ended_at = ? WHERE id = ? AND {_ACTIVE}",
                 [state.value, printable(problem) if problem is not None else None, now(), id],
             )
+        self._claimed.discard(id)
 
     def cancel(self, id: str) -> JobRow:
         """Cancel a queued job at once, and ask for a running one to be stopped; a prefix of the id will do.
@@ -375,13 +441,16 @@ class Jobs(Connected):
         """The job of this workload and device that was interrupted and that nobody runs, with the budget that is given
         now (its seed stays, so that it goes on as it began); None when there is none."""
         with self._transaction() as database:
-            rows = database.query(
-                "SELECT id, job, search FROM jobs WHERE kind = 'tune' AND workload_key = ? AND device = ? "
+            rows = self._sealed(
+                "FROM jobs j WHERE kind = 'tune' AND workload_key = ? AND device = ? "
                 "AND state IN ('queued', 'waiting') AND started_at IS NOT NULL AND parent_id IS NULL "
                 "ORDER BY number DESC",
                 [workload.key, job.device],
+                skip=True,
+                connection=database.conn,
+                j="jobs",
             )
-            for row in list(rows):
+            for (row,) in rows:
                 with decoding(self.path, "jobs", row["id"]):
                     old = Search(**json.loads(row["search"]))
                     before = job_from(row["job"])
@@ -413,13 +482,13 @@ class Jobs(Connected):
     def set_device(self, id: str, device_key: str) -> None:
         """Write down on which device a job runs. RequestError when there is no such job."""
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute("UPDATE jobs SET device_key = ? WHERE id = ?", [device_key, id])
 
     def add_time(self, id: str, *, wall_secs: float, device_secs: float) -> None:
         """Add a session to how long a job ran. RequestError when there is no such job."""
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute(
                 "UPDATE jobs SET wall_secs = COALESCE(wall_secs, 0) + ?, device_secs = COALESCE(device_secs, 0) + ? "
                 "WHERE id = ?",
@@ -429,13 +498,13 @@ class Jobs(Connected):
     def set_finding(self, id: str, finding: str) -> None:
         """Write down what a job found that is no answer. RequestError when there is no such job."""
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute("UPDATE jobs SET finding = ? WHERE id = ?", [printable(finding), id])
 
     def set_space(self, id: str, space_hash: str) -> None:
         """Write down which space a job searches. RequestError when there is no such job."""
         with self._transaction() as database:
-            _demand(database, id)
+            self._demand(database, id)
             database.execute("UPDATE jobs SET space_hash = ? WHERE id = ?", [space_hash, id])
 
     def _plain(self, id: str) -> Row:
@@ -443,11 +512,39 @@ class Jobs(Connected):
         for (row,) in self._sealed("FROM jobs j WHERE j.id = ?", [id], j="jobs"):
             found: Row = row
             return found
-        self.job(id)  # hidden?
+        with self._moment():
+            self._look_for_hidden(self._reader, id)
         raise unknown_job(id)
 
-    def _known(self, id: str) -> JobRow:
-        rows = self._jobs("WHERE j.id = ?", [id])
+    def _demand(self, database: Database, id: str) -> None:
+        if _first(database, "SELECT 1 FROM jobs WHERE id = ?", [id]) is None:
+            self._look_for_hidden(database.conn, id)
+            raise unknown_job(id)
+
+    def _look_for_hidden(self, connection: sqlite3.Connection, id: str) -> None:
+        """Of an id, or the beginning of one, that no index finds: StoreError unless there never was such a job, or it
+        was removed in order. Inside a transaction."""
+        [(hidden, lost, count, written)] = tables.fetched(
+            connection,
+            f"SELECT EXISTS (SELECT 1 FROM jobs INDEXED BY {_BY_NUMBER} WHERE id >= ? AND id < ?), "
+            "EXISTS (SELECT 1 FROM losses), (SELECT count(*) FROM jobs NOT INDEXED), "
+            "(SELECT rows FROM sums WHERE name = 'jobs')",
+            [id, id + "\U0010ffff"],
+        )
+        if hidden:
+            what = "an index is damaged and hides it"
+        elif lost:
+            what = "acknowledged changes of the store were lost, and it may have been among them"
+        elif count != written:
+            what = "rows of jobs have vanished, and it may have been among them"
+        else:
+            return
+        raise StoreError(
+            f"{self.path}: the job {id[:80]!r} is not found: {what}; `fusiond store check` says how to go on"
+        )
+
+    def _known(self, id: str, *, connection: sqlite3.Connection | None = None) -> JobRow:
+        rows = self._jobs("WHERE j.id = ?", [id], connection=connection)
         if not rows:
             raise StoreError(f"{self.path}: the job {id} has vanished")
         return rows[0]
@@ -471,13 +568,21 @@ def got_on(database: Database, id: str) -> None:
     )
 
 
+def _paged(
+    select: Callable[[str, Mapping[str, object]], Iterable[Row]], query: str, parameters: Mapping[str, object]
+) -> Iterator[Row]:
+    """The rows of a query with LIMIT _A_FEW OFFSET :start, as far as they are asked for."""
+    start = 0
+    while True:
+        rows = list(select(query, {**parameters, "start": start}))
+        yield from rows
+        if len(rows) < _A_FEW:
+            return
+        start += _A_FEW
+
+
 def _first(database: Database, sql: str, parameters: list[Any]) -> Row | None:
     return next(iter(database.query(sql, parameters)), None)
-
-
-def _demand(database: Database, id: str) -> None:
-    if _first(database, "SELECT 1 FROM jobs WHERE id = ?", [id]) is None:
-        raise unknown_job(id)
 
 
 def _free_id(database: Database) -> str:

@@ -36,7 +36,7 @@ from fusiond.errors import NothingKnown, UnknownName
 from fusiond.store import names as known_names
 from fusiond.store import sources
 from fusiond.store.candidates import Candidate, Contents, Says
-from fusiond.store.document import answer
+from fusiond.store.document import answer, compared
 from fusiond.store.format import lookup_name
 from fusiond.store.plans import unpacked
 from fusiond.store.reading import reading
@@ -55,6 +55,7 @@ __all__ = [
     "Unsettled",
     "best",
     "best_of",
+    "compared",
     "contents",
     "devices",
     "distance",
@@ -81,6 +82,7 @@ def best(
     says: Says | None = None,
     built: Collection[str] | None = None,
     strict: bool = False,
+    later: bool = False,
 ) -> dict[str, Any] | None:
     """The object of `best --json` for a name, with `sizes_asked`, `checks`, `figures`, `changed` and `notes`; None when
     nothing is known of that name on that device.
@@ -88,7 +90,8 @@ def best(
     `device` is a name (`cpu`, `cuda:0`; `cuda` for any of them), a model, a device_key, or None for any device.
     `driver` (None: unknown) and `version` are the driver and the fusiond of today. `folder` is where files go before
     the catalogue; None: no files are looked at. `built` are the families that the plugins say the name stands for;
-    without them `strict` raises Unsettled where only they can say it.
+    without them `strict` raises Unsettled where only they can say it. `later`: the sources of the record are left for
+    `compared`, and only the store is read.
 
     RequestError for a size that the workload does not have, StoreError for a file that cannot be read or is damaged
     where every answer may be, NothingKnown where only other content of that name has an answer, and where the record
@@ -112,9 +115,10 @@ def best(
             return lookup.serve(families.pop(), name, device, sizes or {}, confirmed=confirmed)
 
         try:
-            return ask(thorough=False)
+            document = ask(thorough=False)
         except Damage:
-            return ask(thorough=True)
+            document = ask(thorough=True)
+    return document if document is None or later else compared(document)
 
 
 def best_of(

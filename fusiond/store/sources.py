@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from fusiond.store.format import now
 from fusiond.store.hashing import hashed
@@ -25,10 +26,17 @@ def equal(path: str, digest: str) -> bool:
     try:
         if os.path.getsize(path) > COMPARED_BYTES:
             return False
-        with open(path, "rb") as stream:
-            return _has(stream.read(), digest)
+        return _has(_read(path), digest)
     except OSError:
         return False
+
+
+def _read(path: str) -> bytes:
+    """A plain file's bytes; OSError for a pipe, which would keep us waiting, and for every other kind of file."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(0, "it is not a regular file")
+        return stream.read()
 
 
 def _has(data: bytes, digest: str) -> bool:
@@ -80,8 +88,7 @@ def changes(hashes: Mapping[str, str], found_at: str) -> tuple[list[str], bool]:
                         f"source may have changed: {file} (too large to compare here) is younger than this answer"
                     )
                 continue
-            with open(file, "rb") as stream:
-                data = stream.read()
+            data = _read(file)
         except FileNotFoundError:
             lines.append(f"source is gone: {file}")
             continue

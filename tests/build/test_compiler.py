@@ -93,7 +93,15 @@ def test_a_compiler_that_dies_by_itself_every_time_dies_of_its_input(
 
 @pytest.mark.usefixtures("gxx_here")
 @pytest.mark.parametrize(
-    "text", ["#error No space left on device\n", 'static_assert(false, "Killed signal terminated program cc1plus");\n']
+    "text",
+    [
+        "#error No space left on device\n",
+        'static_assert(false, "Killed signal terminated program cc1plus");\n',
+        '#pragma GCC error "No space left on device"\n',
+        "int x = MemoryError;\n",
+        "#include <MemoryError.h>\n",
+        '__attribute__((error("Too many open files"))) void f(); void g() { f(); }\n',
+    ],
 )
 def test_what_a_source_says_is_its_own(tmp_path: Path, text: str) -> None:
     source = Source(name="h", text=text, entries=(), kind=SourceKind.HOST)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fusiond.store import lookup
+from fusiond.store import lookup, sources
 from fusiond.store.database import Store
 
 
@@ -223,3 +223,25 @@ def test_the_check_of_a_stale_answer_does_not_hold_up_the_event_loop(
     assert http.get("/best?pair=old,grown").json() == {"match": "stale", "name": "grown,old"}
     assert threads["best"] == "http"
     assert threads["recheck"] != "http"
+
+
+def test_sources_on_a_dead_mount_hold_up_nobody_else(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at them hangs in the kernel; that is not the event loop's thread."""
+    threads: list[str] = []
+
+    def best(*arguments: Any, **options: Any) -> dict[str, Any]:
+        assert options["later"]
+        return {"match": "exact", "changed": [], "notes": [], "found_at": "", "to_compare": {"/dead/x.cu": "1"}}
+
+    def changes(hashes: Any, found_at: str) -> tuple[list[str], bool]:
+        threads.append(threading.current_thread().name)
+        return ["source changed: /dead/x.cu"], True
+
+    monkeypatch.setattr(lookup, "best", best)
+    monkeypatch.setattr(lookup, "queue_recheck", lambda *arguments: False)
+    monkeypatch.setattr(sources, "changes", changes)
+    found = http.get("/best?pair=old,grown").json()
+    assert (found["match"], found["changed"]) == ("stale", ["source"])
+    assert "to_compare" not in found
+    assert threads
+    assert threads[0] != "http"

@@ -15,6 +15,7 @@ import pytest
 from fusiond import client as client_module
 from fusiond import jobs
 from fusiond.client import Client
+from fusiond.daemon import service as service_module
 from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, wanted
 from fusiond.errors import DaemonError, DeviceError, DeviceSick, RequestError, StoreError
@@ -350,3 +351,23 @@ def test_a_store_that_takes_the_place_of_another_is_served_and_its_running_jobs_
                 time.sleep(0.01)
             (next_one,) = asks.submit(job_file(trials=2))
             assert [*asks.watch(next_one)][-1].state == "done", "the worker is free of the job that went away"
+
+
+def test_a_job_that_was_claimed_without_the_worker_learning_of_it_is_run_later(
+    store: Store, serving: Callable[..., Any], job_file: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "RECOVER_SECS", 0.05)
+    claim, failed = Store._claim, threading.Event()
+
+    def once(self: Store, *arguments: Any) -> Any:
+        row = claim(self, *arguments)
+        if row is not None and not failed.is_set():
+            failed.set()
+            raise StoreError("the last step fails")
+        return row
+
+    monkeypatch.setattr(Store, "_claim", once)
+    with serving() as (_, client):
+        (job,) = client.submit(job_file())
+        assert finished(client, job) is JobState.DONE
+    assert failed.is_set()

@@ -19,7 +19,7 @@ import pytest
 
 from fusiond.devices import lock, presence
 from fusiond.devices.lock import device_lock, held_by, lock_name
-from fusiond.errors import Interrupted
+from fusiond.errors import Interrupted, MachineFault
 from fusiond.testing.fakes import FakeProvider
 
 GPU = dataclasses.replace(FakeProvider().devices()[0], name="cuda:0", uuid="GPU-1", evidence="measured")
@@ -244,6 +244,43 @@ def test_another_user_does_not_keep_it_for_ever(
     ):
         assert f"pid {process.pid} of" in caplog.messages[0]
         assert "did not let go within" in caplog.messages[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_a_holder_that_was_passed_over_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take() -> None:
+        with device_lock(GPU, stop=lambda: False, waiting=lambda text: None):
+            pass
+
+    with holder(uid=65534):
+        monkeypatch.setattr(lock, "LONGEST_SECS", 0.5)
+        take()
+        monkeypatch.setattr(lock, "LONGEST_SECS", 3600.0)
+        take()  # at once, or the test's time is up
+    told: list[str] = []
+    with (
+        holder(uid=65534),
+        pytest.raises(Interrupted),  # another one is waited for
+        device_lock(GPU, stop=lambda: bool(told), waiting=told.append),
+    ):
+        pytest.fail("it is taken")
+
+
+def test_where_no_thread_is_to_be_had_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with (
+            pytest.raises(MachineFault, match="no thread to be had"),
+            device_lock(GPU, stop=lambda: True, waiting=nobody_has_it),
+        ):
+            pytest.fail("nothing can be held")
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    with device_lock(GPU, stop=lambda: True, waiting=nobody_has_it):
+        pass
 
 
 def test_those_who_wait_have_their_turn() -> None:

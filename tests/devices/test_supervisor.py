@@ -4,6 +4,7 @@ worse for it."""
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -138,6 +139,27 @@ def test_a_child_that_hangs_is_gone_at_the_timeout(supervisor: Supervisor, bundl
     assert isinstance(found, MeasureFailed)
     assert 0.5 <= time.monotonic() - begun < 5
     assert not psutil.pid_exists(child)
+
+
+def test_time_for_which_this_process_was_stopped_is_not_the_childs(
+    supervisor: Supervisor, bundle: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after Ctrl-Z and `fg`: when it looks again, the time is long up, and the answer lies in the pipe or comes."""
+    supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30)
+    child, clock, stopped_secs = child_of(supervisor), time.monotonic, [0.0]
+
+    class Stopped(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            if not stopped_secs[0]:
+                stopped_secs[0] = 1000.0
+                return []
+            return super().select(timeout)
+
+    monkeypatch.setattr(supervising.selectors, "DefaultSelector", Stopped)
+    monkeypatch.setattr(supervising.time, "monotonic", lambda: clock() + stopped_secs[0])
+    found = supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30)
+    assert isinstance(found, Measurement)
+    assert child_of(supervisor) == child
 
 
 def test_a_child_killed_from_outside_is_replaced_without_a_word_to_the_candidate(

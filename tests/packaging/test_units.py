@@ -49,6 +49,7 @@ def test_a_unit_starts_what_there_is_and_is_watched(unit: Path) -> None:
     assert int(found["WatchdogSec"][0]) >= 30  # it is fed each quarter of that
     assert found["KillSignal"] == ["SIGTERM"]
     assert found["UMask"] == ["0077"]
+    assert found["TimeoutStartSec"] == ["infinity"]  # a large store is moved to a new format before it is ready
 
 
 def test_the_system_unit_keeps_its_files_where_it_may_write() -> None:
@@ -94,3 +95,12 @@ def test_the_container_runs_as_a_plain_user() -> None:
     assert not any(line.startswith("RUN ") for line in lines[lines.index(user) :])
     (command,) = (line for line in lines if line.startswith("CMD "))
     arguments(re.findall(r'"([^"]*)"', command))
+
+
+def test_the_container_has_an_init_and_asks_the_daemon() -> None:
+    text = CONTAINER.read_text()
+    assert 'ENTRYPOINT ["tini", "--", "fusiond"]' in text
+    check = re.search(r'HEALTHCHECK .*\\\n +CMD \["python", "-c", "(.*)"\]', text)
+    assert check
+    assert "Client('/run/fusiond/socket').health()" in check[1]
+    compile(check[1], "HEALTHCHECK", "exec")

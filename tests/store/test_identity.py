@@ -134,3 +134,17 @@ def test_what_is_no_store_is_not_opened_in_its_place(store: Store, tmp_path: Pat
         store.reopen()
     with pytest.raises(StoreUnavailable, match="another file"):
         store.jobs()
+
+
+def test_a_job_that_runs_here_is_claimed_by_nobody_in_the_file_that_took_the_place(
+    store: Store, tmp_path: Path, make: Any
+) -> None:
+    id = store.submit(make.job(), make.workload()).id
+    store.close()
+    copy = shutil.copy(store.path, tmp_path / "copy")
+    with Store.open(store.path) as opened:
+        assert opened.claim(this_process(), job=id)
+        os.replace(copy, opened.path)
+        assert opened.reopen(running=[id]) == []
+        assert opened.claim(this_process()) is None
+        assert [row.state for row in opened.jobs()] == [JobState.RUNNING]

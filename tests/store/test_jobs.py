@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -237,3 +238,26 @@ def test_no_two_processes_claim_one_job(store: Store, make: Any) -> None:
     assert len(claimed) == len(ids)
     assert set(claimed) == ids
     assert sorted(store.recover()) == sorted(ids)
+
+
+@pytest.mark.parametrize("how", ["row", "loss"])
+def test_a_job_that_has_vanished_is_not_one_that_never_was(store: Store, make: Any, how: str) -> None:
+    with pytest.raises(RequestError, match="there is no job"):
+        store.load_job("job")
+    if how == "row":
+        store._database.execute("UPDATE sums SET rows = rows + 1 WHERE name = 'jobs'")
+    else:
+        store._database.execute("INSERT INTO losses VALUES ('2026-01-01', 9, 7)")
+    asks: list[Callable[[], object]] = [
+        lambda: store.job("job"),
+        lambda: store.load_job("job"),
+        lambda: store.cancel("job"),
+        lambda: store.finish_early("job"),
+        lambda: store.finish("job", JobState.DONE),
+        lambda: store.requeue("job"),
+        lambda: store.set_space("job", "space"),
+        lambda: store.cancel_requested("job"),
+    ]
+    for ask in asks:
+        with pytest.raises(StoreError, match="store check"):
+            ask()

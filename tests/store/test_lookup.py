@@ -491,6 +491,26 @@ def test_what_the_plugins_say_is_read_from_the_store(store: Store, make: Any, as
     assert ask(strict=True, version=__version__)["match"] == "exact"
 
 
+def test_a_source_that_is_a_pipe_now_keeps_nobody_waiting(store: Store, make: Any, ask: Ask, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.cu"
+    os.mkfifo(pipe)
+    make.known(store, make.workload(), make.device(), source_hashes={str(pipe): keys.text_key("int x;\n")})
+    assert ask()["notes"] == [f"source cannot be compared: {pipe}: it is not a regular file"]
+    assert not sources.equal(str(pipe), keys.text_key(""))
+
+
+def test_the_comparison_with_the_sources_can_be_left_for_later(
+    store: Store, make: Any, ask: Ask, tmp_path: Path
+) -> None:
+    path = tmp_path / "changed.cu"
+    path.write_text("int y;\n")
+    make.known(store, make.workload(), make.device(), source_hashes={str(path): keys.text_key("int x;\n")})
+    found = ask(later=True)
+    assert (found["match"], found["notes"]) == ("exact", [])
+    assert lookup.compared(found) == ask()
+    assert found["match"] == "stale"
+
+
 def test_a_changed_source_file_is_said(store: Store, make: Any, ask: Ask, tmp_path: Path) -> None:
     same, changed, gone, crlf = (tmp_path / name for name in ("same.cu", "changed.cu", "gone.cu", "crlf.cu"))
     for path in (same, changed, gone):
@@ -610,11 +630,12 @@ def test_no_query_reads_a_whole_table(store: Store, make: Any, ask: Ask, monkeyp
     for device in ("cuda:0", None):
         ask(device=device, sizes={"a.n": 64})
     queries = [each for each in statements if " FROM records" in each or " FROM workloads" in each]
-    assert len(queries) == 4  # what the second question would read is known from the first
+    # Two indexes and the record that was chosen, for both questions; the newest version for each.
+    assert len(queries) == 5
+    assert len([each for each in queries if "INDEXED BY idx_records_heads" in each]) == 2
     for query in queries:
         plan = [row["detail"] for row in store._rows(f"EXPLAIN QUERY PLAN {query}")]
         assert not [step for step in plan if step.startswith("SCAN")], plan
-        if (
-            " FROM workloads w CROSS JOIN records" in query
-        ):  # each record by its key, not all of that name again and again
-            assert [step for step in plan if step.startswith("SEARCH r ") and "(workload_key=?" in step], plan
+        if "INDEXED BY idx_records_heads" in query:  # no row is read, and each workload is looked for by its key
+            assert [step for step in plan if step.startswith("SEARCH r USING COVERING INDEX")], plan
+            assert [step for step in plan if step.startswith("SEARCH w USING COVERING INDEX") and "key=?" in step], plan

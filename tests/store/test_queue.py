@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import StoreError
+from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.model import JobState
 from fusiond.store.database import Store
 from fusiond.store.owner import this_process
@@ -88,3 +88,43 @@ def test_a_damaged_job_is_passed_over(store: Store, queued: list[str], caplog: p
         store.job("job006")
     with pytest.raises(StoreError, match="damaged row of jobs"):
         store.finish("job006", JobState.DONE)
+
+
+def test_a_page_of_damaged_jobs_does_not_block_the_queue(store: Store, queued: list[str]) -> None:
+    store._database.execute("DROP TRIGGER jobs_sealed")
+    store._database.execute("UPDATE jobs SET digest = x'00' WHERE priority = 6")
+    claimed = store.claim(this_process(), devices={"cuda:0"})
+    assert claimed is not None
+    assert (claimed.priority, claimed.id) == (5, "job012")
+
+
+def test_a_job_whose_tally_is_gone_is_passed_over(store: Store, queued: list[str]) -> None:
+    store._database.execute("DELETE FROM tallies WHERE job_id = 'job006'")
+    claimed = store.claim(this_process())
+    assert claimed is not None
+    assert claimed.id == "job013"
+    with pytest.raises(StoreError, match="tally"):
+        store.claim(this_process(), job="job006")
+    assert store._rows("SELECT state FROM jobs WHERE id = 'job006'") == [{"state": "queued"}]
+
+
+def test_a_claim_whose_last_step_raises_is_given_back(
+    store: Store, queued: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = store.claim(this_process())
+    assert kept is not None
+
+    def fail(self: Store, *arguments: Any) -> None:
+        raise StoreUnavailable("the file went away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "_acknowledge", fail)
+        with pytest.raises(StoreUnavailable):
+            store.claim(this_process())
+    assert store.count_jobs([JobState.RUNNING]) == 2
+    (lost,) = store.recover(own=this_process())
+    assert lost != kept.id
+    again = store.claim(this_process())
+    assert again is not None
+    assert again.id == lost
+    assert store.recover(own=this_process()) == []

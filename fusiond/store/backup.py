@@ -22,7 +22,7 @@ from fusiond.store.check import Finding, check
 from fusiond.store.connection import translated
 from fusiond.store.document import is_intact
 from fusiond.store.format import artifacts_folder, check_header, now
-from fusiond.store.private import FILE_MODE, make_folder
+from fusiond.store.private import FILE_MODE, make_folder, sync
 
 _PAGES = 512
 """Copied in one step; between two steps whoever writes may write."""
@@ -53,7 +53,7 @@ def backup(store: Path, target: Path) -> Copied:
         artifacts = _copy_artifacts(copy, store, Path(artifacts_folder(str(copy))))
         damaged = tuple(check(copy))
         acknowledged.forget(copy)
-        _sync(copy)
+        sync(copy)
         if artifacts:
             os.rename(artifacts_folder(str(copy)), artifacts_folder(str(target)))
         os.rename(copy, target)
@@ -83,7 +83,7 @@ def restore(source: Path, store: Path) -> Copied:
         artifacts = _copy_artifacts(copy, source, Path(artifacts_folder(str(store))))
         number, own = _commits(copy)
         acknowledged.forget(copy)
-        _sync(copy)
+        sync(copy)
         aside = _put_aside(store)
         os.rename(copy, store)
         acknowledged.write(store, number, own, lower=True)
@@ -136,7 +136,7 @@ def _copy_artifacts(copy: Path, source: Path, target: Path) -> int:
         unfinished = new.with_name(f".writing-{new.name}")
         shutil.copyfile(old, unfinished)
         unfinished.chmod(FILE_MODE)
-        _sync(unfinished)
+        sync(unfinished)
         os.replace(unfinished, new)
         acknowledged.sync_folder(str(new.parent))
     return copied
@@ -161,11 +161,3 @@ def _put_aside(store: Path) -> Path | None:
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{store}{beside}", f"{aside}{beside}")
     return aside
-
-
-def _sync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

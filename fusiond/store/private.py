@@ -51,6 +51,15 @@ def tighten(path: str, mode: int) -> None:
             os.chmod(path, mode)
 
 
+def sync(file: str | os.PathLike[str]) -> None:
+    """The content of a file is on disk when this returns. OSError."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _make(where: str) -> None:
     """Under another name first: closing a descriptor of the file itself could drop the locks of a connection that
     another thread has made meanwhile."""

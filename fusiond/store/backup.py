@@ -76,7 +76,7 @@ def restore(source: Path, store: Path) -> Copied:
     with _written(store.parent) as folder:
         copy = folder / store.name
         _copy(source, copy)
-        damaged = tuple(check(copy))
+        damaged = tuple(check(copy, artifacts=Path(artifacts_folder(str(source)))))
         unreadable = [each for each in damaged if each.where == "file"]
         if unreadable:
             raise StoreError(f"{source}: {unreadable[0].problem}; nothing was restored")

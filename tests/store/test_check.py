@@ -259,6 +259,7 @@ def test_a_restored_store_goes_on(filled: Store, tmp_path: Path, make: Any) -> N
     shutil.rmtree(filled.artifacts)
     copied = restore(target, filled.path)
     assert copied.aside is not None
+    assert copied.damaged == ()
     with Store.open(copied.aside) as aside:
         assert len(aside.jobs()) == 2
     with Store.open(filled.path) as store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -284,3 +285,14 @@ def test_what_is_no_backup_is_refused_and_nothing_changes(filled: Store, tmp_pat
         restore(tmp_path / "text", filled.path)
     assert filled.path.read_bytes() == before
     assert not list(tmp_path.glob(".fusiond-copy-*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_restores_belongs_to_whom_the_store_did(filled: Store, tmp_path: Path) -> None:
+    target = tmp_path / "b.sqlite"
+    backup(filled.path, target)
+    filled.close()
+    os.chown(filled.path, 12345, 12346)
+    restore(target, filled.path)
+    files = [filled.path, Path(f"{filled.path}.acknowledged"), filled.artifacts, *filled.artifacts.rglob("*")]
+    assert {(each.stat().st_uid, each.stat().st_gid) for each in files} == {(12345, 12346)}

@@ -81,7 +81,8 @@ def _restore(database: Path, file: Path, *, json: bool) -> int:
     holder = lock.holder(database)
     if holder is not None:
         raise RequestError(f"a daemon (pid {holder.pid}) serves this store; stop it first", where=str(database))
-    copied = backup.restore(file, database)
+    with lock.kept_out(database):
+        copied = backup.restore(file, database)
     _warn(copied)
     if json:
         aside = str(copied.aside) if copied.aside else None

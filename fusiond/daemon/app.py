@@ -112,6 +112,10 @@ class Actions:
     plugins: Callable[[], list[dict[str, Any]]]
 
 
+MOST_JOBS = 1000
+"""In one page of GET /jobs; whoever asks for more gets as many."""
+
+
 class App:
     """The endpoints, each a coroutine that checks the request, calls one action, and words the answer."""
 
@@ -147,7 +151,9 @@ class App:
 
     async def jobs(self, request: Request) -> Response:
         states = tuple(request.query_params.getlist("state"))
-        limit = _whole(request.query_params.get("limit", "100"), where="limit")
+        limit = min(_whole(request.query_params.get("limit", "100"), where="limit"), MOST_JOBS)
+        if limit < 1:
+            raise RequestError(f"{limit} is no number of jobs; name 1 to {MOST_JOBS}", where="limit")
         before = request.query_params.get("before")
         rows = await run_in_threadpool(self.actions.jobs, states, limit, before)
         return JSONResponse({"jobs": [job_entry(row) for row in rows]})

@@ -13,12 +13,14 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fusiond.errors import DaemonError, StoreError
 from fusiond.store.database import Store
 from fusiond.store.owner import this_process
+from fusiond.store.private import give, make_folder
 from fusiond.store.serving import Served
 
 log = logging.getLogger(__name__)
@@ -153,6 +155,26 @@ def holder(database: Path) -> Holder | None:
     finally:
         os.close(file)
     return None
+
+
+@contextlib.contextmanager
+def kept_out(database: Path) -> Iterator[None]:
+    """No daemon begins to serve this store meanwhile. DaemonError when one does already, or none can be kept out."""
+    path = lock_path(database)
+    make_folder(path.parent)
+    new = not path.exists()
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as problem:
+        raise DaemonError(f"{path}: cannot be opened: {problem.strerror}") from problem
+    try:
+        if new:
+            give(path, path.parent.stat())
+        if not _lock(file):
+            raise DaemonError("a daemon serves this store; stop it first")
+        yield
+    finally:
+        os.close(file)
 
 
 def _lock(file: int) -> bool:

@@ -22,7 +22,7 @@ from fusiond.store.check import Finding, check
 from fusiond.store.connection import translated
 from fusiond.store.document import is_intact
 from fusiond.store.format import artifacts_folder, check_header, now
-from fusiond.store.private import FILE_MODE, make_folder
+from fusiond.store.private import FILE_MODE, give, make_folder, sync
 
 _PAGES = 512
 """Copied in one step; between two steps whoever writes may write."""
@@ -53,7 +53,7 @@ def backup(store: Path, target: Path) -> Copied:
         artifacts = _copy_artifacts(copy, store, Path(artifacts_folder(str(copy))))
         damaged = tuple(check(copy))
         acknowledged.forget(copy)
-        _sync(copy)
+        sync(copy)
         try:
             if artifacts:
                 os.rename(artifacts_folder(str(copy)), artifacts_folder(str(target)))
@@ -79,20 +79,24 @@ def restore(source: Path, store: Path) -> Copied:
     if store.exists() and source.samefile(store):
         raise RequestError("is the store itself; name a backup", where=str(source))
     make_folder(store.parent)
+    owner = (store if store.exists() else store.parent).stat()
     with _written(store.parent) as folder:
         copy = folder / store.name
         _copy(source, copy)
-        damaged = tuple(check(copy))
+        damaged = tuple(check(copy, artifacts=Path(artifacts_folder(str(source)))))
         unreadable = [each for each in damaged if each.where == "file"]
         if unreadable:
             raise StoreError(f"{source}: {unreadable[0].problem}; nothing was restored")
         artifacts = _copy_artifacts(copy, source, Path(artifacts_folder(str(store))))
         number, own = _commits(copy)
         acknowledged.forget(copy)
-        _sync(copy)
+        sync(copy)
+        give(copy, owner)
         aside = _put_aside(store)
         os.rename(copy, store)
         acknowledged.write(store, number, own, lower=True)
+        for beside in (acknowledged.file_of(store), artifacts_folder(str(store))):
+            give(beside, owner)
         acknowledged.sync_folder(str(store.parent.absolute()))
     return Copied(path=store, bytes=store.stat().st_size, artifacts=artifacts, damaged=damaged, aside=aside)
 
@@ -142,7 +146,7 @@ def _copy_artifacts(copy: Path, source: Path, target: Path) -> int:
         unfinished = new.with_name(f".writing-{new.name}")
         shutil.copyfile(old, unfinished)
         unfinished.chmod(FILE_MODE)
-        _sync(unfinished)
+        sync(unfinished)
         os.replace(unfinished, new)
         acknowledged.sync_folder(str(new.parent))
     return copied
@@ -163,15 +167,9 @@ def _put_aside(store: Path) -> Path | None:
     while aside.exists():
         number += 1
         aside = store.with_name(f"{store.name}.before-{stamp}-{number}")
-    for beside in ("-wal", "-shm", ""):
+    with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(store)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # then the database alone is all of it
+    for beside in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{store}{beside}", f"{aside}{beside}")
     return aside
-
-
-def _sync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

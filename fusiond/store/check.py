@@ -46,8 +46,9 @@ class Finding:
     remedy: str
 
 
-def check(path: Path) -> list[Finding]:
-    """All that is wrong with a store; empty for one that is in order. StoreError when it cannot be read at all."""
+def check(path: Path, *, artifacts: Path | None = None) -> list[Finding]:
+    """All that is wrong with a store; empty for one that is in order. StoreError when it cannot be read at all.
+    `artifacts`: the folder that has them, if not the one beside it."""
     known = acknowledged.read(path)
     with translated(path), closing(connect(path)) as connection:
         connection.execute("PRAGMA query_only = ON")
@@ -56,7 +57,7 @@ def check(path: Path) -> list[Finding]:
             *_structure(connection),
             *_rows(connection),
             *_losses(connection, known),
-            *_artifacts(connection, path),
+            *_artifacts(connection, artifacts or Path(artifacts_folder(str(path)))),
         ]
 
 
@@ -142,8 +143,7 @@ def _loss(lost: int, found_at: str) -> Finding:
     )
 
 
-def _artifacts(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
-    folder = artifacts_folder(str(path))
+def _artifacts(connection: sqlite3.Connection, folder: Path) -> Iterator[Finding]:
     used = {
         row[0][len(ARTIFACT) :]
         for row in tables.fetched(connection, "SELECT source FROM records WHERE replaced_by IS NULL")

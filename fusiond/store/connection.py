@@ -23,7 +23,7 @@ import sqlite_utils
 from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store import acknowledged, tables
 from fusiond.store.format import BUSY_SECS, SCHEMA_VERSION, check_header, corrupt, explained, now
-from fusiond.store.identity import demand, identity
+from fusiond.store.identity import demand, identity, log_of
 from fusiond.store.migrations import migrate
 from fusiond.store.private import make_private, tighten_store
 from fusiond.store.tables import Damage
@@ -54,8 +54,13 @@ class Connected:
             self._database.close()
 
     def check_identity(self) -> None:
-        """StoreUnavailable when the file that is open is not at its path any more."""
+        """StoreUnavailable when the file that is open, or its log, is not at its path any more."""
         demand(self.path, self._identity)
+        if log_of(self.path) != self._log:
+            raise StoreUnavailable(
+                f"{self.path}: its log (-wal, -shm) was deleted or replaced while it was open; nothing more is written "
+                "until the store is opened again"
+            )
 
     def _attach(self) -> None:
         """Connect to the file that is at the path now, and bring it up to date."""
@@ -71,6 +76,8 @@ class Connected:
             if opened_file is None or identity(self.path) != opened_file:
                 raise StoreUnavailable(f"{self.path}: another file took its place while it was opened; try again")
             self._identity = opened_file
+            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()  # now there is a log
+            self._log = log_of(self.path)
             self._database = sqlite_utils.Database(writer, execute_plugins=False, recursive_triggers=False)
             self._reader = reader
             if check_header(writer, str(self.path)) < SCHEMA_VERSION:
@@ -78,7 +85,6 @@ class Connected:
                     if check_header(database.conn, str(self.path)) < SCHEMA_VERSION:
                         migrate(database)
             self._look_for_losses(known)
-            self._log = identity(f"{self.path}-wal")
             opened.pop_all()
 
     def _look_for_losses(self, known: tuple[int, int] | None) -> None:

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
+import sqlite3
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
@@ -25,18 +27,22 @@ from typing import Self
 
 from fusiond import faults
 from fusiond.errors import StoreError, StoreUnavailable
+from fusiond.store import acknowledged
+from fusiond.store.connection import translated
 from fusiond.store.devices import DeviceRow, Devices
-from fusiond.store.format import disk_full
-from fusiond.store.identity import identity
+from fusiond.store.format import disk_full, now
+from fusiond.store.identity import identity, log_of
 from fusiond.store.jobs import JobRow, Jobs
 from fusiond.store.location import default_folder, default_path, refuse_network
 from fusiond.store.owner import this_process
-from fusiond.store.private import FOLDER_MODE, make_folder, tighten
+from fusiond.store.private import FOLDER_MODE, make_folder, make_private, sync, tighten
 from fusiond.store.probes import Probes
 from fusiond.store.records import Records
 from fusiond.store.said import Said
 from fusiond.store.serving import Serving
 from fusiond.store.trials import Trials
+
+log = logging.getLogger(__name__)
 
 __all__ = ["DeviceRow", "JobRow", "Store", "default_path", "this_process"]
 
@@ -77,7 +83,10 @@ class Store(Devices, Jobs, Trials, Probes, Records, Said, Serving):
         with self._write_lock, self._read_lock:
             if not self.path.is_file():
                 raise StoreUnavailable(f"{self.path}: there is no such file any more; put it back")
-            self._part_from_log()
+            if identity(self.path) == self._identity:
+                self._rescue()
+            else:
+                self._part_from_log()
             reader, writer = self._reader, self._database
             self._attach()
             reader.close()
@@ -85,9 +94,44 @@ class Store(Devices, Jobs, Trials, Probes, Records, Said, Serving):
             self._adopt({*running, *self._claimed})
         return self.recover(own=this_process(), running=running)
 
+    def _rescue(self) -> None:
+        """The log was taken away; the open connection still has it. What it sees becomes a file of its own and takes
+        the place: no other process may go on with the old one, whose log it cannot find. What others wrote to a new
+        log meanwhile is kept beside."""
+        if log_of(self.path) == self._log:
+            return
+        copy = self.path.with_name(f".{self.path.name}.rescued-{os.getpid()}")
+        try:
+            copy.unlink(missing_ok=True)
+            make_private(copy)
+            with translated(copy), contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as new:
+                self._database.conn.backup(new)
+            sync(copy)
+            wal, shm = log_of(self.path)
+            new_log = Path(f"{self.path}-wal")
+            theirs = wal is not None and (wal != self._log[0] or shm is not None)
+            if theirs and new_log.stat().st_size:
+                stamp = now().replace(":", "").replace("-", "")[:15]
+                aside = f"{self.path}.before-{stamp}"
+                os.link(self.path, aside)
+                os.replace(new_log, f"{aside}-wal")
+                log.warning("%s: what was written since its log was taken away is kept as %s", self.path, aside)
+            for name in ("wal", "shm"):
+                Path(f"{self.path}-{name}").unlink(missing_ok=True)
+            os.replace(copy, self.path)
+            acknowledged.sync_folder(str(self.path.parent))
+        except OSError as problem:
+            raise StoreUnavailable(
+                f"{self.path}: its log is gone, and it cannot be written anew: {problem}"
+            ) from problem
+        finally:
+            with contextlib.suppress(OSError):
+                copy.unlink(missing_ok=True)
+        log.warning("%s: its log was taken away; the store was written anew, and nothing is lost", self.path)
+
     def _part_from_log(self) -> None:
         """SQLite finds a log by its name: that of the file that is gone would be played into the one in its place."""
-        if identity(self.path) == self._identity or identity(f"{self.path}-wal") != self._log:
+        if log_of(self.path)[0] != self._log[0]:
             return
         for name in ("wal", "shm"):
             with contextlib.suppress(FileNotFoundError):

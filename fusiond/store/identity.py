@@ -24,6 +24,13 @@ def identity(path: str | os.PathLike[str]) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
+def log_of(path: str | os.PathLike[str]) -> tuple[Identity | None, Identity | None]:
+    """Which files are the log of that store now, and its index. SQLite makes them before it reads, and removes them
+    only where nobody has the store open: they stay the same for as long as a connection is open."""
+    where = os.fspath(path)
+    return identity(f"{where}-wal"), identity(f"{where}-shm")
+
+
 def demand(path: str | os.PathLike[str], opened: Identity) -> None:
     """StoreUnavailable when the file that was opened is not at its path any more: what is written now would vanish."""
     now = identity(path)

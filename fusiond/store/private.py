@@ -51,6 +51,25 @@ def tighten(path: str, mode: int) -> None:
             os.chmod(path, mode)
 
 
+def give(path: str | os.PathLike[str], to: os.stat_result) -> None:
+    """As root: a file or folder, with all in it, becomes that of the owner of another one. OSError."""
+    if os.geteuid() != 0 or not os.path.lexists(path):
+        return
+    os.chown(path, to.st_uid, to.st_gid, follow_symlinks=False)
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            os.chown(os.path.join(folder, name), to.st_uid, to.st_gid, follow_symlinks=False)
+
+
+def sync(file: str | os.PathLike[str]) -> None:
+    """The content of a file is on disk when this returns. OSError."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _make(where: str) -> None:
     """Under another name first: closing a descriptor of the file itself could drop the locks of a connection that
     another thread has made meanwhile."""

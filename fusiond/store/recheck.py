@@ -62,10 +62,18 @@ def _insert(connection: sqlite3.Connection, workload_key: str, device_key: str, 
     record, first = next(iter(found), (None, None))
     if not isinstance(record, dict) or not isinstance(first, dict):  # none, or damaged
         return None
-    board = connection.execute(
-        "SELECT name FROM boards WHERE device_key = ? AND name <> '' ORDER BY seen_at DESC", [device_key]
-    ).fetchone()
-    device = board["name"] if board else record["device_name"]
+    names = [
+        board["name"] if isinstance(board, dict) else None
+        for (board,) in tables.rows(
+            connection,
+            "FROM boards b WHERE device_key = ? AND name <> '' ORDER BY seen_at DESC",
+            [device_key],
+            b="boards",
+        )
+    ]
+    if None in names:  # a damaged one
+        return None
+    device = names[0] if names else record["device_name"]
     another = connection.execute(
         "SELECT 1 FROM jobs WHERE kind = 'verify' AND workload_key = ? AND device = ? AND search = ? "
         "AND (state IN ('queued', 'running', 'waiting') OR ended_at > ?)",

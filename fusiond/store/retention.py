@@ -25,6 +25,8 @@ _NEEDED = (
     "OR EXISTS (SELECT 1 FROM workloads w WHERE w.workload_key = j.workload_key AND w.content_key IS NULL)"
 )
 _AT_ONCE = 500
+_PAGES = 1000
+"""Given back in one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +115,25 @@ def _remove_programs(store: Connected, before: str) -> int:
         "UNION SELECT against FROM trials WHERE measurement_id NOT NULL"
     )
     removed = 0
+    looked_at: int | None = None
     while True:
         with store._transaction() as database:
-            gone = database.execute(
-                "DELETE FROM programs WHERE program_key IN (SELECT program_key FROM programs WHERE saved_at < ? "
-                f"EXCEPT SELECT * FROM ({needed}) LIMIT {_AT_ONCE})",
-                [before],
-            ).rowcount
-        if not gone:
-            return removed
+            (version,) = database.execute("PRAGMA data_version").fetchone()
+            if version != looked_at:  # another process has written since: it may need a program again
+                looked_at = version
+                database.execute("DROP TABLE IF EXISTS temp.unneeded")
+                database.execute(
+                    "CREATE TEMP TABLE unneeded AS SELECT program_key FROM programs WHERE saved_at < ? "
+                    f"EXCEPT SELECT * FROM ({needed})",
+                    [before],
+                )
+            some = f"SELECT program_key FROM temp.unneeded ORDER BY rowid LIMIT {_AT_ONCE}"
+            gone = database.execute(f"DELETE FROM programs WHERE program_key IN ({some})").rowcount
+            rows = f"SELECT rowid FROM temp.unneeded ORDER BY rowid LIMIT {_AT_ONCE}"
+            database.execute(f"DELETE FROM temp.unneeded WHERE rowid IN ({rows})")
+            if not gone:
+                database.execute("DROP TABLE temp.unneeded")
+                return removed
         removed += gone
 
 
@@ -131,7 +143,13 @@ def _shrink(store: Connected) -> None:
         connection = store._database.conn
         try:
             if connection.execute("PRAGMA auto_vacuum").fetchone()[0] == 2:
-                connection.executescript("PRAGMA incremental_vacuum")  # `execute` gives one page back
+                free = connection.execute("PRAGMA freelist_count").fetchone()[0]
+                while free:  # some at a time: between two steps whoever writes may write
+                    connection.executescript(f"PRAGMA incremental_vacuum({_PAGES})")  # `execute` gives one page back
+                    left = connection.execute("PRAGMA freelist_count").fetchone()[0]
+                    if left >= free:
+                        break
+                    free = left
             else:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 connection.execute("VACUUM")

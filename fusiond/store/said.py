@@ -57,14 +57,11 @@ class Said(Connected):
 
     def family(self, workload_key: str) -> tuple[str, Mapping[str, int]]:
         """By what a lookup finds a stored workload: the key of its content without sizes, and its sizes."""
-        row = self._row(
-            "SELECT COALESCE(NULLIF(content_family_key, ''), family_key) AS family, sizes FROM workloads "
-            "WHERE workload_key = ?",
-            [workload_key],
+        for (row,) in self._sealed("FROM workloads w WHERE workload_key = ?", [workload_key], w="workloads"):
+            return row["content_family_key"] or row["family_key"], mapping_from(row["sizes"])
+        raise StoreError(
+            f"{self.path}: there is no workload {workload_key}; `fusiond store check` says whether it was lost"
         )
-        if row is None:
-            raise StoreError(f"{self.path}: there is no workload {workload_key}")
-        return row["family"], mapping_from(row["sizes"])
 
     def save_content(self, workload_key: str, workload: Workload | None) -> None:
         """The keys of a stored workload's content, as it is parsed today; None: it does not parse any more."""

@@ -154,8 +154,8 @@ class Trials(Connected):
 
     def worked(self, program_key: str, device_key: str) -> bool:
         """Whether a program was ever measured on a device of this kind."""
-        query = "SELECT 1 FROM trials WHERE program_key = ? AND device_key = ? AND outcome = ? LIMIT 1"
-        return self._row(query, [program_key, device_key, Outcome.MEASURED.value]) is not None
+        where = "FROM trials t WHERE program_key = ? AND device_key = ? AND outcome = ? LIMIT 1"
+        return bool(self._sealed(where, [program_key, device_key, Outcome.MEASURED.value], t="trials"))
 
     def _trials(
         self,
@@ -256,8 +256,8 @@ class Trials(Connected):
 
     def environments(self, job: str) -> set[tuple[str, str]]:
         """(device_key, env_key) of every trial of a job: more than one means that its numbers do not compare."""
-        rows = self._rows("SELECT DISTINCT device_key, env_key FROM trials WHERE job_id = ?", [job])
-        return {(row["device_key"], row["env_key"]) for row in rows}
+        rows = self._sealed("FROM trials t WHERE job_id = ?", [job], t="trials")
+        return {(row["device_key"], row["env_key"]) for (row,) in rows}
 
 
 def add_measurement(database: Database, measurement: Measurement, program_key: str | None) -> int:

@@ -16,7 +16,7 @@ import pytest
 
 from fusiond.client import Client
 from fusiond.daemon.config import Config
-from fusiond.daemon.lock import Holder, StoreLock, holder, lock_path
+from fusiond.daemon.lock import Holder, StoreLock, holder, kept_out, lock_path
 from fusiond.daemon.service import Service
 from fusiond.errors import DaemonError
 from fusiond.store.database import Store
@@ -241,3 +241,13 @@ def test_a_service_that_lost_its_store_ends(store: Store) -> None:
             store.serve(parents())
         assert status.result(20) == 1
     assert store.served() == parents()
+
+
+def test_no_daemon_begins_while_it_is_kept_out(store: Store) -> None:
+    with kept_out(store.path), pytest.raises(DaemonError, match="serves this store already"):
+        StoreLock(store).acquire()
+    mine = StoreLock(store)
+    mine.acquire()
+    with pytest.raises(DaemonError, match="stop it first"), kept_out(store.path):
+        pass
+    mine.release()

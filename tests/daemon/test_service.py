@@ -371,3 +371,21 @@ def test_a_job_that_was_claimed_without_the_worker_learning_of_it_is_run_later(
         (job,) = client.submit(job_file())
         assert finished(client, job) is JobState.DONE
     assert failed.is_set()
+
+
+def test_a_log_that_is_taken_away_under_the_daemon_costs_no_job(
+    store: Store, serving: Callable[..., Any], job_file: JobFile
+) -> None:
+    with serving(trial_secs=0.01) as (_, client):
+        (running,) = client.submit(job_file(trials=100))
+        (queued,) = client.submit(job_file("next.yaml", trials=2))
+        while not store.trials(running):
+            time.sleep(0.01)
+        before = store.path.stat().st_ino
+        for beside in ("-wal", "-shm"):
+            store.path.with_name(store.path.name + beside).unlink()
+        while store.path.stat().st_ino == before:  # written anew; this process, too, cannot open it until then
+            time.sleep(0.01)
+        assert finished(client, queued) is JobState.DONE
+        assert finished(client, running) is JobState.DONE
+    assert {row.id for row in store.jobs()} == {running, queued}

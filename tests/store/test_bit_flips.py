@@ -114,10 +114,13 @@ def lists(store: Store, written: Written, make: Any) -> Iterator[tuple[str, Call
         yield f"load {job}", lambda job=job: store.load_job(job)
     for job in written.jobs[1::4]:
         yield f"trials {job}", lambda job=job: store.trials(job, None)
+        yield f"environments {job}", lambda job=job: store.environments(job)
         yield f"finals {job}", lambda job=job: store.finals(job)
     yield "program", lambda: store.program(program().key)
+    yield "worked", lambda: store.worked("program0", PLACE["device_key"])
     yield "devices", store.devices
     for workload in written.workloads[::3]:
+        yield f"family {workload}", lambda workload=workload: store.family(workload)
         yield f"history {workload}", lambda workload=workload: store.history(workload, make.device().key)
     yield "claim", lambda: store.claim(this_process(), devices={"cpu"})
 

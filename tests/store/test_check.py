@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -79,10 +80,10 @@ def test_a_damaged_answer_is_none_and_says_so(filled: Store, make: Any) -> None:
 
 def test_another_answer_beside_a_damaged_one_says_so(filled: Store, make: Any) -> None:
     make.known(filled, make.workload(sizes={"a.n": 5, "b.n": 5}), make.device())
-    damage(filled, """UPDATE records SET found_at = '2027' WHERE id = 1""")
+    damage(filled, "UPDATE records SET time_us = 0.5 WHERE id = (SELECT max(id) FROM records)")
     found = lookup.best(filled.path, name="hist,maxpool", **TODAY)
     assert found is not None
-    assert found["workload"]["sizes"] == {"a.n": 5, "b.n": 5}
+    assert found["workload"]["sizes"] != {"a.n": 5, "b.n": 5}
     assert any("1 damaged record is left out" in note for note in found["notes"])
 
 
@@ -259,6 +260,7 @@ def test_a_restored_store_goes_on(filled: Store, tmp_path: Path, make: Any) -> N
     shutil.rmtree(filled.artifacts)
     copied = restore(target, filled.path)
     assert copied.aside is not None
+    assert copied.damaged == ()
     with Store.open(copied.aside) as aside:
         assert len(aside.jobs()) == 2
     with Store.open(filled.path) as store:
@@ -283,3 +285,14 @@ def test_what_is_no_backup_is_refused_and_nothing_changes(filled: Store, tmp_pat
         restore(tmp_path / "text", filled.path)
     assert filled.path.read_bytes() == before
     assert not list(tmp_path.glob(".fusiond-copy-*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_restores_belongs_to_whom_the_store_did(filled: Store, tmp_path: Path) -> None:
+    target = tmp_path / "b.sqlite"
+    backup(filled.path, target)
+    filled.close()
+    os.chown(filled.path, 12345, 12346)
+    restore(target, filled.path)
+    files = [filled.path, Path(f"{filled.path}.acknowledged"), filled.artifacts, *filled.artifacts.rglob("*")]
+    assert {(each.stat().st_uid, each.stat().st_gid) for each in files} == {(12345, 12346)}

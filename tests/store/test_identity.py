@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,3 +150,39 @@ def test_a_job_that_runs_here_is_claimed_by_nobody_in_the_file_that_took_the_pla
         assert opened.reopen(running=[id]) == []
         assert opened.claim(this_process()) is None
         assert [row.state for row in opened.jobs()] == [JobState.RUNNING]
+
+
+@pytest.mark.parametrize("gone", [("-wal",), ("-wal", "-shm"), ("-shm",)])
+@pytest.mark.parametrize("others", [False, True])
+def test_a_log_that_is_taken_away_costs_nothing(
+    store: Store, make: Any, gone: tuple[str, ...], others: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was acknowledged is written anew; what another process wrote meanwhile is kept beside it."""
+    id = store.submit(make.job(), make.workload()).id
+    for beside in gone:
+        Path(f"{store.path}{beside}").unlink()
+    with pytest.raises(StoreUnavailable, match="its log"):
+        store.submit(make.job(device="cpu"), make.workload())
+    others = others and "-wal" in gone and "-shm" in gone
+    if others:  # it sees the main file alone, in which there is nothing yet
+        code = "import sys; from fusiond.store.database import Store; Store.open(sys.argv[1]).probe('x', 'y', 1)"
+        subprocess.run([sys.executable, "-c", code + "; import os; os._exit(0)", str(store.path)], check=True)
+    store.reopen()
+    assert [row.id for row in store.jobs()] == [id]
+    store.submit(make.job(device="cpu"), make.workload())
+    assert len(list(store.path.parent.glob("*.before-*T*[0-9]"))) == others
+    assert not list(store.path.parent.glob(".*rescued*"))
+    store.close()
+    with Store.open(store.path) as again:
+        assert len(again.jobs()) == 2
+        assert [row["integrity_check"] for row in again._rows("PRAGMA integrity_check")] == ["ok"]
+    assert "acknowledged changes are missing" not in caplog.text
+
+
+def test_processes_that_come_and_go_leave_the_log_where_it_is(store: Store, make: Any) -> None:
+    code = "import sys; from fusiond.store.database import Store; Store.open(sys.argv[1]).close()"
+    for turn in range(3):
+        store.submit(make.job(search=make.search(turn)), make.workload())
+        subprocess.run([sys.executable, "-c", code, str(store.path)], check=True)
+        store._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert len(store.jobs()) == turn + 1

@@ -98,7 +98,7 @@ def expected(saved: list[Saved], question: Question) -> tuple[Saved, str] | str 
         return "ambiguous"
     found = [each for each in of_name if each[2].cache == question.cache and asks_for(question.device, each[2].device)]
     measured = [each for each in found if each[2].device != "cpu"]
-    found = sorted(measured or found, key=lambda each: each[:2])
+    found = sorted(measured or found, key=lambda each: each[1])  # days are what a clock says, which may be moved
     if not found:
         return None
     last = found[-1][2]

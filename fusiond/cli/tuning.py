@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import signal
@@ -17,7 +18,15 @@ from fusiond.cli.render import Display
 from fusiond.client import Client
 from fusiond.daemon import lock
 from fusiond.devices.cuda.nvml import busy
-from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, NothingKnown
+from fusiond.errors import (
+    DeviceSick,
+    FusiondError,
+    Interrupted,
+    MachineFault,
+    NothingKnown,
+    StoreError,
+    StoreUnavailable,
+)
 from fusiond.events import Event, Events, RecordChanged
 from fusiond.model import Job, JobState, Record
 from fusiond.neighbours import Policy
@@ -105,6 +114,7 @@ def _to_its_end(store: Store, job: str, made: Tuner, display: Display, asked: _A
         except MachineFault as fault:  # the store takes no word of it: the job is still ours
             reason, secs = f"waiting: {fault}; ", tuner.FIRST_WAIT_SECS * 2 ** min(faulty, 10)
             faulty += 1
+            _reopen(store, job)
         again, secs = True, min(secs, MOST_WAIT_SECS)
         display.say(f"{reason}trying again in {secs:.0f} s (Ctrl-C stops, and keeps what is measured)")
         asked.waiting, until = True, time.monotonic() + secs
@@ -113,6 +123,15 @@ def _to_its_end(store: Store, job: str, made: Tuner, display: Display, asked: _A
         asked.waiting = False
         if asked.stop.is_set():
             return JobState.QUEUED
+
+
+def _reopen(store: Store, job: str) -> None:
+    """Where another file has taken the store's place, go on with that one; whether it knows the job shows soon."""
+    with contextlib.suppress(StoreError):
+        try:
+            store.check_identity()
+        except StoreUnavailable:
+            store.reopen(running=[job])
 
 
 def _claimed(store: Store, job: str) -> bool:

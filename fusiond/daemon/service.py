@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from fusiond import __version__, driver
+from fusiond import __version__, driver, faults
 from fusiond.daemon import socket as sockets
 from fusiond.daemon.app import Actions, App, JobQuestion, Question, Submission
 from fusiond.daemon.complaints import Complaints
@@ -123,10 +123,12 @@ class Service:
         )
         self._notifier.ready(f"serving {self.database}")
         while http.is_alive() and not self.stopping.wait(BEAT_SECS):
-            self._revive()
-            self._same_store()
-            self._still_ours()
-            self._recover()
+            for each in (self._revive, self._same_store, self._still_ours, self._recover):
+                try:
+                    each()
+                except Exception as problem:  # whatever it is, the daemon goes on
+                    fault = faults.of(problem)
+                    self._complaints.add(str(fault or problem), None if fault else problem)
             self._feed_watchdog(server)
         status = 1 if self._lost else 0
         self._notifier.stopping()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -17,7 +18,8 @@ def this_process() -> str:
 def is_alive(owner: str) -> bool:
     """Whether that very process still runs. What is no owner's text belongs to nobody.
 
-    Where the owner is in another container of the same machine it cannot be seen, and counts as gone.
+    OSError where the system does not say: a job must not be taken from one who runs it for want of descriptors. Where
+    the owner is in another container of the same machine it cannot be seen, and counts as gone.
     """
     pid, _, rest = owner.partition(":")
     boot, _, started = rest.rpartition(":")
@@ -26,6 +28,7 @@ def is_alive(owner: str) -> bool:
     return _start_time(int(pid)) == started
 
 
+@functools.cache
 def _boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
@@ -34,7 +37,7 @@ def _start_time(pid: int) -> str | None:
     """In clock ticks since boot; None when there is no such process, or only what is left of one."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
-        return None
+    except (FileNotFoundError, ProcessLookupError):
+        return None  # any other error says nothing of that process
     fields = text.rpartition(")")[2].split()  # the name before it may hold blanks and parentheses
     return None if fields[0] in "ZX" else fields[19]

@@ -88,6 +88,7 @@ def _processor_secs() -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_the_projects_are_right_as_they_are(registry: Registry, tmp_path: Path) -> None:
     for project in mutants.projects():
         for name, content in project.files.items():

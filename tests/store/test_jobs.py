@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -261,3 +262,16 @@ def test_a_job_that_has_vanished_is_not_one_that_never_was(store: Store, make: A
     for ask in asks:
         with pytest.raises(StoreError, match="store check"):
             ask()
+
+
+def test_whether_somebody_lives_is_not_guessed_for_want_of_descriptors() -> None:
+    """Else a job would be taken from one who runs it."""
+    me = this_process()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            is_alive(me)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert is_alive(me)

@@ -96,9 +96,7 @@ def test_a_few_pairs_of_random_kernels(compare: Compare) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "chunk", [chunk if chunk < 1 else pytest.param(chunk, marks=pytest.mark.campaign) for chunk in range(CHUNKS)]
-)
+@pytest.mark.parametrize("chunk", [pytest.param(chunk, marks=pytest.mark.campaign) for chunk in range(CHUNKS)])
 def test_many_pairs_of_random_kernels(compare: Compare, chunk: int) -> None:
     """By seeds, since no two of these are alike; what fails is then made plainer by `reduced`."""
     texts = set()

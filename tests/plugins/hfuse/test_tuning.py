@@ -50,6 +50,7 @@ def tuned(store: Store, registry: Registry, text: str):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.campaign
 def test_three_kernels_from_the_job_to_the_record(tmp_path, machine):
     (device,) = CpuProvider().devices()
     with Store.open(tmp_path / "store.sqlite") as store:

@@ -45,6 +45,7 @@ class Devices:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.campaign
 def test_a_pipeline_from_the_job_to_the_record(tmp_path: Path, gxx_here: None) -> None:
     registry = Registry()
     registry.add(plugin, "mincut")

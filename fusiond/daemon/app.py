@@ -179,7 +179,7 @@ class App:
         return JSONResponse(job_entry(row))
 
     async def best(self, request: Request) -> Response:
-        # In the loop's own thread: this reads what is in memory, for less time than handing it to another thread takes.
+        # In the loop's own thread: it reads the store alone, for less time than handing it to another thread takes.
         document = self.actions.best(_question(request))
         if "to_compare" in document:
             async with self._comparing:

@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks import runs
 from fusiond import verdict
 from fusiond.devices import check, protocol
+from fusiond.devices.base import MORE
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
@@ -68,7 +69,7 @@ def main() -> int:
                 runs.write(given.out, document(device, found))
         runner.close()
     print(json.dumps(document(device, found), indent=1))
-    return check.MORE if left else 0
+    return MORE if left else 0
 
 
 def document(device: DeviceInfo, found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from fusiond.build.working import working_folder
 from fusiond.devices import protocol
-from fusiond.devices.base import DeviceProvider
+from fusiond.devices.base import MORE, DeviceProvider
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.lock import device_lock
@@ -35,8 +35,6 @@ from fusiond.words import counted
 
 SEEDS = (0, 1)
 TIMEOUT_SECS = 120.0
-MORE = 75
-"""The exit status of a command that was stopped by its own limit of time and goes on where it was (EX_TEMPFAIL)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,7 +47,8 @@ def main(argv: Sequence[str]) -> int:
         help="where the results go, as JSON, after every entry; what it has of this device is not done again",
     )  # fmt: skip
     parser.add_argument("--only", nargs="+", metavar="PREFIX", help="entries whose names begin so")
-    parser.add_argument("--without", nargs="+", default=[], metavar="WORD", help="no entries with this in their names")
+    parser.add_argument("--with", nargs="+", default=[], dest="having", metavar="WORD", help="names that have this")
+    parser.add_argument("--without", nargs="+", default=[], metavar="WORD", help="names that have it not")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no entry after so long")
     given = parser.parse_args(argv)
     try:
@@ -57,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
         entries = read_index(given.folder)
         if given.only:
             entries = [each for each in entries if each["name"].startswith(tuple(given.only))]
+        entries = [each for each in entries if all(word in each["name"] for word in given.having)]
         entries = [each for each in entries if not any(word in each["name"] for word in given.without)]
         results = earlier(given.out, device)
         done = {each["name"] for each in results}

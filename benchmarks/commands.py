@@ -49,6 +49,16 @@ def check_only(given: argparse.Namespace, names: Sequence[str], what: str) -> No
         raise RequestError(f"unknown {what} {unknown[0]!r}; there are {', '.join(names)}")
 
 
+def page(path: Path, text: str, kept: Iterable[Run]) -> None:
+    """Write a page, and say what it does not show."""
+    path.write_text(text, encoding="utf-8")
+    say(f"wrote docs/{path.name}")
+    for run in kept:
+        if not run.get("vouched", True):
+            model = run["device"].get("model")
+            say(f"not shown: {run['date']}, {model}: no `python -m benchmarks.agreement` there says that rulers agree")
+
+
 def said(made: argparse.ArgumentParser, given: argparse.Namespace, options: Iterable[str]) -> str:
     """The command as it is kept: those of the options that were given. What names a folder of this machine is not to
     be among them."""

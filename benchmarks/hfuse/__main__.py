@@ -48,8 +48,7 @@ def main(argv: Sequence[str]) -> int:
     def do() -> None:
         wanted = pairs.chosen(given.pairs)
         if given.page:
-            page.PAGE.write_text(page.render(kept()), encoding="utf-8")
-            say(f"wrote docs/{page.PAGE.name}")
+            commands.page(page.PAGE, page.render(kept()), kept())
         elif given.arch:
             _static(wanted, given, commands.said(parser, given, SAID))
         else:

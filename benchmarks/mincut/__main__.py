@@ -45,8 +45,7 @@ def main(argv: Sequence[str]) -> int:
         commands.check_only(given, paper.APPLICATIONS, "application")
         names = given.only or list(paper.APPLICATIONS)
         if given.page:
-            page.PAGE.write_text(page.render(kept()), encoding="utf-8")
-            say(f"wrote docs/{page.PAGE.name}")
+            commands.page(page.PAGE, page.render(kept()), kept())
         elif given.planning:
             run = runs.new("mincut", paper.CITATION, "python -m benchmarks.mincut --planning", "planning", {})
             runs.write((given.out or RESULTS / "cpu") / "mincut-planning.json", run | {"planning": planning.run(say)})

@@ -31,8 +31,7 @@ def main(argv: Sequence[str]) -> int:
     def do() -> None:
         commands.check_only(given, modules.names(), "module")
         if given.page:
-            page.PAGE.write_text(page.render(kept()), encoding="utf-8")
-            say(f"wrote docs/{page.PAGE.name}")
+            commands.page(page.PAGE, page.render(kept()), kept())
         elif given.arch:
             _static(given)
         else:

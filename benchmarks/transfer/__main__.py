@@ -30,8 +30,7 @@ def main(argv: Sequence[str]) -> int:
     def do() -> None:
         commands.check_only(given, measure.GRAPHS, "graph")
         if given.page:
-            page.PAGE.write_text(page.render(kept()), encoding="utf-8")
-            say(f"wrote docs/{page.PAGE.name}")
+            commands.page(page.PAGE, page.render(kept()), kept())
         elif given.planning:
             _plan(given)
         else:

@@ -68,6 +68,14 @@ def _first(box: Box, device: str, out: Path) -> Iterator[Unit]:
     no_nvcc = _no_nvcc()
     for kind, value in (("mincut", 6.0), ("hfuse", 5.0), ("stitching", 4.0), ("transfer", 3.0)):
         yield _check(box, device, out, kind, 1, value, without="ethash" if kind == "hfuse" else "")
+    yield Unit(
+        name="agreement",
+        what="one kernel by fusiond, torch's profiler, do_bench and ncu: without it no figure is shown",
+        command=(python, "-m", "benchmarks.agreement", "--device", device, "--out", str(out)),
+        value=8.0,
+        needs=TUNING,
+        skip=_no_nvcc() if gpu else "only for a GPU",
+    )
     pytest = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib",
               "-o", "filterwarnings=", "-rs")  # fmt: skip
     for path in GPU_TESTS if gpu else ("tests/devices/test_cpu_contract.py",):

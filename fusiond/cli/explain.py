@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Client(db=options.database(arguments)) as client:
         row = client.show(arguments.id)
         store = client.store
-        rejections = store.rejections(row.id)
+        rejections = store.rejections(row.id, skip=True)
         trials = store.trials(row.id, None, skip=True)
         finals = {key: list(each.values()) for key, each in store.finals(row.id, skip=True).items()}
         lost = store.lost_finals(row.id)

@@ -184,7 +184,7 @@ def forget(store: Connected) -> int:
             damaged = [
                 rowid
                 for rowid, *values, seal in tables.fetched(connection, f"SELECT t.rowid, {columns} FROM {table} t")
-                if isinstance(tables.checked(table, values, seal), Damage)
+                if not isinstance(tables.checked(table, values, seal), dict)
             ]
             for rowid in damaged:
                 gone += connection.execute(f"DELETE FROM {table} WHERE rowid = ?", [rowid]).rowcount

@@ -140,6 +140,9 @@ def _second_ways(database: Database) -> None:
     database.execute("CREATE INDEX idx_records_job ON records (job_id)")  # what `prune` asks
     database.execute("CREATE INDEX idx_jobs_parent ON jobs (parent_id) WHERE parent_id IS NOT NULL")
     database.execute("CREATE INDEX idx_finals_again ON finals (job_id, process)")
+    for table in ("asks", "rejections", "finals_lost"):
+        database.execute(f"CREATE INDEX idx_{table}_again ON {table} (job_id)")
+    database.execute("CREATE INDEX idx_emitted_again ON emitted (config_key, job_id)")
     database.execute("CREATE INDEX idx_programs_again ON programs (program_key, saved_at)")
     database.execute("CREATE INDEX idx_workloads_of_content ON workloads (content_family_key, workload_key)")
     database.execute("CREATE INDEX idx_workloads_of_family ON workloads (family_key, workload_key)")

@@ -4,8 +4,9 @@ never on times of the cpu device.
 A source of the fake device is a text of directives, one a line:
 
     cost_us 12.5        what one launch takes
-    fault wrong         wrong | crash | hang | die | segv | abort | refuse | nobuild | leaks | late (wrong on the second
+    fault wrong         wrong | crash | die | segv | abort | refuse | nobuild | leaks | late (wrong on the second
                         seed only)
+    fault hang          for an hour, or while the file FUSIOND_FAKE_HANG is there
     fault sicken        it crashes, and so does every program after it, while the file FUSIOND_FAKE_SICK is there
 
 Its outputs depend on nothing but buffer and seed, so every program is right unless its fault says otherwise.
@@ -186,7 +187,7 @@ class FakeLoaded:
         if fault == "sicken":
             Path(os.environ["FUSIOND_FAKE_SICK"]).touch()
         if fault == "hang":
-            time.sleep(3600)
+            _hang()
         if fault == "die":
             os.kill(os.getpid(), 9)
         if fault == "segv":
@@ -215,6 +216,13 @@ class InProcess:
 
     def close(self) -> None:
         self._worker.close()
+
+
+def _hang() -> None:
+    named = os.environ.get("FUSIOND_FAKE_HANG")
+    until = time.monotonic() + 3600
+    while time.monotonic() < until and (named is None or Path(named).exists()):
+        time.sleep(0.05)
 
 
 def _directives(text: str) -> dict[str, str]:

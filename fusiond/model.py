@@ -348,8 +348,13 @@ class DeviceState:
     """Other processes with work on the device."""
     power_w: float | None = None
     """What the board draws."""
-    canary_us: float | None = None
-    """What a kernel that is always the same took: slower than it was in this session means that the device is."""
+    canary_mhz: float | None = None
+    """The clock of the multiprocessors as a kernel counted it, by the device's own timer."""
+
+    @property
+    def sm_mhz(self) -> float | None:
+        """The clock of the multiprocessors: as it was counted, else as the driver says."""
+        return self.clock_mhz if self.canary_mhz is None else self.canary_mhz
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

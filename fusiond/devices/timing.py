@@ -154,19 +154,14 @@ def too_noisy(candidate: Sequence[float], baseline: Sequence[float], limit: floa
 
 
 def _with_drift(before: DeviceState, after: DeviceState) -> DeviceState:
-    """A clock that fell by over 5 % between two readings, or a canary that became so much slower, counts as throttled,
-    whatever the driver says."""
-    if after.throttle:
-        return after
-    if before.clock_mhz and after.clock_mhz and after.clock_mhz < (1 - DRIFT) * before.clock_mhz:
+    """A clock that fell by over 5 % between two readings counts as throttled, whatever the driver says."""
+    if not after.throttle and before.sm_mhz and after.sm_mhz and after.sm_mhz < (1 - DRIFT) * before.sm_mhz:
         return dataclasses.replace(after, throttle="clock_fell")
-    if before.canary_us and after.canary_us and after.canary_us * (1 - DRIFT) > before.canary_us:
-        return dataclasses.replace(after, throttle="canary_slowed")
     return after
 
 
 class Session:
-    """The session's own clock and canary: what they were at, in the median of the batches so far.
+    """The session's own clock: what it was at, in the median of the batches so far.
 
     A batch that was slower by over 5 % is off. It counts for the median all the same: a device that stays slower (a
     warmer room, another power limit) is this session's normal soon.
@@ -174,23 +169,13 @@ class Session:
 
     def __init__(self, kept: int = 31, least: int = 5) -> None:
         self._clocks: deque[float] = deque(maxlen=kept)
-        self._canaries: deque[float] = deque(maxlen=kept)
         self._least = least
 
     def off(self, state: DeviceState) -> str:
         """Why a batch that ended in this state is not like the others; empty when it is."""
-        reason = ""
-        if state.clock_mhz is not None:
-            usual = self._usual(self._clocks)
-            if usual is not None and state.clock_mhz < (1 - DRIFT) * usual:
-                reason = f"clock {state.clock_mhz:.0f} MHz, usually {usual:.0f}"
-            self._clocks.append(state.clock_mhz)
-        if state.canary_us is not None:
-            usual = self._usual(self._canaries)
-            if usual is not None and state.canary_us * (1 - DRIFT) > usual:
-                reason = reason or f"canary {state.canary_us:.1f} us, usually {usual:.1f}"
-            self._canaries.append(state.canary_us)
-        return reason
-
-    def _usual(self, values: deque[float]) -> float | None:
-        return median(tuple(values)) if len(values) >= self._least else None
+        clock = state.sm_mhz
+        if clock is None:
+            return ""
+        usual = median(tuple(self._clocks)) if len(self._clocks) >= self._least else None
+        self._clocks.append(clock)
+        return f"clock {clock:.0f} MHz, usually {usual:.0f}" if usual and clock < (1 - DRIFT) * usual else ""

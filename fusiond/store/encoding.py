@@ -65,6 +65,12 @@ def measurement_columns(measurement: Measurement) -> dict[str, object]:
     }
 
 
+def _state_from(text: str) -> DeviceState:
+    values = json.loads(text)
+    values.pop("canary_us", None)  # of before the canary counted cycles
+    return DeviceState(**values)
+
+
 def measurement_from(row: Mapping[str, Any]) -> Measurement:
     return Measurement(
         span_us=tuple(json.loads(row["span_us"])),
@@ -73,7 +79,7 @@ def measurement_from(row: Mapping[str, Any]) -> Measurement:
         clock=row["clock"],
         cache=row["cache"],
         purpose=Purpose(row["purpose"]),
-        before=DeviceState(**json.loads(row["state_before"])),
-        after=DeviceState(**json.loads(row["state_after"])),
+        before=_state_from(row["state_before"]),
+        after=_state_from(row["state_after"]),
         dropped=bool(row["dropped"]),
     )

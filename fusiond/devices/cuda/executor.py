@@ -76,8 +76,8 @@ class CudaExecutor:
     def state(self) -> DeviceState:
         assert self._canary is not None
         with named("running the canary"):
-            canary_us = self._canary.time_us()
-        return dataclasses.replace(self._sensors.state(), canary_us=canary_us)
+            clocked = self._canary.clocked()
+        return dataclasses.replace(self._sensors.state(), canary_mhz=clocked.mhz if clocked else None)
 
     def flush_cache(self) -> None:
         with named("flushing the cache"):

@@ -360,6 +360,11 @@ class CudaProgram:
             raise ExecutionError(
                 Outcome.LAUNCH_REFUSED, "a CUDA graph holds no host calls, allocations or copies of pageable memory"
             )
+        if any(isinstance(step, CopyBatch) for piece in self._pieces for step in piece):
+            # The capture would fail with error 900.
+            raise ExecutionError(
+                Outcome.LAUNCH_REFUSED, "a CUDA graph has no node for copies in a batch: issue them on streams"
+            )
         lead = self._streams.lead
         for number, piece in enumerate(self._pieces):
             if not any(step.counted for step in piece):

@@ -582,12 +582,28 @@ def test_a_binary_of_somebody_else_is_refused(gpu: Any, tmp_path: Path) -> None:
 # --- the executor ---------------------------------------------------------------------------------------
 
 
-def test_the_canary_is_always_the_same(gpu: Any) -> None:
-    state = gpu.executor.state()
-    assert state.canary_us == pytest.approx(10.0)  # two of the fake driver's events
+@pytest.mark.parametrize("mhz", [345.0, 1410.0, 1980.0])
+@pytest.mark.parametrize("step_ns", [32, 1000, 1024])
+def test_the_canary_counts_the_clock(gpu: Any, mhz: float, step_ns: int) -> None:
+    gpu.set(step_ns=step_ns, launch_us=40)  # a slow host is not seen
+    gpu.clock((0, mhz))
+    assert gpu.executor.state().canary_mhz == pytest.approx(mhz, rel=1e-3)
     launches = [line for line in gpu.log() if line.startswith("launch")]
-    assert len(launches) == 3
-    assert all(re.match(r"launch fusiond_canary 132x1x1 256x1x1 0 on", line) for line in launches)
+    assert len(launches) == 1
+    assert re.match(r"launch fusiond_canary 132x1x1 1x1x1 0 on", launches[0])
+
+
+def test_a_canary_sees_a_clock_that_falls_by_a_twentieth(gpu: Any) -> None:
+    gpu.set(launch_us=8)
+    gpu.clock((0, 1980))
+    before = gpu.executor.state().canary_mhz
+    gpu.clock((0, 0.95 * 1980))
+    assert gpu.executor.state().canary_mhz == pytest.approx(0.95 * before, rel=1e-3)
+
+
+def test_where_the_timer_hardly_steps_the_canary_says_nothing(gpu: Any) -> None:
+    gpu.set(step_ns=1e6)  # 20 ms hold 20 of these
+    assert gpu.executor.state().canary_mhz is None
 
 
 def test_flushing_writes_twice_the_second_level_cache(gpu: Any) -> None:
@@ -735,10 +751,11 @@ def test_a_driver_without_batches_or_pools_refuses(gpu: Any, monkeypatch: pytest
         assert caught.value.outcome is Outcome.LAUNCH_REFUSED
 
 
-def test_a_batch_in_a_graph_is_what_the_driver_says(gpu: Any) -> None:
-    with pytest.raises(ExecutionError, match="operation not supported") as caught:
+def test_a_batch_in_a_graph_is_refused_before_the_driver_does(gpu: Any) -> None:
+    with pytest.raises(ExecutionError, match="no node for copies in a batch") as caught:
         gpu.load(_batch("graph"))
     assert caught.value.outcome is Outcome.LAUNCH_REFUSED
+    assert not any(line.startswith("capture") for line in gpu.log())
 
 
 @pytest.mark.parametrize("by", ["loop", "python"])

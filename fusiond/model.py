@@ -358,6 +358,25 @@ class DeviceState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What it took to get the samples of a Measurement."""
+
+    runs: int = 1
+    """Runs in each sample."""
+    warm_up_secs: float = 0.0
+    steady: bool | None = None
+    """Whether the device's clock stood still when the samples began; None where it is not known."""
+    half_width: float | None = None
+    """Half of the 95 % interval of the median log ratio (of the log span, where nothing is compared)."""
+    gate_failures: int = 0
+    """Runs that were thrown away and taken again because the device began before all was enqueued."""
+    retries: int = 0
+    """Samples that were taken again because the clock could not tell them from nothing."""
+    thrown_away: tuple[str, ...] = ()
+    """Why each of the batches before this one was thrown away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """Paired samples of a candidate (A) and the program it is compared with (B), in the order ABBA.
 
@@ -376,6 +395,7 @@ class Measurement:
     after: DeviceState = field(default_factory=DeviceState)
     dropped: bool = False
     """Stopped early because it was clearly slower than the best so far."""
+    effort: Effort = field(default_factory=Effort)
 
     @property
     def time_us(self) -> float:

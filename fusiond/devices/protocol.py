@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from fusiond.devices.timing import Sampling
 from fusiond.errors import MachineFault
 from fusiond.keys import plain
-from fusiond.model import DeviceState, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model import DeviceState, Effort, MeasureFailed, Measurement, Outcome, Purpose
 
 READY = "ready"
 """The child's first line."""
@@ -92,6 +92,11 @@ def decode_reply(line: str) -> Reply:
     raise ValueError(f"not a reply: {line[:200]!r}")
 
 
+def effort(values: dict[str, Any]) -> Effort:
+    """An Effort from its JSON form."""
+    return Effort(**{**values, "thrown_away": tuple(values["thrown_away"])})
+
+
 def measurement(values: dict[str, Any]) -> Measurement:
     """A Measurement from its JSON form."""
     return Measurement(
@@ -103,5 +108,6 @@ def measurement(values: dict[str, Any]) -> Measurement:
             "purpose": Purpose(values["purpose"]),
             "before": DeviceState(**values["before"]),
             "after": DeviceState(**values["after"]),
+            "effort": effort(values["effort"]),
         }
     )

@@ -35,7 +35,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "artifacts": "path bytes saved_at",
         "asks": "job_id sequence config_key config origin",
         "measurements": (
-            "id program_key purpose clock cache time_us span_us baseline_us wall_us state_before state_after dropped at"
+            "id program_key purpose clock cache time_us span_us baseline_us wall_us state_before state_after dropped "
+            "at effort"
         ),
         "trials": (
             "id job_id role sequence config_key config origin outcome reason ratio time_us program_key against "

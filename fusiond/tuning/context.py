@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -80,7 +81,10 @@ class Context:
 
     def sampling(self, purpose: Purpose, incumbent: float | None = None) -> Sampling:
         """How this job samples."""
-        return Sampling(purpose=purpose, cold=self.search.cache == "cold", incumbent=incumbent)
+        sampling = Sampling(purpose=purpose, cold=self.search.cache == "cold", incumbent=incumbent)
+        if purpose is Purpose.FINAL:
+            return dataclasses.replace(sampling, pairs=60, precision=0.0025)
+        return sampling
 
     def pause_point(self) -> None:
         """Between two measurements: the only place where a job stops. Raises Interrupted."""

@@ -215,6 +215,8 @@ class FakeGpu:
         self._library.fake_log.restype = ctypes.c_char_p
         self._library.fake_now.restype = c_double
         self._library.fake_reset()
+        for kernel in KERNELS:
+            self.set(**{f"us_{kernel}": 10})
         self.executor = CudaExecutor(self.cuda, self.driver, 0, Sensors("GPU-fake"))
         self._library.fake_clear()
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <set>
 
+#include "fake_absent.h"
 #include "fake_timeline.h"
 
 namespace {
@@ -239,6 +240,7 @@ int cuCtxSynchronize() {
 int cuCtxGetApiVersion(void*, unsigned* version) { *version = 3020; return 0; }
 
 // Memory
+int cuMemGetInfo_v2(size_t* there, size_t* all) { *there = 3ull << 30; *all = 4ull << 30; return 0; }
 static int take(uint64_t* address, size_t bytes) {
     CALL("cuMemAlloc");
     if (int error = uncapturable()) return error;
@@ -397,6 +399,7 @@ int cuStreamSynchronize(void* stream) {
     timeline::wait(stream);
     return stuck;
 }
+int cuStreamQuery(void*) { return 0; }
 struct Event { void* number; double at_us; };
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
     auto* it = (Event*)event;

@@ -3,7 +3,7 @@
 #pragma once
 #define ABSENT(name) int name() { return 801; }
 extern "C" {
-// clang-format off
+// one list
 ABSENT(cuArray3DCreate_v2) ABSENT(cuArray3DGetDescriptor_v2) ABSENT(cuArrayCreate_v2) ABSENT(cuArrayDestroy)
 ABSENT(cuArrayGetDescriptor_v2) ABSENT(cuCtxDisablePeerAccess) ABSENT(cuCtxEnablePeerAccess)
 ABSENT(cuCtxGetCacheConfig) ABSENT(cuCtxGetLimit) ABSENT(cuCtxGetSharedMemConfig) ABSENT(cuCtxSetCacheConfig)
@@ -29,6 +29,5 @@ ABSENT(cuTexRefGetAddress_v2) ABSENT(cuTexRefGetArray) ABSENT(cuTexRefGetFilterM
 ABSENT(cuTexRefGetFormat) ABSENT(cuTexRefSetAddress2D_v3) ABSENT(cuTexRefSetAddressMode)
 ABSENT(cuTexRefSetAddress_v2) ABSENT(cuTexRefSetArray) ABSENT(cuTexRefSetFilterMode) ABSENT(cuTexRefSetFlags)
 ABSENT(cuTexRefSetFormat)
-// clang-format on
 }
 #undef ABSENT

@@ -199,8 +199,8 @@ class Measurer:
             return folder
         patience = self._patience_secs + 30 * references.run_secs
         reply = self._call(protocol.Check(bundle=str(folder), references=references.of), patience)
-        if isinstance(reply, Measurement):
-            raise DeviceError("the worker answered a check with a measurement")
+        if isinstance(reply, Measurement | protocol.Calibrated):
+            raise DeviceError(f"the worker answered a check with a {type(reply).__name__}")
         return reply if isinstance(reply, MeasureFailed) else reply.worst
 
     # --- sampling ---
@@ -253,8 +253,8 @@ class Measurer:
         begun = time.monotonic()
         reply = self._call(request, patience)
         self._sampled_secs = [*self._sampled_secs[-KEPT_TIMES:], time.monotonic() - begun]
-        if isinstance(reply, protocol.Checked):
-            raise DeviceError("the worker answered a measurement with a check")
+        if isinstance(reply, protocol.Checked | protocol.Calibrated):
+            raise DeviceError(f"the worker answered a measurement with a {type(reply).__name__}")
         return reply
 
     def expected_secs(self, programs: int) -> float:

@@ -316,10 +316,10 @@ def test_answers_of_another_kind_are_the_devices_fault(
 ) -> None:
     measured = measurer.sample(program(), None, PLAN, references)
     monkeypatch.setattr(runner, "call", lambda request, secs: measured)
-    with pytest.raises(DeviceError, match="a check with a measurement"):
+    with pytest.raises(DeviceError, match="a check with a Measurement"):
         measurer.check(program(), references)
     monkeypatch.setattr(runner, "call", lambda request, secs: protocol.Checked(worst=0.0))
-    with pytest.raises(DeviceError, match="a measurement with a check"):
+    with pytest.raises(DeviceError, match="a measurement with a Checked"):
         measurer.sample(program(), None, PLAN, references)
 
 

@@ -111,6 +111,11 @@ class Executor(Protocol):
         """The clock now, as the device counts it itself; None where it cannot. Takes a millisecond at most."""
         ...
 
+    def calibrate(self) -> Mapping[str, float]:
+        """What measuring itself costs here, and the device's ceilings, by the names of `fusiond.devices.calibration`;
+        empty where there is nothing to calibrate. Takes seconds. May raise ExecutionError."""
+        ...
+
     def close(self) -> None: ...
 
 

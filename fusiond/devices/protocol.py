@@ -3,6 +3,7 @@
 Reference   run a bundle on a seed and keep its outputs: the truth that candidates are compared with
 Check       run a bundle on seeds, compare its outputs with references, check the guard zones
 Sample      time a bundle, alone or in pairs with another
+Calibrate   what measuring costs on this device, and its ceilings
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ class Sample:
     plan: Sampling
 
 
-Request: TypeAlias = Reference | Check | Sample
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrate:
+    """Of the device itself; no bundle."""
+
+
+Request: TypeAlias = Reference | Check | Sample | Calibrate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +58,15 @@ class Checked:
     worst: float
 
 
-Reply: TypeAlias = Measurement | Checked | MeasureFailed
-_REQUESTS: dict[str, Any] = {each.__name__: each for each in (Reference, Check, Sample)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """Figures by the names of `fusiond.devices.calibration`."""
+
+    figures: dict[str, float]
+
+
+Reply: TypeAlias = Measurement | Checked | Calibrated | MeasureFailed
+_REQUESTS: dict[str, Any] = {each.__name__: each for each in (Reference, Check, Sample, Calibrate)}
 
 
 def encode_request(request: Request) -> str:
@@ -85,6 +98,8 @@ def decode_reply(line: str) -> Reply:
         raise MachineFault(values["reason"])
     if kind == "Checked":
         return Checked(**values)
+    if kind == "Calibrated":
+        return Calibrated(**values)
     if kind == "MeasureFailed":
         return MeasureFailed(outcome=Outcome(values["outcome"]), reason=values["reason"])
     if kind == "Measurement":

@@ -45,6 +45,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "finals": "job_id program_key process measurement_id",
         "finals_lost": "job_id process program_key outcome reason",
         "probes": "probe_key device_key version time_us measurement_id",
+        "calibrations": "device_key driver figures at",
         "rejections": "job_id rule nodes detail",
         "emitted": "job_id config_key program_key rule nodes detail",
         "records": (

@@ -124,6 +124,9 @@ class FakeExecutor:
     def clock_mhz(self) -> float | None:
         return 1000.0
 
+    def calibrate(self) -> dict[str, float]:
+        return {"event_us": 1.5, "steady_mhz": 1000.0}
+
     def close(self) -> None:
         pass
 

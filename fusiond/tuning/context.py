@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fusiond import events as say
 from fusiond.devices.base import DeviceProvider
+from fusiond.devices.calibration import fitted
 from fusiond.devices.timing import Sampling
 from fusiond.errors import Interrupted
 from fusiond.events import Events
@@ -66,6 +67,8 @@ class Context:
     finish: Callable[[], bool] = lambda: False
     """Whether the search is to end and the finals are to begin."""
     analysis: Analysis
+    calibrated: Mapping[str, float] = field(default_factory=dict)
+    """What `fusiond calibrate` found on the device under its driver of today; empty where it never ran."""
     known: dict[str, Record | float] = field(default_factory=dict)
     """Grows while parts and probes are answered; read-only after that."""
     _work: dict[str, str] = field(default_factory=dict)
@@ -83,8 +86,8 @@ class Context:
         """How this job samples."""
         sampling = Sampling(purpose=purpose, cold=self.search.cache == "cold", incumbent=incumbent)
         if purpose is Purpose.FINAL:
-            return dataclasses.replace(sampling, pairs=60, precision=0.0025)
-        return sampling
+            sampling = dataclasses.replace(sampling, pairs=60, precision=0.0025)
+        return fitted(sampling, self.calibrated)
 
     def pause_point(self) -> None:
         """Between two measurements: the only place where a job stops. Raises Interrupted."""

@@ -75,6 +75,9 @@ class ScriptedExecutor:
     def clock_mhz(self) -> float | None:
         return next(self.clocks, None)
 
+    def calibrate(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None: ...
 
 

@@ -58,6 +58,9 @@ class CpuExecutor:
     def clock_mhz(self) -> float | None:
         return None
 
+    def calibrate(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None:
         pass
 

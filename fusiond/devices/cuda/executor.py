@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.devices.base import Loaded
+from fusiond.devices.cuda.calibrate import Calibrator
 from fusiond.devices.cuda.canary import Canary
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.failures import named
@@ -85,6 +86,15 @@ class CudaExecutor:
         with named("running the canary"):
             clocked = self._canary.clocked()
         return clocked.mhz if clocked else None
+
+    def calibrate(self) -> dict[str, float]:
+        assert self._gate is not None
+        assert self._spans is not None
+        assert self._canary is not None
+        with named("calibrating"):
+            return Calibrator(
+                self._cuda, self._driver, self._gate, self._spans, self._canary, self._limits.multiprocessors
+            ).figures()
 
     def _flush_on(self, stream: Any) -> None:
         """Enqueue what leaves nothing of a Program in the cache. The memory for it is taken when it is first wanted."""

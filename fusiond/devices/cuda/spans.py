@@ -71,6 +71,23 @@ class Spans:
             self._gate.open()
         return self._between(begin, end)
 
+    def between_us(self, stream: Any, enqueue: Callable[[], None], commands: int) -> float:
+        """Microseconds that what is enqueued takes, without the events' own. ExecutionError when the gate always gives
+        up."""
+        for attempt in range(_ATTEMPTS):
+            self._gate.close(stream, commands=commands + 2, patience=1 << attempt)
+            begin, end = self._cuda.Event(), self._cuda.Event()
+            try:
+                begin.record(stream)
+                enqueue()
+                end.record(stream)
+            finally:
+                self._gate.open()
+            span = self._between(begin, end)
+            if not self._gate.gave_up:
+                return span - self.event_us
+        raise _too_busy(commands)
+
     def sample_us(self, parts: Parts, lead: Any, runs: int, *, cold: bool) -> tuple[float, int]:
         """Microseconds of one run, in the mean of `runs`; and how often the gate gave up. The buffers are those of a
         beginning. ExecutionError `too_noisy` when the gate always gives up."""
@@ -97,10 +114,7 @@ class Spans:
             span = self._gated_us(parts, lead, runs, cold=cold, patience=1 << attempt)
             if not self._gate.gave_up:
                 return span, attempt
-        raise ExecutionError(
-            Outcome.TOO_NOISY,
-            f"the gate gave up {_ATTEMPTS} times: this host is too busy to enqueue {runs} x {parts.commands} commands",
-        )
+        raise _too_busy(runs * parts.commands)
 
     def _gated_us(self, parts: Parts, lead: Any, runs: int, *, cold: bool, patience: int) -> float:
         """The time of `runs` runs together."""
@@ -136,3 +150,9 @@ class Spans:
     def _between(begin: Any, end: Any) -> float:
         end.synchronize()
         return float(end.time_since(begin)) * 1000
+
+
+def _too_busy(commands: int) -> ExecutionError:
+    return ExecutionError(
+        Outcome.TOO_NOISY, f"the gate gave up {_ATTEMPTS} times: this host is too busy to enqueue {commands} commands"
+    )

@@ -57,8 +57,11 @@ double moved(double begin, size_t bytes, double gbs) { return gbs > 0 ? begin + 
 std::function<double(double)> across(size_t bytes) {  // read and written
     return [=](double begin) { return moved(begin, 2 * bytes, timeline::knobs.copy_gbs); };
 }
-std::function<double(double)> between(size_t bytes) {
-    return [=](double begin) { return moved(begin, bytes, timeline::knobs.host_copy_gbs); };
+std::function<double(double)> up(size_t bytes) {
+    return [=](double begin) { return moved(begin, bytes, timeline::knobs.up_gbs); };
+}
+std::function<double(double)> down(size_t bytes) {
+    return [=](double begin) { return moved(begin, bytes, timeline::knobs.down_gbs); };
 }
 
 // The kernels. Each takes its parameters as pointers to values.
@@ -266,25 +269,25 @@ static int copied(std::function<void()> work, std::function<double(double)> end,
 }
 int cuMemcpyHtoD_v2(uint64_t target, const void* source, size_t bytes) {
     CALL("cuMemcpyHtoD");
-    return copied([=] { memcpy((void*)target, source, bytes); }, between(bytes), true);
+    return copied([=] { memcpy((void*)target, source, bytes); }, up(bytes), true);
 }
 int cuMemcpyDtoH_v2(void* target, uint64_t source, size_t bytes) {
     CALL("cuMemcpyDtoH");
     if (int error = uncapturable()) return error;
     timeline::wait_for_all();  // some kernels write when their times are known
-    return copied([=] { memcpy(target, (void*)source, bytes); }, between(bytes), true);
+    return copied([=] { memcpy(target, (void*)source, bytes); }, down(bytes), true);
 }
 int cuMemcpyDtoD_v2(uint64_t target, uint64_t source, size_t bytes) {
     return copied([=] { memcpy((void*)target, (void*)source, bytes); }, across(bytes), false);
 }
 int cuMemcpyHtoDAsync_v2(uint64_t target, const void* source, size_t bytes, void* stream) {
     say("up %zu on %p", bytes, stream);
-    enqueue(stream, [=] { memcpy((void*)target, source, bytes); }, between(bytes));
+    enqueue(stream, [=] { memcpy((void*)target, source, bytes); }, up(bytes));
     return 0;
 }
 int cuMemcpyDtoHAsync_v2(void* target, uint64_t source, size_t bytes, void* stream) {
     say("down %zu on %p", bytes, stream);
-    enqueue(stream, [=] { memcpy(target, (void*)source, bytes); }, between(bytes));
+    enqueue(stream, [=] { memcpy(target, (void*)source, bytes); }, down(bytes));
     return 0;
 }
 int cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t bytes, void* stream) {
@@ -311,7 +314,7 @@ int cuMemcpyBatchAsync_v2(uint64_t* targets, uint64_t* sources, size_t* sizes, s
     size_t all = 0;
     for (size_t each : bytes) all += each;
     auto copy = [=] { for (size_t i = 0; i < count; i++) memcpy((void*)to[i], (void*)from[i], bytes[i]); };
-    enqueue(stream, copy, between(all));
+    enqueue(stream, copy, up(all));
     return 0;
 }
 

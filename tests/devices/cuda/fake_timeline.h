@@ -35,7 +35,8 @@ struct Knobs {
     double idle_after_us = 1e4;
     double step_ns = 32;         // of globaltimer
     double copy_gbs = 0;         // bytes moved within the device, in 1e9 per second; 0: copies take no time
-    double host_copy_gbs = 0;    // between host and device
+    double up_gbs = 0;           // from host to device
+    double down_gbs = 0;         // from device to host
     double fma_tflops = 0;       // what the kernel that measures the FP32 ceiling finds; 0: it takes 1 us
 };
 
@@ -150,7 +151,7 @@ inline int set(const std::string& name, double value) {
         {"gap_us", &knobs.gap_us}, {"node_gap_us", &knobs.node_gap_us}, {"release_us", &knobs.release_us},
         {"noise", &knobs.noise}, {"mhz", &knobs.mhz}, {"idle_mhz", &knobs.idle_mhz}, {"ramp_us", &knobs.ramp_us},
         {"idle_after_us", &knobs.idle_after_us}, {"step_ns", &knobs.step_ns}, {"copy_gbs", &knobs.copy_gbs},
-        {"host_copy_gbs", &knobs.host_copy_gbs}, {"fma_tflops", &knobs.fma_tflops},
+        {"up_gbs", &knobs.up_gbs}, {"down_gbs", &knobs.down_gbs}, {"fma_tflops", &knobs.fma_tflops},
     };
     auto found = known.find(name);
     if (found != known.end()) *found->second = value;

@@ -16,7 +16,7 @@ from fusiond.devices.cuda.canary import Canary
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.spans import Spans
-from fusiond.devices.steadiness import warm_up
+from fusiond.devices.steadiness import WarmUp, warm_up
 from fusiond.model import median
 
 PAUSE_SECS = 1.0
@@ -103,6 +103,7 @@ class Calibrator:
         found["graph_node_us"] = (self._graph_us(MANY) - self._graph_us(1)) / (MANY - 1)
         found["release_us"] = self._release_us()
         found |= self._copies()
+        self._settle()  # copies need no clock, and may have let it fall
         seconds = min(self._gated_us(self._launch_fma) for _ in range(TIMES)) / 1e6
         found["fp32_tflops"] = 2 * CHAINS * ROUNDS * THREADS * self._blocks / seconds / 1e12
         return found
@@ -115,24 +116,27 @@ class Calibrator:
         rested = self._canary.clocked()
         if rested is None:
             return {}
-        last = rested
+        settled = self._settle()
+        steady = self._canary.clocked() or rested
+        return {
+            "rested_mhz": rested.mhz,
+            "steady_mhz": steady.mhz,
+            "settle_secs": settled.secs,
+            "globaltimer_ns": float(rested.step_ns),
+        }
+
+    def _settle(self) -> WarmUp:
+        """Work until the clock is steady."""
 
         def work() -> None:
             self._launch_fma()
             self._stream.synchronize()
 
         def clock_mhz() -> float | None:
-            nonlocal last
-            last = self._canary.clocked() or last
-            return last.mhz
+            clocked = self._canary.clocked()
+            return clocked.mhz if clocked else None
 
-        settled = warm_up(work, clock_mhz, least=1, most_secs=MOST_RAMP_SECS)
-        return {
-            "rested_mhz": rested.mhz,
-            "steady_mhz": last.mhz,
-            "settle_secs": settled.secs,
-            "globaltimer_ns": float(rested.step_ns),
-        }
+        return warm_up(work, clock_mhz, least=1, most_secs=MOST_RAMP_SECS)
 
     # --- what the ruler costs ---
 

@@ -32,6 +32,7 @@ _MEANING = {
     "strategies": "what the plugins said; the next `fusiond run` or `serve` writes it anew",
     "catalogue": "what the plugins said; the next `fusiond run` or `serve` writes it anew",
     "probes": "a probe; it is measured again",
+    "calibrations": "what `calibrate` found; the defaults hold until it is run again",
 }
 
 

@@ -88,6 +88,10 @@ def m005_faults(database: Database) -> None:
     database.table("jobs").add_column("waiting_for", str)
     database.table("jobs").add_column("retry_at", str)
     database.table("jobs").add_column("retries", int)  # without a trial in between
+    database.table("measurements").add_column("effort", str)  # NULL for what was measured before
+    database.table("calibrations").create(  # what `calibrate` found, for each driver
+        {"device_key": str, "driver": str, "figures": str, "at": str}, pk=("device_key", "driver")
+    )
     database.execute("DROP INDEX idx_jobs_same")
     database.execute(
         "CREATE UNIQUE INDEX idx_jobs_same ON jobs (kind, workload_key, device, search) "

@@ -35,7 +35,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "artifacts": "path bytes saved_at",
         "asks": "job_id sequence config_key config origin",
         "measurements": (
-            "id program_key purpose clock cache time_us span_us baseline_us wall_us state_before state_after dropped at"
+            "id program_key purpose clock cache time_us span_us baseline_us wall_us state_before state_after dropped "
+            "at effort"
         ),
         "trials": (
             "id job_id role sequence config_key config origin outcome reason ratio time_us program_key against "
@@ -44,6 +45,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "finals": "job_id program_key process measurement_id",
         "finals_lost": "job_id process program_key outcome reason",
         "probes": "probe_key device_key version time_us measurement_id",
+        "calibrations": "device_key driver figures at",
         "rejections": "job_id rule nodes detail",
         "emitted": "job_id config_key program_key rule nodes detail",
         "records": (

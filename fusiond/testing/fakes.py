@@ -122,8 +122,11 @@ class FakeExecutor:
     def state(self) -> DeviceState:
         return DeviceState(clock_mhz=1000.0, temperature_c=40.0)
 
-    def flush_cache(self) -> None:
-        pass
+    def clock_mhz(self) -> float | None:
+        return 1000.0
+
+    def calibrate(self) -> dict[str, float]:
+        return {"event_us": 1.5, "steady_mhz": 1000.0}
 
     def close(self) -> None:
         pass
@@ -133,6 +136,7 @@ class FakeLoaded:
     def __init__(self, program: Program, texts: Mapping[str, str]) -> None:
         self.program = program
         self.clock = "device"
+        self.gate_failures = 0
         self._directives = [_directives(texts[each.source]) for each in program.steps if isinstance(each, Launch)]
         self._data: dict[str, Array] = {}
         self._random = random.Random(program.key)
@@ -164,7 +168,7 @@ class FakeLoaded:
             self._misbehave(each.get("fault", ""), seed)
         self._ail()
 
-    def sample_us(self, repeats: int) -> float:
+    def sample_us(self, repeats: int, *, cold: bool = False) -> float:
         cost = sum(float(each.get("cost_us", 10.0)) for each in self._directives) or 1.0
         return cost * (1 + self._random.gauss(0, NOISE))
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fusiond.devices import timing
-from fusiond.devices.base import Array, ExecutionError
+from fusiond.devices.base import Array, DataPlane, ExecutionError
+from fusiond.devices.data import HostData
 from fusiond.devices.timing import Sampling, sample_pair
 from fusiond.model import DeviceState, Outcome, Purpose
 from fusiond.program import Buffer, Launch, Program, Role, Source
@@ -58,6 +59,7 @@ class Scripted:
 
 class ScriptedExecutor:
     def __init__(self, log: list[str], *states: DeviceState) -> None:
+        self.data: DataPlane = HostData()
         self._log = log
         self._states = iter(states or (DeviceState(), DeviceState()))
 

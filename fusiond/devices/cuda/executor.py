@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fusiond.devices.base import Loaded
+from fusiond.devices.base import DataPlane, Loaded
 from fusiond.devices.cuda.canary import Canary
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.failures import named
@@ -17,6 +17,7 @@ from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.loaded import CudaProgram
 from fusiond.devices.cuda.nvml import Sensors
 from fusiond.devices.cuda.provider import NO_DRIVER, NO_PYCUDA, describe
+from fusiond.devices.data import HostData
 from fusiond.errors import DeviceError
 from fusiond.model import DeviceState
 from fusiond.program import Program
@@ -33,6 +34,7 @@ class CudaExecutor:
         if info is None:
             raise DeviceError(f"cuda:{index}: {driver.name(index)} is older than compute capability 7.5")
         self._cuda, self._driver = cuda, driver
+        self.data: DataPlane = HostData()
         self._limits = info.limits
         self._sensors = sensors or Sensors(info.uuid, own_context=True)
         self._gate: Gate | None = None

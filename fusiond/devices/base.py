@@ -129,7 +129,8 @@ class DataPlane(Protocol):
 class Executor(Protocol):
     """In the child process: loads Programs, knows the device's state."""
 
-    data: DataPlane
+    @property
+    def data(self) -> DataPlane: ...
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> Loaded:
         """Source name -> built file. Raises ExecutionError (launch_refused when limits are exceeded)."""

@@ -9,18 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fusiond.devices.base import DataPlane, Loaded
+from fusiond.devices.base import Loaded
 from fusiond.devices.cuda.canary import Canary
+from fusiond.devices.cuda.data import DeviceData
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.loaded import CudaProgram
+from fusiond.devices.cuda.memory import device_bytes
 from fusiond.devices.cuda.nvml import Sensors
 from fusiond.devices.cuda.provider import NO_DRIVER, NO_PYCUDA, describe
-from fusiond.devices.data import HostData
 from fusiond.errors import DeviceError
 from fusiond.model import DeviceState
-from fusiond.program import Program
+from fusiond.program import Program, problems
 
 
 class CudaExecutor:
@@ -34,7 +35,7 @@ class CudaExecutor:
         if info is None:
             raise DeviceError(f"cuda:{index}: {driver.name(index)} is older than compute capability 7.5")
         self._cuda, self._driver = cuda, driver
-        self.data: DataPlane = HostData()
+        self.data = DeviceData(cuda, info.limits.multiprocessors)
         self._limits = info.limits
         self._sensors = sensors or Sensors(info.uuid, own_context=True)
         self._gate: Gate | None = None
@@ -73,6 +74,9 @@ class CudaExecutor:
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> Loaded:
         assert self._gate is not None
+        if not problems(program):
+            with named("making room"):
+                self.data.make_room(device_bytes(program))
         return CudaProgram(self._cuda, self._driver, self._limits, self._gate, program, binaries)
 
     def state(self) -> DeviceState:
@@ -94,6 +98,7 @@ class CudaExecutor:
         if context is None:
             return
         self._flush = self._gate = self._canary = None
+        self.data.close()
         context.pop()
         with contextlib.suppress(self._cuda.Error):
             context.detach()

@@ -8,7 +8,10 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "fake_data.h"
 
 namespace {
 
@@ -67,6 +70,7 @@ Function functions[] = {
     {"hungry", double_it, {8, 4}, 128, 0, 512},
     {"fusiond_gate", gate, {8, 8}, 16, 0, 1024},
     {"fusiond_canary", canary, {8, 4}, 16, 0, 1024},
+    FAKE_DATA_KERNELS
 };
 float weights[4];
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.runs import RESULTS, slug
+from benchmarks import runs
+from benchmarks.runs import RESULTS, Run, slug
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import FusiondError, RequestError
 from fusiond.model import DeviceInfo
@@ -27,6 +30,9 @@ def parser(benchmark: str, about: str | None, *, quick: str) -> argparse.Argumen
     made.add_argument("--device", default="auto", help="cuda:0, cpu; default: this machine's GPU")
     made.add_argument("--quick", action="store_true", help=f"{quick}: to see that it works")
     made.add_argument("--out", type=Path, metavar="DIR", help="where JSON goes; default: benchmarks/results")
+    made.add_argument(
+        "--go-on", action="store_true", help="write into the last run of this device in --out; what it has stays"
+    )
     made.add_argument("--page", action="store_true", help=f"write docs/results-{benchmark}.md, and nothing else")
     return made
 
@@ -43,13 +49,23 @@ def check_only(given: argparse.Namespace, names: Sequence[str], what: str) -> No
         raise RequestError(f"unknown {what} {unknown[0]!r}; there are {', '.join(names)}")
 
 
+def page(path: Path, text: str, kept: Iterable[Run]) -> None:
+    """Write a page, and say what it does not show."""
+    path.write_text(text, encoding="utf-8")
+    say(f"wrote docs/{path.name}")
+    for run in kept:
+        if not run.get("vouched", True):
+            model = run["device"].get("model")
+            say(f"not shown: {run['date']}, {model}: no `python -m benchmarks.agreement` there says that rulers agree")
+
+
 def said(made: argparse.ArgumentParser, given: argparse.Namespace, options: Iterable[str]) -> str:
     """The command as it is kept: those of the options that were given. What names a folder of this machine is not to
     be among them."""
     words = [made.prog]
     for name in options:
-        value = getattr(given, name)
-        if value != made.get_default(name):
+        value = getattr(given, name.replace("-", "_"))
+        if value != made.get_default(name.replace("-", "_")):
             words.append(f"--{name}")
             if not isinstance(value, bool):
                 words += map(str, value) if isinstance(value, list) else [str(value)]
@@ -86,6 +102,26 @@ class Place:
             "arch": self.device.arch,
             "env": dict(self.device.env),
         }
+
+
+def begun(place: Place, given: argparse.Namespace, run: Run) -> tuple[Run, Path]:
+    """The run, or the last one like it that is to be gone on with, and where it is kept."""
+    if given.go_on:
+        for earlier in sorted(place.folder.glob(f"{run['benchmark']}-*.json"), reverse=True):
+            known: Run = json.loads(earlier.read_text(encoding="utf-8"))
+            if all(known[each] == run[each] for each in ("evidence", "device", "driver", "fusiond")):
+                known.setdefault("gone_on", []).append({"date": run["date"], "command": run["command"]})
+                return {**run, **known}, earlier
+    return run, runs.path(place.folder, run)
+
+
+def put(rows: list[dict[str, Any]], new: dict[str, Any], *keys: str) -> None:
+    """A row into a table, in the place of the one that is about the same."""
+    same = [number for number, each in enumerate(rows) if all(each[key] == new[key] for key in keys)]
+    if same:
+        rows[same[0]] = new
+    else:
+        rows.append(new)
 
 
 def place(benchmark: str, given: argparse.Namespace, *, without: str, small: str = "") -> Place:

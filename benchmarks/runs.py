@@ -61,18 +61,33 @@ def write(where: Path, run: Run) -> None:
 
 
 def kept(benchmark: str, folder: Path = RESULTS) -> Iterator[Run]:
-    """Every run of a benchmark that is kept under a folder, oldest first within each device."""
+    """Every run of a benchmark that is kept under a folder, oldest first within each device. Those of a GPU say whether
+    they are `vouched` for: that several rulers agree on that device with that driver (benchmarks/agreement.py)."""
     for each in sorted(folder.rglob(f"{benchmark}*.json")):
         run = json.loads(each.read_text(encoding="utf-8"))
         if isinstance(run, dict) and run.get("benchmark") == benchmark:
+            if run["evidence"] == "measured":
+                run["vouched"] = benchmark == "agreement" or any(_same_ruler(run, other) for other in _agreements(each))
             yield run
 
 
+def _agreements(path: Path) -> Iterator[Run]:
+    for each in path.parent.glob("agreement-*.json"):
+        run: Run = json.loads(each.read_text(encoding="utf-8"))
+        if run.get("agrees"):
+            yield run
+
+
+def _same_ruler(run: Run, agreement: Run) -> bool:
+    return bool(run["driver"] == agreement["driver"] and run["device"].get("model") == agreement["device"].get("model"))
+
+
 def newest(runs: Iterable[Run], evidence: str) -> list[Run]:
-    """The last run of each device on this evidence, in the order of the devices' names."""
+    """The last run of each device on this evidence, in the order of the devices' names. What nobody vouches for is left
+    out."""
     found: dict[str, Run] = {}
     for run in sorted(runs, key=lambda each: str(each["date"])):
-        if run["evidence"] == evidence:
+        if run["evidence"] == evidence and run.get("vouched", True):
             found[str(run["device"].get("model") or run["device"].get("arch", ""))] = run
     return [run for _, run in sorted(found.items())]
 

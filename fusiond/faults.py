@@ -53,16 +53,21 @@ _SYSTEM_SAYS = (
     r"(?:No space left on device|Disk quota exceeded|Too many open files|Cannot allocate memory|Input/output error"
     r"|Read-only file system|Stale file handle|Resource temporarily unavailable)"
 )
+_MEMORY_SAYS = (
+    r"(?:out of memory allocating|memory exhausted|Memory allocation failure|Cannot allocate memory"
+    r"|(?:instance of|what\(\):) *'?std::bad_alloc)"
+)
 _SAID_BY_TOOL = re.compile(
-    _SYSTEM_SAYS + r"|out of memory allocating|virtual memory exhausted|memory exhausted|Memory allocation failure"
-    r"|(?:instance of|what\(\):) *'?std::bad_alloc"
-    r"|(?:Killed|Terminated|Hangup) signal terminated program"
+    rf"{_SYSTEM_SAYS}|{_MEMORY_SAYS}|(?:Killed|Terminated|Hangup) signal terminated program"
     r"|died due to signal (?:1|2|9|15)\b",
     re.IGNORECASE,
 )
 """How tools say it: the system's words for the numbers above, and a compiler's for a part of it that was killed."""
 _SAID = re.compile(rf"{_SAID_BY_TOOL.pattern}|std::bad_alloc|{_NO_THREAD}|MemoryError\b", re.IGNORECASE)
 """The same of a process of ours: Python's words as well."""
+_OUT_OF_MEMORY = re.compile(_MEMORY_SAYS, re.IGNORECASE)
+_PART_KILLED = re.compile(r"Killed signal terminated program|died due to signal 9\b", re.IGNORECASE)
+"""What a compiler says of a part of it that got SIGKILL, which is what the system sends for want of memory."""
 _QUOTED = re.compile(r"#\s*(?:error|warning)\b|static[ _]assert|^\s")
 """Lines in which a compiler repeats what stands in the source, where anything may stand: they are indented."""
 _PLACED = re.compile(r"[^:(]+(?::\d+(?::\d+)?|\(\d+\)) ?: +(?P<complaint>.*)")
@@ -116,6 +121,15 @@ def of_compiler(text: str, who: str) -> MachineFault | None:
     input is not looked at."""
     line = next(filter(_blames_the_machine, text.splitlines()), None)
     return None if line is None else MachineFault(f"{who}: {line.strip()[:300]}")
+
+
+def out_of_memory(status: int, text: str, kills: int) -> bool:
+    """Whether a compiler that the machine failed wanted memory: it says so, or it was killed while the system killed
+    `kills` processes for that."""
+    line = next(filter(_blames_the_machine, text.splitlines()), "")
+    return bool(_OUT_OF_MEMORY.search(line)) or (
+        kills > 0 and (status == -signal.SIGKILL or bool(_PART_KILLED.search(line)))
+    )
 
 
 def first_said(lines: Iterable[str]) -> str | None:

@@ -36,7 +36,7 @@ SPACE = "batchnorm+hist"
 QUICK_TEXTS = 4
 
 
-SAID = ("arch", "device", "pairs", "quick", "trials", "space")
+SAID = ("arch", "device", "pairs", "quick", "factors", "trials", "search-secs", "space")
 """The options that are kept with a run."""
 
 
@@ -48,8 +48,7 @@ def main(argv: Sequence[str]) -> int:
     def do() -> None:
         wanted = pairs.chosen(given.pairs)
         if given.page:
-            page.PAGE.write_text(page.render(kept()), encoding="utf-8")
-            say(f"wrote docs/{page.PAGE.name}")
+            commands.page(page.PAGE, page.render(kept()), kept())
         elif given.arch:
             _static(wanted, given, commands.said(parser, given, SAID))
         else:
@@ -62,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = commands.parser("hfuse", __doc__, quick="few points, few trials")
     parser.add_argument("--arch", metavar="sm_90", help="static facts for this architecture; runs nothing")
     parser.add_argument("--pairs", nargs="+", default=[], metavar="A+B", help="default: all 16")
+    parser.add_argument("--factors", nargs="+", type=float, metavar="X", help="points of a sweep, round its middle: 1")
+    parser.add_argument("--search-secs", type=float, default=1800, help="of each job, before its finals")
     parser.add_argument("--trials", type=int, help=f"of each job; default: {TRIALS}, with --quick {QUICK_TRIALS}")
     parser.add_argument("--space", nargs="*", metavar="A+B", help=f"with --arch: whose space; default: {SPACE}")
     parser.add_argument("--store", type=Path, metavar="FILE", help="the tuner's store for this benchmark")
@@ -103,8 +104,7 @@ def _static(wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> 
 
 def _measure(wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> None:
     place = commands.place("hfuse", given, without="--arch sm_90", small="tiny sizes and ")
-    run = new(command, place.device.evidence, _described(place))
-    where = runs.path(place.folder, run)
+    run, where = commands.begun(place, given, new(command, place.device.evidence, _described(place)))
     if place.emulated:
         say("emulated: tiny sizes on the processor. Nothing that comes of this is a result")
     store = given.store or (place.folder if place.emulated else default_folder() / "benchmarks") / "hfuse.sqlite"
@@ -115,12 +115,13 @@ def _measure(wanted: Sequence[Pair], given: argparse.Namespace, command: str) ->
             store=opened,
             provider=place.provider,
             device=place.device,
-            factors=pairs.QUICK_FACTORS if given.quick else pairs.FACTORS,
+            factors=given.factors or (pairs.QUICK_FACTORS if given.quick else pairs.FACTORS),
+            search_secs=given.search_secs,
             trials=given.trials or (QUICK_TRIALS if given.quick else TRIALS),
             say=say,
         )
         for pair in wanted:
-            run["pairs"].append(measure.sweep(bench, pair))
+            commands.put(run["pairs"], measure.sweep(bench, pair), "pair")
             runs.write(where, run)
     say(f"wrote {where}" + (" (emulated)" if place.emulated else ""))
     _draw(run, where.parent, given)

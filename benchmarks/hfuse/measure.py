@@ -38,6 +38,8 @@ class Bench(TunedBench):
 
     factors: Sequence[float] = pairs.FACTORS
     trials: int = 64
+    search_secs: float = 1800
+    """Of each job, before its finals."""
 
 
 def sweep(bench: Bench, pair: Pair) -> dict[str, Any]:
@@ -64,7 +66,9 @@ def sweep(bench: Bench, pair: Pair) -> dict[str, Any]:
 
 
 def _jobs(bench: Bench, pair: Pair, values: Sequence[int]) -> tuple[Job, ...]:
-    return pairs.read(pair, values, tiny=bench.emulated, trials=bench.trials, device=bench.device.name)
+    return pairs.read(
+        pair, values, tiny=bench.emulated, trials=bench.trials, search_secs=bench.search_secs, device=bench.device.name
+    )
 
 
 # --- each kernel by itself ------------------------------------------------------------------------------

@@ -128,7 +128,9 @@ def balanced(pair: Pair, times_us: Mapping[str, float], at: int) -> float:
     return at * min(MOST_SHIFT, max(1 / MOST_SHIFT, shift))
 
 
-def job_text(pair: Pair, swept: Sequence[int] = (), *, tiny: bool = False, trials: int = 64) -> str:
+def job_text(
+    pair: Pair, swept: Sequence[int] = (), *, tiny: bool = False, trials: int = 64, search_secs: float = 1800
+) -> str:
     """A job file."""
     lines = ["strategy: hfuse", f"pair: [{pair.first}, {pair.second}]"]
     if tiny:
@@ -136,15 +138,21 @@ def job_text(pair: Pair, swept: Sequence[int] = (), *, tiny: bool = False, trial
         if swept:
             del sizes[pair.size]
         lines.append(f"sizes: {json.dumps(sizes)}")
-    lines.append(f"search: {{trials: {trials}, timeout: 30m, seed: 0, least_gain: 1.02}}")
+    lines.append(f"search: {{trials: {trials}, timeout: {search_secs:g}s, seed: 0, least_gain: 1.02}}")
     if swept:
         lines.append(f"sweep: {{{pair.size}: [{', '.join(map(str, swept))}]}}")
     return "\n".join(lines) + "\n"
 
 
 def read(
-    pair: Pair, swept: Sequence[int] = (), *, tiny: bool = False, trials: int = 64, device: str | None = None
+    pair: Pair,
+    swept: Sequence[int] = (),
+    *,
+    tiny: bool = False,
+    trials: int = 64,
+    search_secs: float = 1800,
+    device: str | None = None,
 ) -> tuple[Job, ...]:
     """The jobs of a pair, one for each value."""
-    text = job_text(pair, swept, tiny=tiny, trials=trials)
+    text = job_text(pair, swept, tiny=tiny, trials=trials, search_secs=search_secs)
     return jobs.read(HERE / f"{pair.name}.yaml", text, device=device)

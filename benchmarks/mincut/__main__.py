@@ -32,6 +32,9 @@ from fusiond_mincut.plugin import PIPELINES
 TRIALS, BLOCKS = 48, 16
 QUICK_TRIALS, QUICK_BLOCKS, QUICK_SIZES = 4, 0, "sizes: {width: 96, height: 64}\n"
 
+SAID = ("device", "only", "quick", "trials", "blocks", "search-secs")
+"""The options that are kept with a run."""
+
 
 def main(argv: Sequence[str]) -> int:
     """The exit status: 0 done, 2 the request was wrong."""
@@ -42,8 +45,7 @@ def main(argv: Sequence[str]) -> int:
         commands.check_only(given, paper.APPLICATIONS, "application")
         names = given.only or list(paper.APPLICATIONS)
         if given.page:
-            page.PAGE.write_text(page.render(kept()), encoding="utf-8")
-            say(f"wrote docs/{page.PAGE.name}")
+            commands.page(page.PAGE, page.render(kept()), kept())
         elif given.planning:
             run = runs.new("mincut", paper.CITATION, "python -m benchmarks.mincut --planning", "planning", {})
             runs.write((given.out or RESULTS / "cpu") / "mincut-planning.json", run | {"planning": planning.run(say)})
@@ -52,7 +54,11 @@ def main(argv: Sequence[str]) -> int:
             found = peers.run({name: pipeline(name) for name in names}, say)
             runs.write((given.out or RESULTS / "cpu") / "mincut-peers.json", run | {"peers": found})
         else:
-            _measure(names, given, commands.said(parser, given, ("device", "only", "quick")))
+            _measure(
+                names,
+                given,
+                commands.said(parser, given, SAID),
+            )
 
     return commands.status(do)
 
@@ -62,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.only(parser, paper.APPLICATIONS)
     parser.add_argument("--planning", action="store_true", help="measure planning, and nothing else")
     parser.add_argument("--peers", action="store_true", help="measure JAX and OpenCV, and nothing else")
+    parser.add_argument("--trials", type=int, help=f"of each job; default: {TRIALS}, with --quick {QUICK_TRIALS}")
+    parser.add_argument("--blocks", type=int, help=f"measured by themselves; default: {BLOCKS}, with --quick none")
+    parser.add_argument("--search-secs", type=float, default=1800, help="of each job, before its finals")
     parser.add_argument("--store", type=Path, metavar="FILE", help="the tuner's store for this benchmark")
     return parser
 
@@ -81,7 +90,7 @@ def _measure(names: Sequence[str], given: argparse.Namespace, command: str) -> N
     place = commands.place("mincut", given, without="--planning and --peers", small="small images and ")
     run = runs.new("mincut", paper.CITATION, command, place.device.evidence, place.described())
     run["applications"] = []
-    where = runs.path(place.folder, run)
+    run, where = commands.begun(place, given, run)
     store = given.store or (place.folder if place.emulated else default_folder() / "benchmarks") / "mincut.sqlite"
     with closing(Store.open(store)) as opened:
         opened.recover()
@@ -90,14 +99,15 @@ def _measure(names: Sequence[str], given: argparse.Namespace, command: str) -> N
             store=opened,
             provider=place.provider,
             device=place.device,
-            trials=QUICK_TRIALS if given.quick else TRIALS,
-            blocks=QUICK_BLOCKS if given.quick else BLOCKS,
+            trials=given.trials or (QUICK_TRIALS if given.quick else TRIALS),
+            blocks=given.blocks if given.blocks is not None else QUICK_BLOCKS if given.quick else BLOCKS,
+            search_secs=given.search_secs,
             sizes=QUICK_SIZES if given.quick else "",
             say=say,
         )
         for name in names:
             say(name)
-            run["applications"].append(measure.application(bench, name))
+            commands.put(run["applications"], measure.application(bench, name), "application")
             runs.write(where, run)
     say(f"wrote {where}" + (" (emulated)" if place.emulated else ""))
 

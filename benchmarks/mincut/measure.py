@@ -25,6 +25,8 @@ METHODS = ("unfused", "basic", "algorithm1", "exact", "general")
 class Bench(TunedBench):
     trials: int
     blocks: int
+    search_secs: float = 1800
+    """Of each job, before its finals."""
     sizes: str = ""
     """For a job file; empty for the paper's sizes."""
 
@@ -32,7 +34,7 @@ class Bench(TunedBench):
 def application(bench: Bench, name: str) -> dict[str, Any]:
     """One row: the answer, and every method's partition with its times."""
     text = f"strategy: mincut\npipeline: {name}\nblocks: {bench.blocks}\n{bench.sizes}"
-    text += f"search: {{trials: {bench.trials}, timeout: 30m, seed: 0, least_gain: 1.02}}\n"
+    text += f"search: {{trials: {bench.trials}, timeout: {bench.search_secs:g}s, seed: 0, least_gain: 1.02}}\n"
     (job,) = jobs.read(f"{name}.yaml", text, device=bench.device.name)
     prepared = prepare(bench.registry, job)
     analysis = prepared.strategy.analyse(prepared.workload, target_of(bench.provider, bench.device))

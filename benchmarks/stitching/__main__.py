@@ -31,8 +31,7 @@ def main(argv: Sequence[str]) -> int:
     def do() -> None:
         commands.check_only(given, modules.names(), "module")
         if given.page:
-            page.PAGE.write_text(page.render(kept()), encoding="utf-8")
-            say(f"wrote docs/{page.PAGE.name}")
+            commands.page(page.PAGE, page.render(kept()), kept())
         elif given.arch:
             _static(given)
         else:
@@ -83,8 +82,12 @@ def _measure(given: argparse.Namespace, command: str) -> None:
         xla=theirs if isinstance(theirs, xla.Backend) else None,
         say=say,
     )
-    run["measured"] = measure.table(bench, [each for each in modules.names() if not given.only or each in given.only])
-    _write(place.folder, run)
+    run["measured"] = []
+    run, where = commands.begun(place, given, run)
+    for row in measure.table(bench, [each for each in modules.names() if not given.only or each in given.only]):
+        commands.put(run["measured"], row, "module")
+        runs.write(where, run)
+    say(f"wrote {where}")
 
 
 def _xla(request: str, *, emulated: bool) -> xla.Backend | str:

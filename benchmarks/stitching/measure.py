@@ -9,12 +9,13 @@ the plans (`beside`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import benches
 from benchmarks.stitching import beside, modules, paper, xla
+from fusiond.keys import plain
 from fusiond.measuring import Measurer, References
 from fusiond.model import MeasureFailed, Rejection
 from fusiond.program import Launch, Program
@@ -29,20 +30,18 @@ class Bench(benches.Bench):
     """The device as XLA sees it; None where it cannot be asked."""
 
 
-def table(bench: Bench, names: Sequence[str]) -> list[dict[str, Any]]:
+def table(bench: Bench, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """A row for each module."""
-    found = []
     with bench.measurer() as measurer:
         for name in names:
             row = _row(bench, measurer, name)
-            found.append({"module": name, **row})
             times = {plan: each.get("fusable_us", each.get("problem")) for plan, each in row["plans"].items()}
             theirs = row.get("xla", {})
             times |= {"XLA": theirs.get("fusable_us", theirs.get("problem"))} if theirs else {}
             bench.say(
                 f"{name}, us, {bench.device.evidence}: " + ", ".join(f"{plan} {each}" for plan, each in times.items())
             )
-    return found
+            yield {"module": name, **row}
 
 
 def _row(bench: Bench, measurer: Measurer, name: str) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def _measured(
     if isinstance(measured, str):
         return {"problem": measured}
     counted = sum(1 for each in program.steps if isinstance(each, Launch) and each.counted)
-    row = {f"{key}_us": round(measured.time_us, 2), "clock": measured.clock}
+    row = {f"{key}_us": round(measured.time_us, 2), "clock": measured.clock, f"{key}_samples": plain(measured)}
     if measured.ratio is not None:
         row[f"{key}_over_unfused"] = round(measured.ratio, 4)
     return row | ({"kernels": counted} if key == "fusable" else {})

@@ -30,8 +30,7 @@ def main(argv: Sequence[str]) -> int:
     def do() -> None:
         commands.check_only(given, measure.GRAPHS, "graph")
         if given.page:
-            page.PAGE.write_text(page.render(kept()), encoding="utf-8")
-            say(f"wrote docs/{page.PAGE.name}")
+            commands.page(page.PAGE, page.render(kept()), kept())
         elif given.planning:
             _plan(given)
         else:
@@ -63,10 +62,14 @@ def _measure(given: argparse.Namespace, command: str) -> None:
     run = runs.new("transfer", paper.CITATION, command, place.device.evidence, place.described())
     lengths = QUICK_LENGTHS if given.quick else paper.LENGTHS
     bench = measure.Bench(provider=place.provider, device=place.device, lengths=lengths, say=say)
+    run |= {"table_5": [], "table_6": []}
+    run, where = commands.begun(place, given, run)
     for key, names, counted in (("table_5", measure.GRAPHS, False), ("table_6", measure.COUNTED, True)):
         wanted = [name for name in names if not given.only or name in given.only]
-        run[key] = measure.table(bench, wanted, counted=counted)
-        _write(place.folder, run)
+        for row in measure.table(bench, wanted, counted=counted):
+            commands.put(run[key], row, "graph", "elements", "memory")
+            runs.write(where, run)
+    say(f"wrote {where}")
 
 
 def _write(folder: Path, run: Run) -> None:

@@ -8,7 +8,7 @@ the default body in place of the catalogue's own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from benchmarks import benches
 from benchmarks.transfer import paper
 from benchmarks.transfer.planning import catalogued
 from fusiond.devices.timing import Sampling
+from fusiond.keys import plain
 from fusiond.measuring import Measurer, References
 from fusiond.model import MeasureFailed, Purpose
 from fusiond.program import Memory, Program
@@ -83,9 +84,8 @@ def ways(graph: Graph, costs: cost.Costs, memory: str, *, counted: bool) -> list
     return wanted
 
 
-def table(bench: Bench, names: Sequence[str], *, counted: bool) -> list[dict[str, Any]]:
+def table(bench: Bench, names: Sequence[str], *, counted: bool) -> Iterator[dict[str, Any]]:
     """A row for each graph, length and kind of memory."""
-    found: list[dict[str, Any]] = []
     known: dict[str, float] = {}
     with bench.measurer() as measurer:
         for name in names:
@@ -96,9 +96,8 @@ def table(bench: Bench, names: Sequence[str], *, counted: bool) -> list[dict[str
                 _probe(bench, measurer, graph, known)
                 for memory in ("pageable", "pinned"):
                     row = _row(bench, measurer, graph, known, memory, counted=counted)
-                    found.append({"graph": name, "elements": elements, "memory": memory, **row})
                     bench.say(f"{name} at {elements}, {memory}: {_short(row)}")
-    return found
+                    yield {"graph": name, "elements": elements, "memory": memory, **row}
 
 
 def _short(row: dict[str, Any]) -> str:
@@ -152,4 +151,6 @@ def _measured(
     if isinstance(measured, str):
         return {"problem": measured}
     ratio = None if measured.ratio is None else round(measured.ratio, 4)
-    return {"time_us": round(measured.time_us, 2), "ratio": ratio, "clock": measured.clock}
+    return {
+        "time_us": round(measured.time_us, 2), "ratio": ratio, "clock": measured.clock, "samples": plain(measured)
+    }  # fmt: skip

@@ -2,37 +2,79 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fusiond import children, faults
+from fusiond import children, faults, memory
 from fusiond.errors import MachineFault
 
 log = logging.getLogger(__name__)
 
 PAUSES_SECS = (0.2, 1.0)
 """Before the second attempt and the third; after that it is for the job to wait."""
+STRIKES = 2
+"""Times that a compiler uses up the memory alone until its input is to blame."""
 ASK_SECS = 30.0
 _NOT_RUN = (126, 127)
 """What the shell says of a command that it cannot start."""
 
 
-def run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.CompletedProcess[str]:
-    """Run a compiler in the folder `work`, where its temporary files go as well.
+class UsedUp(MachineFault):
+    """A compiler that ran alone wanted more memory than this machine has, though most of it is free without that
+    compiler. Who builds a candidate takes it for the candidate's."""
 
-    A negative `returncode` is a signal of its own doing (SIGSEGV and the like), which came every time. Raises
-    MachineFault when it was killed from outside, cannot be started, or lacks space, memory or descriptors, time after
-    time; subprocess.TimeoutExpired when it does not end.
+
+class Turns:
+    """Any number of compilers at once, or one alone. For the threads of this process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._alone = 0
+        """Those that run alone or are about to: nobody else begins meanwhile."""
+
+    @contextlib.contextmanager
+    def taken(self, *, alone: bool) -> Iterator[None]:
+        with self._changed:
+            self._alone += alone
+            self._changed.wait_for(lambda: not (self._running if alone else self._alone))
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._alone -= alone
+                self._changed.notify_all()
+
+
+_TURNS = Turns()
+
+
+def run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.CompletedProcess[str]:
+    """Run a compiler in the folder `work`, where its temporary files go as well. One that wanted memory is run alone
+    the next time.
+
+    A negative `returncode` is a signal of its own doing (SIGSEGV and the like), which came every time. Raises UsedUp
+    when it used up the memory by itself; MachineFault when it was killed from outside, cannot be started, or lacks
+    space, memory or descriptors, time after time; subprocess.TimeoutExpired when it does not end.
     """
+    alone, strikes = False, 0
     for pause_secs in (*PAUSES_SECS, None):
-        done, fault = _once(command, work, timeout_secs)
+        done, fault, wanted_memory = _once(command, work, timeout_secs, alone=alone)
         if done is not None and (fault is None and done.returncode >= 0):
             return done
+        strikes += alone and wanted_memory and memory.mostly_free()
+        if strikes == STRIKES:
+            raise UsedUp(f"{Path(command[0]).name} used up the memory, {strikes} times, alone: {fault}")
+        alone = alone or wanted_memory
         if pause_secs is None:
             break
         log.info("%s; trying once more", fault or f"{Path(command[0]).name} ended by signal")
@@ -54,19 +96,23 @@ def ask(command: Sequence[str]) -> str:
 
 
 def _once(
-    command: Sequence[str], work: Path, timeout_secs: float
-) -> tuple[subprocess.CompletedProcess[str] | None, MachineFault | None]:
-    """What it did, and the machine's part in that."""
+    command: Sequence[str], work: Path, timeout_secs: float, *, alone: bool
+) -> tuple[subprocess.CompletedProcess[str] | None, MachineFault | None, bool]:
+    """What it did, the machine's part in that, and whether that was for want of memory."""
     # Messages are read here, so they must be English; temporary files go where they are deleted.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(work)}
     tool = Path(command[0]).name
-    try:
-        done = children.run(command, timeout_secs=timeout_secs, cwd=work, environment=environment)
-    except OSError as problem:
-        return None, MachineFault(f"{tool} cannot be run: {faults.lacks(problem)}")
+    with _TURNS.taken(alone=alone):
+        killed_before = memory.out_of_memory_kills()
+        try:
+            done = children.run(command, timeout_secs=timeout_secs, cwd=work, environment=environment)
+        except OSError as problem:
+            return None, MachineFault(f"{tool} cannot be run: {faults.lacks(problem)}"), False
+        kills = 0 if killed_before is None else (memory.out_of_memory_kills() or 0) - killed_before
+    text = done.stderr + done.stdout
     fault = faults.of_end(done.returncode, tool)
     if fault is None and done.returncode in _NOT_RUN:
         fault = MachineFault(f"{tool} cannot be run: {done.stderr.strip()[:300]}")
     if fault is None and done.returncode > 0:
-        fault = faults.of_compiler(done.stderr + done.stdout, tool)
-    return done, fault
+        fault = faults.of_compiler(text, tool)
+    return done, fault, fault is not None and faults.out_of_memory(done.returncode, text, kills)

@@ -109,7 +109,10 @@ def build(source: Source, *, cache: BuildCache | None = None, races: bool = Fals
         path.write_text(text, encoding="utf-8")
         if source.kind is SourceKind.DEVICE and not races:
             _precompiled(compiler, cache, work)
-        outcome = _run(_command(compiler, source, path, out, races=races), work)
+        try:
+            outcome = _run(_command(compiler, source, path, out, races=races), work)
+        except compilers.UsedUp as fault:  # not kept: another day there may be more
+            return BuildFailed(reason=str(fault))
         if outcome is not None:
             return cache.put_failure(key, outcome.failed) if outcome.final else outcome.failed
         return cache.put(key, ".so", out.read_bytes())

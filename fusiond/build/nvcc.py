@@ -314,7 +314,7 @@ def _known_ptx(cache: BuildCache, key: str) -> _Ptx | BuildFailed | None:
 
 @dataclass(frozen=True, slots=True)
 class _Retriable:
-    """A failure that may not come again (it ran out of time): never kept."""
+    """A failure that may not come again (it ran out of time or memory): never kept."""
 
     failed: BuildFailed
 
@@ -520,6 +520,8 @@ def _run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.
         return compiler.run(command, work, timeout_secs)
     except subprocess.TimeoutExpired:
         return _Retriable(BuildFailed(reason=f"{Path(command[0]).name} took longer than {timeout_secs:.0f} s"))
+    except compiler.UsedUp as fault:  # not kept: another day there may be more
+        return _Retriable(BuildFailed(reason=str(fault)))
 
 
 def _failed(

@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # a bundle runs with NumPy alone: nothing that reads YAML may
 
 Array = NDArray[np.generic]
 
+MORE = 75
+"""The exit status of a command that its own limit of time has stopped, and that goes on where it was (EX_TEMPFAIL)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binary:

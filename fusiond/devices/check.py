@@ -22,13 +22,14 @@ from typing import Any
 
 from fusiond.build.working import working_folder
 from fusiond.devices import protocol
-from fusiond.devices.base import DeviceProvider
+from fusiond.devices.base import MORE, DeviceProvider
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError, FusiondError, RequestError
+from fusiond.keys import plain
 from fusiond.model import DeviceInfo, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.words import counted
 
@@ -37,12 +38,17 @@ TIMEOUT_SECS = 120.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 all is as expected, 1 something is not, 2 the request was wrong."""
+    """The exit status: 0 all is as expected, 1 something is not, 2 the request was wrong, MORE: entries are left."""
     parser = argparse.ArgumentParser(prog="python -m fusiond.devices.check")
     parser.add_argument("folder", type=Path, help="a folder with an index.json")
     parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the results go, as JSON; after every entry")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE",
+        help="where the results go, as JSON, after every entry; what it has of this device is not done again",
+    )  # fmt: skip
     parser.add_argument("--only", nargs="+", metavar="PREFIX", help="entries whose names begin so")
+    parser.add_argument("--with", nargs="+", default=[], dest="having", metavar="WORD", help="names that have this")
+    parser.add_argument("--without", nargs="+", default=[], metavar="WORD", help="names that have it not")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no entry after so long")
     given = parser.parse_args(argv)
     try:
@@ -50,7 +56,12 @@ def main(argv: Sequence[str]) -> int:
         entries = read_index(given.folder)
         if given.only:
             entries = [each for each in entries if each["name"].startswith(tuple(given.only))]
-        results: list[dict[str, Any]] = []
+        entries = [each for each in entries if all(word in each["name"] for word in given.having)]
+        entries = [each for each in entries if not any(word in each["name"] for word in given.without)]
+        results = earlier(given.out, device)
+        done = {each["name"] for each in results}
+        entries = [each for each in entries if each["name"] not in done]
+        left = 0
         document = {"device": device.name, "model": device.model, "env": dict(device.env), "results": results}
         end = time.monotonic() + 60 * given.minutes
         with (
@@ -60,18 +71,36 @@ def main(argv: Sequence[str]) -> int:
             runner = Supervisor(provider, device)
             for entry in entries:
                 if time.monotonic() > end:
-                    results.append({"name": entry["name"], "outcome": "skipped", "reason": "no time left"})
-                else:
-                    results += run_entry(runner, given.folder, entry, work)
+                    left += 1
+                    continue
+                results += run_entry(runner, given.folder, entry, work)
                 if given.out is not None:
-                    given.out.write_text(json.dumps(document, indent=1) + "\n")
+                    kept = given.out.with_suffix(".new")
+                    kept.write_text(json.dumps(document, indent=1) + "\n")
+                    kept.replace(given.out)
             runner.close()
     except FusiondError as problem:
         sys.stderr.write(f"{problem}\n")
         return problem.exit_status
     wrong = [each for each in results if not each.get("as_expected", True)]
     _say(f"{counted(len(results), 'run')} on {device.name}: {len(wrong)} not as expected")
+    if left:
+        _say(f"no time left for {counted(left, 'entry', 'entries')}; the same command goes on")
+        return MORE
     return 1 if wrong else 0
+
+
+def earlier(path: Path | None, device: DeviceInfo) -> list[dict[str, Any]]:
+    """What a file has of this device already. RequestError for a file that holds something else."""
+    if path is None or not path.exists():
+        return []
+    try:
+        document = json.loads(path.read_text())
+        results: list[dict[str, Any]] = document["results"] if document["model"] == device.model else []
+        assert all(isinstance(each["name"], str) for each in results)
+    except (OSError, ValueError, KeyError, TypeError, AssertionError):
+        raise RequestError("holds something else than results; name another file", where=str(path)) from None
+    return results
 
 
 def find(name: str) -> tuple[DeviceProvider, DeviceInfo]:
@@ -124,6 +153,7 @@ def run_entry(runner: Runner, folder: Path, entry: Mapping[str, Any], work: Path
                 "clock": measured.clock,
                 "throttle": measured.after.throttle,
                 "others": measured.after.others,
+                "samples": plain(measured),
             }
         elif isinstance(measured, MeasureFailed):
             noisy = measured.outcome is Outcome.TOO_NOISY  # right, and how fast is not known

@@ -12,13 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import IO, Protocol
 
 from fusiond import children, faults
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import DeviceError, MachineFault
+from fusiond.memory import out_of_memory_kills
 from fusiond.model import DeviceInfo, MeasureFailed, Outcome
 
 log = logging.getLogger(__name__)
@@ -258,13 +258,3 @@ class Supervisor:
             log.error("%s: worker %d cannot be killed; left behind", self.device.name, child.pid)
         else:
             children.GUARD.remove(child.pid)
-
-
-def out_of_memory_kills() -> int | None:
-    """How many processes the system has killed for want of memory since it started; None where it does not say."""
-    try:
-        text = Path("/proc/vmstat").read_text()
-    except OSError:
-        return None
-    found = re.search(r"^oom_kill (\d+)$", text, re.M)
-    return int(found[1]) if found else None

@@ -15,10 +15,13 @@ import os
 import struct
 
 from fusiond.store.hashing import hashed
+from fusiond.store.identity import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
+
+    from fusiond.store.identity import Identity
 
 _FORMAT = struct.Struct("<qq16s")
 
@@ -42,16 +45,54 @@ def count(connection: sqlite3.Connection) -> tuple[int, int]:
     return commits(connection)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[int, int] | None:
-    """(number, own number of the store) that the file has; None when there is no file, or it is damaged.
+class Number:
+    """The file of one store, kept open: a lookup reads it each time."""
 
-    To be read before the database: other processes go on meanwhile.
-    """
-    try:
-        with open(file_of(path), "rb") as stream:
-            return _unpacked(stream.read(_FORMAT.size))
-    except OSError:
-        return None
+    __slots__ = ("_data", "_descriptor", "_file", "_known", "_path")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = file_of(path)
+        self._descriptor = -1
+        self._file: Identity | None = None
+        self._data = b""
+        self._known: tuple[int, int] | None = None
+
+    def read(self) -> tuple[int, int] | None:
+        """(number, own number of the store) that the file has; None when there is no file, or it is damaged.
+
+        To be read before the database: other processes go on meanwhile.
+        """
+        file = identity(self._path)
+        if file != self._file or file is None:
+            self._close()
+            if file is None:
+                return None
+            try:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return None
+            opened = os.fstat(self._descriptor)
+            self._file = opened.st_dev, opened.st_ino
+        try:
+            data = os.pread(self._descriptor, _FORMAT.size, 0)
+        except OSError:
+            return None
+        if data != self._data:
+            self._data, self._known = data, _unpacked(data)
+        return self._known
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._file, self._data, self._known = -1, None, b"", None
+
+    def __del__(self) -> None:
+        self._close()
+
+
+def read(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """The same, once."""
+    return Number(path).read()
 
 
 def missing(known: tuple[int, int] | None, present: tuple[int, int]) -> int:

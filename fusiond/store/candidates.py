@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
     from fusiond.store.reading import Reader
 
-_KEPT = 64
-"""Tables and questions whose rows an open file remembers."""
+_KEPT = 10_000
+"""Records that an open file remembers the questions for: some 20 MB."""
 _CHECK = "`fusiond store check` says how to go on"
 
 
-_HEADS_OF_NAME = (
+_HEADS_OF_NAME = tuple(
     f"SELECT {', '.join(f'r.{each}' for each in tables.HEADS['records'])}, "
     f"{', '.join(f'w.{each}' for each in tables.HEADS['workloads'])} "
-    "FROM records r INDEXED BY idx_records_heads{again} LEFT JOIN workloads w INDEXED BY idx_workloads_heads{again} "
+    f"FROM records r INDEXED BY idx_records_heads{again} LEFT JOIN workloads w INDEXED BY idx_workloads_heads{again} "
     "ON w.lookup_name = r.lookup_name AND w.workload_key = r.workload_key "
     "WHERE r.lookup_name = ? AND r.replaced_by IS NULL"
+    for again in ("", "_again")
 )
 
 
@@ -102,14 +103,10 @@ class Contents:
 
     def _sums_now(self) -> dict[str, tuple[int, int]]:
         """The number of rows and the sum of digests of each table; read again when anybody has written since."""
-        connection, kept = self.reader.connection, self.reader.kept
-        ((version,),) = tables.fetched(connection, "PRAGMA data_version")
-        before = kept.get("sums")
-        if before is None or before[0] != version:
-            rows = tables.fetched(connection, "SELECT name, rows, total FROM sums")
-            before = version, {name: (count, total) for name, count, total in rows}
-            kept["sums"] = before
-        sums: dict[str, tuple[int, int]] = before[1]
+        sums: dict[str, tuple[int, int]] | None = self.reader.facts.get("sums")
+        if sums is None:
+            rows = tables.fetched(self.reader.connection, "SELECT name, rows, total FROM sums")
+            sums = self.reader.facts["sums"] = {name: (count, total) for name, count, total in rows}
         return sums
 
     # --- small tables ---
@@ -187,7 +184,7 @@ class Contents:
                     break
             else:
                 raise Damage("records", str(head.row["id"]))
-            self._keep(key, kept)
+            self._keep(key, kept, 1)
         found: Candidate = kept[1]
         found.version_today = head.version_today
         return found
@@ -221,11 +218,11 @@ class Contents:
         meanwhile."""
         key = "heads" if heads else tail, *(parameters.values() if isinstance(parameters, dict) else parameters)
         state = self._state()
-        before = self.reader.kept.pop(key, None)
+        before = self.reader.kept.get(key)
         if before is None or before[0] != state:
             read = (self._heads(str(*parameters)), []) if heads else self._read(tail, again, parameters)
             before = state, *read
-        self._keep(key, before)
+        self._keep(key, before, 1 + len(before[1]))
         self.damaged += before[2]
         found: list[Candidate] = before[1]
         return found
@@ -233,18 +230,20 @@ class Contents:
     def _state(self) -> list[tuple[int, int] | None]:
         return [self._sums.get(table) for table in ("records", "workloads", "envs")]
 
-    def _keep(self, key: object, value: object) -> None:
-        kept = self.reader.kept
-        kept[key] = value
-        if len(kept) > _KEPT:
-            del kept[next(iter(kept))]
+    def _keep(self, key: object, value: object, records: int) -> None:
+        """Remember the answer to a question, of so many records; the one that nobody asked for longest goes."""
+        asked = self.reader.asked
+        self.reader.kept[key] = value
+        self.reader.held += records - asked.pop(key, 0)
+        asked[key] = records
+        while self.reader.held > _KEPT and len(asked) > 1:
+            oldest = next(iter(asked))
+            self.reader.held -= asked.pop(oldest)
+            del self.reader.kept[oldest]
 
     def _heads(self, lookup_name: str) -> list[Candidate]:
         """What both indexes say of a name. Damage where they differ, or a workload is missing."""
-        first, again = (
-            tables.fetched(self.reader.connection, _HEADS_OF_NAME.format(again=again), [lookup_name])
-            for again in ("", "_again")
-        )
+        first, again = (tables.fetched(self.reader.connection, sql, [lookup_name]) for sql in _HEADS_OF_NAME)
         if len(first) != len(again) or set(first) != set(again):
             raise Damage("records", lookup_name)
         records, workloads = tables.HEADS["records"], tables.HEADS["workloads"]
@@ -285,6 +284,14 @@ class Contents:
 
     def newest_version(self, strategy: str) -> int:
         """Of the workloads of a strategy that no plugin speaks of."""
+        kept = self.reader.kept.get(("newest", strategy))
+        if kept is None or kept[0] != self._sums.get("workloads"):
+            kept = self._sums.get("workloads"), self._newest_version(strategy)
+            self.reader.kept["newest", strategy] = kept
+        version: int = kept[1]
+        return version
+
+    def _newest_version(self, strategy: str) -> int:
         for (row,) in tables.rows(
             self.reader.connection,
             "FROM workloads w WHERE strategy = ? ORDER BY strategy_version DESC LIMIT 1",
@@ -321,5 +328,12 @@ class Contents:
         lost = acknowledged.missing(self.reader.known, (number, own))
         if lost:
             yield f"the last {lost} acknowledged changes of the store are missing; {_CHECK}"
-        elif tables.fetched(self.reader.connection, "SELECT 1 FROM losses LIMIT 1"):
+        elif self._is_bereft():
             yield f"acknowledged changes of the store were lost; {_CHECK}"
+
+    def _is_bereft(self) -> bool:
+        """Whether a loss was written down."""
+        facts = self.reader.facts
+        if "losses" not in facts:
+            facts["losses"] = bool(tables.fetched(self.reader.connection, "SELECT 1 FROM losses LIMIT 1"))
+        return bool(facts["losses"])

@@ -28,6 +28,7 @@ Every departure from what was asked for is a line in `notes`; what is another on
 
 from __future__ import annotations
 
+import json
 import math
 import os
 
@@ -380,7 +381,8 @@ class _Lookup:
     def _closest(self, known: list[Candidate], asked: dict[str, int]) -> Candidate:
         """The record of the family that is right for these sizes, or nearest to them; the first of equally good
         ones."""
-        found = [each for each in known if each.sizes == asked]
+        text = json.dumps(asked, sort_keys=True, separators=(",", ":"))  # as they are written
+        found = [each for each in known if each.workload["sizes"] == text]
         if not found:
             away = {each.workload["sizes"]: distance(each.sizes, asked) for each in known}
             nearest = min(away.values())

@@ -33,15 +33,48 @@ class Outdated(StoreError):
 
 
 class Reader:
-    """An open file. `kept` is for what is read once and holds as long as the sums of its tables do."""
+    """An open file, as it is in the transaction that is open."""
 
-    __slots__ = ("connection", "file", "kept", "known", "path")
+    __slots__ = (
+        "_acknowledged",
+        "_version",
+        "asked",
+        "connection",
+        "facts",
+        "file",
+        "held",
+        "kept",
+        "known",
+        "path",
+        "schema",
+    )
 
-    def __init__(self, path: str, file: Identity, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: str, file: Identity, connection: sqlite3.Connection, number: acknowledged.Number) -> None:
         self.path, self.file, self.connection = path, file, connection
         self.kept: dict[Any, Any] = {}
+        """What is read once and holds as long as the sums of its tables do."""
+        self.asked: dict[Any, int] = {}
+        """How many records each question that is kept holds, the one asked last at the end; `held` in all."""
+        self.held = 0
+        self.facts: dict[str, Any] = {}
+        """What is read once and holds until anybody writes."""
+        self.schema = 0
+        """As `check_header` has it."""
         self.known: tuple[int, int] | None = None
         """What was acknowledged, read before the transaction began."""
+        self._acknowledged = number
+        self._version: int | None = None
+
+    def begin(self) -> None:
+        """Look at the file as it is now. StoreError for one that is none of ours any more."""
+        self.known = self._acknowledged.read()
+        self.connection.execute("BEGIN")
+        # Reading this number takes the snapshot, and it changes with every commit of another connection.
+        (version,) = self.connection.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self.schema = check_header(self.connection, self.path)
+            self.facts.clear()
+            self._version = version
 
     def __del__(self) -> None:
         self.connection.close()
@@ -70,18 +103,16 @@ def reading(path: str | os.PathLike[str]) -> Iterator[Reader | None]:
             reader = None
             yield None
             return
-        known = acknowledged.read(where)
         if reader is None or reader.file != file:
-            reader = Reader(where, file, _opened(where))
-        version = check_header(reader.connection, where)
-        if 0 < version < SCHEMA_VERSION:
-            raise Outdated(f"{where}: written by an older fusiond; `fusiond jobs` brings it up to date")
-        reader.connection.execute("BEGIN")
-        reader.known = known
+            reader = Reader(where, file, _opened(where), acknowledged.Number(where))
         try:
-            yield reader if version else None
+            reader.begin()
+            if 0 < reader.schema < SCHEMA_VERSION:
+                raise Outdated(f"{where}: written by an older fusiond; `fusiond jobs` brings it up to date")
+            yield reader if reader.schema else None
         finally:
-            reader.connection.execute("ROLLBACK")
+            if reader.connection.in_transaction:
+                reader.connection.execute("ROLLBACK")
     except sqlite3.Error as problem:
         reader = None
         raise explained(where, problem) from problem
@@ -108,6 +139,7 @@ def _opened(where: str) -> sqlite3.Connection:
     connection = connect(where, "mode=ro")
     try:
         check_header(connection, where)
+        connection.execute("PRAGMA cache_size = -8000")
     except sqlite3.OperationalError:
         connection.close()
         # In a folder that we may not write, SQLite cannot make the files that go with a log; an empty log needs none.

@@ -129,9 +129,16 @@ def register(connection: sqlite3.Connection) -> None:
     connection.create_function("fusiond_mixed", 3, mixed, deterministic=True)
 
 
+_column_lists: dict[tuple[tuple[str, str], ...], str] = {}
+
+
 def columns(**parts: str) -> str:
     """The column list of a SELECT from tables under aliases: `columns(r="records", w="workloads")`."""
-    return ", ".join(f"{alias}.{name}" for alias, table in parts.items() for name in (*COLUMNS[table], "digest"))
+    key = tuple(parts.items())
+    if key not in _column_lists:
+        names = (f"{alias}.{name}" for alias, table in key for name in (*COLUMNS[table], "digest"))
+        _column_lists[key] = ", ".join(names)
+    return _column_lists[key]
 
 
 def rows(

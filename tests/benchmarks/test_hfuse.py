@@ -313,7 +313,7 @@ def test_files_are_written_whole(tmp_path: Path) -> None:
     where = runs.path(tmp_path / runs.slug(run["device"]["model"]), run)
     runs.write(where, run)
     assert where.parent.name == "nvidia-h200"
-    assert list(command.kept(tmp_path)) == [run]
+    assert list(command.kept(tmp_path)) == [run | {"vouched": False}]
 
 
 def test_emulated_times_are_neither_drawn_nor_kept_as_results(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from fusiond import children
+from fusiond import children, memory
 from fusiond.build import compiler, gxx
 from fusiond.build.cache import BuildCache
 from fusiond.errors import MachineFault
@@ -68,6 +72,7 @@ def test_what_the_machine_did_to_it_passes(tmp_path: Path, monkeypatch: pytest.M
 def test_what_does_not_pass_is_the_machines_fault_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
+    monkeypatch.setattr(memory, "mostly_free", lambda: False)
     cache = BuildCache(tmp_path / "cache")
     broken = Broken(tmp_path / "bin", how, 3)
     monkeypatch.setenv("FUSIOND_CXX", str(broken.path))
@@ -110,6 +115,106 @@ def test_what_a_source_says_is_its_own(tmp_path: Path, text: str) -> None:
     assert found.reason.startswith("h.cpp:1: ")
 
 
+# --- a compiler that uses up the memory ---
+
+OUT_OF_MEMORY = "echo 'cc1plus: out of memory allocating 65536 bytes after a total of 1 bytes' >&2; exit 1"
+PART_KILLED = "echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1"
+HUGE = "\n".join(
+    [
+        "#define A 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1",
+        *(f"#define {each} {','.join(16 * [before])}" for before, each in ("AB", "BC", "CD", "DE")),
+        "int x[] = {E, E, E, E};",
+    ]
+)
+"""Four million numbers: g++ wants most of a gigabyte."""
+
+
+@pytest.fixture
+def kills(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Says how many processes the system kills for want of memory while a compiler runs; the memory is free."""
+    monkeypatch.setattr(memory, "mostly_free", lambda: True)
+
+    def each_run(number: int) -> None:
+        counted = itertools.count()
+        # Asked before and after.
+        monkeypatch.setattr(memory, "out_of_memory_kills", lambda: number * ((next(counted) + 1) // 2))
+
+    each_run(0)
+    return each_run
+
+
+@pytest.mark.parametrize("how", ["kill -9 $$", PART_KILLED, OUT_OF_MEMORY])
+@pytest.mark.usefixtures("gxx_here")
+def test_a_source_whose_compiler_uses_up_the_memory_is_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: Callable[[int], None], how: str
+) -> None:
+    kills(1)
+    cache = BuildCache(tmp_path / "cache")
+    broken = Broken(tmp_path / "bin", how, 3)
+    monkeypatch.setenv("FUSIOND_CXX", str(broken.path))
+    found = gxx.build(HOST, cache=cache)
+    assert isinstance(found, BuildFailed)
+    assert found.reason.startswith("g++ used up the memory, 2 times, alone: ")
+    assert broken.runs == 3
+    assert isinstance(gxx.build(HOST, cache=cache), Path)  # not kept
+
+
+@pytest.mark.parametrize("how", ["kill -9 $$", PART_KILLED])
+@pytest.mark.usefixtures("gxx_here", "kills")
+def test_whoever_is_killed_while_the_system_kills_nobody_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setenv("FUSIOND_CXX", str(Broken(tmp_path / "bin", how, 3).path))
+    with pytest.raises(MachineFault):
+        gxx.build(HOST, cache=BuildCache(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("gxx_here", "kills")
+def test_what_is_fusionds_own_is_never_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSIOND_CXX", str(Broken(tmp_path / "bin", OUT_OF_MEMORY, 3).path))
+    with pytest.raises(MachineFault):
+        gxx.scheduler(BuildCache(tmp_path / "cache"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("gxx_here")
+def test_a_limit_of_memory_is_met_by_what_needs_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "mostly_free", lambda: True)
+    limited = tmp_path / "g++"
+    limited.write_text('#!/bin/sh\nulimit -v 400000\nexec g++ "$@"\n')
+    limited.chmod(0o755)
+    monkeypatch.setenv("FUSIOND_CXX", str(limited))
+    cache = BuildCache(tmp_path / "cache")
+    assert isinstance(gxx.build(HOST, cache=cache), Path)
+    found = gxx.build(dataclasses.replace(HOST, text=HUGE, entries=()), cache=cache)
+    assert isinstance(found, BuildFailed)
+    assert "used up the memory" in found.reason
+
+
+def test_one_alone_waits_for_the_others_and_keeps_them_out() -> None:
+    turns = compiler.Turns()
+    order: list[str] = []
+
+    def take(name: str, alone: bool) -> None:
+        with turns.taken(alone=alone):
+            order.append(name)
+
+    with turns.taken(alone=False), turns.taken(alone=False):
+        alone = threading.Thread(target=take, args=("alone", True))
+        alone.start()
+        while not turns._alone:
+            os.sched_yield()
+        later = threading.Thread(target=take, args=("later", False))
+        later.start()
+        assert order == []
+    for each in (alone, later):
+        each.join()
+    assert order == ["alone", "later"]
+    with turns.taken(alone=True):
+        assert (turns._running, turns._alone) == (1, 1)
+    assert (turns._running, turns._alone) == (0, 0)
+
+
 def test_a_compiler_that_cannot_be_started_is_the_machines_fault(tmp_path: Path) -> None:
     with pytest.raises(MachineFault, match=r"no-such cannot be run: .*not found"):
         compiler.run([str(tmp_path / "no-such")], tmp_path, 10)
@@ -134,7 +239,7 @@ def test_a_compiler_and_its_children_end_with_whoever_is_killed(tmp_path: Path, 
     pids = tmp_path / "pids"
     program = f"""
 import os, signal
-from fusiond import children
+from fusiond import children, memory
 if {guard!r} == "killed before":
     children.run(["true"], timeout_secs=10)
     os.kill(children.GUARD._shell.pid, signal.SIGKILL)

@@ -35,6 +35,8 @@ CAN_SAY = {
 }
 """What each error may be the answer to."""
 STATE = struct.Struct("=QQQQqQ232s")
+CLOCK = struct.Struct("=QQQqq")
+"""Behind the state: readings of the time of day, from which on it is moved, and by how many seconds."""
 JOB = "strategy: toy\nside: 3\nlabel: {label}\nsearch: {{trials: 5}}\n"
 _OF_THE_STORE = re.compile(r"fusiond\.sqlite(-wal|-shm)?$|fake-0\.lock$|fusiond-\w+\.lock$")
 
@@ -58,26 +60,26 @@ class Found:
 class Disturbed:
     """A server with the shim, and the folder of one store after the other."""
 
-    def __init__(self, folder: Path, shim: Path) -> None:
+    def __init__(self, folder: Path, shim: Path, plugin: str = "fusiond.testing.fakes:FakePlugin") -> None:
         self.base = folder
         self.folder = folder / "data"
         """Everything below it may be disturbed, and nothing else."""
         self._state = folder / "state"
-        self._state.write_bytes(bytes(STATE.size))
-        self.env = self._environment(shim)
+        self._state.write_bytes(bytes(STATE.size + CLOCK.size))
+        self.env = self._environment(shim, *plugin.split(":"))
         self.server = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("server.py"))],
             env=self.env, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.clear()
 
-    def _environment(self, shim: Path) -> dict[str, str]:
+    def _environment(self, shim: Path, module: str, name: str) -> dict[str, str]:
         plugin = self.base / "plugin"
         info = plugin / "toyplugin-1.0.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toyplugin\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text("[fusiond]\ntoy = toyplugin:plugin\n")
-        (plugin / "toyplugin.py").write_text("from fusiond.testing.fakes import FakePlugin\n\nplugin = FakePlugin()\n")
+        (plugin / "toyplugin.py").write_text(f"from {module} import {name}\n\nplugin = {name}()\n")
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("FUSIOND_", "XDG_", "PYTEST"))
         }
@@ -103,8 +105,9 @@ class Disturbed:
             pipe.close()
 
     def clear(self) -> None:
-        """A new, empty machine."""
+        """A new, empty machine, whose clock is right."""
         self.calm()
+        self.move_clock()
         shutil.rmtree(self.folder, ignore_errors=True)
         for name in ("tmp", "locks", "run"):
             (self.folder / name).mkdir(parents=True, mode=0o700)
@@ -114,24 +117,36 @@ class Disturbed:
     def calm(self) -> None:
         self._write(0, 0, 0, 0)
 
-    def count(self, kinds: int) -> None:
-        """Fail nothing, count everything of these kinds."""
-        self._write(0, 0, 0, kinds)
+    def count(self, kinds: int, *, under: str = "") -> None:
+        """Fail nothing, count everything of these kinds; `under`: in that folder of `folder` alone."""
+        self._write(0, 0, 0, kinds, under)
 
-    def fail(self, number: int, kinds: int, *, first: int, count: int = 3) -> None:
-        self._write(first, count, number, kinds)
+    def fail(self, number: int, kinds: int, *, first: int, count: int = 3, under: str = "") -> None:
+        self._write(first, count, number, kinds, under)
 
     @property
     def calls(self) -> int:
-        return int(STATE.unpack(self._state.read_bytes())[0])
+        return int(STATE.unpack_from(self._state.read_bytes())[0])
 
     @property
     def failed(self) -> int:
-        return int(STATE.unpack(self._state.read_bytes())[1])
+        return int(STATE.unpack_from(self._state.read_bytes())[1])
 
-    def _write(self, first: int, count: int, number: int, kinds: int) -> None:
+    def _write(self, first: int, count: int, number: int, kinds: int, under: str = "") -> None:
         with open(self._state, "r+b") as file:
-            file.write(STATE.pack(0, 0, first, count, number, kinds, str(self.folder).encode()))
+            file.write(STATE.pack(0, 0, first, count, number, kinds, str(self.folder / under).encode()))
+
+    def move_clock(self, *moves: tuple[int, int]) -> None:
+        """From this reading of the time of day on, counted from now, it is so many seconds later, until the next of two
+        moves."""
+        (first, first_secs), (second, second_secs) = (*moves, (0, 0), (0, 0))[:2]
+        with open(self._state, "r+b") as file:
+            file.seek(STATE.size)
+            file.write(CLOCK.pack(0, first, second, first_secs, second_secs))
+
+    @property
+    def readings(self) -> int:
+        return int(CLOCK.unpack_from(self._state.read_bytes(), STATE.size)[0])
 
     # --- commands ---
 
@@ -142,9 +157,9 @@ class Disturbed:
         self.server.stdin.flush()
         return Said(**json.loads(self.server.stdout.readline()))
 
-    def job(self, label: str = "toy") -> Path:
+    def job(self, label: str = "toy", more: str = "") -> Path:
         path = self.base / f"{label}.yaml"
-        path.write_text(JOB.format(label=label))
+        path.write_text(JOB.format(label=label) + more)
         return path
 
     def jobs(self) -> list[tuple[str, str]]:

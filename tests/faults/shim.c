@@ -1,7 +1,8 @@
 /* Preloaded into a process and all that it starts: makes the system calls that touch files under a folder fail for a
    while, as a full disk, a failing one or a limit would. What fails, and when, stands in a file that all of them map.
 
-   A call is counted before it is made; those from `first` on, `count` of them, fail with `error`. */
+   A call is counted before it is made; those from `first` on, `count` of them, fail with `error`. The time of day is
+   counted, too: from the reading `moved_at` on it is `moved_secs` later than it is. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,8 +15,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { OPEN = 1, WRITE = 2, SYNC = 4, RENAME = 8, MKDIR = 16, LINK = 32, TRUNCATE = 64, SPAWN = 128, READ = 256 };
@@ -25,6 +28,8 @@ struct state {
     int64_t error;
     uint64_t kinds;
     char under[232];
+    uint64_t readings, moved_at[2];
+    int64_t moved_secs[2];
 };
 
 static struct state *state;
@@ -198,4 +203,35 @@ pid_t vfork(void)
 {
     if (fails(SPAWN)) return -1;
     return REAL(fork)();
+}
+
+static time_t moved(void)
+{
+    if (!state) return 0;
+    uint64_t number = __atomic_add_fetch(&state->readings, 1, __ATOMIC_SEQ_CST);
+    for (int last = 1; last >= 0; last--)
+        if (state->moved_at[last] && number >= state->moved_at[last]) return state->moved_secs[last];
+    return 0;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    int failed = REAL(clock_gettime)(clock, now);
+    if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += moved();
+    return failed;
+}
+
+int gettimeofday(struct timeval *now, void *zone)
+{
+    int failed = REAL(gettimeofday)(now, zone);
+    if (!failed) now->tv_sec += moved();
+    return failed;
+}
+
+time_t time(time_t *now)
+{
+    struct timespec found;
+    if (clock_gettime(CLOCK_REALTIME, &found)) return -1;
+    if (now) *now = found.tv_sec;
+    return found.tv_sec;
 }

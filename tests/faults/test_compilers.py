@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from fusiond import jobs, tuner
+from fusiond import jobs, memory, tuner
 from fusiond.build import compiler
 from fusiond.events import Events
 from fusiond.model import JobState, Outcome
@@ -37,26 +38,51 @@ def test_a_compiler_that_is_killed_costs_time_only(tmp_path: Path, monkeypatch: 
         f'#!/bin/sh\n[ "$1" = --version ] && exec g++ --version\necho >> {count}\n'
         f'[ $(wc -l < {count}) -gt {deaths} ] && exec g++ "$@"\n{how}\n'
     )
-    fake.chmod(0o755)
-    monkeypatch.setenv("FUSIOND_CXX", str(fake))
-    monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path / "cache"))
+    states, trials, problem = run(tmp_path, monkeypatch, fake, {name: BODIES[name] for name in EXPECTED})
+    assert set(states[:-1]) == {JobState.WAITING}
+    assert (states[-1], problem) == (JobState.DONE, None)
+    assert trials == EXPECTED
+    assert len(count.read_text().splitlines()) > deaths
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("gxx_here")
+def test_a_candidate_that_no_compiler_has_the_memory_for_is_a_trial_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "mostly_free", lambda: True)
+    fake = tmp_path / "g++"
+    fake.write_text(
+        '#!/bin/sh\nfor each; do grep -sq hungry -- "$each" &&\n'
+        "echo 'virtual memory exhausted: Cannot allocate memory' >&2 && exit 1; done\n"
+        'exec g++ "$@"\n'
+    )
+    hungry = "/* hungry */ if (i < n) y[i] = 2 * x[i];"
+    states, trials, problem = run(tmp_path, monkeypatch, fake, {"right": BODIES["right"], "hungry": hungry})
+    assert (states, problem) == ([JobState.DONE], None)
+    assert trials == {"right": Outcome.MEASURED, "hungry": Outcome.BUILD_FAILED}
+
+
+def run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, compiler_there: Path, bodies: Mapping[str, str]
+) -> tuple[list[JobState], dict[str, Outcome], str | None]:
+    """A job over `bodies` to its end, waits included: its states, the outcomes, its problem."""
+    compiler_there.chmod(0o755)
+    monkeypatch.setenv("FUSIOND_CXX", str(compiler_there))
+    monkeypatch.setenv("FUSIOND_CACHE", str(folder / "cache"))
     monkeypatch.setattr(compiler, "PAUSES_SECS", (0.0, 0.0))
-    monkeypatch.setattr(test_tuner_cpu, "BODIES", {name: BODIES[name] for name in EXPECTED})
+    monkeypatch.setattr(test_tuner_cpu, "BODIES", bodies)
     monkeypatch.setattr(
         test_tuner_cpu.Faulty, "seeds", lambda self, *_: (("first", test_tuner_cpu.Config.of({"body": "right"})),)
     )
     registry = Registry()
     registry.add(Plugin(), "faulty")
-    states = []
-    with Store.open(tmp_path / "store.sqlite") as store:
+    states: list[JobState] = []
+    with Store.open(folder / "store.sqlite") as store:
         (job,) = jobs.read("twice.yaml", "strategy: faulty\n")
         row = tuner.submit(store, registry, job)
         while not states or states[-1] is JobState.WAITING:
             assert store.claim("test", job=row.id) is not None
             states.append(tuner.Tuner(store, registry, Events()).run(row.id, lambda: False))
         trials = {each.config.text("body"): each.outcome for each in store.trials(row.id)}
-        problem = store._known(row.id).problem
-    assert set(states[:-1]) == {JobState.WAITING}
-    assert (states[-1], problem) == (JobState.DONE, None)
-    assert trials == EXPECTED
-    assert len(count.read_text().splitlines()) > deaths
+        return states, trials, store._known(row.id).problem

@@ -19,7 +19,7 @@ from fusiond import __version__, keys
 from fusiond.errors import NothingKnown, RequestError, StoreError
 from fusiond.model import Config, JobState, Verdict
 from fusiond.program import Program
-from fusiond.store import lookup, reading, sources
+from fusiond.store import acknowledged, candidates, lookup, reading, sources
 from fusiond.store.database import Store
 from fusiond.store.owner import this_process
 from fusiond.strategy import CatalogueEntry
@@ -161,6 +161,38 @@ def test_a_lookup_sees_what_an_open_store_has_just_written(store: Store, make: A
     for trials in (1, 2):
         make.known(store, make.workload(), make.device(), trials=trials)
         assert ask()["trials"] == trials
+
+
+def test_what_an_open_file_remembers_has_a_bound(
+    store: Store, make: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "_KEPT", 6)
+    names = [f"kernel{number},other" for number in range(9)]
+    for name in names:
+        for size in (1, 2):
+            make.known(store, make.workload(name, {"a.n": size}), make.device())
+    for name in [*names, "unknown", *reversed(names), *names]:
+        assert (ask(name) or {"workload": {"name": name}})["workload"]["name"] == name
+        with reading.reading(store.path) as reader:
+            assert reader is not None
+            assert reader.held == sum(reader.asked.values()) <= 6
+            assert set(reader.asked) <= set(reader.kept)
+
+
+def test_the_number_of_the_last_change_is_read_from_the_file_that_is_there_now(tmp_path: Path) -> None:
+    path = tmp_path / "fusiond.sqlite"
+    number = acknowledged.Number(path)
+    assert number.read() is None
+    acknowledged.write(path, 3, 77)
+    assert number.read() == (3, 77)
+    acknowledged.write(path, 4, 77)
+    assert number.read() == (4, 77)
+    acknowledged.forget(path)
+    assert number.read() is None
+    acknowledged.write(path, 1, 78)
+    assert number.read() == (1, 78)
+    Path(acknowledged.file_of(path)).write_bytes(b"damaged")
+    assert number.read() is None
 
 
 def test_suggestions_are_the_names_with_an_answer(store: Store, make: Any) -> None:
@@ -630,8 +662,8 @@ def test_no_query_reads_a_whole_table(store: Store, make: Any, ask: Ask, monkeyp
     for device in ("cuda:0", None):
         ask(device=device, sizes={"a.n": 64})
     queries = [each for each in statements if " FROM records" in each or " FROM workloads" in each]
-    # Two indexes and the record that was chosen, for both questions; the newest version for each.
-    assert len(queries) == 5
+    # Two indexes, the record that was chosen, the newest version: the second question finds all of it still known.
+    assert len(queries) == 4
     assert len([each for each in queries if "INDEXED BY idx_records_heads" in each]) == 2
     for query in queries:
         plan = [row["detail"] for row in store._rows(f"EXPLAIN QUERY PLAN {query}")]

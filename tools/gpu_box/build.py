@@ -44,7 +44,7 @@ from tools.gpu_box import questions, wheels
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-COPIED = ("fusiond", "plugins", "benchmarks", "tests", "configs", "pyproject.toml", "README.md")
+COPIED = ("fusiond", "plugins", "benchmarks", "tests", "tools", "configs", "pyproject.toml", "README.md")
 REQUESTS: Mapping[str, tuple[str, str]] = {
     # strategy: (kind of its catalogue's entries, key of a job file)
     "hfuse": ("kernel", "pair"),
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
             shutil.copyfile(wheel, given.out / "wheels" / wheel.name)
     else:
         problem = wheels.fetch(given.out / "wheels", own=given.wheels, python=given.python, there=given.there)
-    shutil.copy(HERE / "run_all.py", given.out / "run_all.py")
+    shutil.copy(HERE / "there.py", given.out / "run_all.py")
     begun = time.monotonic()
     entries, failed = write_bundles(Registry.load(), given.out / "bundles", given.arch, given.seeds, given.only)
     manifest = {

@@ -1,16 +1,14 @@
 """Everything that is to be done on a GPU box: `python run_all.py`. Needs the standard library only to begin with.
 
-    python run_all.py --list                what there is to do: the steps by number, the most important first
+    python run_all.py --list                what there is to do, in units of a minute, the most valuable first
     python run_all.py                       all of it, on cuda:0
-    python run_all.py --minutes 9           ends within that time; the same command goes on with what is left
-    python run_all.py --steps 1-6 control   only these, done already or not
-    python run_all.py --steps 8 --limit 60  with another time limit than its own
+    python run_all.py --minutes 8 --call 1  the first of the half hour's commands; ends within that time
+    python run_all.py --units control job:* only these, done already or not
     python run_all.py --device cpu          tries the folder out where there is no GPU (built with --arch cpu)
 
-Results are in results/ (--out), and all of them in results.tar.gz, both written after each step: run_all.json says what
-was run, when, on what and how it ended; the other files are what the steps wrote themselves. On a fresh machine,
-unpack results.tar.gz beside this file, and it goes on from there. A step that had not all of its time is begun again.
-Exit status 0 when every step that could be run did well.
+After every unit all results are in one file (--archive; results.tar.gz): what the units wrote, raw samples and stores
+with them. The same command goes on with what is left, and on a fresh machine, too: `--after results.tar.gz` names the
+file that came back from the last one. Exit status 0 when every unit that could be run did well.
 """
 
 from __future__ import annotations
@@ -19,135 +17,152 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
-import importlib.util
+import fnmatch
 import json
 import os
-import platform
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tarfile
 import time
-import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-SITE = HERE / "site"
-CUDA = Path("/usr/local")
-QUERY = "name,uuid,driver_version,memory.total"
+from tools.gpu_box import box
+from tools.gpu_box.box import Box
+from tools.gpu_box.units import Unit, units
+
 TAIL = 6000
-"""Characters of a step's output that are kept."""
-LEAST_SECS = 30.0
-"""No step is begun with less time than this."""
+"""Characters of a unit's output that are kept."""
+LEAST_SECS = 20.0
+"""No unit that can go on later is begun with less time than this."""
+MARGIN_SECS = 6.0
+"""Of a unit's time, left to it for ending."""
+MORE = 75
 ENDED = ("done", "failed", "timed out")
-CUT = "cut short"
-"""It had less time than it may take, and is begun again."""
-CHECKED = "every workload of the catalogue, fused and unfused, compared and timed"
-GPU_TESTS = [
-    "tests/devices/test_cuda_contract.py",
-    "tests/devices/cuda/test_on_a_gpu.py",
-    "tests/exporting/test_on_a_gpu.py",
-]
-"""By name: what stands beside them needs more modules than a box has."""
-BENCHMARKS = {
-    # name: (options on a GPU, minutes). hfuse and mincut write what they have after each pair and each application.
-    "hfuse": (["--quick", "--no-plots", "--pairs", "batchnorm+hist", "hist+maxpool", "blake256+ethash"], 6.0),
-    "mincut": (["--only", "sobel", "unsharp", "harris"], 6.0),
-    "stitching": ([], 5.0),
-    "transfer": (["--quick"], 5.0),
-}
+LEFT = "to be gone on with"
+MOST_BYTES = 16_000_000
+"""Of the archive: what can be carried away from most machines."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """`needs`: modules without which it is skipped. `minutes`: it is ended after so long."""
-
-    name: str
-    command: list[str]
-    what: str
-    needs: tuple[str, ...] = ()
-    minutes: float = 9.0
-    skip: str = ""
-    forced: bool = False
-    """Whether it is run all the same when it is named."""
-    result: str = ""
-    """The file that it writes, in the results' folder."""
-
-
-def main() -> int:
+def main(here: Box) -> int:
+    """The exit status: 0 every unit that could be run did well, 1 not all did, 2 the request was wrong."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--minutes", type=float, default=600.0)
-    parser.add_argument("--steps", nargs="*", metavar="STEP", help="only these: names, numbers, 3-6, 7-")
-    parser.add_argument("--limit", type=float, metavar="MINUTES", help="of every step, in place of its own")
+    parser.add_argument("--out", type=Path, default=here.folder / "results")
+    parser.add_argument("--archive", type=Path, help="all results in one file; default: OUT.tar.gz")
+    parser.add_argument("--after", type=Path, metavar="ARCHIVE", help="go on from this one, where OUT is not there yet")
+    parser.add_argument("--minutes", type=float, default=600.0, help="in all, with unpacking and packing")
+    parser.add_argument("--call", type=int, nargs="+", help="only the units of these calls: 1, 2, 3, 4")
+    parser.add_argument("--units", nargs="+", metavar="NAME", help="only these, * stands for anything")
     parser.add_argument("--list", action="store_true", help="say what there is to do, and how it went so far")
     given = parser.parse_args()
+    begun = time.monotonic()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    end = time.monotonic() + 60 * given.minutes
-    every = list(steps(given.device, given.out))
+    if given.after is not None and not given.out.exists():
+        go_on_from(given.after, given.out)
+    every = units(here, given.device, given.out)
     try:
-        wanted = chosen(every, given.steps)
+        wanted = chosen(every, given.units, given.call)
     except ValueError as problem:
         parser.error(str(problem))
     report = earlier(given.out)
     if given.list:
-        print("\n".join(listed(every, report["steps"])))
+        print("\n".join(listed(every, report["units"])))
         return 0
     given.out.mkdir(parents=True, exist_ok=True)
-    unpack()
-    environment = made_environment(given.out)
-    manifest = json.loads((HERE / "manifest.json").read_text())
-    command = " ".join(["python run_all.py", *sys.argv[1:]])
-    report["runs"].append({"date": now(), "command": command, "machine": machine(given.device), "manifest": manifest})
-    entries: dict[str, dict[str, Any]] = {each["name"]: each for each in report["steps"]}
-    ran = []
-    if given.steps:  # whoever names a step has the time for it
-        wanted = [dataclasses.replace(each, skip="") if each.forced else each for each in wanted]
-    if given.limit is not None:
-        wanted = [dataclasses.replace(each, minutes=given.limit) for each in wanted]
-    possible = {each.name for each in (*every, *wanted) if not each.skip}
-    for step in wanted:
-        if given.steps is None and entries.get(step.name, {}).get("state") in ENDED:
-            continue
-        ran.append(run(step, given.out, environment, end - time.monotonic()))
-        last = entries.get(step.name)
-        if last is None or ran[-1]["state"] != "skipped" or last["state"] == "skipped":
-            entries[step.name] = ran[-1]
-        report["steps"] = [entries[each.name] for each in every if each.name in entries]
-        save(report, given.out)
-        pack(given.out)
-    failed = [each["name"] for each in ran if each["state"] in ("failed", "timed out")]
-    left = [
-        str(number)
-        for number, each in enumerate(every, 1)
-        if each.name in possible and entries.get(each.name, {}).get("state") not in ENDED
-    ]
-    print(f"{len(ran)} steps; failed: {', '.join(failed) or 'none'}; left to do: {' '.join(left) or 'none'}")
-    print(f"results in {given.out}", flush=True)
-    return 1 if failed else 0
+    here.unpack()
+    environment = here.environment(given.out / "work")
+    session = {
+        "date": now(),
+        "command": " ".join(["python run_all.py", *sys.argv[1:]]),
+        "machine": box.machine(given.device),
+        "manifest": here.manifest(),
+        "setup_secs": round(time.monotonic() - begun, 1),
+    }
+    report["runs"].append(session)
+    archive = given.archive or given.out.with_name(f"{given.out.name}.tar.gz")
+    run = Run(here, report, given.out, archive, environment)
+    run.all_of(wanted, begun + 60 * given.minutes, again=given.units is not None)
+    session["secs"] = round(time.monotonic() - begun, 1)
+    run.keep(every)
+    return run.told(every)
 
 
-def chosen(every: list[Step], words: list[str] | None) -> list[Step]:
-    """The steps that `--steps` names; ValueError where there is no such step."""
-    if not words:
-        return every
-    wanted: set[int] = set()
-    for word in words:
-        first, dash, last = word.partition("-")
-        names = [each.name for each in every]
-        if word in names:
-            wanted.add(names.index(word))
-        elif first.isdigit() and (last.isdigit() or not last) and 1 <= int(first) <= len(every):
-            wanted |= set(range(int(first) - 1, int(last) if last else len(every) if dash else int(first)))
+class Run:
+    """One command's way through the units."""
+
+    def __init__(
+        self, here: Box, report: dict[str, Any], out: Path, archive: Path, environment: dict[str, str]
+    ) -> None:
+        self.here = here
+        self.report, self.out, self.archive, self.environment = report, out, archive, environment
+        self.entries: dict[str, dict[str, Any]] = {each["name"]: each for each in report["units"]}
+        self.ran: list[str] = []
+        self._pack_secs = 1.0
+
+    def all_of(self, wanted: Sequence[Unit], end: float, *, again: bool) -> None:
+        """Each in its turn, until nothing is left or no time is. What can go on goes to the end of its call."""
+        if again:  # whoever names a unit wants it, and has the time for it
+            queue = [dataclasses.replace(each, skip="") if each.forced else each for each in wanted]
+            for each in queue:
+                self.entries.pop(each.name, None)
         else:
-            raise ValueError(f"no step {word!r}; there are 1 to {len(every)}: {', '.join(names)}")
-    return [each for number, each in enumerate(every) if number in wanted]
+            queue = [each for each in wanted if self.entries.get(each.name, {}).get("state") not in ENDED]
+        while queue:
+            unit = queue.pop(0)
+            left = end - time.monotonic() - 2 * self._pack_secs
+            before = self.entries.get(unit.name, {})
+            entry = one(self.here, unit, self.out, self.environment, left, before)
+            if unit.name not in self.ran:
+                self.ran.append(unit.name)
+            if entry["state"] != "skipped" or before.get("state") in (None, "skipped"):
+                self.entries[unit.name] = entry
+            if entry["state"] == LEFT:
+                place = sum(each.call <= unit.call for each in queue)
+                queue.insert(place, unit)
+            if entry["state"] != "skipped":
+                self.keep([*wanted, unit])
+
+    def keep(self, every: Sequence[Unit]) -> None:
+        """The report, and all results as one file."""
+        begun = time.monotonic()
+        order = {each.name: number for number, each in enumerate(every)}
+        self.report["units"] = sorted(self.entries.values(), key=lambda each: order.get(each["name"], len(order)))
+        save(self.report, self.out)
+        snapshots(self.out)
+        left_out = pack(self.out, self.archive)
+        if left_out != self.report.get("left_out", []):
+            self.report["left_out"] = left_out
+            save(self.report, self.out)
+            pack(self.out, self.archive)
+        self._pack_secs = time.monotonic() - begun
+
+    def told(self, every: Sequence[Unit]) -> int:
+        """The last lines, and the exit status."""
+        failed = [name for name in self.ran if self.entries[name]["state"] in ("failed", "timed out")]
+        left = [
+            each.name for each in every
+            if not each.skip and self.entries.get(each.name, {}).get("state") not in ENDED
+        ]  # fmt: skip
+        print(f"{len(self.ran)} units; failed: {', '.join(failed) or 'none'}; left to do: {' '.join(left) or 'none'}")
+        print(f"results in {self.archive} ({self.archive.stat().st_size / 1e6:.1f} MB)", flush=True)
+        return 1 if failed else 0
+
+
+def chosen(every: list[Unit], words: list[str] | None, calls: list[int] | None) -> list[Unit]:
+    """The units that are named, of the calls that are; ValueError where there is none such."""
+    found = [each for each in every if calls is None or each.call in calls]
+    if not found:
+        raise ValueError(f"no call {calls}; there are {sorted({each.call for each in every})}")
+    for word in words or ():
+        if not fnmatch.filter([each.name for each in every], word):
+            raise ValueError(f"no unit {word!r}; --list names them")
+    return [each for each in found if not words or any(fnmatch.fnmatchcase(each.name, word) for word in words)]
 
 
 def earlier(out: Path) -> dict[str, Any]:
@@ -155,7 +170,7 @@ def earlier(out: Path) -> dict[str, Any]:
     try:
         report: dict[str, Any] = json.loads((out / "run_all.json").read_text())
     except FileNotFoundError:
-        report = {"runs": [], "steps": []}
+        report = {"runs": [], "units": []}
     return report
 
 
@@ -166,179 +181,78 @@ def save(report: dict[str, Any], out: Path) -> None:
     unfinished.replace(out / "run_all.json")
 
 
-def listed(every: list[Step], entries: list[dict[str, Any]]) -> Iterator[str]:
-    """A line for each step."""
+def listed(every: list[Unit], entries: list[dict[str, Any]]) -> Iterator[str]:
+    """A line for each unit."""
     states = {each["name"]: f"{each['state']} {each.get('reason', '')}".rstrip() for each in entries}
-    for number, step in enumerate(every, 1):
-        known = states.get(step.name, f"can not be run: {step.skip}" if step.skip else "")
-        yield f"{number:3} {step.name:20} {step.minutes:4.0f} min  {step.what}" + (f"  [{known}]" if known else "")
+    for unit in every:
+        known = states.get(unit.name, f"can not be run: {unit.skip}" if unit.skip else "")
+        goes = f" x {unit.goes}" if unit.goes > 1 else ""
+        yield f"{unit.call} {unit.name:36} {unit.secs:3.0f} s{goes:4}  {unit.what}" + (f"  [{known}]" if known else "")
 
 
-def pack(out: Path) -> None:
-    """All results as one file; the store and the build cache of the steps are no results."""
-    path = out.with_name(f"{out.name}.tar.gz")
-    with tarfile.open(path.with_suffix(".new"), "w:gz") as archive:
-        for each in sorted(out.iterdir()):
-            if each.name != "work":
-                archive.add(each, arcname=f"{out.name}/{each.name}")
-    path.with_suffix(".new").replace(path)
+# --- one unit -------------------------------------------------------------------------------------------
 
 
-# --- the steps, the most important first ----------------------------------------------------------------
-
-
-def steps(device: str, out: Path) -> Iterator[Step]:
-    python = sys.executable
-    source = HERE / "source"
-    gpu = device != "cpu"
-    toolkit = None if tool("nvcc") else "nvcc is not on PATH, and not in /usr/local/cuda/bin"
-    bundles = str(HERE / "bundles")
-    looking = [python, "-m", "fusiond.devices.check", bundles, "--device", device]
-    for kind in ("questions", "hfuse", "mincut", "stitching", "transfer"):
-        file = f"check-{kind}.json"
-        yield Step(
-            name=f"check:{kind}",
-            what=CHECKED if kind != "questions" else "what only a GPU can tell: barriers when threads have returned",
-            command=[*looking, "--only", f"{kind}/", "--out", str(out / file)],
-            needs=("numpy", *(("pycuda",) if gpu else ())),
-            skip="" if (HERE / "bundles" / kind).is_dir() else "none were built",
-            minutes=8 if kind == "hfuse" else 4,
-            result=file,
-        )
-    pytest = [
-        python,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-o",
-        "addopts=--import-mode=importlib",
-        "-o",
-        "filterwarnings=",
-        "-rs",
-    ]
-    tests = GPU_TESTS if gpu else ["tests/devices/test_cpu_contract.py"]
-    yield Step(
-        name="tests",
-        what="the tests that need a GPU; the device keeps the contract of devices",
-        command=[*pytest, *tests],
-        needs=("pytest", "pytest_timeout", "hypothesis", "pluggy", "yaml"),
-        skip=(toolkit or "") if gpu else "",
-        minutes=6,
-    )
-    yield Step(
-        name="control",
-        what="native against native: how often it is called faster",
-        command=[python, str(source / "benchmarks" / "control.py"), "--device", device, "--bundles", bundles,
-                 "--most", "12" if gpu else "2", "--minutes", "5"],
-        needs=("numpy",),
-        minutes=6,
-        result="control.json",
-    )  # fmt: skip
-    tuning = ("numpy", "optuna", "sqlite_utils", "pluggy", "yaml", "clang")
-    for name, (options, minutes) in BENCHMARKS.items():
-        yield Step(
-            name=f"bench:{name}",
-            what=" ".join([f"benchmarks/{name}", *options]),
-            command=[python, "-m", f"benchmarks.{name}", "--device", device, "--out", str(out / name),
-                     *(options if gpu else ["--quick"])],
-            needs=tuning,
-            skip=(toolkit or "") if gpu else "takes too long on a processor; name it with --steps",
-            forced=not gpu,
-            minutes=minutes,
-        )  # fmt: skip
-    yield Step(
-        name="worker",
-        what="what a lost child process costs",
-        command=[python, str(source / "benchmarks" / "worker.py"), "--device", device],
-        needs=("numpy", "pluggy", "yaml"),
-        minutes=3,
-        result="worker.json",
-    )
-    sanitizer = tool("compute-sanitizer")
-    yield Step(
-        name="sanitize",
-        what="memcheck, racecheck and synccheck of the first candidate of each workload",
-        command=[
-            python,
-            "-m",
-            "fusiond.devices.cuda.sanitize",
-            bundles,
-            "--out",
-            str(out / "sanitize.json"),
-            "--jobs",
-            "6",
-        ],
-        needs=("numpy", "pycuda"),
-        skip="" if sanitizer and gpu else "compute-sanitizer is not on PATH" if gpu else "only for a GPU",
-        minutes=9,
-        result="sanitize.json",
-    )
-    for job in sorted((source / "configs" / "jobs").glob("*.yaml")):
-        yield Step(
-            name=f"job:{job.stem}",
-            what=f"fusiond run {job.name}",
-            command=[python, "-m", "fusiond", "run", str(job), "--device", device,
-                     "--trials", "16" if gpu else "2", "--json"],
-            needs=(*tuning, "rich", "httpx"),
-            skip=(toolkit or "") if gpu else "takes too long on a processor; name it with --steps",
-            forced=not gpu,
-            minutes=5,
-            result=f"job-{job.stem}.json",
-        )  # fmt: skip
-
-
-def run(step: Step, out: Path, environment: dict[str, str], left_secs: float) -> dict[str, Any]:
-    """Run one step; how it ended, as it goes into the report."""
-    entry: dict[str, Any] = {"name": step.name, "what": step.what, "command": shown(step.command), "begun": now()}
-    lacking = [each for each in step.needs if not there(each)]
-    if step.skip or lacking:
-        entry |= {"state": "skipped", "reason": step.skip or f"not installed: {', '.join(lacking)}"}
-    elif left_secs < LEAST_SECS:
+def one(
+    here: Box, unit: Unit, out: Path, environment: dict[str, str], left_secs: float, before: dict[str, Any]
+) -> dict[str, Any]:
+    """Run one unit; how it ended, as it goes into the report."""
+    entry: dict[str, Any] = {"name": unit.name, "what": unit.what, "command": here.shown(unit.command), "begun": now()}
+    lacking = [each for each in unit.needs if not box.there(each)]
+    secs = min(unit.secs, left_secs)
+    if unit.skip or lacking:
+        entry |= {"state": "skipped", "reason": unit.skip or f"not installed: {', '.join(lacking)}"}
+    elif secs < (LEAST_SECS if unit.goes > 1 else unit.secs):
         entry |= {"state": "skipped", "reason": "no time left"}
     else:
-        entry |= executed(step, out, environment, min(60 * step.minutes, left_secs))
-        if entry["state"] == "timed out" and left_secs < 60 * step.minutes:
-            entry["state"] = CUT
-    secs = f" ({entry['secs']:.0f} s)" if "secs" in entry else ""
-    print(f"{step.name}: {entry['state']} {entry.get('reason', '')}".rstrip() + secs, flush=True)
+        entry |= executed(here, unit, out, environment, secs)
+        entry["goes"] = before.get("goes", 0) + 1
+        entry["all_secs"] = round(before.get("all_secs", 0.0) + entry["secs"], 1)
+        if entry["state"] == "timed out" and unit.goes > 1:
+            entry["state"] = LEFT
+        whole = secs == unit.secs  # of a session's last seconds nobody is to blame that they were not enough
+        if entry["state"] == LEFT and entry["goes"] >= unit.goes and whole:
+            entry |= {"state": "timed out", "reason": f"{unit.goes} times {unit.secs:.0f} s were not enough"}
+    took = f" ({entry['secs']:.0f} s)" if "secs" in entry else ""
+    print(f"{unit.name}: {entry['state']} {entry.get('reason', '')}".rstrip() + took, flush=True)
     return entry
 
 
-def executed(step: Step, out: Path, environment: dict[str, str], limit_secs: float) -> dict[str, Any]:
+def executed(here: Box, unit: Unit, out: Path, environment: dict[str, str], limit_secs: float) -> dict[str, Any]:
     begun = time.monotonic()
-    log = out / f"{step.name.replace(':', '-')}.log"
+    log = out / f"{unit.name.replace(':', '-')}.log"
     printed = log.with_suffix(".out")
+    own = max(1.0, limit_secs - MARGIN_SECS)
+    words = [each.replace("{secs}", f"{own:.0f}").replace("{minutes}", f"{own / 60:.3f}") for each in unit.command]
     with log.open("w") as errors, printed.open("w") as output:
         child = subprocess.Popen(
-            step.command, cwd=HERE / "source", env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+            words, cwd=here.source, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
             start_new_session=True,
         )  # fmt: skip
         try:
             status: int | None = child.wait(limit_secs)
-            state = "done" if status == 0 else "failed"
+            state = "done" if status == 0 else LEFT if status == MORE else "failed"
         except subprocess.TimeoutExpired:
             status, state = None, "timed out"
         finally:  # also after Ctrl-C, which is not for its session
             end_all(child)
     text = printed.read_text(errors="replace")
     printed.unlink()
-    result = out / step.result if step.result else None
+    result = out / unit.result if unit.result else None
     if result is not None and text.lstrip().startswith(("{", "[")):
         result.write_text(text)
     return {
         "state": state,
         "status": status,
         "secs": round(time.monotonic() - begun, 1),
-        "result": step.result or None,
+        "result": unit.result or None,
         "output": text[-TAIL:],
         "errors": log.read_text(errors="replace")[-TAIL:],
     }
 
 
 def end_all(child: subprocess.Popen[bytes]) -> None:
-    """A step, and every process that it began: none may keep the device from the next one. Kindly first; a device's
+    """A unit, and every process that it began: none may keep the device from the next one. Kindly first; a device's
     worker ends with whoever began it."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
@@ -347,100 +261,59 @@ def end_all(child: subprocess.Popen[bytes]) -> None:
             child.wait(5)
 
 
-# --- the box --------------------------------------------------------------------------------------------
+# --- what comes back ------------------------------------------------------------------------------------
 
 
-def unpack() -> None:
-    """The wheels, into site/: pip where it is, else by hand (a wheel is a zip file)."""
-    wheels = sorted((HERE / "wheels").glob("*.whl"))
-    if SITE.exists() or not wheels:
-        return
-    unfinished = SITE.with_name(f"{SITE.name}.new")
+def snapshots(out: Path) -> None:
+    """The units' stores as they are at this moment, whoever has them open, beside the results."""
+    folder = out / "stores"
+    for path in sorted((out / "work").glob("*.sqlite")):
+        folder.mkdir(exist_ok=True)
+        copy = folder / f"{path.name}.new"
+        copy.unlink(missing_ok=True)
+        with contextlib.closing(sqlite3.connect(path)) as store, contextlib.closing(sqlite3.connect(copy)) as target:
+            store.backup(target)
+        copy.replace(folder / path.name)
+        artifacts = path.with_suffix(".artifacts")
+        if artifacts.is_dir():
+            made_again = shutil.ignore_patterns("bundles", "work")
+            shutil.copytree(artifacts, folder / artifacts.name, dirs_exist_ok=True, ignore=made_again)
+
+
+def go_on_from(archive: Path, out: Path) -> None:
+    """An earlier machine's results, and its stores where the units look for them."""
+    unfinished = out.with_name(f"{out.name}.new")
     shutil.rmtree(unfinished, ignore_errors=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-index",
-        "--no-deps",
-        "--no-compile",
-        "--no-cache-dir",
-        "--disable-pip-version-check",
-        "--target",
-        str(unfinished),
-    ]
-    done = subprocess.run([*command, *map(str, wheels)], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        print(f"pip: {done.stderr.strip().splitlines()[-1:] or 'failed'}; the wheels are unpacked by hand", flush=True)
-        unfinished.mkdir(exist_ok=True)
-        for wheel in wheels:
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(unfinished)
-    unfinished.replace(SITE)
+    with tarfile.open(archive) as packed:
+        packed.extractall(unfinished, filter="data")
+    (inside,) = unfinished.iterdir()
+    (inside / "work").mkdir()
+    for each in (inside / "stores").glob("*"):
+        copy = shutil.copytree if each.is_dir() else shutil.copyfile
+        copy(each, inside / "work" / each.name)
+    inside.replace(out)
+    unfinished.rmdir()
 
 
-def made_environment(out: Path) -> dict[str, str]:
-    source = HERE / "source"
-    places = [source, *sorted((source / "plugins").iterdir()), SITE]
-    sys.path[:0] = map(str, places)
-    older = os.environ.get("PYTHONPATH")
-    work = out / "work"
-    work.mkdir(exist_ok=True)
-    return {
-        **os.environ,
-        "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, toolkits())]),
-        "PYTHONPATH": os.pathsep.join([*map(str, places), *([older] if older else [])]),
-        "PYTHONUNBUFFERED": "1",
-        "FUSIOND_DB": str(work / "fusiond.sqlite"),
-        "FUSIOND_CACHE": str(work / "cache"),
-    }
-
-
-def toolkits() -> list[Path]:
-    """Where CUDA's tools may be without being on PATH."""
-    home = os.environ.get("CUDA_HOME")
-    places = [Path(home) / "bin"] if home else []
-    return [*places, CUDA / "cuda" / "bin", *sorted(CUDA.glob("cuda-*/bin"), reverse=True)]
-
-
-def tool(name: str) -> str | None:
-    """Where a tool of CUDA's is; None where it is not installed."""
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, toolkits())]))
-
-
-def there(module: str) -> bool:
-    importlib.invalidate_caches()
-    return importlib.util.find_spec(module) is not None
-
-
-def machine(device: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"device": device, "python": platform.python_version(), "system": platform.platform()}
-    asked: dict[str, Callable[[], str]] = {
-        "gpu": lambda: said(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]),
-        "nvcc": lambda: said([tool("nvcc") or "nvcc", "--version"]).splitlines()[-1],
-    }
-    for name, ask in asked.items():
-        try:
-            found[name] = ask()
-        except (OSError, subprocess.SubprocessError, IndexError) as problem:
-            found[name] = f"not known: {problem}"
-    return found
-
-
-def said(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-
-
-def shown(command: list[str]) -> str:
-    """The command without the folders of this machine."""
-    return " ".join(command).replace(sys.executable, "python").replace(str(HERE), ".")
+def pack(out: Path, archive: Path) -> list[str]:
+    """All results as one file; the units' folder of work is none. What made it too large is left out, stores first, and
+    named."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = archive.with_suffix(".new")
+    found = sorted(each for each in out.rglob("*") if each.is_file() and "work" not in each.relative_to(out).parts[:1])
+    large = sorted(found, key=lambda each: (each.suffix == ".sqlite", each.stat().st_size))
+    left_out: list[Path] = []
+    while True:
+        with tarfile.open(unfinished, "w:gz", compresslevel=6) as packed:
+            for each in found:
+                if each not in left_out:
+                    packed.add(each, arcname=f"{out.name}/{each.relative_to(out)}")
+        if unfinished.stat().st_size <= MOST_BYTES or not large:
+            break
+        left_out.append(large.pop())
+    unfinished.replace(archive)
+    return [str(each.relative_to(out)) for each in left_out]
 
 
 def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

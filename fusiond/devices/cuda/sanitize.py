@@ -14,12 +14,14 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from fusiond import children, faults
+from fusiond.devices.base import MORE
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 ENVIRONMENT = "FUSIOND_COMPUTE_SANITIZER"
@@ -80,14 +82,17 @@ def _last(text: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 no errors, 1 some, 2 the request was wrong or there is no compute-sanitizer."""
+    """The exit status: 0 no errors, 1 some, 2 the request was wrong or there is no compute-sanitizer, MORE: bundles are
+    left."""
     parser = argparse.ArgumentParser(prog="python -m fusiond.devices.cuda.sanitize")
     parser.add_argument("bundle", type=Path, help="a bundle, or a folder with an index.json")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the results as JSON, written after each bundle")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the results as JSON, after each bundle; gone on with")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECS", help="of each tool's run")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="bundles that are looked at at once")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin none after so long")
     given = parser.parse_args(argv)
+    end = time.monotonic() + 60 * given.minutes
     bundles = {given.bundle.name: given.bundle}
     if (given.bundle / "index.json").is_file():
         entries = json.loads((given.bundle / "index.json").read_text())["entries"]
@@ -97,24 +102,34 @@ def main(argv: Sequence[str]) -> int:
             if each["candidates"] and each.get("expect") != "any"
         }
     results: dict[str, Any] = {}
+    if given.out is not None and given.out.exists():
+        results = json.loads(given.out.read_text())["results"]
+
+    def look_at(bundle: Path) -> tuple[str, ...] | None:
+        return None if time.monotonic() > end else sanitize(bundle, given.device, timeout_secs=given.timeout)
+
     with ThreadPoolExecutor(given.jobs) as pool:
-        looks = {
-            pool.submit(sanitize, bundle, given.device, timeout_secs=given.timeout): name
-            for name, bundle in bundles.items()
-        }
+        looks = {pool.submit(look_at, bundle): name for name, bundle in bundles.items() if name not in results}
         try:
             for look in as_completed(looks):
-                name = looks[look]
-                results[name] = list(look.result())
+                name, found = looks[look], look.result()
+                if found is None:
+                    continue
+                results[name] = list(found)
                 sys.stdout.write(f"{name}: {'; '.join(results[name]) or 'no errors'}\n")
                 sys.stdout.flush()
                 if given.out is not None:
                     kept = {each: results[each] for each in bundles if each in results}
-                    given.out.write_text(json.dumps({"tools": TOOLS, "results": kept}, indent=1) + "\n")
+                    new = given.out.with_suffix(".new")
+                    new.write_text(json.dumps({"tools": TOOLS, "results": kept}, indent=1) + "\n")
+                    new.replace(given.out)
         except NotHere as problem:
             pool.shutdown(cancel_futures=True)
             sys.stderr.write(f"{problem}\n")
             return 2
+    if len(results) < len(bundles):
+        sys.stdout.write(f"no time left for {len(bundles) - len(results)} bundles; the same command goes on\n")
+        return MORE
     return 1 if any(results.values()) else 0
 
 

@@ -1,0 +1,97 @@
+"""The agreement of rulers: what counts as one, what ncu prints, a ruler that is missing, and what pages show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import agreement, benches, commands, runs
+from fusiond.devices.cpu.provider import CpuProvider
+
+TIMES: dict[str, float | str] = {
+    "fusiond warm": 100.0, "profiler": 99.0, "ncu": 101.0, "fusiond cold": 140.0, "do_bench": 138.0
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "agrees"),
+    [
+        ({}, True),
+        ({"profiler": 94.0}, False),
+        ({"do_bench": 150.0}, False),
+        ({"do_bench": "not installed: triton"}, True),
+        (dict.fromkeys(("do_bench", "ncu", "profiler"), "not there"), False),  # nobody to agree with
+        ({"fusiond cold": "too_noisy: the pairs scatter"}, False),
+        ({"fusiond warm": 4.0, "profiler": 2.5, "ncu": 3.1}, True),  # an event is no finer
+        ({"fusiond warm": 5.2, "profiler": 2.5, "ncu": 3.4}, False),
+    ],
+)
+def test_rulers_agree_within_five_percent_or_two_microseconds(changed: dict[str, Any], agrees: bool) -> None:
+    assert agreement.agrees(TIMES | changed) is agrees
+
+
+def test_what_ncu_prints() -> None:
+    lines = [
+        "==PROF== Connected to process 1",
+        '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"',
+        '"0","stream","gpu__time_duration.sum","ns","9,504"',
+        "stream 4096: ran on cuda:0",
+        '"1","stream","gpu__time_duration.sum","ns","3,008"',
+        '"2","stream","gpu__time_duration.sum","ns","2,976"',
+        '"2","stream","sm__cycles_elapsed.max","","4"',
+    ]
+    assert agreement.durations("\n".join(lines)) == [3.008, 2.976]
+    assert agreement.durations("\n".join(lines[:3])) == [9.504]
+    assert agreement.durations("==ERROR== no") == []
+
+
+def test_ncu_leaves_the_clock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ncu = tmp_path / "ncu"
+    ncu.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit 3\n')
+    ncu.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert "status 3" in str(agreement.by_ncu(tmp_path, "cuda:0"))
+    assert "--clock-control none" in (tmp_path / "asked").read_text()
+    ncu.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert agreement.by_ncu(tmp_path, "cuda:0") == "there is no ncu on PATH"
+
+
+def test_a_ruler_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch', name='torch')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    assert agreement.asked(tmp_path) == dict.fromkeys(("profiler", "do_bench"), "not installed: torch")
+
+
+def test_the_kernel_is_what_it_is_said_to_be(gxx_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the cpu device: the program runs, and fusiond's own columns are filled."""
+    monkeypatch.setattr(agreement, "asked", lambda bundle: dict.fromkeys(("profiler", "do_bench"), "no GPU"))
+    provider = CpuProvider()
+    made = agreement.program(1000)
+    found = agreement.row(benches.Bench(provider=provider, device=provider.devices()[0]), 1000)
+    assert sum(each.size_bytes for each in made.buffers) == 12_000
+    assert isinstance(found["times_us"]["fusiond warm"], float)
+    assert len(found["samples"]["fusiond cold"]["span_us"]) >= 5
+
+
+@pytest.mark.parametrize(
+    ("driver", "agrees", "shown"), [("580", True, True), ("570", True, False), ("580", False, False)]
+)
+def test_pages_show_what_is_vouched_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], driver: str, agrees: bool, shown: bool
+) -> None:
+    folder = tmp_path / "nvidia-h100"
+    run = {"benchmark": "toy", "evidence": "measured", "date": "2026", "driver": "580", "device": {"model": "H100"}}
+    other = run | {"benchmark": "agreement", "driver": driver, "agrees": agrees}
+    runs.write(folder / "toy-1.json", run)
+    assert [each["vouched"] for each in runs.kept("toy", tmp_path)] == [False]
+    runs.write(folder / "agreement-1.json", other)
+    kept = list(runs.kept("toy", tmp_path))
+    assert [each["vouched"] for each in kept] == [shown]
+    assert len(runs.newest(kept, "measured")) == int(shown)
+    commands.page(tmp_path / "page.md", "text", kept)
+    assert ("not shown" in capsys.readouterr().out) is not shown
+    assert json.loads((folder / "toy-1.json").read_text()) == run

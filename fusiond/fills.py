@@ -31,7 +31,7 @@ _FLOAT_BYTES = (0xFF, 0x7B)
 _OTHER_BYTES = (0xA5, 0x5A)
 
 DRAWN = ("uniform", "normal", "integers")
-_CHUNK_WORDS = 1 << 14
+_CHUNK_WORDS = 1 << 13
 """Words (64 bits) that are drawn and converted together: they stay in the cache. A multiple of a Philox block's 4."""
 QUANTILE_BITS = 24
 """Quantiles of the normal distribution are whole multiples of 2**-24."""

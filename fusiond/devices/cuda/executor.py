@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fusiond.devices.base import Loaded
+from fusiond.devices.base import DataPlane, Loaded
 from fusiond.devices.cuda.canary import Canary
 from fusiond.devices.cuda.data import DeviceData
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
@@ -35,7 +35,8 @@ class CudaExecutor:
         if info is None:
             raise DeviceError(f"cuda:{index}: {driver.name(index)} is older than compute capability 7.5")
         self._cuda, self._driver = cuda, driver
-        self.data = DeviceData(cuda, info.limits.multiprocessors)
+        self._kept = DeviceData(cuda, info.limits.multiprocessors)
+        self.data: DataPlane = self._kept
         self._limits = info.limits
         self._sensors = sensors or Sensors(info.uuid, own_context=True)
         self._gate: Gate | None = None
@@ -76,7 +77,7 @@ class CudaExecutor:
         assert self._gate is not None
         if not problems(program):
             with named("making room"):
-                self.data.make_room(device_bytes(program))
+                self._kept.make_room(device_bytes(program))
         return CudaProgram(self._cuda, self._driver, self._limits, self._gate, program, binaries)
 
     def state(self) -> DeviceState:
@@ -98,7 +99,7 @@ class CudaExecutor:
         if context is None:
             return
         self._flush = self._gate = self._canary = None
-        self.data.close()
+        self._kept.close()
         context.pop()
         with contextlib.suppress(self._cuda.Error):
             context.detach()

@@ -13,6 +13,7 @@ docs/results-fusiond.md; `--page` does nothing else.
     verdict       how often the verdict is right, on simulated noise, beside pooled samples
     control       native against native on the cpu device: how often it is called faster
     soak          two minutes of jobs, kills, look-ups and prunes; an hour by `python -m benchmarks.soak`
+    data_plane    inputs drawn once and kept, beside drawn for every run; what a checked run moves over the bus
 
 Each prints JSON and is kept as benchmarks/results/cpu/NAME.json with date, machine and command. Read the ratios, not
 the times: these machines are shared and noisy.
@@ -35,7 +36,7 @@ from benchmarks import page
 HERE = Path(__file__).parent
 NAMES = (
     *("best", "store", "store_scale", "http", "isolation", "tuner", "cpu_device", "pipeline", "worker", "verdict"),
-    *("control", "soak"),
+    *("control", "soak", "data_plane"),
 )
 OPTIONS = {"control": ["--device", "cpu", "--most", "12"], "soak": ["--minutes", "2"]}
 

@@ -284,6 +284,35 @@ def _cpu_device(result: Run) -> Iterable[str]:
     yield _table(columns, rows)
 
 
+def _data_plane(result: Run) -> Iterable[str]:
+    yield _said(
+        f"References on two seeds and two candidates, with an input of {result['mib']} MiB: processor time of all,",
+        "beside the way before, which drew for every run with NumPy's fastest generator (SFC64).",
+    )
+    rows = [
+        (
+            name,
+            f"{each['kept']['draws']} draws, {each['kept']['cpu_secs']:.2f} s",
+            f"{each['drawn_again']['draws']} draws, {each['drawn_again']['cpu_secs']:.2f} s",
+            each["ratio"],
+            f"{result['generators'][name]['ours_ns']:.1f} ns, {result['generators'][name]['sfc64_ns']:.1f} ns",
+        )
+        for name, each in result["pairs"].items()
+    ]
+    yield _table(("input", "now", "before", "ratio", "an element: now, before"), rows)
+    bus = result["bus"]
+    yield _said(
+        f"One checked run with the buffers of hist and maxpool ({sum(bus['program']['bytes'].values()) / 1e6:.0f} MB),",
+        "counted on the driver without a GPU that the tests have:",
+    )
+    planes = (("drawn, kept and compared on the device", "device"), ("by the host", "host"))
+    moved = [
+        (name, f"{bus[key]['bytes_up']} B", f"{bus[key]['bytes_down']} B", sum(bus[key]["calls"].values()))
+        for name, key in planes
+    ]
+    yield _table(("data", "up", "down", "copies and fills"), moved)
+
+
 SECTIONS: Sequence[tuple[str, str, Callable[[Run], Iterable[str]]]] = (
     ("verdict", "How often the verdict is right", _verdict),
     ("control", "Native against native", _control),
@@ -296,5 +325,6 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Run], Iterable[str]]]] = (
     ("http", "Look-ups over HTTP", _http),
     ("isolation", "Planning in child processes", _isolation),
     ("soak", "A daemon under kills, look-ups and prunes", _soak),
+    ("data_plane", "Inputs, references and comparisons", _data_plane),
     ("cpu_device", "The cpu device", _cpu_device),
 )

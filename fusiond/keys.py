@@ -9,6 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+GENERATOR = "philox4x64-10, 1"
+"""What draws data (`fusiond.fills`): part of every workload's key, since an answer belongs to the data it was found
+with. Another number when the same fill draws other data."""
+
 
 def plain(value: object) -> Any:
     """Turn a frozen dataclass (or any nest of them) into JSON values, with sorted, complete content.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from fusiond.keys import content_key
+from fusiond.keys import GENERATOR, content_key
 
 Value: TypeAlias = bool | int | float | str | None
 """What a parameter can be: exactly what Optuna can store as a categorical choice."""
@@ -95,23 +95,24 @@ class Workload:
 
     @property
     def key(self) -> str:
-        """`workload_key`: strategy, version, members' content, sizes, fills."""
-        return content_key([self.strategy, self.strategy_version, self.name, self.content, dict(self.sizes)])
+        """`workload_key`: strategy, version, members' content, sizes, fills, and what draws them."""
+        said = [self.strategy, self.strategy_version, self.name, self.content, dict(self.sizes), GENERATOR]
+        return content_key(said)
 
     @property
     def family_key(self) -> str:
         """The same without sizes."""
-        return content_key([self.strategy, self.strategy_version, self.name, self.content])
+        return content_key([self.strategy, self.strategy_version, self.name, self.content, GENERATOR])
 
     @property
     def content_key(self) -> str:
         """Of the question alone: what is asked about, at which sizes; not what it is called, nor who answers."""
-        return content_key([self.strategy, self.content, dict(self.sizes)])
+        return content_key([self.strategy, self.content, dict(self.sizes), GENERATOR])
 
     @property
     def content_family_key(self) -> str:
         """The same without sizes."""
-        return content_key([self.strategy, self.content])
+        return content_key([self.strategy, self.content, GENERATOR])
 
 
 # --- devices --------------------------------------------------------------------------------------------

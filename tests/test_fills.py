@@ -10,8 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from fusiond import fills
 from fusiond.errors import RequestError
-from fusiond.fills import fill, initial, poison
+from fusiond.fills import Recipe, fill, initial, poison, recipe
 from fusiond.keys import text_key
 from fusiond.program import DTYPES as ALL_DTYPES
 from fusiond.program import Buffer, Fill, Role
@@ -19,6 +20,19 @@ from fusiond.program import Buffer, Fill, Role
 FLOATS = ("float16", "float32", "float64")
 DTYPES = tuple(name for name in ALL_DTYPES if name != "bfloat16")  # which has tests of its own
 INTEGERS = tuple(name for name in DTYPES if "int" in name)
+
+GOLDEN = {
+    ("float16", "uniform"): "06913d6ec1763f3d56fa61b5239bcdbd",
+    ("bfloat16", "uniform"): "1f704a87b4048539786b0f0750580e0e",
+    ("float32", "uniform"): "c4ab4b954d381a036fa5a977493ec3de",
+    ("float64", "uniform"): "f76e9e2c777d5119723d67b9715d4792",
+    ("float32", "normal"): "8a5fb66776cdc3fb91c610887c59ce67",
+    ("float64", "normal"): "68b5765f8559ea7ae9f0b2fb8349de63",
+    ("int32", "integers"): "0fb2bb4fc1901258df342f5c457f438a",
+    ("uint8", "integers"): "2ccb999d978620a29835b734438d44d4",
+    ("int64", "integers"): "da0036b2fd1a8be5b52ee0c12816a3de",
+}
+QUANTILES = "42cd95a4446e1cd9483feaac5075af62"
 
 
 def buffer(dtype: str = "float32", elements: int = 1000, role: Role = Role.INPUT, **spec: object) -> Buffer:
@@ -130,3 +144,124 @@ def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
 def test_an_unknown_fill() -> None:
     with pytest.raises(RequestError, match="unknown fill 'magic'"):
         fill(buffer(kind="magic"), 0)
+
+
+# --- the generator ---------------------------------------------------------------------------------------
+
+VECTORS = (
+    # Random123's kat_vectors, philox4x64 with 10 rounds: counter, key, result, lower words first.
+    ((0, 0, 0, 0), (0, 0), "16554d9eca36314c db20fe9d672d0fdc d7e772cee186176b 7e68b68aec7ba23b"),
+    ((2**64 - 1,) * 4, (2**64 - 1,) * 2, "87b092c3013fe90b 438c3c67be8d0224 9cc7d7c69cd777b6 a09caebf594f0ba0"),
+    (
+        (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0, 0x082EFA98EC4E6C89),
+        (0x452821E638D01377, 0xBE5466CF34E90C6C),
+        "a528f45403e61d95 38c72dbd566e9788 a5a1610e72fd18b5 57bd43b5e52b7fe6",
+    ),
+)
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), VECTORS)
+def test_numpy_s_philox_gives_the_published_vectors(
+    counter: tuple[int, ...], key: tuple[int, int], expected: str
+) -> None:
+    before = (sum(each << 64 * place for place, each in enumerate(counter)) - 1) % 2**256
+    words = np.random.Philox(key=np.array(key, np.uint64), counter=before).random_raw(4)
+    assert [f"{each:016x}" for each in words.tolist()] == expected.split()
+
+
+def test_a_buffer_begins_at_counter_0() -> None:
+    plain = Recipe(kind="integers", key=(0, 0), wide=True)
+    data = fills._drawn(buffer("uint64", 5), plain)
+    assert [f"{each:016x}" for each in data[:4].tolist()] == VECTORS[0][2].split()
+
+
+def test_equal_data_for_ever() -> None:
+    """Golden values. Where they have to change, keys.GENERATOR has to change with them."""
+    found = {
+        (dtype, kind): text_key(fill(buffer(dtype, 100_003, kind=kind, low=low, high=high), 7).tobytes())
+        for dtype, kind, low, high in (
+            ("float16", "uniform", -1, 1),
+            ("bfloat16", "uniform", -1, 1),
+            ("float32", "uniform", 0, 3),
+            ("float64", "uniform", 0, 1),
+            ("float32", "normal", 0, 1),
+            ("float64", "normal", 5, 0.1),
+            ("int32", "integers", -5, 9),
+            ("uint8", "integers", 0, 255),
+            ("int64", "integers", -(2**62), 2**61),
+        )
+    }
+    assert found == GOLDEN
+    assert text_key(fills.quantiles().tobytes()) == QUANTILES
+
+
+@pytest.mark.parametrize("kind", fills.DRAWN)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_an_element_does_not_depend_on_how_many_there_are(dtype: str, kind: str) -> None:
+    whole = fill(buffer(dtype, 100_000, kind=kind, low=0, high=70_000), 5)
+    for elements in (1, 7, 8, 9, 32_767, 65_537):
+        np.testing.assert_array_equal(fill(buffer(dtype, elements, kind=kind, low=0, high=70_000), 5), whole[:elements])
+
+
+@given(
+    st.sampled_from(["int64", "uint64"]).flatmap(
+        lambda name: st.tuples(
+            st.just(name),
+            *(st.integers(int(np.iinfo(name).min), int(np.iinfo(name).max)) for _ in range(2)),
+        )
+    ),
+    st.integers(0, 2**32),
+)
+def test_64_bit_integers_are_the_word_s_share_of_the_range(given_: tuple[str, int, int], seed: int) -> None:
+    dtype, low, high = given_[0], min(given_[1:]), max(given_[1:])
+    each = buffer(dtype, 50, kind="integers", low=low, high=high)
+    how = recipe(each, seed)
+    words = np.random.Philox(key=np.array(how.key, np.uint64), counter=2**256 - 1).random_raw(56)
+    if not how.wide:
+        words = words.view(np.uint32)
+    bits = 64 if how.wide else 32
+    expected = [low + (int(word) * (high - low + 1) >> bits) for word in words[:50]]
+    assert fill(each, seed).tolist() == expected
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 0), (0, 9), (0, 2**16), (-3, 2**16 - 3), (0, 2**31 - 1), (0, 2**53 + 1)])
+def test_integers_are_uniform(low: int, high: int) -> None:
+    data = fill(buffer("int64", 200_000, kind="integers", low=low, high=high), 2)
+    assert data.min() >= low
+    assert data.max() <= high
+    cells = min(high - low + 1, 64)
+    counts = np.bincount(((data.astype(object) - low) * cells // (high - low + 1)).astype(int), minlength=cells)
+    if cells in (10, 64) and (high - low + 1) % cells == 0:
+        assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_the_full_range_of_64_bits() -> None:
+    signed = fill(buffer("int64", 100_000, kind="integers", low=-(2**63), high=2**63 - 1), 0)
+    unsigned = fill(buffer("uint64", 100_000, kind="integers", low=0, high=2**64 - 1), 0)
+    assert signed.min() < -(2**63) + 2**50
+    assert signed.max() > 2**63 - 2**50
+    np.testing.assert_array_equal(unsigned, signed.view(np.uint64) ^ np.uint64(1 << 63))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_tails_of_a_normal_fill(dtype: str) -> None:
+    data = fill(buffer(dtype, 1_000_000, kind="normal", low=0.0, high=1.0), 1).astype(np.float64)
+    for bound in (0.5, 1.0, 2.0, 3.0, 4.0):
+        expected = 2 * stats.norm.sf(bound) * data.size
+        beyond = np.count_nonzero(np.abs(data) > bound + (1e-3 * bound if dtype == "float16" else 0))
+        assert abs(beyond - expected) < 5 * expected**0.5 + (0.02 * expected if dtype == "float16" else 0)
+    assert abs(data.mean()) < 5e-3
+    assert abs(np.mean(data**3)) < 0.02
+    assert np.abs(data).max() < 6.5
+
+
+def test_quantiles_are_those_of_the_normal_distribution() -> None:
+    """Over all orders of magnitude of a word: the interpolation is right to 4e-5 where the distribution is smooth."""
+    p = np.unique(np.concatenate([np.arange(300), np.geomspace(300, 2**31 - 1, 5000).astype(np.int64)]))
+    words = p.astype(np.uint32)
+    z = fills._quantile(words) / 2**fills.QUANTILE_BITS
+    exact = stats.norm.isf((p + 0.5) / 2**32)
+    np.testing.assert_allclose(z[p >= 128], exact[p >= 128], atol=4e-5)
+    np.testing.assert_allclose(z[(p < 128) & (p > 0)], exact[(p < 128) & (p > 0)], atol=0.03)
+    assert z[0] == pytest.approx(exact[0], abs=1e-6)
+    np.testing.assert_array_equal(fills._quantile(words | np.uint32(1 << 31)), -fills._quantile(words))

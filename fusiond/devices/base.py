@@ -9,7 +9,7 @@ Kernels never run in the daemon's process: an illegal access, a hang or an abort
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fusiond.devices.compare import Comparison
 from fusiond.errors import FusiondError
 from fusiond.model import BuildFailed, DeviceInfo, DeviceState, Outcome
-from fusiond.program import Program, Source
+from fusiond.program import Buffer, Program, Source
 
 if TYPE_CHECKING:  # a bundle runs with NumPy alone: nothing that reads YAML may be imported with this module
     from fusiond.strategy import Facts
@@ -98,8 +99,48 @@ class Loaded(Protocol):
     def close(self) -> None: ...
 
 
+class DataPlane(Protocol):
+    """Puts data where Programs find them and compares what they wrote, on the device where it can.
+
+    It keeps what it drew or was given, in a bounded amount of memory, for the next candidate of the same workload: a
+    content is what (name, type, length, fill, seed) decides. Every method may raise ExecutionError.
+    """
+
+    def fill(self, loaded: Loaded, buffer: Buffer, seed: int, *, kind: int | None = None) -> None:
+        """What `fusiond.fills.initial` says, bit for bit."""
+        ...
+
+    def intact(self, loaded: Loaded, buffer: Buffer, seed: int) -> bool:
+        """Whether a buffer still holds what it was filled with."""
+        ...
+
+    def broken_guards(self, loaded: Loaded) -> tuple[str, ...]:
+        """As `Loaded.broken_guards`, by less traffic where all is well."""
+        ...
+
+    def keep(self, loaded: Loaded, buffer: Buffer, reference: str) -> Array:
+        """Keep an output, as part of a reference of this name; what it holds, for a file that outlives this process."""
+        ...
+
+    def compare(self, loaded: Loaded, buffer: Buffer, reference: str, stored: Callable[[], Array]) -> Comparison:
+        """As `fusiond.devices.compare.compare`, with the reference's output; `stored` reads that from its file, and is
+        called only where it was not kept."""
+        ...
+
+    def forget(self, reference: str) -> None:
+        """A reference of this name is not what it was."""
+        ...
+
+    def clear(self) -> bool:
+        """Give back the memory of all that is kept; whether there was any."""
+        ...
+
+
 class Executor(Protocol):
     """In the child process: loads Programs, knows the device's state."""
+
+    @property
+    def data(self) -> DataPlane: ...
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> Loaded:
         """Source name -> built file. Raises ExecutionError (launch_refused when limits are exceeded)."""

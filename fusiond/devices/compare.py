@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.dtypes import BFLOAT16, bfloat16_values
+from fusiond.dtypes import BFLOAT16, bfloat16_values, is_float
 from fusiond.program import Buffer
 
 Array = NDArray[np.generic]
@@ -31,25 +31,42 @@ def compare(buffer: Buffer, reference: Array, actual: Array) -> Comparison:
             worst=float("inf"),
             detail=f"{buffer.name}: {actual.size} x {actual.dtype} for {reference.size} x {reference.dtype}",
         )
+    reference_bits, actual_bits = reference, actual
     if buffer.dtype == BFLOAT16:
         reference, actual = bfloat16_values(reference), bfloat16_values(actual)
-    if buffer.compare.kind == "equal" or not np.issubdtype(reference.dtype, np.inexact):
-        wrong = _unequal(reference, actual)
-        worst = float(np.count_nonzero(wrong))
-    else:
+    if by_tolerance(buffer):
         error = _relative_error(reference, actual, buffer.compare.rtol, buffer.compare.atol)
         wrong = error > 1.0
         worst = float(error.max(initial=0.0))
+    else:
+        wrong = _unequal(reference, actual)
+        worst = float(np.count_nonzero(wrong))
     if not wrong.any():
         return Comparison(equal=True, worst=worst)
     first = int(np.argmax(wrong))
+    place = slice(first, first + 1)
     count = int(np.count_nonzero(wrong))
+    wrong_ones = {"reference": reference_bits[place], "actual": actual_bits[place]}
+    return difference(buffer, reference.size, count, worst, first, **wrong_ones)
+
+
+def by_tolerance(buffer: Buffer) -> bool:
+    """Whether `worst` is an error, and not a count."""
+    return buffer.compare.kind != "equal" and is_float(buffer.dtype)
+
+
+def difference(
+    buffer: Buffer, elements: int, count: int, worst: float, first: int, *, reference: Array, actual: Array
+) -> Comparison:
+    """What is said of an output of which `count` elements are wrong; `reference` and `actual` are arrays of one
+    element, the first wrong one."""
+    if buffer.dtype == BFLOAT16:
+        reference, actual = bfloat16_values(reference), bfloat16_values(actual)
     return Comparison(
         equal=False,
         worst=worst,
         detail=(
-            f"{buffer.name}: {count} of {reference.size} differ, first at [{first}]: "
-            f"{actual[first]} instead of {reference[first]}"
+            f"{buffer.name}: {count} of {elements} differ, first at [{first}]: {actual[0]} instead of {reference[0]}"
         ),
     )
 

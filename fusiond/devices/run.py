@@ -18,10 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from fusiond.bundle import read_bundle
-from fusiond.devices.base import Array, ExecutionError, Executor, Loaded
+from fusiond.devices.base import Array, DataPlane, ExecutionError, Executor, Loaded
 from fusiond.dtypes import numpy_dtype
 from fusiond.errors import FusiondError, RequestError
-from fusiond.fills import initial
 from fusiond.model import Outcome
 from fusiond.program import Buffer, Program
 
@@ -44,7 +43,7 @@ def main(argv: Sequence[str], *, device: str, executor: Callable[[str], Executor
         inputs = {} if given.inputs is None else read_inputs(program, given.inputs)
         on = executor(given.device)
         loaded = on.load(program, binaries)
-        outputs = run_checked(loaded, inputs, given.seed)
+        outputs = run_checked(loaded, on.data, inputs, given.seed)
         if given.outputs is not None:
             write_outputs(given.outputs, outputs)
         shown = ", ".join(f"{name} {array.dtype}[{array.size}]" for name, array in outputs.items())
@@ -65,14 +64,17 @@ def main(argv: Sequence[str], *, device: str, executor: Callable[[str], Executor
     return 0
 
 
-def run_checked(loaded: Loaded, inputs: dict[str, Array], seed: int) -> dict[str, Array]:
+def run_checked(loaded: Loaded, data: DataPlane, inputs: dict[str, Array], seed: int) -> dict[str, Array]:
     """One checked run from fresh data; what is compared of it. Raises ExecutionError when a guard zone was written
     to."""
     for buffer in loaded.program.buffers:
-        loaded.write(buffer.name, inputs[buffer.name] if buffer.name in inputs else initial(buffer, seed))
+        if buffer.name in inputs:
+            loaded.write(buffer.name, inputs[buffer.name])
+        else:
+            data.fill(loaded, buffer, seed)
     loaded.snapshot()
     loaded.run(seed=seed, checked=True)
-    broken = loaded.broken_guards()
+    broken = data.broken_guards(loaded)
     if broken:
         raise ExecutionError(Outcome.CRASHED, f"out of bounds: {'; '.join(broken)}")
     return {each.name: loaded.read(each.name) for each in loaded.program.buffers if each.role.compared}

@@ -7,6 +7,7 @@ When it cannot start, its only line says why; its exit status is 75 where that i
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import queue
@@ -23,10 +24,8 @@ from fusiond import faults
 from fusiond.bundle import read_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
-from fusiond.devices.compare import compare
 from fusiond.devices.timing import sample_pair
 from fusiond.errors import FusiondError, MachineFault
-from fusiond.fills import initial
 from fusiond.model import MeasureFailed, Outcome
 from fusiond.program import Program, Role
 
@@ -43,6 +42,8 @@ class Worker:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._loaded: dict[str, Loaded] = {}
+        self._files: dict[str, tuple[int, ...]] = {}
+        """Reference -> what its file was when its outputs were kept."""
 
     def answer(self, request: protocol.Request) -> protocol.Reply:
         """Do what is asked; every failure of the Program's own is an answer. Raises MachineFault."""
@@ -57,6 +58,8 @@ class Worker:
         except ExecutionError as problem:
             return MeasureFailed(outcome=problem.outcome, reason=problem.reason)
         except MemoryError as problem:
+            if self._executor.data.clear():  # what was kept for speed may be what is missing
+                return self.answer(request)
             if _fits(request):
                 raise MachineFault(f"no memory left for a program that needs little ({problem})") from None
             return MeasureFailed(outcome=Outcome.LAUNCH_REFUSED, reason="not enough memory for the buffers")
@@ -80,57 +83,64 @@ class Worker:
             self._loaded[bundle] = self._executor.load(program, binaries)
         return self._loaded[bundle]
 
-    def _run(self, loaded: Loaded, seed: int, kind: int | None = None) -> dict[str, np.ndarray]:
-        """One checked run from fresh data; returns the outputs. Guard zones are checked. `kind`: of the poison."""
-        inputs = {}
+    def _run(self, loaded: Loaded, seed: int, kind: int | None = None) -> None:
+        """One checked run from fresh data. Guard zones and inputs are looked at afterwards. `kind`: of the poison."""
+        data = self._executor.data
         for buffer in loaded.program.buffers:
-            data = initial(buffer, seed, kind=kind)
-            loaded.write(buffer.name, data)
-            if buffer.role is Role.INPUT:
-                inputs[buffer.name] = data
+            data.fill(loaded, buffer, seed, kind=kind)
         loaded.run(seed=seed, checked=True)
-        broken = loaded.broken_guards()
+        broken = data.broken_guards(loaded)
         if broken:
             raise ExecutionError(Outcome.CRASHED, f"out of bounds: {'; '.join(broken)}")
-        for name, data in inputs.items():
-            if not np.array_equal(loaded.read(name).view(np.uint8), data.view(np.uint8)):
-                raise ExecutionError(Outcome.WRONG_RESULT, f"{name} is an input, and was written to")
-        return {each.name: loaded.read(each.name) for each in loaded.program.buffers if each.role.compared}
+        for buffer in loaded.program.buffers:
+            if buffer.role is Role.INPUT and not data.intact(loaded, buffer, seed):
+                raise ExecutionError(Outcome.WRONG_RESULT, f"{buffer.name} is an input, and was written to")
 
     def _reference(self, request: protocol.Reference) -> protocol.Reply:
-        """Two runs on the same data and different poison: what differs is not a function of the inputs."""
+        """Two runs on the same data and different poison: what differs is not a function of the inputs.
+
+        The outputs stay where they can be compared, and are written to the file as well, since they must survive this
+        process: who takes its place reads them there.
+        """
         loaded = self._load(request.bundle)
-        outputs = self._run(loaded, request.seed, kind=0)
-        again = self._run(loaded, request.seed, kind=1)
-        for buffer in loaded.program.buffers:
-            if buffer.role.compared:
-                found = compare(buffer, outputs[buffer.name], again[buffer.name])
-                if not found.equal:
-                    remedy = (
-                        "it accumulates, leaves elements unwritten (then its role is inout), or is not deterministic"
-                    )
-                    raise ExecutionError(
-                        Outcome.WRONG_UNFUSED, f"two runs on the same data differ: {found.detail}; {remedy}"
-                    )
+        data = self._executor.data
+        compared = [each for each in loaded.program.buffers if each.role.compared]
+        self._files.pop(request.outputs, None)
+        data.forget(request.outputs)
+        self._run(loaded, request.seed, kind=0)
+        outputs = {each.name: data.keep(loaded, each, request.outputs) for each in compared}
+        self._run(loaded, request.seed, kind=1)
+        for buffer in compared:
+            found = data.compare(loaded, buffer, request.outputs, functools.partial(outputs.__getitem__, buffer.name))
+            if not found.equal:
+                remedy = "it accumulates, leaves elements unwritten (then its role is inout), or is not deterministic"
+                raise ExecutionError(
+                    Outcome.WRONG_UNFUSED, f"two runs on the same data differ: {found.detail}; {remedy}"
+                )
         np.savez(request.outputs, **outputs)  # type: ignore[arg-type]
+        self._files[request.outputs] = _identity(request.outputs)
         return protocol.Checked(worst=0.0)
 
     def _check(self, request: protocol.Check) -> protocol.Reply:
         loaded = self._load(request.bundle)
+        data = self._executor.data
         worst = 0.0
         for seed, path in request.references:
-            outputs = self._run(loaded, seed)
+            self._run(loaded, seed)
+            if self._files.get(path) != _identity(path):  # another process wrote it
+                data.forget(path)
+                self._files[path] = _identity(path)
             with np.load(path) as reference:
                 for buffer in loaded.program.buffers:
                     if not buffer.role.compared:
                         continue
                     if buffer.name not in reference:
                         raise ExecutionError(Outcome.WRONG_RESULT, f"the reference has no output {buffer.name!r}")
-                    found = compare(buffer, reference[buffer.name], outputs[buffer.name])
+                    found = data.compare(loaded, buffer, path, functools.partial(reference.__getitem__, buffer.name))
                     if not found.equal:
                         raise ExecutionError(Outcome.WRONG_RESULT, f"seed {seed}: {found.detail}")
                     worst = max(worst, found.worst)
-                missing = set(reference.files) - set(outputs)
+                missing = set(reference.files) - {each.name for each in loaded.program.buffers if each.role.compared}
                 if missing:
                     raise ExecutionError(Outcome.WRONG_RESULT, f"no output {min(missing)!r} is written")
         return protocol.Checked(worst=worst)
@@ -143,7 +153,7 @@ class Worker:
         for loaded in (candidate, baseline):
             if loaded is not None:
                 for buffer in loaded.program.buffers:
-                    loaded.write(buffer.name, initial(buffer, TIMING_SEED))
+                    self._executor.data.fill(loaded, buffer, TIMING_SEED)
                 loaded.snapshot()
         return sample_pair(self._executor, candidate, baseline, request.plan)
 
@@ -159,6 +169,12 @@ def _whole(bundle: Path) -> tuple[Program, dict[str, Path]]:
     if gone:
         raise MachineFault(f"{bundle} is no whole bundle any more: {', '.join(gone)} is gone")
     return program, binaries
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """Changes when a file is written anew."""
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _fits(request: protocol.Request) -> bool:

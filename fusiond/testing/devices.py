@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fusiond import dtypes
 from fusiond.bundle import write_bundle
 from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
+from fusiond.devices.compare import compare
 from fusiond.devices.protocol import Check, Checked, Reference, Sample
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
@@ -384,6 +385,50 @@ class DeviceContract:
             load(self.program((X, Y), step)).run(seed=0, checked=True)
         assert caught.value.outcome is Outcome.LAUNCH_REFUSED
         assert len(caught.value.reason.splitlines()) == 1
+
+    # --- data ---
+
+    @pytest.mark.parametrize("kind", ["uniform", "normal", "integers", "iota", "constant"])
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "uint32", "int64", "bool"])
+    def test_data_are_the_host_s_bit_for_bit(
+        self, executor: Executor, load: Callable[..., Loaded], dtype: str, kind: str
+    ) -> None:
+        low, high = (-1.5, 3.0) if dtypes.is_float(dtype) and kind != "integers" else (0, 1)
+        if dtype == "int64" and kind == "integers":
+            low, high = -(2**63), 2**63 - 1
+        x = _floats("x", Role.INOUT, dtype=dtype, elements=100_003, fill=Fill(kind=kind, low=low, high=high))
+        loaded = load(self.program((x, Y), FillStep(name="f", buffer="y")))
+        for seed in (0, 1, 0):
+            executor.data.fill(loaded, x, seed)
+            expected = initial(x, seed)
+            np.testing.assert_array_equal(loaded.read("x").view(np.uint8), expected.view(np.uint8))
+            assert executor.data.intact(loaded, x, seed)
+            raw = expected.view(np.uint8).copy()
+            raw[-1] ^= 1
+            loaded.write("x", raw.view(expected.dtype))
+            assert not executor.data.intact(loaded, x, seed)
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "uint16", "int64"])
+    @pytest.mark.parametrize(
+        "how", [Compare(), Compare(kind="close", rtol=1e-2, atol=1e-3)], ids=lambda each: each.kind
+    )
+    def test_outputs_are_compared_as_on_the_host(
+        self, executor: Executor, load: Callable[..., Loaded], dtype: str, how: Compare
+    ) -> None:
+        spec = Fill(kind="normal" if dtypes.is_float(dtype) else "integers", low=0, high=9)
+        x = _floats("x", Role.INOUT, dtype=dtype, elements=70_001, fill=spec, compare=how)
+        reference = initial(x, 0)
+        loaded = load(self.program((x, Y), FillStep(name="f", buffer="y")), x=reference)
+        np.testing.assert_array_equal(executor.data.keep(loaded, x, "r"), reference)
+        size = reference.dtype.itemsize
+        for changed, byte in (((), 0), ((5,), 0), ((70_000, 69_999, 31_000), size - 1)):
+            raw = reference.view(np.uint8).reshape(-1, size).copy()
+            raw[list(changed), byte] ^= 0x40
+            actual = raw.reshape(-1).view(reference.dtype)
+            loaded.write("x", actual)
+            assert executor.data.compare(loaded, x, "r", reference.copy) == compare(x, reference, actual)
+        executor.data.forget("r")
+        assert executor.data.compare(loaded, x, "r", actual.copy).equal
 
     # --- sampling ---
 

@@ -25,7 +25,8 @@ from pathlib import Path
 
 import fusiond
 from fusiond.devices import protocol
-from fusiond.devices.base import Array, Binary, DeviceProvider, ExecutionError, Executor
+from fusiond.devices.base import Array, Binary, DataPlane, DeviceProvider, ExecutionError, Executor
+from fusiond.devices.data import HostData
 from fusiond.devices.worker import Worker
 from fusiond.extents import size
 from fusiond.fills import fill
@@ -113,6 +114,9 @@ class FakeProvider:
 
 
 class FakeExecutor:
+    def __init__(self) -> None:
+        self.data: DataPlane = HostData()
+
     def load(self, program: Program, binaries: Mapping[str, Path]) -> FakeLoaded:
         texts = {name: path.read_text() for name, path in binaries.items()}
         if any(_directives(text).get("fault") == "refuse" for text in texts.values()):

@@ -11,7 +11,8 @@ import pytest
 import scipy.stats
 
 from fusiond.devices import timing
-from fusiond.devices.base import Array, ExecutionError
+from fusiond.devices.base import Array, DataPlane, ExecutionError
+from fusiond.devices.data import HostData
 from fusiond.devices.steadiness import half_width
 from fusiond.devices.timing import Sampling, sample_pair
 from fusiond.model import DeviceState, Outcome, Purpose
@@ -62,6 +63,7 @@ class Scripted:
 
 class ScriptedExecutor:
     def __init__(self, log: list[str], *states: DeviceState) -> None:
+        self.data: DataPlane = HostData()
         self.clocks: Iterator[float] = iter(())
         """What `clock_mhz` answers; nothing when there are none left."""
         self._states = iter(states or (DeviceState(), DeviceState()))

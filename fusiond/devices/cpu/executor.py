@@ -17,9 +17,10 @@ import numpy as np
 
 from fusiond import faults
 from fusiond.build import gxx
-from fusiond.devices.base import Array, ExecutionError
+from fusiond.devices.base import Array, DataPlane, ExecutionError
 from fusiond.devices.cpu import native
 from fusiond.devices.cpu.memory import Block
+from fusiond.devices.data import HostData
 from fusiond.devices.host import HostLibrary
 from fusiond.dtypes import numpy_dtype, scalar
 from fusiond.model import DeviceState, Outcome
@@ -48,6 +49,7 @@ class CpuExecutor:
 
     def __init__(self) -> None:
         self._runtime = native.Runtime(gxx.scheduler())
+        self.data: DataPlane = HostData()
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> CpuProgram:
         return CpuProgram(self._runtime, program, binaries)

@@ -9,19 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fusiond.devices.base import Loaded
+from fusiond.devices.base import DataPlane, Loaded
 from fusiond.devices.cuda.calibrate import Calibrator
 from fusiond.devices.cuda.canary import Canary
+from fusiond.devices.cuda.data import DeviceData
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.loaded import CudaProgram
+from fusiond.devices.cuda.memory import device_bytes
 from fusiond.devices.cuda.nvml import Sensors
 from fusiond.devices.cuda.provider import NO_DRIVER, NO_PYCUDA, describe
 from fusiond.devices.cuda.spans import Spans
 from fusiond.errors import DeviceError
 from fusiond.model import DeviceState
-from fusiond.program import Program
+from fusiond.program import Program, problems
 
 
 class CudaExecutor:
@@ -35,6 +37,8 @@ class CudaExecutor:
         if info is None:
             raise DeviceError(f"cuda:{index}: {driver.name(index)} is older than compute capability 7.5")
         self._cuda, self._driver = cuda, driver
+        self._kept = DeviceData(cuda, info.limits.multiprocessors)
+        self.data: DataPlane = self._kept
         self._limits = info.limits
         self._sensors = sensors or Sensors(info.uuid, own_context=True)
         self._gate: Gate | None = None
@@ -76,6 +80,9 @@ class CudaExecutor:
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> Loaded:
         assert self._spans is not None
+        if not problems(program):
+            with named("making room"):
+                self._kept.make_room(device_bytes(program))
         return CudaProgram(self._cuda, self._driver, self._limits, self._spans, program, binaries)
 
     def state(self) -> DeviceState:
@@ -108,6 +115,7 @@ class CudaExecutor:
         if context is None:
             return
         self._flush = self._spans = self._gate = self._canary = None
+        self._kept.close()
         context.pop()
         with contextlib.suppress(self._cuda.Error):
             context.detach()

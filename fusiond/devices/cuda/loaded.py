@@ -130,6 +130,19 @@ class CudaProgram:
         with named("reading the guard zones"):
             return self._memory.broken_guards()
 
+    def device_address(self, buffer: str) -> int | None:
+        """Where a buffer lies on the device; None where it is host memory."""
+        block, offset = self._memory.place(buffer)
+        return None if block.array is not None else block.address + offset
+
+    def guard_zones(self) -> tuple[int, ...]:
+        """The addresses of the guard zones on the device, each of GUARD_BYTES bytes."""
+        return self._memory.guard_zones()
+
+    def broken_host_guards(self) -> bool:
+        """Whether a guard zone in host memory was written to."""
+        return self._memory.broken_host_guards()
+
     # --- running ----------------------------------------------------------------------------------------
 
     def run(self, *, seed: int, checked: bool) -> None:

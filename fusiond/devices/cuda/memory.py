@@ -222,6 +222,15 @@ class ProgramMemory:
         """One line for each allocation round which something was written."""
         return tuple(f"{name}: {each}" for name, block in self.blocks.items() for each in block.broken())
 
+    def guard_zones(self) -> tuple[int, ...]:
+        """The addresses of the guard zones on the device, each of GUARD_BYTES bytes."""
+        blocks = [each for each in self.blocks.values() if each.guarded and each.array is None]
+        return tuple(start for each in blocks for start in (each.address - GUARD_BYTES, each.address + each.size_bytes))
+
+    def broken_host_guards(self) -> bool:
+        """Whether a guard zone in host memory was written to."""
+        return any(block.broken() for block in self.blocks.values() if block.array is not None)
+
     def free(self) -> None:
         for copy in self._pristine.values():
             if hasattr(copy, "free"):

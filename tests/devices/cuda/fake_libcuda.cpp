@@ -3,10 +3,19 @@
 // fake_timeline.h. Every call is written to a log.
 
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "fake_absent.h"
 #include "fake_timeline.h"
+
+#include "fake_data.h"
 
 namespace {
 
@@ -91,6 +100,7 @@ Function functions[] = {
     {"fusiond_canary", nothing, {8, 8, 4}, 16, 0, 1024},
     {"fusiond_empty", nothing, {}, 16, 0, 1024},
     {"fusiond_fma", nothing, {8, 4}, 16, 0, 1024},
+    FAKE_DATA_KERNELS
 };
 float weights[4];
 

@@ -113,8 +113,12 @@ def module(path: str) -> Any:
         def set_attribute(self, attribute: int, value: int) -> None:
             call("cuFuncSetAttribute", self._handle, attribute, value)
 
-        def __call__(self, *arguments: Any, grid: Any, block: Any, stream: Stream, shared: int = 0) -> None:
-            packed = b"".join(each.tobytes() for each in arguments)
+        def __call__(
+            self, *arguments: Any, grid: Any, block: Any, stream: Stream | None = None, shared: int = 0
+        ) -> None:
+            packed = b""
+            for each in arguments:  # each on its own alignment, as PyCUDA has struct do it
+                packed += bytes(-len(packed) % (1 if isinstance(each, np.void) else each.nbytes)) + each.tobytes()
             assert all(isinstance(each, np.void | np.number) for each in arguments)
             assert isinstance(grid, tuple)
             assert isinstance(block, tuple)
@@ -122,7 +126,8 @@ def module(path: str) -> Any:
             data = ctypes.create_string_buffer(packed, max(1, len(packed)))
             size = c_size_t(len(packed))
             extra = (c_void_p * 5)(1, ctypes.addressof(data), 2, ctypes.addressof(size), None)
-            call("cuLaunchKernel", self._handle, *grid, *block, shared, c_void_p(stream.handle), None, extra)
+            handle = c_void_p(stream.handle if stream else None)
+            call("cuLaunchKernel", self._handle, *grid, *block, shared, handle, None, extra)
 
     class Module:
         def __init__(self, image: bytes) -> None:
@@ -296,5 +301,6 @@ def built(folder: Path) -> Path:
     """The fake driver as a library in a folder."""
     path = folder / "libcuda.so"
     text = Path(__file__).with_name("fake_libcuda.cpp")
-    subprocess.run([gxx.find() or "", "-O1", "-shared", "-fPIC", str(text), "-o", str(path)], check=True)
+    flags = ("-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC")
+    subprocess.run([gxx.find() or "", *flags, str(text), "-o", str(path)], check=True)
     return path

@@ -13,7 +13,7 @@ import pytest
 from fusiond.build import nvcc
 from fusiond.cuda.entries import read_table
 from fusiond.devices.base import Binary
-from fusiond.devices.cuda import canary, gate, nvml, provider
+from fusiond.devices.cuda import canary, gate, kernels, nvml, provider
 from fusiond.devices.cuda.driver import Driver, DriverMissing
 from fusiond.devices.cuda.provider import CudaProvider, index_of
 from fusiond.errors import DeviceError, UnknownName
@@ -110,7 +110,7 @@ def test_building_both_kinds_of_source() -> None:
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.parametrize("text", [gate.PTX, canary.PTX], ids=["gate", "canary"])
+@pytest.mark.parametrize("text", [gate.PTX, canary.PTX, kernels.PTX.read_text()], ids=["gate", "canary", "data"])
 def test_our_own_kernels_compile_for_the_oldest_and_the_newest(tmp_path: Path, text: str) -> None:
     toolkit = nvcc.find()
     assert toolkit is not None

@@ -36,6 +36,6 @@ class Runner:
         loaded = self._executor.load(program, binaries)
         try:
             flat = {name: np.ascontiguousarray(array).reshape(-1) for name, array in inputs.items()}
-            return dict(run_checked(loaded, flat, seed))
+            return dict(run_checked(loaded, self._executor.data, flat, seed))
         finally:
             loaded.close()

@@ -24,7 +24,8 @@ from fusiond.errors import DaemonError, DeviceError, FusiondError, NothingKnown,
 from fusiond.model import JobState
 from fusiond.progress import Progress, end_of_row, from_json, of_row
 from fusiond.store.database import Store
-from fusiond.store.jobs import JobRow, unknown_job
+from fusiond.store.job_reading import unknown_job
+from fusiond.store.jobs import JobRow
 from fusiond.store.location import default_path
 
 TIMEOUT_SECS = 30.0

@@ -1,7 +1,7 @@
 """Store: all nouns over one SQLite file.
 
     devices.py   what a device is, and which boards are sick
-    jobs.py      the queue
+    jobs.py      the queue (job_reading.py: its lists)
     trials.py    what a study knows: asks, trials, finals, rejections
     programs.py  plans by key, artifacts beside the file
     probes.py    micro-measurements

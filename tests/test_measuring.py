@@ -222,6 +222,15 @@ def test_a_batch_that_is_slower_than_the_session_is_thrown_away(tmp_path: Path, 
     assert runner.states == []
 
 
+def test_a_batch_that_was_taken_again_says_why(tmp_path: Path) -> None:
+    hot = DeviceState(throttle="hw_thermal")
+    found = _sampled(tmp_path, Told(FakeProvider(), DEVICE, DeviceState(), hot), 2)
+    assert [each.effort.thrown_away for each in found if isinstance(each, Measurement)] == [
+        (),
+        ("the device throttled (hw_thermal)",),
+    ]
+
+
 def test_a_device_that_stays_slower_is_the_new_normal(tmp_path: Path) -> None:
     slow = DeviceState(clock_mhz=800)
     runner = Told(FakeProvider(), DEVICE, *[DeviceState(clock_mhz=1000)] * 5, *[slow] * 40)

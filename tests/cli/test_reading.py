@@ -15,7 +15,9 @@ import pytest
 
 from fusiond import jobs
 from fusiond.cli import render
+from fusiond.cli.explain import _efforts
 from fusiond.client import LOST
+from fusiond.model import Effort, Measurement, Purpose
 from fusiond.registry import PluginState, Registry
 from fusiond.store.database import Store
 from fusiond.store.owner import this_process
@@ -63,6 +65,20 @@ def test_cancel_without_a_daemon(fusiond: Run, database: Path, done_job: str) ->
         job = store.load_job(done_job)
         row = daemon.submit(store, job)
     assert fusiond("cancel", row.id).out == f"job {row.id} is cancelled\n"
+
+
+def test_what_was_thrown_away_is_explained() -> None:
+    def batch(**effort: Any) -> Measurement:
+        return Measurement(
+            span_us=(1.0,), clock="device", purpose=Purpose.SEARCH, effort=Effort(half_width=0.004, **effort)
+        )
+
+    assert _efforts([batch()]) == "1 batch of samples, medians known to 0.40 % (the worst to 0.40 %)"
+    bad = [batch(gate_failures=2, steady=False), batch(retries=1, thrown_away=("the device throttled (hw_thermal)",))]
+    assert _efforts(bad).partition("; ")[2] == (
+        "thrown away and taken again: 2 runs that began too early, 1 sample of no time, 1 batch"
+        " (the device throttled (hw_thermal)); 1 began though the clock was not steady"
+    )
 
 
 def test_explain(fusiond: Run, done_job: str) -> None:

@@ -138,6 +138,16 @@ def _rest(box: Box, device: str, out: Path) -> Iterator[Unit]:
         needs=("numpy", "pluggy", "yaml"),
         result="worker.json",
     )
+    yield Unit(
+        name="data_plane",
+        what="what a checked run of hist and maxpool costs beside its kernels, and moves over the bus",
+        command=(python, "-m", "benchmarks.data_plane", "--device", device,
+                 "--bundle", str(box.bundles / "hfuse" / "hist+maxpool" / "native")),
+        value=4.0,
+        needs=("numpy", "pycuda", "pluggy", "yaml"),
+        skip="" if gpu else "only for a GPU",
+        result="data_plane.json",
+    )  # fmt: skip
     jobs = box.source / "configs" / "jobs"
     for job in sorted((jobs / "gpu" if gpu else jobs).glob("*.yaml")):
         yield Unit(

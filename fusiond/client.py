@@ -151,10 +151,9 @@ class Client:
 
     def show(self, job: str) -> JobRow:
         """One job, by its id or the beginning of it; RequestError when there is none."""
-        row = self.store.job(job) if self.db.exists() else None
-        if row is None:
+        if not self.db.exists():
             raise unknown_job(job)
-        return _as_it_is(row)
+        return _as_it_is(self.store.named_job(job))
 
     def best(
         self,

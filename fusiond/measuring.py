@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -199,8 +199,8 @@ class Measurer:
             return folder
         patience = self._patience_secs + 30 * references.run_secs
         reply = self._call(protocol.Check(bundle=str(folder), references=references.of), patience)
-        if isinstance(reply, Measurement):
-            raise DeviceError("the worker answered a check with a measurement")
+        if isinstance(reply, Measurement | protocol.Calibrated):
+            raise DeviceError(f"the worker answered a check with a {type(reply).__name__}")
         return reply if isinstance(reply, MeasureFailed) else reply.worst
 
     # --- sampling ---
@@ -211,19 +211,20 @@ class Measurer:
         """Sample a program in pairs with another, or alone. A batch in which the device throttled, or was slower than
         in the rest of this session, or (unless it is shared) had other users, is thrown away; the second such batch is
         a failure."""
-        reason = ""
+        reasons: list[str] = []
         for _ in range(2):
             reply = self._sample(program, against, plan, references)
             if not isinstance(reply, Measurement):
                 return reply
             reason = self._spoilt(reply)
             if not reason:
-                return reply
+                return replace(reply, effort=replace(reply.effort, thrown_away=tuple(reasons)))
+            reasons.append(reason)
             log.warning("%s: a batch is thrown away: %s", self._runner.device.name, reason)
             if self._neighbours.policy is not Policy.SHARE and max(reply.before.others, reply.after.others):
                 self._runner.fresh()  # what is left of us on the device is in their way, and would be taken for theirs
                 self._neighbours.wait()
-        return MeasureFailed(outcome=Outcome.TOO_NOISY, reason=f"two batches were thrown away: {reason}")
+        return MeasureFailed(outcome=Outcome.TOO_NOISY, reason=f"two batches were thrown away: {reasons[-1]}")
 
     def _spoilt(self, measured: Measurement) -> str:
         """Why a batch says nothing; empty when it is good."""
@@ -248,12 +249,12 @@ class Measurer:
                 return each
         self._quiet(*(each for each in (program, against) if each is not None))
         request = protocol.Sample(candidate=str(folder), baseline=None if other is None else str(other), plan=plan)
-        patience = self._patience_secs + plan.budget_secs + 60 * references.run_secs
+        patience = self._patience_secs + plan.warm_up_secs + plan.budget_secs + 60 * references.run_secs
         begun = time.monotonic()
         reply = self._call(request, patience)
         self._sampled_secs = [*self._sampled_secs[-KEPT_TIMES:], time.monotonic() - begun]
-        if isinstance(reply, protocol.Checked):
-            raise DeviceError("the worker answered a measurement with a check")
+        if isinstance(reply, protocol.Checked | protocol.Calibrated):
+            raise DeviceError(f"the worker answered a measurement with a {type(reply).__name__}")
         return reply
 
     def expected_secs(self, programs: int) -> float:

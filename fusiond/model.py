@@ -349,8 +349,32 @@ class DeviceState:
     """Other processes with work on the device."""
     power_w: float | None = None
     """What the board draws."""
-    canary_us: float | None = None
-    """What a kernel that is always the same took: slower than it was in this session means that the device is."""
+    canary_mhz: float | None = None
+    """The clock of the multiprocessors as a kernel counted it, by the device's own timer."""
+
+    @property
+    def sm_mhz(self) -> float | None:
+        """The clock of the multiprocessors: as it was counted, else as the driver says."""
+        return self.clock_mhz if self.canary_mhz is None else self.canary_mhz
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What it took to get the samples of a Measurement."""
+
+    runs: int = 1
+    """Runs in each sample."""
+    warm_up_secs: float = 0.0
+    steady: bool | None = None
+    """Whether the device's clock stood still when the samples began; None where it is not known."""
+    half_width: float | None = None
+    """Half of the 95 % interval of the median log ratio (of the log span, where nothing is compared)."""
+    gate_failures: int = 0
+    """Runs that were thrown away and taken again because the device began before all was enqueued."""
+    retries: int = 0
+    """Samples that were taken again because the clock could not tell them from nothing."""
+    thrown_away: tuple[str, ...] = ()
+    """Why each of the batches before this one was thrown away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,6 +396,7 @@ class Measurement:
     after: DeviceState = field(default_factory=DeviceState)
     dropped: bool = False
     """Stopped early because it was clearly slower than the best so far."""
+    effort: Effort = field(default_factory=Effort)
 
     @property
     def time_us(self) -> float:

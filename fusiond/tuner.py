@@ -281,6 +281,7 @@ class Tuner:
             stop=stop,
             finish=finish,
             analysis=analysis,
+            calibrated=self._store.calibration(device.key, device.env.get("driver", "")),
         )
 
     def _tune(self, context: Context) -> None:

@@ -85,6 +85,7 @@ def of_program(provider: DeviceProvider, device: DeviceInfo, program: Program) -
 def command(ncu: str, bundle: Path, device: str) -> list[str]:
     return [
         ncu, "--csv", "--print-units", "base", "--kernel-name-base", "function", "--target-processes", "all",
+        "--clock-control", "none",  # ncu would lock the clocks, and count at others than the times were taken at
         "--metrics", ",".join(METRICS),
         sys.executable, "-m", "fusiond.devices.cuda.run", str(bundle), "--device", device,
     ]  # fmt: skip

@@ -36,11 +36,12 @@ COMMANDS: Mapping[str, str] = {
     "explain": "why a job came out as it did",
     "plugins": "the plugins, and why one did not load",
     "devices": "the devices of this machine",
+    "calibrate": "what measuring costs on a device, and its ceilings",
     "store": "check the store, back it up, restore it",
     "prune": "give back the disk space of what is not needed any more",
     "doctor": "what works here, what does not, and the remedy",
 }
-PLANNING = ("run", "serve", "plan", "verify", "plugins", "devices", "doctor")
+PLANNING = ("run", "serve", "plan", "verify", "plugins", "devices", "calibrate", "doctor")
 """Commands that need the plugins: these are loaded in a process of their own while the command's modules are."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141

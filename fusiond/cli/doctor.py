@@ -19,6 +19,7 @@ from fusiond.build.cache import default_folder
 from fusiond.cli import options, output
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
+from fusiond.devices.calibration import FIGURES
 from fusiond.errors import FusiondError
 from fusiond.isolation import registry as plugins
 from fusiond.model import JobState
@@ -27,6 +28,9 @@ from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
 from fusiond.store.location import file_system
 from fusiond.words import counted
+
+SHOWN = ("event_us", "empty_kernel_us", "steady_mhz", "settle_secs", "copy_gbs", "fp32_tflops")
+"""Of a calibration; `fusiond calibrate --json` has all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +158,8 @@ def _store(database: Path) -> Iterator[Check]:
         with Store.open(database, create=False) as store:
             sick = [row for row in store.devices() if row.sick]
             known = store.count_jobs()
+            calibrations = store.calibrations()
+            names = {row.info.key: row.info.name or row.info.model for row in store.devices()}
             waiting = store.jobs([JobState.WAITING], limit=20)
     except FusiondError as problem:
         remedy = "name another file with --db or FUSIOND_DB"
@@ -162,6 +168,13 @@ def _store(database: Path) -> Iterator[Check]:
     yield Check(
         name="store", state="ok", detail=f"{database} ({kind}), schema {SCHEMA_VERSION}, {counted(known, 'job')}"
     )
+    for each in calibrations:
+        shown = [f"{name} {each.figures[name]:.4g} {FIGURES[name][0]}" for name in SHOWN if name in each.figures]
+        yield Check(
+            name=f"calibration {names.get(each.device_key, each.device_key[:8])}",
+            state="ok",
+            detail=f"{each.at[:10]}, driver {each.driver or 'none'}: {', '.join(shown)}",
+        )
     for job in waiting:
         yield Check(
             name=f"job {job.id}",

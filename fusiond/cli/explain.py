@@ -11,6 +11,7 @@ from fusiond.cli import bundling, options, output, render
 from fusiond.cli.answer import figures, microseconds
 from fusiond.client import Client
 from fusiond.errors import RequestError
+from fusiond.keys import plain
 from fusiond.model import Measurement, Outcome, Record, Rejection, Trial
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Client(db=options.database(arguments)) as client:
         row = client.show(arguments.id)
         store = client.store
-        rejections = store.rejections(row.id)
+        rejections = store.rejections(row.id, skip=True)
         trials = store.trials(row.id, None, skip=True)
         finals = {key: list(each.values()) for key, each in store.finals(row.id, skip=True).items()}
         lost = store.lost_finals(row.id)
@@ -117,11 +118,17 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "time_us": trial.time_us,
         "worst_error": trial.worst_error,
         "program": trial.program_key,
+        "effort": None if trial.measurement is None else plain(trial.measurement.effort),
     }
 
 
 def _final(measurement: Measurement) -> dict[str, Any]:
-    return {"time_us": measurement.time_us, "ratio": measurement.ratio, "clock": measurement.clock}
+    return {
+        "time_us": measurement.time_us,
+        "ratio": measurement.ratio,
+        "clock": measurement.clock,
+        "effort": plain(measurement.effort),
+    }
 
 
 def _print(
@@ -147,6 +154,10 @@ def _print(
     output.say(_counts(trials))
     if row.device_share is not None:
         output.say(f"{row.wall_secs:.1f} s, the device measured for {row.device_share:.0%} of it")
+    measurements = [each.measurement for each in trials if each.measurement is not None]
+    measurements += [each for found in finals.values() for each in found]
+    if measurements:
+        output.say(_efforts(measurements))
     configs = {each.program_key: _way(each) for each in trials}
     if finals:
         measured = [(configs.get(key, key[:8]), len(found), *_range(found)) for key, found in finals.items()]
@@ -211,6 +222,28 @@ def _counts(trials: list[Trial]) -> str:
     found = [(outcome, fused.count(outcome)) for outcome in Outcome]
     parts = ", ".join(f"{count} {outcome.value}" for outcome, count in found if count)
     return counted(len(fused), "candidate") + (f": {parts}" if parts else "")
+
+
+def _efforts(measurements: list[Measurement]) -> str:
+    """What was thrown away and taken again, and how well the ratios are known."""
+    efforts = [each.effort for each in measurements]
+    known = sorted(each.half_width for each in efforts if each.half_width is not None)
+    text = counted(len(measurements), "batch", "batches") + " of samples"
+    if known:
+        text += f", medians known to {100 * known[len(known) // 2]:.2f} % (the worst to {100 * known[-1]:.2f} %)"
+    reasons = [reason for each in efforts for reason in each.thrown_away]
+    wrong = (
+        (sum(each.gate_failures for each in efforts), "run that began too early", "runs that began too early"),
+        (sum(each.retries for each in efforts), "sample of no time", "samples of no time"),
+        (len(reasons), "batch", "batches"),
+    )
+    again = [counted(*each) for each in wrong if each[0]]
+    if again:
+        text += f"; thrown away and taken again: {', '.join(again)}"
+    if reasons:
+        text += f" ({', '.join(sorted(set(reasons)))})"
+    unsteady = sum(each.steady is False for each in efforts)
+    return text + (f"; {unsteady} began though the clock was not steady" if unsteady else "")
 
 
 def _range(found: list[Measurement]) -> tuple[str | None, str | None]:

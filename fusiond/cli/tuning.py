@@ -35,7 +35,7 @@ from fusiond.progress import of_event
 from fusiond.registry import Registry
 from fusiond.store import lookup
 from fusiond.store.database import Store
-from fusiond.store.jobs import MOST_WAIT_SECS, JobRow, unknown_job
+from fusiond.store.jobs import MOST_WAIT_SECS, JobRow
 from fusiond.store.owner import this_process
 from fusiond.tuner import Tuner
 from fusiond.wire import time_of
@@ -89,7 +89,7 @@ def tune(
         else:
             asked.following = True
             state = _follow(store, row.id, display, asked.stop)
-    ended = _job(store, row.id)
+    ended = store.named_job(row.id)
     if state is JobState.QUEUED or not ended.state.ended:
         raise _interrupted(store, ended, again)
     if state is not JobState.DONE:
@@ -106,7 +106,7 @@ def _to_its_end(store: Store, job: str, made: Tuner, display: Display, asked: _A
                 asked.following = True
                 return _follow(store, job, display, asked.stop)
             state = made.run(job, asked.stop.is_set, finish=asked.finish.is_set)
-            row = _job(store, job)
+            row = store.named_job(job)
             if state is not JobState.WAITING:
                 return state
             reason, secs = "", tuner.FIRST_WAIT_SECS * 2 ** min(max(row.retries - 1, 0), 10)
@@ -138,7 +138,7 @@ def _claimed(store: Store, job: str) -> bool:
     """Whether a job is this process's to run, also from before a fault that could not be written down."""
     if store.claim(this_process(), job=job) is not None:
         return True
-    row = _job(store, job)
+    row = store.named_job(job)
     return row.state is JobState.RUNNING and row.owner == this_process()
 
 
@@ -185,14 +185,7 @@ def _follow(store: Store, job: str, display: Display, stop: threading.Event) -> 
             display.show(progress)
             if stop.is_set():
                 break
-    return _job(store, job).state
-
-
-def _job(store: Store, job: str) -> JobRow:
-    row = store.job(job)
-    if row is None:
-        raise unknown_job(job)
-    return row
+    return store.named_job(job).state
 
 
 def _interrupted(store: Store, row: JobRow, again: str) -> Interrupted:

@@ -32,11 +32,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fusiond import jobs
 from fusiond.daemon.limits import BODY_BYTES
 from fusiond.daemon.stream import Broker
 from fusiond.errors import DeviceError, FusiondError, NothingKnown, RequestError, UnknownName
-from fusiond.model import Job
 from fusiond.store.jobs import JobRow
 from fusiond.wire import error_document, job_entry
 
@@ -61,10 +59,6 @@ class Submission:
     seed: int | None
     priority: int
 
-    def jobs(self) -> tuple[Job, ...]:
-        """Those of the job file. RequestError with file, line and key."""
-        return jobs.read(self.path, self.text, device=self.device, trials=self.trials, seed=self.seed)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -85,10 +79,6 @@ class JobQuestion:
     device: str | None
     sizes: dict[str, int]
     cache: str | None
-
-    def jobs(self) -> tuple[Job, ...]:
-        """Those of the job file. RequestError with file, line and key."""
-        return jobs.read(self.path, self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,11 +103,11 @@ class LimitedProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread_timer = self.loop.call_later(self._limits.answer_secs, self.transport.abort)
+        self._abort_later()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._unread_timer is not None:
+        if self._unread_timer is not None and not self.transport.is_closing():
             self._unread_timer.cancel()
             self._unread_timer = None
 
@@ -119,7 +119,10 @@ class LimitedProtocol(H11Protocol):
 
     def _watch(self) -> None:
         """Let the clock run for what is waited for now; nothing starts anew while it stays the same."""
-        if self._refused or self.transport.is_closing():
+        if self._refused:
+            return
+        if self.transport.is_closing():
+            self._abort_later()
             return
         stage = self._waited_for()
         if stage is self._stage:
@@ -147,8 +150,15 @@ class LimitedProtocol(H11Protocol):
         answered = self.cycle is not None and self.cycle.response_started
         if stage is _Stage.IDLE or (stage is _Stage.BODY and answered):
             self.transport.close()
+            self._abort_later()
         else:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"{stage.value} did not come within {secs:g} s")
+
+    def _abort_later(self) -> None:
+        """Give up what nobody reads. A transport that is closed goes once all is written: never then, and there may be
+        too little left to pause writing."""
+        if self._unread_timer is None:
+            self._unread_timer = self.loop.call_later(self._limits.answer_secs, self.transport.abort)
 
     def _refuse(self, status: HTTPStatus, problem: str) -> None:
         """Answer, and close the connection when the client has had the time to read that."""

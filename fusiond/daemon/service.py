@@ -35,7 +35,7 @@ from fusiond.model import DeviceInfo, JobState
 from fusiond.progress import end_of_row
 from fusiond.store import lookup
 from fusiond.store.database import Store
-from fusiond.store.jobs import JobRow, unknown_job
+from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
 
 log = logging.getLogger(__name__)
@@ -288,7 +288,7 @@ class Service:
             health=self._health,
             submit=self._submit,
             jobs=self._jobs,
-            job=self._job,
+            job=self.store.named_job,
             cancel=self._cancel,
             finish=self.store.finish_early,
             best=self._best,
@@ -323,14 +323,8 @@ class Service:
         for each in states:
             if each not in known:
                 raise RequestError(f"{each[:40]!r} is none of {', '.join(known)}", where="state")
-        number = None if before is None else self._job(before).number
+        number = None if before is None else self.store.named_job(before).number
         return tuple(self.store.jobs([JobState(each) for each in states] or None, limit, before=number))
-
-    def _job(self, job: str) -> JobRow:
-        row = self.store.job(job)
-        if row is None:
-            raise unknown_job(job)
-        return row
 
     def _cancel(self, job: str) -> JobRow:
         row = self.store.cancel(job)

@@ -81,8 +81,15 @@ class Loaded(Protocol):
         """
         ...
 
-    def sample_us(self, repeats: int) -> float:
-        """One timed sample: the counted span in microseconds, divided by `repeats` runs inside it."""
+    gate_failures: int
+    """Runs that were thrown away and taken again, since it was loaded, because the device began too early."""
+
+    def sample_us(self, repeats: int, *, cold: bool = False) -> float:
+        """One timed sample: the counted span in microseconds, divided by `repeats` runs inside it.
+
+        The caller restores the buffers before the first run; before each further one they are restored here, outside
+        of what is timed. `cold`: before each run the cache is flushed, too.
+        """
         ...
 
     def broken_guards(self) -> tuple[str, ...]:
@@ -141,8 +148,13 @@ class Executor(Protocol):
 
     def state(self) -> DeviceState: ...
 
-    def flush_cache(self) -> None:
-        """Make the next sample a cold one."""
+    def clock_mhz(self) -> float | None:
+        """The clock now, as the device counts it itself; None where it cannot. Takes a millisecond at most."""
+        ...
+
+    def calibrate(self) -> Mapping[str, float]:
+        """What measuring itself costs here, and the device's ceilings, by the names of `fusiond.devices.calibration`;
+        empty where there is nothing to calibrate. Takes seconds. May raise ExecutionError."""
         ...
 
     def close(self) -> None: ...

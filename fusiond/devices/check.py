@@ -140,7 +140,7 @@ def run_entry(runner: Runner, folder: Path, entry: Mapping[str, Any], work: Path
             failed = _result(entry, candidate["name"], reply.outcome.value, reply.reason, as_expected=question)
             found.append(failed)
             continue
-        assert not isinstance(reply, Measurement)
+        assert isinstance(reply, protocol.Checked)
         worst = reply.worst
         plan = Sampling(purpose=Purpose.SEARCH, budget_secs=2.0)
         measured = runner.call(protocol.Sample(candidate=path, baseline=native, plan=plan), timeout)

@@ -3,6 +3,7 @@
 Reference   run a bundle on a seed and keep its outputs: the truth that candidates are compared with
 Check       run a bundle on seeds, compare its outputs with references, check the guard zones
 Sample      time a bundle, alone or in pairs with another
+Calibrate   what measuring costs on this device, and its ceilings
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias
 from fusiond.devices.timing import Sampling
 from fusiond.errors import MachineFault
 from fusiond.keys import plain
-from fusiond.model import DeviceState, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.model import DeviceState, Effort, MeasureFailed, Measurement, Outcome, Purpose
 
 READY = "ready"
 """The child's first line."""
@@ -42,7 +43,12 @@ class Sample:
     plan: Sampling
 
 
-Request: TypeAlias = Reference | Check | Sample
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrate:
+    """Of the device itself; no bundle."""
+
+
+Request: TypeAlias = Reference | Check | Sample | Calibrate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +58,15 @@ class Checked:
     worst: float
 
 
-Reply: TypeAlias = Measurement | Checked | MeasureFailed
-_REQUESTS: dict[str, Any] = {each.__name__: each for each in (Reference, Check, Sample)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """Figures by the names of `fusiond.devices.calibration`."""
+
+    figures: dict[str, float]
+
+
+Reply: TypeAlias = Measurement | Checked | Calibrated | MeasureFailed
+_REQUESTS: dict[str, Any] = {each.__name__: each for each in (Reference, Check, Sample, Calibrate)}
 
 
 def encode_request(request: Request) -> str:
@@ -85,11 +98,18 @@ def decode_reply(line: str) -> Reply:
         raise MachineFault(values["reason"])
     if kind == "Checked":
         return Checked(**values)
+    if kind == "Calibrated":
+        return Calibrated(**values)
     if kind == "MeasureFailed":
         return MeasureFailed(outcome=Outcome(values["outcome"]), reason=values["reason"])
     if kind == "Measurement":
         return measurement(values)
     raise ValueError(f"not a reply: {line[:200]!r}")
+
+
+def effort(values: dict[str, Any]) -> Effort:
+    """An Effort from its JSON form."""
+    return Effort(**{**values, "thrown_away": tuple(values["thrown_away"])})
 
 
 def measurement(values: dict[str, Any]) -> Measurement:
@@ -103,5 +123,6 @@ def measurement(values: dict[str, Any]) -> Measurement:
             "purpose": Purpose(values["purpose"]),
             "before": DeviceState(**values["before"]),
             "after": DeviceState(**values["after"]),
+            "effort": effort(values["effort"]),
         }
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
-from typing import IO, Protocol
+from typing import Protocol
 
 from fusiond import children, faults
 from fusiond.devices import protocol
@@ -20,6 +18,7 @@ from fusiond.devices.base import DeviceProvider
 from fusiond.errors import DeviceError, MachineFault
 from fusiond.memory import out_of_memory_kills
 from fusiond.model import DeviceInfo, MeasureFailed, Outcome
+from fusiond.tail import Tail, last_line
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,6 @@ _LOOK_SECS = 1.0
 _STOPPED_SECS = 1.0
 """A look at the pipe that takes so much longer than it should: this process was stopped meanwhile (Ctrl-Z, a paused
 container, a suspended machine), and that is no time that the child had."""
-_TAIL_BYTES = 64 << 10
 
 
 class Runner(Protocol):
@@ -53,30 +51,6 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
-class _Tail:
-    """The end of what a child writes: a kernel that prints for every thread must fill neither the disk nor the
-    memory."""
-
-    def __init__(self, pipe: IO[bytes] | None = None) -> None:
-        self._kept = bytearray()
-        self._reader: threading.Thread | None = None
-        if pipe is not None:
-            self._reader = threading.Thread(target=self._read, args=(pipe,), daemon=True)
-            self._reader.start()
-
-    def text(self) -> str:
-        """What is known by now; all of it soon after the child's end."""
-        if self._reader is not None:
-            self._reader.join(1.0)
-        return self._kept.decode(errors="replace")
-
-    def _read(self, pipe: IO[bytes]) -> None:
-        with contextlib.suppress(OSError, ValueError), pipe:  # closed under our feet
-            while chunk := os.read(pipe.fileno(), 1 << 16):
-                self._kept += chunk
-                del self._kept[:-_TAIL_BYTES]
-
-
 class Supervisor:
     """`call` never raises for what a Program does. It raises DeviceError when a child says why it cannot work, and
     MachineFault when none comes up, or none is left alone, for reasons that are no Program's."""
@@ -90,7 +64,7 @@ class Supervisor:
             sys.executable, "-m", "fusiond.devices.worker", f"{kind.__module__}:{kind.__qualname__}", device.name,
         ]  # fmt: skip
         self._child: subprocess.Popen[bytes] | None = None
-        self._said = _Tail()
+        self._said = Tail()
         self._buffer = b""
 
     def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
@@ -166,7 +140,7 @@ class Supervisor:
             self._child = child
             self._buffer = b""
             children.GUARD.add(child.pid)
-            self._said = _Tail(child.stderr)
+            self._said = Tail(child.stderr)
             line = self._line(child, START_SECS)
         except (OSError, RuntimeError, MemoryError) as problem:
             fault = faults.of(problem)
@@ -235,8 +209,7 @@ class Supervisor:
         """The last line that the child, or a kernel in it, wrote to standard error."""
         # What Python itself prints as it dies of a signal says nothing about the program.
         text = re.split(r"^(?:Fatal Python error|Current thread|Extension modules):?", self._said.text(), flags=re.M)[0]
-        lines = text.strip().splitlines()
-        return lines[-1][:500] if lines else ""
+        return last_line(text)
 
     def _replace(self) -> None:
         self.replaced += 1

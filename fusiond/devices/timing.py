@@ -1,9 +1,10 @@
 """Paired sampling: candidate and baseline take turns in being first (A B B A A B ...), so that drift, and whatever the
-first of two leaves behind, hits both alike.
+first of two leaves behind, hits both alike. Pairs come in twos, one of either order, until the median of their log
+ratios is known well enough, or the time is up.
 
 Numbers behind the defaults, from public raw samples of real GPUs: the first samples after a pause are 2 to 14 % off,
-so at least three warm-ups; dropping a candidate after 2 pairs when it is 10 % behind the best so far, after 5 when
-it is 3 % behind, saves over a third of the launches and loses next to nothing (docs/measuring.md).
+so both are warmed up until the clock is steady; dropping a candidate after 2 pairs when it is 10 % behind the best so
+far, after 5 when it is 3 % behind, saves over a third of the launches and loses next to nothing (docs/measuring.md).
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusiond.devices.base import ExecutionError, Executor, Loaded
-from fusiond.model import DeviceState, Measurement, Outcome, Purpose, median
+from fusiond.devices.steadiness import WarmUp, half_width, warm_up
+from fusiond.model import DeviceState, Effort, Measurement, Outcome, Purpose, median
 
 SHORT_US = 20.0
-"""Spans below this hold several runs: one event pair is not finer than about a microsecond."""
+"""Samples of spans below this hold several runs: one event pair is not finer than about a microsecond."""
+_MOST_RUNS = 1000
+_ATTEMPTS = 3
 _DROP_RULES = ((2, 1.10), (5, 1.03))
 DRIFT = 0.05
 """How much slower a device may become before what was measured on it is thrown away."""
@@ -31,12 +35,19 @@ class Sampling:
 
     purpose: Purpose
     warmups: int = 3
-    pairs: int = 10
-    least_pairs: int = 5
-    budget_secs: float = 5.0
+    """Runs of each before the samples, at least."""
+    warm_up_secs: float = 0.5
+    """How long to wait for a clock that is not steady."""
+    least_pairs: int = 6
+    pairs: int = 30
+    """At most."""
+    precision: float = 0.005
+    """Enough is known when the 95 % interval of the median log ratio reaches no further than this to either side."""
+    budget_secs: float = 1.0
     """After `least_pairs`, stop when this much time has gone into samples."""
+    short_us: float = SHORT_US
     cold: bool = False
-    """Flush the cache before each sample."""
+    """Flush the cache before each run."""
     incumbent: float | None = None
     """The best ratio (baseline / candidate) so far; a candidate clearly behind it is dropped early."""
     noise_limit: float = 0.35
@@ -60,22 +71,29 @@ def sample_pair(executor: Executor, candidate: Loaded, baseline: Loaded | None, 
 def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> Measurement:
     paired = len(programs) == 2
     clock = _common_clock(programs)
-    repeats = _repeats(programs, plan)
-    before = executor.state()  # the warm-ups have brought the clock up
+    failures = sum(each.gate_failures for each in programs)
+    runs, warmed = _warmed_up(executor, programs, plan)
+    before = executor.state()
     samples: list[list[float]] = [[] for _ in programs]
+    retries = 0
     deadline = time.monotonic() + plan.budget_secs
     dropped = False
     for done in range(1, plan.pairs + 1):
         for index in range(len(programs)) if done % 2 else reversed(range(len(programs))):
-            samples[index].append(_sample(executor, programs[index], repeats, plan))
+            span_us, again = _sample(programs[index], runs, plan)
+            samples[index].append(span_us)
+            retries += again
         if paired and _behind(samples[0], samples[1], plan.incumbent):
             dropped = True
             break
-        if done >= plan.least_pairs and time.monotonic() > deadline:
+        if done % 2 or done < plan.least_pairs:  # pairs of one order more than of the other would be partial to drift
+            continue
+        if time.monotonic() > deadline or half_width(_logs(samples)) <= plan.precision:
             break
     after = executor.state()
     if paired and not dropped:
         _refuse_noise(samples[0], samples[1], plan.noise_limit)
+    width = half_width(_logs(samples))
     return Measurement(
         span_us=tuple(samples[0]),
         baseline_us=tuple(samples[1]) if paired else (),
@@ -85,7 +103,22 @@ def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> 
         before=before,
         after=_with_drift(before, after),
         dropped=dropped,
+        effort=Effort(
+            runs=runs,
+            warm_up_secs=warmed.secs,
+            steady=warmed.steady,
+            half_width=width if math.isfinite(width) else None,
+            gate_failures=sum(each.gate_failures for each in programs) - failures,
+            retries=retries,
+        ),
     )
+
+
+def _logs(samples: Sequence[Sequence[float]]) -> list[float]:
+    """Log ratios of the pairs; log spans of a program alone."""
+    if len(samples) == 1:
+        return [math.log(each) for each in samples[0]]
+    return [math.log(b / a) for a, b in zip(*samples, strict=True)]
 
 
 def _common_clock(programs: Sequence[Loaded]) -> str:
@@ -96,39 +129,29 @@ def _common_clock(programs: Sequence[Loaded]) -> str:
     return programs[0].clock
 
 
-def _repeats(programs: Sequence[Loaded], plan: Sampling) -> int:
+def _warmed_up(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> tuple[int, WarmUp]:
     """Warm the programs up; how many runs a sample should hold. The same for both of a pair: what a sample costs beside
     its runs would else be shared out among more runs on one side, and look like a gain."""
-    wanted = [_warm_up(each, plan) for each in programs]
-    return 1 if any(_needs_restoring(each) for each in programs) or plan.cold else max(wanted)
+    least_us = [math.inf for _ in programs]
+
+    def run() -> None:
+        for index, loaded in enumerate(programs):
+            loaded.restore()
+            least_us[index] = min(least_us[index], loaded.sample_us(1, cold=plan.cold))
+
+    warmed = warm_up(run, executor.clock_mhz, plan.warmups, plan.warm_up_secs)
+    wanted = [1 if each >= plan.short_us else math.ceil(plan.short_us * 5 / max(each, 0.01)) for each in least_us]
+    return min(_MOST_RUNS, max(wanted)), warmed
 
 
-def _warm_up(loaded: Loaded, plan: Sampling) -> int:
-    """Run a program until it is warm; how many of its runs make a sample that the clock can tell."""
-    spans = []
-    for _ in range(plan.warmups):
+def _sample(loaded: Loaded, runs: int, plan: Sampling) -> tuple[float, int]:
+    """Microseconds, and how often the sample had to be taken again."""
+    for again in range(_ATTEMPTS):
         loaded.restore()
-        spans.append(loaded.sample_us(1))
-    if min(spans) >= SHORT_US:
-        return 1
-    return min(1000, math.ceil(SHORT_US * 5 / max(min(spans), 0.01)))
-
-
-def _needs_restoring(loaded: Loaded) -> bool:
-    """Whether every run must begin from the pristine copy, so that a sample can hold one run only."""
-    return any(each.role.value == "inout" and each.reset == "each_run" for each in loaded.program.buffers)
-
-
-def _sample(executor: Executor, loaded: Loaded, repeats: int, plan: Sampling) -> float:
-    loaded.restore()
-    if plan.cold:
-        executor.flush_cache()
-    span_us = loaded.sample_us(repeats)
-    if span_us <= 0:
-        raise ExecutionError(
-            Outcome.TOO_NOISY, f"a sample of {loaded.program.name} took no time that the clock can tell"
-        )
-    return span_us
+        span_us = loaded.sample_us(runs, cold=plan.cold)
+        if span_us > 0:
+            return span_us, again
+    raise ExecutionError(Outcome.TOO_NOISY, f"a sample of {loaded.program.name} took no time that the clock can tell")
 
 
 def _behind(candidate: Sequence[float], baseline: Sequence[float], incumbent: float | None) -> bool:
@@ -154,19 +177,14 @@ def too_noisy(candidate: Sequence[float], baseline: Sequence[float], limit: floa
 
 
 def _with_drift(before: DeviceState, after: DeviceState) -> DeviceState:
-    """A clock that fell by over 5 % between two readings, or a canary that became so much slower, counts as throttled,
-    whatever the driver says."""
-    if after.throttle:
-        return after
-    if before.clock_mhz and after.clock_mhz and after.clock_mhz < (1 - DRIFT) * before.clock_mhz:
+    """A clock that fell by over 5 % between two readings counts as throttled, whatever the driver says."""
+    if not after.throttle and before.sm_mhz and after.sm_mhz and after.sm_mhz < (1 - DRIFT) * before.sm_mhz:
         return dataclasses.replace(after, throttle="clock_fell")
-    if before.canary_us and after.canary_us and after.canary_us * (1 - DRIFT) > before.canary_us:
-        return dataclasses.replace(after, throttle="canary_slowed")
     return after
 
 
 class Session:
-    """The session's own clock and canary: what they were at, in the median of the batches so far.
+    """The session's own clock: what it was at, in the median of the batches so far.
 
     A batch that was slower by over 5 % is off. It counts for the median all the same: a device that stays slower (a
     warmer room, another power limit) is this session's normal soon.
@@ -174,23 +192,13 @@ class Session:
 
     def __init__(self, kept: int = 31, least: int = 5) -> None:
         self._clocks: deque[float] = deque(maxlen=kept)
-        self._canaries: deque[float] = deque(maxlen=kept)
         self._least = least
 
     def off(self, state: DeviceState) -> str:
         """Why a batch that ended in this state is not like the others; empty when it is."""
-        reason = ""
-        if state.clock_mhz is not None:
-            usual = self._usual(self._clocks)
-            if usual is not None and state.clock_mhz < (1 - DRIFT) * usual:
-                reason = f"clock {state.clock_mhz:.0f} MHz, usually {usual:.0f}"
-            self._clocks.append(state.clock_mhz)
-        if state.canary_us is not None:
-            usual = self._usual(self._canaries)
-            if usual is not None and state.canary_us * (1 - DRIFT) > usual:
-                reason = reason or f"canary {state.canary_us:.1f} us, usually {usual:.1f}"
-            self._canaries.append(state.canary_us)
-        return reason
-
-    def _usual(self, values: deque[float]) -> float | None:
-        return median(tuple(values)) if len(values) >= self._least else None
+        clock = state.sm_mhz
+        if clock is None:
+            return ""
+        usual = median(tuple(self._clocks)) if len(self._clocks) >= self._least else None
+        self._clocks.append(clock)
+        return f"clock {clock:.0f} MHz, usually {usual:.0f}" if usual and clock < (1 - DRIFT) * usual else ""

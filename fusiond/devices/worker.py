@@ -52,6 +52,8 @@ class Worker:
                 return self._reference(request)
             if isinstance(request, protocol.Check):
                 return self._check(request)
+            if isinstance(request, protocol.Calibrate):
+                return protocol.Calibrated(figures=dict(self._executor.calibrate()))
             return self._sample(request)
         except ExecutionError as problem:
             return MeasureFailed(outcome=problem.outcome, reason=problem.reason)
@@ -177,6 +179,8 @@ def _identity(path: str) -> tuple[int, ...]:
 
 def _fits(request: protocol.Request) -> bool:
     """Whether this machine should have the memory for a request's buffers, several times over: data are copied."""
+    if isinstance(request, protocol.Calibrate):
+        return True
     bundles = [request.candidate, request.baseline] if isinstance(request, protocol.Sample) else [request.bundle]
     wanted = 0
     for bundle in filter(None, bundles):

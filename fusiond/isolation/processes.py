@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from fusiond import faults
 from fusiond.isolation import messages, start
 from fusiond.isolation.messages import Description, Limits
+from fusiond.tail import Tail, last_line
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Zygote:
         wanted = start.arguments(limits.secs, limits.memory_bytes, limits.stack_bytes, source, without)
         found = start.started(wanted, environment)
         self._process, self._control = found.process, found.control
-        self._said = _Tail(self._process)
+        self._said = Tail(self._process.stderr, lambda text: log.debug("%s", text))
         self.alive = True
         self._numbers = itertools.count()
         self._running: dict[int, Child] = {}
@@ -118,7 +119,7 @@ class Zygote:
             pass
         finally:
             timer.cancel()
-        raise DiedLoading(plugin, self._process.wait(), self._said.last())
+        raise DiedLoading(plugin, self._process.wait(), last_line(self._said.text()))
 
     def fork(self) -> Child:
         """A new child. OSError when the zygote is gone, or descriptors are used up."""
@@ -175,28 +176,6 @@ class Zygote:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         self._control.close()
-
-
-class _Tail:
-    """The last line that a process wrote to standard error; what libraries print as they die is for the log."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._last = ""
-        assert process.stderr is not None
-        self._thread = threading.Thread(target=self._read, args=(process.stderr,), daemon=True)
-        self._thread.start()
-
-    def last(self) -> str:
-        self._thread.join(1.0)
-        return self._last
-
-    def _read(self, pipe: Any) -> None:
-        with contextlib.suppress(OSError, ValueError), pipe:
-            for line in pipe:
-                text = line.decode(errors="replace").strip()
-                if text:
-                    self._last = text[:500]
-                    log.debug("%s", self._last)
 
 
 class Child:

@@ -179,7 +179,9 @@ class Contents:
                 r="records",
                 w="workloads",
             ):
-                if isinstance(row, dict) and isinstance(workload, dict) and head.row.items() <= row.items():
+                if not (isinstance(row, dict) and isinstance(workload, dict)):
+                    continue
+                if head.row.items() <= row.items() and head.workload.items() <= workload.items():
                     kept = state, Candidate(row, workload, head.env)
                     break
             else:
@@ -267,6 +269,8 @@ class Contents:
             raise StoreError(f"{self.path}: a damaged index hides records; {_CHECK}")
         candidates, damaged = [], []
         for row, workload in found:
+            if isinstance(row, dict):
+                workload = tables.wanted("workloads", workload, workload_key=row["workload_key"])
             if isinstance(row, dict) and isinstance(workload, dict):
                 candidates.append(Candidate(row, workload, self._environment(row["env_key"])))
             else:

@@ -32,6 +32,7 @@ _MEANING = {
     "strategies": "what the plugins said; the next `fusiond run` or `serve` writes it anew",
     "catalogue": "what the plugins said; the next `fusiond run` or `serve` writes it anew",
     "probes": "a probe; it is measured again",
+    "calibrations": "what `calibrate` found; the defaults hold until it is run again",
 }
 
 
@@ -184,7 +185,7 @@ def forget(store: Connected) -> int:
             damaged = [
                 rowid
                 for rowid, *values, seal in tables.fetched(connection, f"SELECT t.rowid, {columns} FROM {table} t")
-                if isinstance(tables.checked(table, values, seal), Damage)
+                if not isinstance(tables.checked(table, values, seal), dict)
             ]
             for rowid in damaged:
                 gone += connection.execute(f"DELETE FROM {table} WHERE rowid = ?", [rowid]).rowcount

@@ -181,6 +181,7 @@ class Connected:
         *,
         skip: bool = False,
         expected: int | None = None,
+        wanted: Mapping[str, object] | None = None,
         connection: sqlite3.Connection | None = None,
         **parts: str,
     ) -> list[tuple[Any, ...]]:
@@ -188,13 +189,16 @@ class Connected:
         (alias=table), None where an outer join found nothing.
 
         StoreError for a damaged row; with `skip` it is left out, and said so in the log. `expected`: how many rows
-        there have to be, damaged or not. `connection`: that of a transaction which is open.
+        there have to be, damaged or not. `wanted`: values that each row of the first table has. `connection`: that of
+        a transaction which is open.
         """
         with self._read_lock if connection is None else contextlib.nullcontext(), translated(self.path):
             rows = list(tables.rows(connection or self._reader, tail, parameters, **parts))
             self.check_identity()
+        table = next(iter(parts.values()))
+        if wanted:
+            rows = [(tables.wanted(table, row[0], **wanted), *row[1:]) for row in rows]
         if expected is not None and len(rows) != expected:
-            table = next(iter(parts.values()))
             text = f"{self.path}: rows of {table} have vanished; `fusiond store check` says how to go on"
             if not skip:
                 raise StoreError(text)
@@ -220,6 +224,18 @@ class Connected:
                 f"{self.path}: an index is damaged and hides rows; `fusiond store check` says how to go on"
             )
         return found
+
+    def _sealed_of(
+        self, table: str, ways: tuple[str, str], *, order: str = "rowid", skip: bool = False, **key: object
+    ) -> list[Row]:
+        """The rows of a table that have these values, in the order of a column, looked for in two ways (`INDEXED BY
+        name`, `NOT INDEXED`). StoreError: see `_sealed` and `_same`."""
+        where = " AND ".join(f"{name} = :{name}" for name in key)
+        first, second = (f"SELECT rowid FROM {table} {way} WHERE {where}" for way in ways)
+        with self._moment():
+            count = len(self._same(first, second, key))
+            tail = f"FROM {table} t WHERE {where} ORDER BY {order}"
+            return [row for (row,) in self._sealed(tail, key, skip=skip, expected=count, wanted=key, t=table)]
 
     def _tell(self, text: str) -> None:
         if text not in self._told:

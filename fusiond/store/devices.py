@@ -85,5 +85,6 @@ class Devices(Connected):
 
     def sick(self, device_key: str, gpu_uuid: str) -> str | None:
         """Why a piece of hardware is sick; None when it is well or unknown."""
-        rows = self._sealed("FROM boards b WHERE device_key = ? AND uuid = ?", [device_key, gpu_uuid], b="boards")
-        return rows[0][0]["sick"] if rows else None
+        ways = ("INDEXED BY sqlite_autoindex_boards_1", "NOT INDEXED")
+        rows = self._sealed_of("boards", ways, device_key=device_key, uuid=gpu_uuid)
+        return rows[0]["sick"] if rows else None

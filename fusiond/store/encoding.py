@@ -9,7 +9,7 @@ from typing import Any
 
 from fusiond.errors import StoreError
 from fusiond.keys import canonical
-from fusiond.model import Config, DeviceState, Job, Measurement, Purpose, Search, frozen
+from fusiond.model import Config, DeviceState, Effort, Job, Measurement, Purpose, Search, frozen
 
 
 @contextlib.contextmanager
@@ -62,7 +62,21 @@ def measurement_columns(measurement: Measurement) -> dict[str, object]:
         "state_before": canonical(measurement.before),
         "state_after": canonical(measurement.after),
         "dropped": int(measurement.dropped),
+        "effort": canonical(measurement.effort),
     }
+
+
+def _state_from(text: str) -> DeviceState:
+    values = json.loads(text)
+    values.pop("canary_us", None)  # of before the canary counted cycles
+    return DeviceState(**values)
+
+
+def _effort_from(text: str | None) -> Effort:
+    if text is None:  # of a version that did not keep it
+        return Effort()
+    values = json.loads(text)
+    return Effort(**{**values, "thrown_away": tuple(values["thrown_away"])})
 
 
 def measurement_from(row: Mapping[str, Any]) -> Measurement:
@@ -73,7 +87,8 @@ def measurement_from(row: Mapping[str, Any]) -> Measurement:
         clock=row["clock"],
         cache=row["cache"],
         purpose=Purpose(row["purpose"]),
-        before=DeviceState(**json.loads(row["state_before"])),
-        after=DeviceState(**json.loads(row["state_after"])),
+        before=_state_from(row["state_before"]),
+        after=_state_from(row["state_after"]),
         dropped=bool(row["dropped"]),
+        effort=_effort_from(row["effort"]),
     )

@@ -28,7 +28,7 @@ from fusiond.store.encoding import decoding, job_from, printable
 from fusiond.store.format import lookup_name, new_id, now
 from fusiond.store.job_rows import JobRow, job_row
 from fusiond.store.owner import is_alive, this_process
-from fusiond.store.tables import Damage, checked, columns
+from fusiond.store.tables import checked, columns
 
 __all__ = ["JobRow", "Jobs", "absolute", "unknown_job"]
 
@@ -132,8 +132,8 @@ class Jobs(Connected):
     # --- reading ---
 
     def job(self, id: str) -> JobRow | None:
-        """The job of that id, or of the only id that begins so; RequestError when several do, StoreError where it may
-        have been lost."""
+        """The job of that id, or of the only id that begins so; RequestError when several do, StoreError where damage
+        hides it."""
         if not id:
             return None
         between = [id, id + "\U0010ffff"]
@@ -145,6 +145,13 @@ class Jobs(Connected):
         if len(rows) > 1 and rows[0].id != id:
             raise RequestError(f"several jobs begin with {id!r}; give more of the id", where="job")
         return rows[0]
+
+    def named_job(self, id: str) -> JobRow:
+        """The same; RequestError when there is none."""
+        row = self.job(id)
+        if row is None:
+            raise self._unknown(id)
+        return row
 
     def jobs(
         self, states: Iterable[JobState] | None = None, limit: int = 100, *, before: int | None = None
@@ -202,11 +209,22 @@ class Jobs(Connected):
         connection: sqlite3.Connection | None = None,
     ) -> list[JobRow]:
         found = []
-        parts = {"j": "jobs", "w": "workloads", "t": "tallies"}
-        for job, workload, tally in self._sealed(
-            f"{_WHOLE} {where}", parameters, skip=skip, expected=expected, connection=connection, **parts
-        ):
-            lacking = "workload" if workload is None else "tally of trials" if tally is None else ""
+        rows = self._sealed(
+            f"{_WHOLE} {where}",
+            parameters,
+            skip=skip,
+            expected=expected,
+            connection=connection,
+            j="jobs",
+            w="workloads",
+            t="tallies",
+        )
+        for job, workload, tally in rows:
+            lacking = ""
+            if workload is None or workload["workload_key"] != job["workload_key"]:
+                lacking = "workload"
+            elif tally is None or tally["job_id"] != job["id"]:
+                lacking = "tally of trials"
             try:
                 if lacking:
                     raise StoreError(
@@ -293,7 +311,7 @@ class Jobs(Connected):
                     if row["id"] in passed:
                         continue
                     *values, seal = row.values()
-                    if isinstance(checked("jobs", values, seal), Damage):
+                    if not isinstance(checked("jobs", values, seal), dict):
                         self._tell(
                             f"{self.path}: the damaged job {row['id']} is passed over; see `fusiond store check`"
                         )
@@ -402,9 +420,7 @@ class Jobs(Connected):
 
         RequestError when there is no such job; a job that has ended stays as it is.
         """
-        row = self.job(id)
-        if row is None:
-            raise unknown_job(id)
+        row = self.named_job(id)
         with self._transaction() as database:
             database.execute(
                 "UPDATE jobs SET state = 'cancelled', ended_at = ? WHERE id = ? AND state IN ('queued', 'waiting')",
@@ -426,9 +442,7 @@ class Jobs(Connected):
     def finish_early(self, id: str) -> JobRow:
         """Ask that a job's search ends and its finals begin, at the next trial or when it is claimed; a prefix of the
         id will do. RequestError when there is no such job; a job that has ended stays as it is."""
-        row = self.job(id)
-        if row is None:
-            raise unknown_job(id)
+        row = self.named_job(id)
         with self._transaction() as database:
             database.execute(f"UPDATE jobs SET finish_requested = 1 WHERE id = ? AND {_ACTIVE}", [row.id])
         return self._known(row.id)
@@ -514,27 +528,25 @@ class Jobs(Connected):
             return found
         with self._moment():
             self._look_for_hidden(self._reader, id)
-        raise unknown_job(id)
+        raise self._unknown(id)
 
     def _demand(self, database: Database, id: str) -> None:
         if _first(database, "SELECT 1 FROM jobs WHERE id = ?", [id]) is None:
             self._look_for_hidden(database.conn, id)
-            raise unknown_job(id)
+            raise self._unknown(id)
 
     def _look_for_hidden(self, connection: sqlite3.Connection, id: str) -> None:
-        """Of an id, or the beginning of one, that no index finds: StoreError unless there never was such a job, or it
-        was removed in order. Inside a transaction."""
-        [(hidden, lost, count, written)] = tables.fetched(
+        """Of an id, or the beginning of one, that no index finds: StoreError where damage may hide it. Inside a
+        transaction."""
+        [(hidden, count, written)] = tables.fetched(
             connection,
             f"SELECT EXISTS (SELECT 1 FROM jobs INDEXED BY {_BY_NUMBER} WHERE id >= ? AND id < ?), "
-            "EXISTS (SELECT 1 FROM losses), (SELECT count(*) FROM jobs NOT INDEXED), "
+            "(SELECT count(*) FROM jobs NOT INDEXED), "
             "(SELECT rows FROM sums WHERE name = 'jobs')",
             [id, id + "\U0010ffff"],
         )
         if hidden:
             what = "an index is damaged and hides it"
-        elif lost:
-            what = "acknowledged changes of the store were lost, and it may have been among them"
         elif count != written:
             what = "rows of jobs have vanished, and it may have been among them"
         else:
@@ -543,6 +555,14 @@ class Jobs(Connected):
             f"{self.path}: the job {id[:80]!r} is not found: {what}; `fusiond store check` says how to go on"
         )
 
+    def _unknown(self, id: str) -> RequestError:
+        """Of a job that is not there; with a note where changes of the store were lost, since it may have been among
+        them."""
+        if self._row("SELECT 1 FROM losses LIMIT 1") is None:
+            return unknown_job(id)
+        note = " (changes of this store were lost, and it may have been among them: see `fusiond store check`)"
+        return unknown_job(id, note)
+
     def _known(self, id: str, *, connection: sqlite3.Connection | None = None) -> JobRow:
         rows = self._jobs("WHERE j.id = ?", [id], connection=connection)
         if not rows:
@@ -550,8 +570,8 @@ class Jobs(Connected):
         return rows[0]
 
 
-def unknown_job(id: str) -> RequestError:
-    return RequestError(f"there is no job {id[:80]!r}", where="job")
+def unknown_job(id: str, note: str = "") -> RequestError:
+    return RequestError(f"there is no job {id[:80]!r}{note}", where="job")
 
 
 def absolute(source_hashes: Any) -> dict[str, str]:

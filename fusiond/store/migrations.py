@@ -88,6 +88,10 @@ def m005_faults(database: Database) -> None:
     database.table("jobs").add_column("waiting_for", str)
     database.table("jobs").add_column("retry_at", str)
     database.table("jobs").add_column("retries", int)  # without a trial in between
+    database.table("measurements").add_column("effort", str)  # NULL for what was measured before
+    database.table("calibrations").create(  # what `calibrate` found, for each driver
+        {"device_key": str, "driver": str, "figures": str, "at": str}, pk=("device_key", "driver")
+    )
     database.execute("DROP INDEX idx_jobs_same")
     database.execute(
         "CREATE UNIQUE INDEX idx_jobs_same ON jobs (kind, workload_key, device, search) "
@@ -140,6 +144,9 @@ def _second_ways(database: Database) -> None:
     database.execute("CREATE INDEX idx_records_job ON records (job_id)")  # what `prune` asks
     database.execute("CREATE INDEX idx_jobs_parent ON jobs (parent_id) WHERE parent_id IS NOT NULL")
     database.execute("CREATE INDEX idx_finals_again ON finals (job_id, process)")
+    for table in ("asks", "rejections", "finals_lost"):
+        database.execute(f"CREATE INDEX idx_{table}_again ON {table} (job_id)")
+    database.execute("CREATE INDEX idx_emitted_again ON emitted (config_key, job_id)")
     database.execute("CREATE INDEX idx_programs_again ON programs (program_key, saved_at)")
     database.execute("CREATE INDEX idx_workloads_of_content ON workloads (content_family_key, workload_key)")
     database.execute("CREATE INDEX idx_workloads_of_family ON workloads (family_key, workload_key)")

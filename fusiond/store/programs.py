@@ -38,7 +38,8 @@ class Programs(Connected):
 
     def program(self, program_key: str) -> Program | None:
         """The plan of that key; StoreError when another version of fusiond wrote it in another form."""
-        for (row,) in self._sealed("FROM programs p WHERE program_key = ?", [program_key], p="programs"):
+        ways = ("INDEXED BY sqlite_autoindex_programs_1", "INDEXED BY idx_programs_again")
+        for row in self._sealed_of("programs", ways, program_key=program_key):
             with decoding(self.path, "programs", program_key):
                 return decode(unpack(row["plan"]))
         return None
@@ -64,8 +65,8 @@ class Programs(Connected):
 
     def emitted(self, job: str, name: str) -> Program | Rejection | None:
         """What a config of a job came to when it was emitted; None when it was not yet."""
-        where = "FROM emitted e WHERE job_id = ? AND config_key = ?"
-        for (row,) in self._sealed(where, [job, name], e="emitted"):
+        ways = ("INDEXED BY sqlite_autoindex_emitted_1", "INDEXED BY idx_emitted_again")
+        for row in self._sealed_of("emitted", ways, job_id=job, config_key=name):
             if row["program_key"] is not None:
                 return self.program(row["program_key"])
             with decoding(self.path, "emitted", name):

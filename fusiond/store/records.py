@@ -111,7 +111,7 @@ class Records(Programs):
         found = []
         rows = self._sealed(tail, parameters, skip=True, expected=expected, r="records", w="workloads")
         for row, workload in rows:
-            if workload is None:
+            if workload is None or workload["workload_key"] != row["workload_key"]:
                 self._tell(Damage("workloads", repr(row["workload_key"])).sentence(self.path))
                 continue
             with decoding(self.path, "records", called("records", row)):

@@ -35,7 +35,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "artifacts": "path bytes saved_at",
         "asks": "job_id sequence config_key config origin",
         "measurements": (
-            "id program_key purpose clock cache time_us span_us baseline_us wall_us state_before state_after dropped at"
+            "id program_key purpose clock cache time_us span_us baseline_us wall_us state_before state_after dropped "
+            "at effort"
         ),
         "trials": (
             "id job_id role sequence config_key config origin outcome reason ratio time_us program_key against "
@@ -44,6 +45,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "finals": "job_id program_key process measurement_id",
         "finals_lost": "job_id process program_key outcome reason",
         "probes": "probe_key device_key version time_us measurement_id",
+        "calibrations": "device_key driver figures at",
         "rejections": "job_id rule nodes detail",
         "emitted": "job_id config_key program_key rule nodes detail",
         "records": (
@@ -129,6 +131,14 @@ def register(connection: sqlite3.Connection) -> None:
     connection.create_function("fusiond_mixed", 3, mixed, deterministic=True)
 
 
+def wanted(table: str, row: dict[str, Any] | Damage | None, **values: object) -> dict[str, Any] | Damage | None:
+    """A row that was looked for by these values: Damage where it has others. The number by which SQLite finds a row
+    that an index names is in no digest, so that a flipped bit there leads to another row, which is whole."""
+    if not isinstance(row, dict) or all(row[name] == value for name, value in values.items()):
+        return row
+    return Damage(table, " ".join(repr(value)[:80] for value in values.values()))
+
+
 _column_lists: dict[tuple[tuple[str, str], ...], str] = {}
 
 
@@ -147,14 +157,15 @@ def rows(
     parameters: Sequence[object] | Mapping[str, object] = (),
     **parts: str,
 ) -> Iterator[tuple[dict[str, Any] | Damage | None, ...]]:
-    """What `SELECT ... tail` finds, a value for each table of `parts` (alias=table): the row; None where an outer join
-    found none; Damage where the row is not what was written."""
+    """What `SELECT ... tail` finds, a value for each table of `parts` (alias=table; the first is always there): the
+    row; None where an outer join found none; Damage where the row is not what was written."""
     for values in fetched(connection, f"SELECT {columns(**parts)} {tail}", parameters):
-        found = []
+        found: list[dict[str, Any] | Damage | None] = []
         start = 0
         for table in parts.values():
             end = start + len(COLUMNS[table])
-            found.append(checked(table, values[start:end], values[end]))
+            row = checked(table, values[start:end], values[end])
+            found.append(Damage(table, "without any value") if row is None and start == 0 else row)
             start = end + 1
         yield tuple(found)
 
@@ -179,7 +190,7 @@ def fetched(
 
 
 def checked(table: str, values: Sequence[Any], seal: bytes | None) -> dict[str, Any] | Damage | None:
-    """A row by its columns when its digest is right."""
+    """A row by its columns when its digest is right; None where it has no value at all."""
     if seal is None and not any(value is not None for value in values):
         return None
     if digest(table, *values) == seal:

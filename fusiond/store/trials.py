@@ -24,6 +24,17 @@ from fusiond.store.jobs import got_on
 from fusiond.store.tables import called
 
 _TRIALS = "FROM trials t LEFT JOIN measurements m ON m.id = t.measurement_id"
+_WAYS = {
+    table: (f"INDEXED BY {first}", f"INDEXED BY {second}")
+    for table, first, second in (
+        ("asks", "sqlite_autoindex_asks_1", "idx_asks_again"),
+        ("rejections", "idx_rejections_job_id_rule_nodes_detail", "idx_rejections_again"),
+        ("finals_lost", "sqlite_autoindex_finals_lost_1", "idx_finals_lost_again"),
+        ("finals", "sqlite_autoindex_finals_1", "idx_finals_again"),
+        ("trials", "idx_trials_job_id_role_sequence", "idx_trials_job_id_role_config_key"),
+    )
+}
+"""Two indexes for the rows of a job: what one of them hides the other one finds."""
 
 
 class Trials(Connected):
@@ -45,10 +56,8 @@ class Trials(Connected):
 
     def asks(self, job: str) -> list[Ask]:
         """What the study of a job chose, in order."""
-        rows = self._sealed("FROM asks a WHERE job_id = ? ORDER BY sequence", [job], a="asks")
-        return [
-            Ask(sequence=row["sequence"], config=config_from(row["config"]), origin=row["origin"]) for (row,) in rows
-        ]
+        rows = self._of_job("asks", "sequence", job)
+        return [Ask(sequence=row["sequence"], config=config_from(row["config"]), origin=row["origin"]) for row in rows]
 
     # --- trials ---
 
@@ -108,14 +117,10 @@ class Trials(Connected):
         StoreError for a damaged row; with `skip` it is left out, and said so in the log.
         """
         scope = {"job": job, "role": role}
-        where = "WHERE t.job_id = :job AND (:role IS NULL OR t.role = :role)"
+        where = "job_id = :job AND (:role IS NULL OR role = :role)"
         with self._moment():
-            ids = self._same(
-                f"SELECT t.id FROM trials t INDEXED BY idx_trials_job_id_role_sequence {where}",
-                f"SELECT t.id FROM trials t INDEXED BY idx_trials_job_id_role_config_key {where}",
-                scope,
-            )
-            return self._trials(f"{where} ORDER BY t.role, t.sequence", scope, skip=skip, expected=len(ids))
+            ids = self._trial_ids(where, scope)
+            return self._trials(f"WHERE {where} ORDER BY t.role, t.sequence", scope, skip=skip, expected=len(ids))
 
     def measured(
         self, work: str, against: str | None, device_key: str, env_key: str, *, cache: str = "warm"
@@ -133,8 +138,10 @@ class Trials(Connected):
 
     def trial_of_work(self, job: str, work: str) -> Trial | None:
         """The first trial of an unfused way of this job that did equal work; None when there is none."""
-        where = "WHERE t.job_id = ? AND t.work_key = ? AND t.role <> 'candidate' ORDER BY t.id LIMIT 1"
-        found = self._trials(where, [job, work])
+        where = "job_id = ? AND work_key = ? AND role <> 'candidate'"
+        with self._moment():
+            ids = self._trial_ids(where, [job, work])
+            found = self._trials("WHERE t.id = ?", [min(ids)], expected=1) if ids else []
         return found[0] if found else None
 
     def config_of(self, program_key: str) -> Config | None:
@@ -146,8 +153,7 @@ class Trials(Connected):
 
     def against(self, job: str, role: str, sequence: int) -> str | None:
         """The program_key of what a trial was paired with; None when it was measured alone."""
-        where = "FROM trials t WHERE job_id = ? AND role = ? AND sequence = ?"
-        for (row,) in self._sealed(where, [job, role, sequence], t="trials"):
+        for row in self._sealed_of("trials", _WAYS["trials"], job_id=job, role=role, sequence=sequence):
             against: str | None = row["against"]
             return against
         return None
@@ -156,6 +162,10 @@ class Trials(Connected):
         """Whether a program was ever measured on a device of this kind."""
         where = "FROM trials t WHERE program_key = ? AND device_key = ? AND outcome = ? LIMIT 1"
         return bool(self._sealed(where, [program_key, device_key, Outcome.MEASURED.value], t="trials"))
+
+    def _trial_ids(self, where: str, parameters: Sequence[object] | Mapping[str, object]) -> list[int]:
+        first, second = (f"SELECT id FROM trials {way} WHERE {where}" for way in _WAYS["trials"])
+        return self._same(first, second, parameters)
 
     def _trials(
         self,
@@ -190,11 +200,10 @@ class Trials(Connected):
                     ignore=True,
                 )
 
-    def rejections(self, job: str) -> list[Rejection]:
-        """In the order in which they were added."""
-        rows = self._sealed("FROM rejections r WHERE job_id = ? ORDER BY rowid", [job], skip=True, r="rejections")
+    def rejections(self, job: str, *, skip: bool = False) -> list[Rejection]:
+        """In the order in which they were added. `skip`: see `trials`."""
         found = []
-        for (row,) in rows:
+        for row in self._of_job("rejections", "rowid", job, skip=skip):
             with decoding(self.path, "rejections", job):
                 nodes = tuple(json.loads(row["nodes"]))
             found.append(Rejection(rule=row["rule"], nodes=nodes, detail=row["detail"]))
@@ -228,23 +237,24 @@ class Trials(Connected):
 
     def lost_finals(self, job: str) -> dict[int, tuple[str, Outcome, str]]:
         """Process -> (program_key, outcome, reason) of the processes that were lost or too noisy."""
-        rows = self._sealed("FROM finals_lost f WHERE job_id = ? ORDER BY process", [job], f="finals_lost")
-        return {row["process"]: (row["program_key"], Outcome(row["outcome"]), row["reason"]) for (row,) in rows}
+        rows = self._of_job("finals_lost", "process", job)
+        return {row["process"]: (row["program_key"], Outcome(row["outcome"]), row["reason"]) for row in rows}
+
+    def _of_job(self, table: str, order: str, job: str, *, skip: bool = False) -> list[Row]:
+        return self._sealed_of(table, _WAYS[table], order=order, skip=skip, job_id=job)
 
     def finals(self, job: str, *, skip: bool = False) -> dict[str, dict[int, Measurement]]:
         """program_key -> process -> what it measured there; a process that failed is missing. `skip`: see `trials`."""
         with self._moment():
-            ids = self._same(
-                "SELECT rowid FROM finals INDEXED BY sqlite_autoindex_finals_1 WHERE job_id = ?",
-                "SELECT rowid FROM finals INDEXED BY idx_finals_again WHERE job_id = ?",
-                [job],
-            )
+            first, second = (f"SELECT rowid FROM finals {way} WHERE job_id = ?" for way in _WAYS["finals"])
+            ids = self._same(first, second, [job])
             rows = self._sealed(
                 "FROM finals f JOIN measurements m ON m.id = f.measurement_id WHERE f.job_id = ? "
                 "ORDER BY f.process, m.id",
                 [job],
                 skip=skip,
                 expected=len(ids),
+                wanted={"job_id": job},
                 f="finals",
                 m="measurements",
             )
@@ -256,8 +266,7 @@ class Trials(Connected):
 
     def environments(self, job: str) -> set[tuple[str, str]]:
         """(device_key, env_key) of every trial of a job: more than one means that its numbers do not compare."""
-        rows = self._sealed("FROM trials t WHERE job_id = ?", [job], t="trials")
-        return {(row["device_key"], row["env_key"]) for (row,) in rows}
+        return {(row["device_key"], row["env_key"]) for row in self._of_job("trials", "id", job)}
 
 
 def add_measurement(database: Database, measurement: Measurement, program_key: str | None) -> int:

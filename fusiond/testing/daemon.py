@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from fusiond import jobs
 from fusiond.daemon import logs
 from fusiond.daemon.app import JobQuestion, Submission
 from fusiond.daemon.config import Config as DaemonConfig
@@ -182,10 +183,18 @@ def work(store: Store, trial_secs: float) -> Work:
     """What a Service needs, made up."""
 
     def submit_file(submission: Submission) -> tuple[JobRow, ...]:
-        return tuple(submit(store, job, priority=submission.priority) for job in submission.jobs())
+        found = jobs.read(
+            submission.path,
+            submission.text,
+            device=submission.device,
+            trials=submission.trials,
+            seed=submission.seed,
+        )
+        return tuple(submit(store, job, priority=submission.priority) for job in found)
 
     def best(question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
-        return tuple(_best(store, workload_of(job), question.cache or job.search.cache) for job in question.jobs())
+        found = jobs.read(question.path, question.text)
+        return tuple(_best(store, workload_of(job), question.cache or job.search.cache) for job in found)
 
     return Work(
         run_job=MakeBelieve(store, trial_secs).run,

@@ -441,13 +441,14 @@ class DeviceContract:
         loaded.snapshot()
         assert loaded.sample_us(1) > 0
         loaded.restore()
-        executor.flush_cache()
-        assert loaded.sample_us(3) > 0
-        np.testing.assert_array_equal(loaded.read("y"), 4 * ones)
+        assert loaded.sample_us(3, cold=True) > 0
+        np.testing.assert_array_equal(loaded.read("y"), 2 * ones)  # each of the three runs began with ones
         loaded.restore()
         np.testing.assert_array_equal(loaded.read("y"), ones)
         assert loaded.clock in ("device", "wall", "emulated")
         assert isinstance(executor.state(), DeviceState)
+        clock = executor.clock_mhz()
+        assert clock is None or clock > 0
 
     # --- in a child process ---
 
@@ -493,5 +494,6 @@ class DeviceContract:
         plan = Sampling(purpose=Purpose.SEARCH, noise_limit=100.0)
         reply = supervisor.call(Sample(candidate=good, baseline=good, plan=plan), 60)
         assert isinstance(reply, Measurement), reply
-        assert len(reply.span_us) == len(reply.baseline_us) == plan.pairs
+        assert len(reply.span_us) == len(reply.baseline_us)
+        assert plan.least_pairs <= len(reply.span_us) <= plan.pairs
         assert min(reply.span_us) > 0

@@ -4,8 +4,9 @@ never on times of the cpu device.
 A source of the fake device is a text of directives, one a line:
 
     cost_us 12.5        what one launch takes
-    fault wrong         wrong | crash | hang | die | segv | abort | refuse | nobuild | leaks | late (wrong on the second
+    fault wrong         wrong | crash | die | segv | abort | refuse | nobuild | leaks | late (wrong on the second
                         seed only)
+    fault hang          for an hour, or while the file FUSIOND_FAKE_HANG is there
     fault sicken        it crashes, and so does every program after it, while the file FUSIOND_FAKE_SICK is there
 
 Its outputs depend on nothing but buffer and seed, so every program is right unless its fault says otherwise.
@@ -125,8 +126,11 @@ class FakeExecutor:
     def state(self) -> DeviceState:
         return DeviceState(clock_mhz=1000.0, temperature_c=40.0)
 
-    def flush_cache(self) -> None:
-        pass
+    def clock_mhz(self) -> float | None:
+        return 1000.0
+
+    def calibrate(self) -> dict[str, float]:
+        return {"event_us": 1.5, "steady_mhz": 1000.0}
 
     def close(self) -> None:
         pass
@@ -136,6 +140,7 @@ class FakeLoaded:
     def __init__(self, program: Program, texts: Mapping[str, str]) -> None:
         self.program = program
         self.clock = "device"
+        self.gate_failures = 0
         self._directives = [_directives(texts[each.source]) for each in program.steps if isinstance(each, Launch)]
         self._data: dict[str, Array] = {}
         self._random = random.Random(program.key)
@@ -167,7 +172,7 @@ class FakeLoaded:
             self._misbehave(each.get("fault", ""), seed)
         self._ail()
 
-    def sample_us(self, repeats: int) -> float:
+    def sample_us(self, repeats: int, *, cold: bool = False) -> float:
         cost = sum(float(each.get("cost_us", 10.0)) for each in self._directives) or 1.0
         return cost * (1 + self._random.gauss(0, NOISE))
 
@@ -190,7 +195,7 @@ class FakeLoaded:
         if fault == "sicken":
             Path(os.environ["FUSIOND_FAKE_SICK"]).touch()
         if fault == "hang":
-            time.sleep(3600)
+            _hang()
         if fault == "die":
             os.kill(os.getpid(), 9)
         if fault == "segv":
@@ -219,6 +224,13 @@ class InProcess:
 
     def close(self) -> None:
         self._worker.close()
+
+
+def _hang() -> None:
+    named = os.environ.get("FUSIOND_FAKE_HANG")
+    until = time.monotonic() + 3600
+    while time.monotonic() < until and (named is None or Path(named).exists()):
+        time.sleep(0.05)
 
 
 def _directives(text: str) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fusiond import events as say
 from fusiond.devices.base import DeviceProvider
+from fusiond.devices.calibration import fitted
 from fusiond.devices.timing import Sampling
 from fusiond.errors import Interrupted
 from fusiond.events import Events
@@ -65,6 +67,8 @@ class Context:
     finish: Callable[[], bool] = lambda: False
     """Whether the search is to end and the finals are to begin."""
     analysis: Analysis
+    calibrated: Mapping[str, float] = field(default_factory=dict)
+    """What `fusiond calibrate` found on the device under its driver of today; empty where it never ran."""
     known: dict[str, Record | float] = field(default_factory=dict)
     """Grows while parts and probes are answered; read-only after that."""
     _work: dict[str, str] = field(default_factory=dict)
@@ -80,7 +84,10 @@ class Context:
 
     def sampling(self, purpose: Purpose, incumbent: float | None = None) -> Sampling:
         """How this job samples."""
-        return Sampling(purpose=purpose, cold=self.search.cache == "cold", incumbent=incumbent)
+        sampling = Sampling(purpose=purpose, cold=self.search.cache == "cold", incumbent=incumbent)
+        if purpose is Purpose.FINAL:
+            sampling = dataclasses.replace(sampling, pairs=60, precision=0.0025)
+        return fitted(sampling, self.calibrated)
 
     def pause_point(self) -> None:
         """Between two measurements: the only place where a job stops. Raises Interrupted."""

@@ -53,6 +53,9 @@ def test_sigterm_in_the_middle_keeps_what_was_measured(machine: Any, end: End) -
 
 def test_a_second_signal_kills(machine: Any, end: End) -> None:
     # A candidate that hangs keeps the worker busy, so that the first signal cannot end the daemon at once.
+    hangs = machine.folder / "hangs"
+    hangs.touch()
+    machine.env["FUSIOND_FAKE_HANG"] = str(hangs)
     job = machine.job(trials=1, more='faults: {"0,0": hang}\n')
     with machine.serving() as daemon:
         id = machine.fusiond("submit", job, "--json").json["id"]
@@ -62,6 +65,7 @@ def test_a_second_signal_kills(machine: Any, end: End) -> None:
         machine.wait_for(lambda: "a second signal kills" in machine.said("serve"), about="the first signal")
         assert end(daemon, signal.SIGTERM) == -signal.SIGTERM
     assert machine.show(id)["state"] == "queued"  # nobody could write anything down, and nobody runs it
+    hangs.unlink()
     with machine.serving():
         assert machine.fusiond("watch", id).status == 0
 

@@ -166,6 +166,23 @@ def test_doctor(fusiond: Run, registry: Registry, database: Path) -> None:
     assert "no device works here" in said.out
 
 
+def test_a_calibration_is_kept_and_shown(fusiond: Run, registry: Registry) -> None:
+    said = fusiond("calibrate", "fake", "--json")
+    assert (said.status, said.json["figures"]) == (0, {"event_us": 1.5, "steady_mhz": 1000.0})
+    said = fusiond("calibrate")  # the only device
+    assert "1000 MHz" in said.out
+    assert "two events with nothing between them" in said.out
+    checks = {each["name"]: each for each in fusiond("doctor", "--json").json["checks"]}
+    assert checks["calibration fake"]["detail"].endswith("event_us 1.5 us, steady_mhz 1000 MHz")
+
+
+def test_only_what_is_here_is_calibrated(fusiond: Run, registry: Registry, database: Path) -> None:
+    said = fusiond("calibrate", "fike")
+    assert said.status == 2
+    assert "did you mean 'fake'?" in said.err
+    assert not database.exists()
+
+
 def test_doctor_on_a_file_that_is_no_store(fusiond: Run, registry: Registry, database: Path) -> None:
     database.write_text("precious")
     checks = {each["name"]: each for each in fusiond("doctor", "--json").json["checks"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -137,6 +138,18 @@ def test_an_answer_that_nobody_reads_is_given_up(serving: Serving) -> None:
     with serving(limits=SHORT) as (_, client):
         with connected(client) as connection, pytest.raises((BrokenPipeError, ConnectionResetError)):
             flood(connection)
+        assert client.health()["state"] == "serving"
+
+
+@pytest.mark.parametrize("requests", [1, 200, 300, 400, 500, 600])
+def test_an_idle_connection_is_closed_though_its_last_answers_are_unread(serving: Serving, requests: int) -> None:
+    """Some of these fill what the kernel holds, and not so much more that the daemon would pause."""
+    with serving(limits=SHORT) as (_, client):
+        with connected(client) as connection:
+            connection.sendall(requests * b"GET /nothing-of-this-name-is-here HTTP/1.1\r\nhost: x\r\n\r\n")
+            waiting = select.poll()
+            waiting.register(connection, 0)
+            assert waiting.poll(20_000)  # the other side has hung up
         assert client.health()["state"] == "serving"
 
 

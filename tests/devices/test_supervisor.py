@@ -20,7 +20,7 @@ from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices import supervisor as supervising
 from fusiond.devices.protocol import Check, Checked, Reference, Sample
-from fusiond.devices.supervisor import Supervisor, _Tail
+from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError, MachineFault
 from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
@@ -322,7 +322,7 @@ def test_a_request_loses_fewer_children_where_the_memory_ran_out(
 PARENT = """
 import sys
 from fusiond.devices import protocol
-from fusiond.devices.supervisor import Supervisor, _Tail
+from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.model import Purpose
 from fusiond.testing.fakes import FakeProvider, fake_program
@@ -388,15 +388,3 @@ def test_replies_survive_the_wire(reply: protocol.Reply) -> None:
 def test_what_is_no_reply() -> None:
     with pytest.raises(ValueError, match="not a reply"):
         protocol.decode_reply('{"is": "Other"}')
-
-
-def test_what_a_child_writes_is_kept_to_its_end() -> None:
-    """A kernel that prints for every thread fills neither the disk nor the memory."""
-    read, write = os.pipe()
-    tail = _Tail(os.fdopen(read, "rb"))
-    with os.fdopen(write, "wb") as pipe:
-        for line in range(300_000):
-            pipe.write(b"thread %d says hello\n" % line)
-    text = tail.text()
-    assert len(text) <= 64 << 10
-    assert text.endswith("thread 299999 says hello\n")

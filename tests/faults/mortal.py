@@ -58,9 +58,9 @@ class MortalLoaded(FakeLoaded):
         die("reading")
         return super().read(buffer)
 
-    def sample_us(self, repeats: int) -> float:
+    def sample_us(self, repeats: int, *, cold: bool = False) -> float:
         die("sampling")
-        return super().sample_us(repeats)
+        return super().sample_us(repeats, cold=cold)
 
     def close(self) -> None:
         die("ending")

@@ -18,7 +18,8 @@ from fusiond.errors import FusiondError
 from fusiond.store.jobs import JobRow
 from tests.faults.conftest import KINDS, Disturbed, Found
 
-PATIENCE_SECS = 60.0
+PATIENCE_SECS = 300.0
+"""Waits double: of sixty failing calls in a row each attempt of a job uses up a few."""
 FAULTS = ((errno.ENOSPC, "write"), (errno.EIO, "sync"), (errno.EMFILE, "open"), (errno.EAGAIN, "spawn"))
 CAMPAIGN = [
     pytest.param(number, kinds, first, count, marks=pytest.mark.campaign)
@@ -70,6 +71,7 @@ def ended(client: Client, job: str, log: Path, daemon: subprocess.Popen[bytes]) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3 * PATIENCE_SECS)
 @pytest.mark.parametrize(("number", "kinds", "first", "count"), [(errno.ENOSPC, "write", 1, 20), *CAMPAIGN])
 def test_a_job_of_the_daemon_ends_by_itself(
     machine: Disturbed, undisturbed: Found, number: int, kinds: str, first: int, count: int

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from fusiond.errors import StoreError
-from fusiond.model import Ask, Config, Outcome, Purpose, Rejection
+from fusiond.model import Ask, Config, DeviceState, Effort, Outcome, Purpose, Rejection
 from fusiond.store.database import Store
+from fusiond.store.encoding import measurement_from
 
 PLACE = {"device_key": "device", "gpu_uuid": "GPU-0", "env_key": "env", "against": "baseline"}
 
@@ -137,3 +138,25 @@ def test_a_probe_is_kept_per_device_and_version(store: Store, make: Any) -> None
     assert store.probe("add", "device", 1) == 4.0
     assert store.probe("add", "device", 2) is None
     assert store.probe("add", "other", 1) is None
+
+
+def test_a_calibration_is_kept_per_device_and_driver(store: Store) -> None:
+    assert store.calibration("device", "580.1") == {}
+    store.add_calibration("device", "580.1", {"event_us": 1.5})
+    store.add_calibration("device", "580.1", {"event_us": 1.7, "settle_secs": 0.25})
+    store.add_calibration("device", "590.2", {"event_us": 1.1})
+    assert store.calibration("device", "580.1") == {"event_us": 1.7, "settle_secs": 0.25}
+    assert store.calibration("other", "580.1") == {}
+    assert [each.driver for each in store.calibrations()] == ["590.2", "580.1"]
+
+
+def test_samples_of_an_earlier_version_are_read(store: Store, make: Any) -> None:
+    """The canary said microseconds, and what samples had taken was not kept."""
+    store.add_probe("add", "device", 1, make.measurement(3.0, purpose=Purpose.PROBE))
+    with store._transaction() as database:
+        old = '{"canary_us":8.3,"clock_mhz":1980.0,"others":0,"power_w":null,"temperature_c":null,"throttle":""}'
+        database.execute("UPDATE measurements SET effort = NULL, state_before = ?, state_after = ?", [old, old])
+        row = next(database.query("SELECT * FROM measurements"))
+    found = measurement_from(row)
+    assert found.before == found.after == DeviceState(clock_mhz=1980.0)
+    assert found.effort == Effort()

@@ -57,8 +57,11 @@ class CpuExecutor:
     def state(self) -> DeviceState:
         return DeviceState()
 
-    def flush_cache(self) -> None:
-        np.zeros(_CACHE_BYTES, np.uint8)[::64].sum()
+    def clock_mhz(self) -> float | None:
+        return None
+
+    def calibrate(self) -> dict[str, float]:
+        return {}
 
     def close(self) -> None:
         pass
@@ -70,6 +73,7 @@ class CpuProgram:
     def __init__(self, runtime: native.Runtime, program: Program, binaries: Mapping[str, Path]) -> None:
         self.program = program
         self.clock = "emulated"
+        self.gate_failures = 0
         self._runtime = runtime
         self._modules: dict[str, native.Module] = {}
         self._hosts: dict[str, HostLibrary] = {}
@@ -163,9 +167,13 @@ class CpuProgram:
             yield step
             self._step(step, seed=0, checked=False)
 
-    def sample_us(self, repeats: int) -> float:
+    def sample_us(self, repeats: int, *, cold: bool = False) -> float:
         total = 0
-        for _ in range(repeats):
+        for run in range(repeats):
+            if run:
+                self.restore()
+            if cold:
+                np.zeros(_CACHE_BYTES, np.uint8)[::64].sum()
             for step in self.program.steps:
                 elapsed = self._step(step, seed=0, checked=False)
                 if step.counted:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.devices.base import DataPlane, Loaded
+from fusiond.devices.cuda.calibrate import Calibrator
 from fusiond.devices.cuda.canary import Canary
 from fusiond.devices.cuda.data import DeviceData
 from fusiond.devices.cuda.driver import Attribute, Driver, DriverError, DriverMissing
@@ -19,6 +20,7 @@ from fusiond.devices.cuda.loaded import CudaProgram
 from fusiond.devices.cuda.memory import device_bytes
 from fusiond.devices.cuda.nvml import Sensors
 from fusiond.devices.cuda.provider import NO_DRIVER, NO_PYCUDA, describe
+from fusiond.devices.cuda.spans import Spans
 from fusiond.errors import DeviceError
 from fusiond.model import DeviceState
 from fusiond.program import Program, problems
@@ -41,6 +43,9 @@ class CudaExecutor:
         self._sensors = sensors or Sensors(info.uuid, own_context=True)
         self._gate: Gate | None = None
         self._canary: Canary | None = None
+        self._spans: Spans | None = None
+        # Twice the second-level cache, so that nothing of a Program stays in it.
+        self._flush_bytes = max(1, 2 * driver.attribute(index, Attribute.L2_CACHE_BYTES))
         self._flush: Any = None
         self._context: Any = cuda.Device(index).make_context()
         try:
@@ -48,11 +53,11 @@ class CudaExecutor:
                 self._gate = Gate(cuda)
             with named("loading the canary"):
                 self._canary = Canary(cuda, info.limits.multiprocessors)
+            with named("timing nothing"):
+                self._spans = Spans(cuda, self._gate, self._flush_on)
         except BaseException:
             self.close()
             raise
-        # Twice the second-level cache, so that nothing of a Program stays in it.
-        self._flush_bytes = 2 * driver.attribute(index, Attribute.L2_CACHE_BYTES)
 
     @classmethod
     def open(cls, index: int) -> CudaExecutor:
@@ -74,31 +79,42 @@ class CudaExecutor:
         return executor
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> Loaded:
-        assert self._gate is not None
+        assert self._spans is not None
         if not problems(program):
             with named("making room"):
                 self._kept.make_room(device_bytes(program))
-        return CudaProgram(self._cuda, self._driver, self._limits, self._gate, program, binaries)
+        return CudaProgram(self._cuda, self._driver, self._limits, self._spans, program, binaries)
 
     def state(self) -> DeviceState:
+        return dataclasses.replace(self._sensors.state(), canary_mhz=self.clock_mhz())
+
+    def clock_mhz(self) -> float | None:
         assert self._canary is not None
         with named("running the canary"):
-            canary_us = self._canary.time_us()
-        return dataclasses.replace(self._sensors.state(), canary_us=canary_us)
+            clocked = self._canary.clocked()
+        return clocked.mhz if clocked else None
 
-    def flush_cache(self) -> None:
-        with named("flushing the cache"):
-            if self._flush is None:
-                self._flush = self._cuda.mem_alloc(max(1, self._flush_bytes))
-            self._cuda.memset_d8(int(self._flush), 0, max(1, self._flush_bytes))
-            self._cuda.Context.synchronize()
+    def calibrate(self) -> dict[str, float]:
+        assert self._gate is not None
+        assert self._spans is not None
+        assert self._canary is not None
+        with named("calibrating"):
+            return Calibrator(
+                self._cuda, self._driver, self._gate, self._spans, self._canary, self._limits.multiprocessors
+            ).figures()
+
+    def _flush_on(self, stream: Any) -> None:
+        """Enqueue what leaves nothing of a Program in the cache. The memory for it is taken when it is first wanted."""
+        if self._flush is None:
+            self._flush = self._cuda.mem_alloc(self._flush_bytes)
+        self._cuda.memset_d8_async(int(self._flush), 0, self._flush_bytes, stream)
 
     def close(self) -> None:
         """Leave the context; may be called twice. After a crash the driver refuses, which is no news."""
         context, self._context = self._context, None
         if context is None:
             return
-        self._flush = self._gate = self._canary = None
+        self._flush = self._spans = self._gate = self._canary = None
         self._kept.close()
         context.pop()
         with contextlib.suppress(self._cuda.Error):

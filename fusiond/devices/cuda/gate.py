@@ -5,8 +5,8 @@ sample.
     device:        | spin . . . . . . . . . . . . . . . . . . . . . . . . | start, steps back to back, end
 
 The kernel is PTX that the driver compiles when it is loaded: no nvcc is needed where a bundle runs. It gives up by
-itself after `LIMIT_US`, because a full launch queue would block the host, and the host is who opens the gate; a
-sample during which that happened has the host's time in it, and is taken again.
+itself, because a full launch queue would block the host, and the host is who opens the gate; a sample during which
+that happened has the host's time in it, and is taken again. How long it waits grows with what is to be enqueued.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from typing import Any
 
 import numpy as np
 
-LIMIT_US = 20_000
-"""Twenty times what enqueuing the longest plan so far took."""
+LEAST_LIMIT_US = 20_000
+"""What a busy machine may take a process off its core for."""
+LIMIT_US_A_COMMAND = 100
+"""Ten times what Python takes to enqueue one."""
+MOST_LIMIT_US = 1_000_000
+"""A board that also draws a screen ends kernels after two seconds."""
 
 PTX = """\
 .version 6.4
@@ -59,10 +63,12 @@ class Gate:
         self._address = np.uint64(int(self._flags.base.get_device_pointer()))
         self._flags[:] = (1, 0)
 
-    def close(self, stream: Any) -> None:
-        """Hold the stream from here on. The stream must be idle."""
+    def close(self, stream: Any, *, commands: int, patience: int = 1) -> None:
+        """Hold the stream from here on, until so many commands are enqueued; `patience` times as long as that should
+        take at most. The stream must be idle."""
         self._flags[:] = 0
-        self._kernel(self._address, np.uint64(LIMIT_US * 1000), grid=(1, 1), block=(1, 1, 1), stream=stream)
+        limit_us = min(MOST_LIMIT_US, patience * (LEAST_LIMIT_US + LIMIT_US_A_COMMAND * commands))
+        self._kernel(self._address, np.uint64(limit_us * 1000), grid=(1, 1), block=(1, 1, 1), stream=stream)
 
     def open(self) -> None:
         self._flags[0] = 1

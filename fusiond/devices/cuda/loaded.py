@@ -26,19 +26,15 @@ from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cuda import arguments, loop
 from fusiond.devices.cuda.driver import Driver, DriverError, Graph
 from fusiond.devices.cuda.failures import named
-from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.issue import Issuer, Streams, holds_up_the_host
 from fusiond.devices.cuda.memory import ProgramMemory, refuse_too_much
 from fusiond.devices.cuda.modules import DriverFunction, DriverModule
+from fusiond.devices.cuda.spans import MOST_COMMANDS, EventPair, Parts, Spans
 from fusiond.devices.host import HostLibrary
 from fusiond.model import DeviceLimits, Outcome
 from fusiond.program import Alloc, CopyBatch, HostCall, Launch, Program, SourceKind, Step, problems
 
 log = logging.getLogger(__name__)
-
-STEPS_BEHIND_A_GATE = 256
-"""A quarter of what a launch queue holds; a fuller one would block the host that is to open the gate."""
-_ATTEMPTS = 3
 
 Kernels: TypeAlias = dict[tuple[str, str], tuple[Any, EntryName]]
 """(source, entry) -> a function of PyCUDA or a `DriverFunction`, and its parameters."""
@@ -59,12 +55,13 @@ class CudaProgram:
         cuda: Any,
         driver: Driver,
         limits: DeviceLimits,
-        gate: Gate,
+        spans: Spans,
         program: Program,
         binaries: Mapping[str, Path],
     ) -> None:
         self.program = program
-        self._cuda, self._driver, self._limits, self._gate = cuda, driver, limits, gate
+        self._cuda, self._driver, self._limits, self._spans = cuda, driver, limits, spans
+        self.gate_failures = 0
         self._binaries = binaries
         self._graphs: dict[int, Graph] = {}
         """Number of a piece -> its graph; empty where nothing is captured."""
@@ -104,7 +101,8 @@ class CudaProgram:
             held_up = any(holds_up_the_host(step, program, self._memory) for step in self._body)
             if program.issue == "graph":
                 self._capture(held_up)
-            self.clock = "wall" if held_up or program.host_sensitive else "device"
+            too_long = self._commands() > MOST_COMMANDS
+            self.clock = "wall" if held_up or too_long or program.host_sensitive else "device"
             """Which clock `sample_us` reads. It may be set to `wall`, to compare with a Program that needs it."""
         except BaseException:
             self.close()
@@ -160,17 +158,20 @@ class CudaProgram:
         finally:
             self._issuer.release()
 
-    def sample_us(self, repeats: int) -> float:
+    def sample_us(self, repeats: int, *, cold: bool = False) -> float:
         if self.clock == "wall":
-            return sum(self._wall_us() for _ in range(repeats)) / repeats
-        # What is not counted stands outside the events, so that such a plan has one pair of them for every run.
-        together = 1 if self._before or self._after else max(1, STEPS_BEHIND_A_GATE // len(self._body))
-        total, left = 0.0, repeats
-        while left > 0:
-            runs = min(together, left)
-            total += self._device_us(runs)
-            left -= runs
-        return total / repeats
+            total = 0.0
+            for run in range(repeats):
+                if run:
+                    self.restore()
+                if cold:
+                    with named("flushing the cache"):
+                        self._spans.flush(self._streams.lead)
+                total += self._wall_us()
+            return total / repeats
+        span, failed = self._spans.sample_us(self._parts(), self._streams.lead, repeats, cold=cold)
+        self.gate_failures += failed
+        return span
 
     def close(self) -> None:
         """Frees everything; driver errors are not raised (after a crash nothing can be freed, and the child goes)."""
@@ -192,39 +193,37 @@ class CudaProgram:
 
     # --- timing -----------------------------------------------------------------------------------------
 
-    def _device_us(self, runs: int) -> float:
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                self.restore()
-            span = self._gated_us(runs)
-            if not self._gate.gave_up:
-                return span
-        log.warning("%s: the gate always opened by itself; the host's time is in the sample", self.program.name)
-        return span
+    def _parts(self) -> Parts:
+        copies = self._memory.restored_on_device
+        on_stream = copies is not None and not self._before and not self._after
 
-    def _gated_us(self, runs: int) -> float:
-        lead = self._streams.lead
-        with named("timing"):
-            self._issuer.issue(self._before)
-            self._wait()
-            begin, end = self._cuda.Event(), self._cuda.Event()
-            uncounted: list[tuple[Any, Any]] = []
-            self._gate.close(lead)
-            try:
-                begin.record(lead)
-                for _ in range(runs):
-                    self._streams.fork()
-                    self._enqueue_body(checked=False, uncounted=uncounted)
-                    self._streams.join()
-                end.record(lead)
-            finally:
-                self._gate.open()
-            end.synchronize()
-            span = float(end.time_since(begin)) * 1000
-            span -= sum(float(last.time_since(first)) * 1000 for first, last in uncounted)
-            self._issuer.issue(self._after)
-            self._wait()
-        return span
+        def body(uncounted: list[EventPair]) -> None:
+            self._streams.fork()
+            self._enqueue_body(checked=False, uncounted=uncounted)
+            self._streams.join()
+
+        return Parts(
+            commands=self._commands(),
+            before=lambda: self._issuer.issue(self._before),
+            body=body,
+            after=lambda: self._issuer.issue(self._after),
+            restore=self.restore,
+            restore_on=self._memory.restore_on if on_stream else None,
+            restored=copies or 0,
+            wait=self._wait,
+        )
+
+    def _commands(self) -> int:
+        """What one run of the counted part enqueues, counted from above: each step with what it waits for, a graph as
+        one."""
+        several = bool(self._streams.others)
+        found = 4 * len(self._streams.others)
+        for number, piece in enumerate(self._pieces):
+            if number in self._graphs:
+                found += 1 + 4 * len(self._streams.others)
+            else:
+                found += sum(2 + len(step.after) if several else 1 for step in piece)
+        return found
 
     def _wall_us(self) -> float:
         if not self._graphs and not self._loop_sought:
@@ -248,7 +247,7 @@ class CudaProgram:
             self._issuer.release()
         return span
 
-    def _enqueue_body(self, *, checked: bool, uncounted: list[tuple[Any, Any]] | None = None) -> None:
+    def _enqueue_body(self, *, checked: bool, uncounted: list[EventPair] | None = None) -> None:
         """The steps from the first counted one to the last. `uncounted` takes the events round what is not counted."""
         lead = self._streams.lead
         for number, piece in enumerate(self._pieces):
@@ -372,6 +371,11 @@ class CudaProgram:
         if held_up:
             raise ExecutionError(
                 Outcome.LAUNCH_REFUSED, "a CUDA graph holds no host calls, allocations or copies of pageable memory"
+            )
+        if any(isinstance(step, CopyBatch) for piece in self._pieces for step in piece):
+            # The capture would fail with error 900.
+            raise ExecutionError(
+                Outcome.LAUNCH_REFUSED, "a CUDA graph has no node for copies in a batch: issue them on streams"
             )
         lead = self._streams.lead
         for number, piece in enumerate(self._pieces):

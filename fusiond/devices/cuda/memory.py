@@ -197,6 +197,19 @@ class ProgramMemory:
                 self._cuda.memcpy_dtod(int(copy), block.address + offset, buffer.size_bytes)
                 self._pristine[buffer.name] = copy
 
+    @property
+    def restored_on_device(self) -> int | None:
+        """How many copies `restore_on` enqueues; None where some buffers are the host's to restore."""
+        held = [self.place(name)[0].array is None for name in self._pristine]
+        return len(held) if all(held) else None
+
+    def restore_on(self, stream: Any) -> None:
+        """Enqueue what `restore` does; only where `restored_on_device` says how many copies that is."""
+        for name, copy in self._pristine.items():
+            block, offset = self.place(name)
+            size = self._buffers[name].size_bytes
+            self._cuda.memcpy_dtod_async(block.address + offset, int(copy), size, stream)
+
     def restore(self) -> None:
         for name, copy in self._pristine.items():
             block, offset = self.place(name)

@@ -3,7 +3,7 @@
 issue        one_stream   every step on one stream, in the order of time
              overlapped   kernels, uploads, downloads and host work on a stream each; a step waits for those that write
                           what it reads, and for those that still use what it overwrites
-             graph        the same as one CUDA graph (no host kernels, no allocations, pinned memory)
+             graph        the same as one CUDA graph (no host kernels, no allocations, no batches, pinned memory)
 send         message      a group is one copy of a run of neighbours
              batch        a group is one call of cudaMemcpyBatchAsync
 allocation   ahead        everything is allocated before the run, and not counted

@@ -5,7 +5,7 @@ when         late | early                       (separate: at the last slot, or 
 send         message | batch                    (a group: one copy of neighbours, or one batch of the driver's)
 memory       pageable | pinned                  (on the host)
 allocation   each | group | one | pooled        (where allocations are counted)
-issue        one_stream | overlapped | graph    (graph: no host kernels, nothing allocated, pinned memory)
+issue        one_stream | overlapped | graph    (graph: no host kernels, nothing allocated, no batches, pinned memory)
 order        given | reordered                  (where another order of the kernels needs fewer messages)
 
 Every kind of memory and every allocation that is offered has a `separate` baseline with the same one, which is tuned in
@@ -60,6 +60,8 @@ def fused(offer: Offer) -> Space:
     parameters += _schedule(offer)
     if offer.graph:
         restrictions.append("issue != 'graph' or memory == 'pinned'")
+        # A CUDA graph has no node for a batch: the driver answers with error 900.
+        restrictions.append("issue != 'graph' or grouping == 'separate' or send == 'message'")
     return Space(parameters=tuple(parameters), restrictions=tuple(restrictions))
 
 

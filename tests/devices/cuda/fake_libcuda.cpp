@@ -1,15 +1,12 @@
 // A CUDA driver without a GPU, for tests: device memory is host memory, kernels are C functions, work is done when it is
-// enqueued (or, during a capture, when the graph is launched). Every call is written to a log.
+// enqueued (or, during a capture, when the graph is launched); when it would have been done on a device says
+// fake_timeline.h. Every call is written to a log.
 
-#include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
+#include <set>
+
+#include "fake_absent.h"
+#include "fake_timeline.h"
 
 #include "fake_data.h"
 
@@ -19,10 +16,12 @@ std::string call_log;
 std::map<std::string, int> failures;  // function -> error code of its next call
 std::map<uint64_t, size_t> live;      // address -> bytes
 int next_handle = 1;
-double now_us = 0;
+int stuck = 0;  // what every call answers from now on, as after a fault that breaks the context
 
-struct Graph { std::vector<std::function<void()>> work; };
+struct Node { void* stream; std::function<void()> work; std::function<double(double)> end; };
+struct Graph { std::vector<Node> nodes; };
 Graph* capturing = nullptr;
+bool spoilt = false;  // the capture: something was called that cannot be in a graph
 
 template <class... A> void say(const char* format, A... values) {
     char line[256];
@@ -30,7 +29,6 @@ template <class... A> void say(const char* format, A... values) {
     call_log += line;
     call_log += '\n';
 }
-int stuck = 0;  // what every call answers from now on, as after a fault that breaks the context
 int fails(const char* name) {
     if (stuck) return stuck;
     auto found = failures.find(name);
@@ -40,9 +38,32 @@ int fails(const char* name) {
     return code;
 }
 void* handle() { return (void*)(intptr_t)next_handle++; }
-void enqueue(std::function<void()> work) {
-    if (capturing) capturing->work.push_back(work);
-    else work();
+// Calls that CUDA forbids while a stream is captured break the capture.
+int uncapturable() {
+    if (!capturing) return 0;
+    spoilt = true;
+    return 900;
+}
+// `work`: what it does; `end`: when it ends, from when it begins.
+void enqueue(void* stream, std::function<void()> work, std::function<double(double)> end) {
+    if (capturing) {
+        capturing->nodes.push_back({stream, work, end});
+        return;
+    }
+    work();
+    timeline::host_us += timeline::knobs.launch_us;
+    double enqueued = timeline::host_us;
+    timeline::add(stream, [=](double begin) { return end(std::max(begin, enqueued)); });
+}
+double moved(double begin, size_t bytes, double gbs) { return gbs > 0 ? begin + bytes / gbs / 1e3 : begin; }
+std::function<double(double)> across(size_t bytes) {  // read and written
+    return [=](double begin) { return moved(begin, 2 * bytes, timeline::knobs.copy_gbs); };
+}
+std::function<double(double)> up(size_t bytes) {
+    return [=](double begin) { return moved(begin, bytes, timeline::knobs.up_gbs); };
+}
+std::function<double(double)> down(size_t bytes) {
+    return [=](double begin) { return moved(begin, bytes, timeline::knobs.down_gbs); };
 }
 
 // The kernels. Each takes its parameters as pointers to values.
@@ -61,7 +82,7 @@ void add(void** values, unsigned) {  // (float* x, float* y, int n): x += y
     for (int i = 0; i < *(int*)values[2]; i++) x[i] += y[i];
 }
 void gate(void** values, unsigned) { say("gate %s", **(uint32_t**)values[0] ? "open" : "closed"); }
-void canary(void**, unsigned) {}
+void nothing(void**, unsigned) {}
 struct Function { const char* name; Kernel kernel; std::vector<size_t> sizes; int registers, shared, most_threads; };
 Function functions[] = {
     {"double_it", double_it, {8, 4}, 16, 128, 1024},
@@ -69,10 +90,55 @@ Function functions[] = {
     {"add", add, {8, 8, 4}, 16, 0, 1024},
     {"hungry", double_it, {8, 4}, 128, 0, 512},
     {"fusiond_gate", gate, {8, 8}, 16, 0, 1024},
-    {"fusiond_canary", canary, {8, 4}, 16, 0, 1024},
+    {"fusiond_canary", nothing, {8, 8, 4}, 16, 0, 1024},
+    {"fusiond_empty", nothing, {}, 16, 0, 1024},
+    {"fusiond_fma", nothing, {8, 4}, 16, 0, 1024},
     FAKE_DATA_KERNELS
 };
 float weights[4];
+
+std::set<std::string> loaded;  // kernels that were launched before
+
+// The gate ends when the host has opened it, or gives up.
+double end_of_gate(double begin, volatile uint32_t* flags, uint64_t limit_ns) {
+    double opened = std::max(begin, timeline::host_us), limit = begin + limit_ns / 1e3;
+    if (flags[0] && opened <= limit) return opened + timeline::knobs.release_us;
+    flags[1] = 1;
+    return limit;
+}
+double end_of_canary(double begin, uint64_t* out, uint32_t ticks, uint64_t limit_cycles, unsigned blocks) {
+    timeline::Watched seen;
+    double end = timeline::watch(begin, ticks, limit_cycles, seen);
+    for (unsigned i = 0; i < blocks; i++) memcpy(out + 4 * i, &seen, sizeof seen);
+    return end;
+}
+// When a kernel ends that begins at some time. `bytes` holds its arguments.
+std::function<double(double)> end_of_kernel(const Function& it, std::vector<char> bytes, unsigned blocks) {
+    std::string name = it.name;
+    if (timeline::troubled("hang", name)) return [](double) -> double { for (;;) pause(); };
+    if (timeline::troubled("fault", name)) return [](double begin) { stuck = 700; return begin; };
+    if (name == "fusiond_gate") {
+        auto* flags = *(volatile uint32_t**)&bytes[0];
+        uint64_t limit_ns = *(uint64_t*)&bytes[8];
+        return [=](double begin) { return end_of_gate(begin, flags, limit_ns); };
+    }
+    if (name == "fusiond_canary") {
+        auto* out = *(uint64_t**)&bytes[0];
+        uint64_t limit_cycles = *(uint64_t*)&bytes[8];
+        uint32_t ticks = *(uint32_t*)&bytes[16];
+        return [=](double begin) { return end_of_canary(begin, out, ticks, limit_cycles, blocks); };
+    }
+    auto found = timeline::durations.find(name);
+    double duration_us = found == timeline::durations.end() ? 0 : found->second;
+    if (name == "fusiond_fma" && timeline::knobs.fma_tflops > 0) {
+        // 256 threads a block, 8 chains of so many rounds each, two operations in each
+        duration_us = 256.0 * blocks * *(uint32_t*)&bytes[8] * 8 * 2 / timeline::knobs.fma_tflops / 1e6;
+    }
+    return [=](double begin) {
+        double after = begin + timeline::knobs.gap_us;
+        return duration_us > 0 ? timeline::end_of(after, timeline::drawn(duration_us) * timeline::knobs.mhz) : after;
+    };
+}
 
 const struct { int code; const char *name, *text; } errors[] = {
     {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
@@ -81,6 +147,8 @@ const struct { int code; const char *name, *text; } errors[] = {
     {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
     {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
     {720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
+    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {710, "CUDA_ERROR_ASSERT", "device-side assert triggered"},
     {716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
@@ -98,8 +166,31 @@ void fake_clear() { call_log.clear(); }
 void fake_fail(const char* name, int code) { failures[name] = code; }
 void fake_stick(int code) { stuck = code; }
 int fake_live() { return (int)live.size(); }
+int fake_set(const char* name, double value) { return timeline::set(name, value); }
+void fake_reset() {  // one library serves many tests
+    timeline::wait_for_all();
+    timeline::knobs = {};
+    timeline::table.clear();
+    timeline::durations.clear();
+    timeline::troubles.clear();
+    timeline::dice.seed(1);
+    loaded.clear();
+    timeline::set_from_environment();
+}
+void fake_pass(double us) { timeline::host_us += us; }  // the host does something else
+double fake_now() { return timeline::host_us; }
+// The clock from now on, by its corners in microseconds from now; none: it stays at `mhz`.
+void fake_clock(const double* us, const double* mhz, int corners) {
+    timeline::wait_for_all();
+    timeline::table.clear();
+    for (int i = 0; i < corners; i++) timeline::table.push_back({timeline::host_us + us[i], mhz[i]});
+}
 
-int cuInit(unsigned) { CALL("cuInit"); return 0; }
+int cuInit(unsigned) {
+    CALL("cuInit");
+    static bool once = (timeline::set_from_environment(), true);
+    return !once;
+}
 int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
 int cuDeviceGetCount(int* count) { *count = 2; return 0; }
 int cuDeviceGet(int* device, int index) { *device = index; return 0; }
@@ -146,12 +237,19 @@ int cuCtxDetach(void*) { return 0; }
 int cuCtxPushCurrent_v2(void*) { return 0; }
 int cuCtxPopCurrent_v2(void** context) { *context = handle(); return 0; }
 int cuCtxGetDevice(int* device) { *device = 0; return 0; }
-int cuCtxSynchronize() { CALL("cuCtxSynchronize"); return 0; }
+int cuCtxSynchronize() {
+    CALL("cuCtxSynchronize");
+    if (int error = uncapturable()) return error;
+    timeline::wait_for_all();
+    return stuck;
+}
 int cuCtxGetApiVersion(void*, unsigned* version) { *version = 3020; return 0; }
 
 // Memory
+int cuMemGetInfo_v2(size_t* there, size_t* all) { *there = 3ull << 30; *all = 4ull << 30; return 0; }
 static int take(uint64_t* address, size_t bytes) {
     CALL("cuMemAlloc");
+    if (int error = uncapturable()) return error;
     *address = (uint64_t)aligned_alloc(512, (bytes + 511) / 512 * 512);
     memset((void*)*address, 0, bytes);
     live[*address] = bytes;
@@ -165,37 +263,61 @@ int cuMemHostGetDevicePointer_v2(uint64_t* device, void* host, unsigned) { *devi
 int cuMemHostGetFlags(unsigned* flags, void*) { *flags = 2; return 0; }
 int cuMemAllocAsync(uint64_t* address, size_t bytes, void* stream) { say("allocate %zu on %p", bytes, stream); return take(address, bytes); }
 int cuMemFreeAsync(uint64_t address, void* stream) { say("free on %p", stream); return cuMemFree_v2(address); }
-int cuMemcpyHtoD_v2(uint64_t target, const void* source, size_t bytes) { CALL("cuMemcpyHtoD"); memcpy((void*)target, source, bytes); return 0; }
-int cuMemcpyDtoH_v2(void* target, uint64_t source, size_t bytes) { CALL("cuMemcpyDtoH"); memcpy(target, (void*)source, bytes); return 0; }
-int cuMemcpyDtoD_v2(uint64_t target, uint64_t source, size_t bytes) { memcpy((void*)target, (void*)source, bytes); return 0; }
+// Of the legacy stream: waits for all that was enqueued, and the host waits for it, except within the device.
+static int copied(std::function<void()> work, std::function<double(double)> end, bool host) {
+    if (int error = uncapturable()) return error;
+    enqueue(nullptr, work, end);
+    if (host) timeline::wait(nullptr);
+    return stuck;
+}
+int cuMemcpyHtoD_v2(uint64_t target, const void* source, size_t bytes) {
+    CALL("cuMemcpyHtoD");
+    return copied([=] { memcpy((void*)target, source, bytes); }, up(bytes), true);
+}
+int cuMemcpyDtoH_v2(void* target, uint64_t source, size_t bytes) {
+    CALL("cuMemcpyDtoH");
+    if (int error = uncapturable()) return error;
+    timeline::wait_for_all();  // some kernels write when their times are known
+    return copied([=] { memcpy(target, (void*)source, bytes); }, down(bytes), true);
+}
+int cuMemcpyDtoD_v2(uint64_t target, uint64_t source, size_t bytes) {
+    return copied([=] { memcpy((void*)target, (void*)source, bytes); }, across(bytes), false);
+}
 int cuMemcpyHtoDAsync_v2(uint64_t target, const void* source, size_t bytes, void* stream) {
     say("up %zu on %p", bytes, stream);
-    enqueue([=] { memcpy((void*)target, source, bytes); });
+    enqueue(stream, [=] { memcpy((void*)target, source, bytes); }, up(bytes));
     return 0;
 }
 int cuMemcpyDtoHAsync_v2(void* target, uint64_t source, size_t bytes, void* stream) {
     say("down %zu on %p", bytes, stream);
-    enqueue([=] { memcpy(target, (void*)source, bytes); });
+    enqueue(stream, [=] { memcpy(target, (void*)source, bytes); }, down(bytes));
     return 0;
 }
 int cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t bytes, void* stream) {
     say("across %zu on %p", bytes, stream);
-    enqueue([=] { memcpy((void*)target, (void*)source, bytes); });
+    enqueue(stream, [=] { memcpy((void*)target, (void*)source, bytes); }, across(bytes));
     return 0;
 }
-int cuMemsetD8_v2(uint64_t target, unsigned char value, size_t bytes) { memset((void*)target, value, bytes); return 0; }
+int cuMemsetD8_v2(uint64_t target, unsigned char value, size_t bytes) {
+    return copied([=] { memset((void*)target, value, bytes); }, across(bytes / 2), false);
+}
 int cuMemsetD8Async(uint64_t target, unsigned char value, size_t bytes, void* stream) {
     say("fill %zu on %p", bytes, stream);
-    enqueue([=] { memset((void*)target, value, bytes); });
+    enqueue(stream, [=] { memset((void*)target, value, bytes); }, across(bytes / 2));
     return 0;
 }
 int cuMemcpyBatchAsync_v2(uint64_t* targets, uint64_t* sources, size_t* sizes, size_t count, void* attributes, size_t* first,
                           size_t attribute_count, void* stream) {
     CALL("cuMemcpyBatchAsync");
     if (attribute_count != 1 || *first != 0 || *(int*)attributes != 1 || !stream) return 1;
-    if (capturing) return 801;
+    if (int error = uncapturable()) return error;  // a graph has no such node
     say("batch %zu on %p", count, stream);
-    for (size_t i = 0; i < count; i++) memcpy((void*)targets[i], (void*)sources[i], sizes[i]);
+    std::vector<uint64_t> to(targets, targets + count), from(sources, sources + count);
+    std::vector<size_t> bytes(sizes, sizes + count);
+    size_t all = 0;
+    for (size_t each : bytes) all += each;
+    auto copy = [=] { for (size_t i = 0; i < count; i++) memcpy((void*)to[i], (void*)from[i], bytes[i]); };
+    enqueue(stream, copy, up(all));
     return 0;
 }
 
@@ -252,11 +374,14 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
         if (*(size_t*)extra[3] != end) return 1;
         memcpy(bytes.data(), extra[1], end);
     }
-    enqueue([&it, bytes, offsets, shared]() mutable {
+    if (!capturing && loaded.insert(it.name).second) timeline::host_us += timeline::knobs.load_us;
+    auto end_of = end_of_kernel(it, bytes, gx * gy * gz);
+    auto work = [&it, bytes, offsets, shared]() mutable {
         std::vector<void*> places;
         for (size_t offset : offsets) places.push_back(&bytes[offset]);
         it.kernel(places.data(), shared);
-    });
+    };
+    enqueue(stream, work, end_of);
     return 0;
 }
 
@@ -273,27 +398,74 @@ int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned
 // Streams, events, graphs
 int cuStreamCreate(void** stream, unsigned) { *stream = handle(); return 0; }
 int cuStreamDestroy_v2(void*) { return 0; }
-int cuStreamSynchronize(void* stream) { CALL("cuStreamSynchronize"); say("wait for %p", stream); return 0; }
-int cuStreamWaitEvent(void* stream, void* event, unsigned) { say("%p waits for event %p", stream, *(void**)event); return 0; }
+int cuStreamSynchronize(void* stream) {
+    CALL("cuStreamSynchronize");
+    if (int error = uncapturable()) return error;
+    say("wait for %p", stream);
+    timeline::wait(stream);
+    return stuck;
+}
+int cuStreamQuery(void*) { return 0; }
 struct Event { void* number; double at_us; };
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+    auto* it = (Event*)event;
+    say("%p waits for event %p", stream, it->number);
+    // Two streams of a captured graph are one after the other here.
+    if (!capturing) timeline::add(stream, [=](double begin) { return std::max(begin, it->at_us); });
+    return 0;
+}
 int cuEventCreate(void** event, unsigned) { *event = new Event{handle(), 0}; return 0; }
-int cuEventDestroy_v2(void* event) { delete (Event*)event; return 0; }
+int cuEventDestroy_v2(void* event) { timeline::settle(); delete (Event*)event; return 0; }
 int cuEventRecord(void* event, void* stream) {
-    auto& it = *(Event*)event;
-    it.at_us = now_us += 10;  // every event is 10 us after the one before
-    say("event %p on %p", it.number, stream);
+    auto* it = (Event*)event;
+    say("event %p on %p", it->number, stream);
+    if (capturing) return 0;
+    timeline::host_us += timeline::knobs.launch_us;
+    double enqueued = timeline::host_us;
+    timeline::add(stream, [=](double begin) {
+        return it->at_us = std::max(begin, enqueued) + timeline::knobs.event_us;
+    });
     return 0;
 }
 int cuEventQuery(void*) { return 0; }
-int cuEventSynchronize(void* event) { CALL("cuEventSynchronize"); say("wait for event %p", ((Event*)event)->number); return 0; }
-int cuEventElapsedTime(float* ms, void* begin, void* end) { *ms = (((Event*)end)->at_us - ((Event*)begin)->at_us) / 1000; return 0; }
+int cuEventSynchronize(void* event) {
+    CALL("cuEventSynchronize");
+    if (int error = uncapturable()) return error;
+    say("wait for event %p", ((Event*)event)->number);
+    timeline::settle();
+    timeline::host_us = std::max(timeline::host_us, ((Event*)event)->at_us);
+    return stuck;
+}
+int cuEventElapsedTime(float* ms, void* begin, void* end) {
+    timeline::settle();
+    *ms = (((Event*)end)->at_us - ((Event*)begin)->at_us) / 1000;
+    return stuck;
+}
 int cuEventElapsedTime_v2(float* ms, void* begin, void* end) { return cuEventElapsedTime(ms, begin, end); }
-int cuStreamBeginCapture_v2(void* stream, int) { say("capture on %p", stream); capturing = new Graph; return 0; }
-int cuStreamEndCapture(void*, void** graph) { say("captured"); *graph = capturing; capturing = nullptr; return 0; }
+int cuStreamBeginCapture_v2(void* stream, int) {
+    say("capture on %p", stream);
+    capturing = new Graph;
+    spoilt = false;
+    return 0;
+}
+int cuStreamEndCapture(void*, void** graph) {
+    say("captured");
+    *graph = capturing;
+    capturing = nullptr;
+    if (!spoilt) return 0;
+    delete (Graph*)*graph;
+    *graph = nullptr;
+    return 901;
+}
 int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long) { *executable = graph; return 0; }
 int cuGraphLaunch(void* graph, void* stream) {
     say("graph on %p", stream);
-    for (auto& each : ((Graph*)graph)->work) each();
+    for (auto& each : ((Graph*)graph)->nodes) {
+        each.work();
+        auto end = each.end;
+        timeline::add(stream, [=](double begin) { return end(begin + timeline::knobs.node_gap_us); });
+    }
+    timeline::host_us += timeline::knobs.launch_us;
     return 0;
 }
 int cuGraphExecDestroy(void*) { return 0; }

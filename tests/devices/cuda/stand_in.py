@@ -10,7 +10,7 @@ import subprocess
 import types
 import weakref
 from collections.abc import Mapping
-from ctypes import byref, c_float, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_double, c_float, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +218,10 @@ class FakeGpu:
         self.cuda = module(str(library))
         self._library = self.cuda.library
         self._library.fake_log.restype = ctypes.c_char_p
+        self._library.fake_now.restype = c_double
+        self._library.fake_reset()
+        for kernel in KERNELS:
+            self.set(**{f"us_{kernel}": 10})
         self.executor = CudaExecutor(self.cuda, self.driver, 0, Sensors("GPU-fake"))
         self._library.fake_clear()
 
@@ -251,6 +255,29 @@ class FakeGpu:
     def fail(self, function: str, code: int) -> None:
         """The next call of a function fails."""
         self._library.fake_fail(function.encode(), code)
+
+    def set(self, **knobs: float) -> None:
+        """Set knobs of the time line by name (`Knobs` in fake_timeline.h); `us_NAME` is a kernel's duration, and
+        `hang_NAME`, `fault_NAME` say in which launch from now on it never ends, or breaks the context."""
+        for name, value in knobs.items():
+            kind, _, kernel = name.partition("_")
+            of_kernel = kind in ("us", "hang", "fault")
+            wrong = self._library.fake_set((f"{kind}:{kernel}" if of_kernel else name).encode(), c_double(value))
+            assert not wrong, name
+
+    def clock(self, *corners: tuple[float, float]) -> None:
+        """The device's clock from now on: (microseconds from now, MHz), linear in between."""
+        times, clocks = zip(*corners, strict=True)
+        self._library.fake_clock((c_double * len(times))(*times), (c_double * len(times))(*clocks), len(times))
+
+    def wait(self, us: float) -> None:
+        """The host does something else."""
+        self._library.fake_pass(c_double(us))
+
+    @property
+    def now_us(self) -> float:
+        """The host's clock."""
+        return float(self._library.fake_now())
 
     @property
     def live_allocations(self) -> int:

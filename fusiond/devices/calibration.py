@@ -1,0 +1,73 @@
+"""What `fusiond calibrate` finds about a device, and what follows from it for sampling."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from fusiond.devices import protocol
+from fusiond.devices.base import DeviceProvider
+from fusiond.devices.lock import device_lock
+from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.timing import SHORT_US, Sampling
+from fusiond.errors import DeviceError, Interrupted
+from fusiond.model import DeviceInfo, MeasureFailed
+
+FIGURES: Mapping[str, tuple[str, str]] = {
+    "event_us": ("us", "two events with nothing between them, the median"),
+    "event_low_us": ("us", "a tenth of them is below"),
+    "event_high_us": ("us", "a tenth of them is above"),
+    "empty_kernel_us": ("us", "an empty kernel, without the events' cost"),
+    "kernel_gap_us": ("us", "from one empty kernel to the next"),
+    "graph_node_us": ("us", "the same in a CUDA graph"),
+    "release_us": ("us", "from the gate's opening until the host sees the stream's end"),
+    "globaltimer_ns": ("ns", "a step of the device's own timer"),
+    "rested_mhz": ("MHz", "the clock after a second's rest"),
+    "steady_mhz": ("MHz", "the clock under work"),
+    "settle_secs": ("s", "of work until the clock is steady"),
+    "copy_gbs": ("GB/s", "copied within the device, bytes read and written"),
+    "to_device_gbs": ("GB/s", "copied to the device from pinned memory"),
+    "to_host_gbs": ("GB/s", "copied from the device to pinned memory"),
+    "fp32_tflops": ("TFLOP/s", "multiply-adds in single precision"),
+}
+"""Name -> unit, and what it is."""
+
+TIMEOUT_SECS = 120.0
+LEAST_STEPS = 100
+"""So many times the spread of the events should a sample last, that this makes no more than 1 %."""
+MOST_SHORT_US = 200.0
+MOST_WARM_UP_SECS = 5.0
+
+
+def fitted(plan: Sampling, figures: Mapping[str, float]) -> Sampling:
+    """A plan for a device with these figures; as it was where there are none. Samples get longer where events are
+    coarse, and the warm-up where the clock takes its time; neither gets shorter."""
+    spread_us = figures.get("event_high_us", 0.0) - figures.get("event_low_us", 0.0)
+    settle_secs = figures.get("settle_secs", 0.0)
+    return dataclasses.replace(
+        plan,
+        short_us=max(SHORT_US, min(MOST_SHORT_US, LEAST_STEPS * spread_us)),
+        warm_up_secs=max(plan.warm_up_secs, min(MOST_WARM_UP_SECS, 2 * settle_secs)),
+    )
+
+
+def calibrate(provider: DeviceProvider, device: DeviceInfo, runner: type[Supervisor] = Supervisor) -> dict[str, float]:
+    """The figures of a device, measured in a fresh child process; empty where there is nothing to calibrate.
+
+    Raises DeviceError when the device is in use, or when it does not work.
+    """
+    told: list[str] = []
+    try:
+        with device_lock(device, stop=lambda: True, waiting=told.append):
+            supervisor = runner(provider, device)
+            try:
+                reply = supervisor.call(protocol.Calibrate(), TIMEOUT_SECS)
+            finally:
+                supervisor.close()
+    except Interrupted:
+        raise DeviceError(f"{device.name} is in use: {told[-1]}; calibrate when it is free") from None
+    if isinstance(reply, MeasureFailed):
+        raise DeviceError(f"{device.name}: {reply.outcome.value}: {reply.reason}")
+    if not isinstance(reply, protocol.Calibrated):
+        raise DeviceError(f"the worker answered a calibration with a {type(reply).__name__}")
+    return reply.figures

@@ -1,0 +1,125 @@
+"""The child process of a GPU with real PyCUDA, over the fake driver in place of libcuda.so.1: what it measures, and
+what becomes of hangs and of errors that stick. Kernels are those of the fake driver; what they take is planted."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond.bundle import write_bundle
+from fusiond.devices import protocol
+from fusiond.devices.calibration import FIGURES
+from fusiond.devices.cuda.provider import CudaProvider
+from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.timing import Sampling
+from fusiond.model import DeviceInfo, DeviceLimits, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.program import Program
+from tests.devices.cuda.stand_in import FakeGpu
+from tests.devices.cuda.test_cuda_programs import program
+from tests.devices.cuda.test_rehearsal import _launch
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("pycuda") is None,
+    reason="PyCUDA is not installed: pip install 'fusiond[cuda]', with nvcc on PATH (it is linked with libcuda: the"
+    " fake driver will do, as libcuda.so in a folder of LIBRARY_PATH)",
+)
+
+DEVICE = DeviceInfo(
+    name="cuda:0",
+    model="NVIDIA Fake",
+    arch="sm_90",
+    memory_bytes=8 << 30,
+    limits=DeviceLimits(
+        multiprocessors=132,
+        registers_per_sm=65536,
+        registers_per_block=65536,
+        shared_bytes_per_sm=228 << 10,
+        shared_bytes_per_block=227 << 10,
+        shared_bytes_reserved=1024,
+        threads_per_sm=2048,
+        blocks_per_sm=32,
+    ),
+)
+BOARD = "event_us=1.7 mhz=1980 idle_mhz=345 ramp_us=30000 launch_us=6 load_us=800 noise=0.003 step_ns=1000"
+PLAN = Sampling(purpose=Purpose.FINAL, precision=0.0025, pairs=60)
+
+Bundle = Callable[[str], str]
+
+
+@pytest.fixture
+def bundle(fake_libcuda: Path, tmp_path: Path) -> Bundle:
+    """A program of one of the fake driver's kernels, as a bundle."""
+    fake = FakeGpu(fake_libcuda, tmp_path)
+
+    def make(entry: str) -> str:
+        made: Program = program((_launch(entry),))
+        folder = tmp_path / "bundles" / entry
+        write_bundle(folder, made, fake.binaries(made))
+        return str(folder)
+
+    return make
+
+
+@pytest.fixture
+def board(fake_libcuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Supervisor]]:
+    """Makes a supervisor whose children find a board with such knobs."""
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    shutil.copy(fake_libcuda, folder / "libcuda.so.1")
+    paths = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(paths))
+    made: list[Supervisor] = []
+
+    def make(knobs: str) -> Supervisor:
+        monkeypatch.setenv("FUSIOND_FAKE_GPU", f"{BOARD} {knobs}")
+        made.append(Supervisor(CudaProvider(), DEVICE))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize("planted", [1.0, 1.05])
+def test_a_planted_gain_is_recovered_through_pycuda(board: Any, bundle: Bundle, planted: float) -> None:
+    supervisor = board(f"us:double_it=80 us:add={80 * planted}")
+    request = protocol.Sample(candidate=bundle("double_it"), baseline=bundle("add"), plan=PLAN)
+    reply = supervisor.call(request, 60)
+    assert isinstance(reply, Measurement), reply
+    assert reply.ratio == pytest.approx(planted, rel=0.005)
+    assert reply.before.canary_mhz == pytest.approx(1980, rel=0.01)
+    assert reply.effort.steady is True
+
+
+def test_a_kernel_that_hangs_costs_a_child_and_nothing_more(board: Any, bundle: Bundle, tmp_path: Path) -> None:
+    supervisor = board("hang:double_it=1")
+    for entry, outcome in (("double_it", Outcome.TIMED_OUT), ("add", None)):
+        request = protocol.Reference(bundle=bundle(entry), seed=0, outputs=str(tmp_path / "o.npz"))
+        reply = supervisor.call(request, 3.0 if outcome else 60)
+        assert (reply.outcome if isinstance(reply, MeasureFailed) else None) is outcome, reply
+
+
+def test_an_error_that_sticks_costs_a_child_and_nothing_more(board: Any, bundle: Bundle, tmp_path: Path) -> None:
+    supervisor = board("fault:double_it=1")
+    for entry, outcome in (("double_it", Outcome.CRASHED), ("add", None)):
+        request = protocol.Reference(bundle=bundle(entry), seed=0, outputs=str(tmp_path / "o.npz"))
+        reply = supervisor.call(request, 60)
+        assert (reply.outcome if isinstance(reply, MeasureFailed) else None) is outcome, reply
+        if isinstance(reply, MeasureFailed):
+            assert "illegal memory access" in reply.reason
+
+
+def test_a_board_is_calibrated_through_pycuda(board: Any) -> None:
+    supervisor = board("copy_gbs=3000 up_gbs=50 down_gbs=40 fma_tflops=60 us:fusiond_empty=2.5")
+    reply = supervisor.call(protocol.Calibrate(), 120)
+    assert isinstance(reply, protocol.Calibrated), reply
+    assert set(reply.figures) == set(FIGURES)
+    assert reply.figures["event_us"] == pytest.approx(1.7, rel=0.01)
+    assert reply.figures["steady_mhz"] == pytest.approx(1980, rel=0.01)
+    assert reply.figures["fp32_tflops"] == pytest.approx(60, rel=0.02)

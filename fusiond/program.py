@@ -94,7 +94,8 @@ class SourceKind(enum.StrEnum):
 class Fill:
     """What a buffer holds at the start. `low`/`high` bound `uniform` (floats, half open) and `integers` (both ends
     included); they are mean and standard deviation for `normal`; `low` is the value of `constant`. `file` is an .npy
-    file of exactly the buffer's elements and dtype, `digest` the text_key of its bytes."""
+    file of exactly the buffer's elements and dtype, `digest` the text_key of its bytes. Whole numbers beyond 2**53 are
+    given as int."""
 
     kind: str = "zeros"
     low: float = 0.0

@@ -69,6 +69,14 @@ def _first(box: Box, device: str, out: Path) -> Iterator[Unit]:
     for kind, value in (("mincut", 6.0), ("hfuse", 5.0), ("stitching", 4.0), ("transfer", 3.0)):
         yield _check(box, device, out, kind, 1, value, without="ethash" if kind == "hfuse" else "")
     yield Unit(
+        name="calibrate",
+        what="what measuring costs on this device, and its ceilings",
+        command=(python, "-m", "fusiond", "calibrate", device, "--json"),
+        value=9.0,
+        needs=(*TUNING, "rich", "httpx"),
+        result="calibrate.json",
+    )
+    yield Unit(
         name="agreement",
         what="one kernel by fusiond, torch's profiler, do_bench and ncu: without it no figure is shown",
         command=(python, "-m", "benchmarks.agreement", "--device", device, "--out", str(out)),
@@ -138,6 +146,16 @@ def _rest(box: Box, device: str, out: Path) -> Iterator[Unit]:
         needs=("numpy", "pluggy", "yaml"),
         result="worker.json",
     )
+    yield Unit(
+        name="data_plane",
+        what="what a checked run of hist and maxpool costs beside its kernels, and moves over the bus",
+        command=(python, "-m", "benchmarks.data_plane", "--device", device,
+                 "--bundle", str(box.bundles / "hfuse" / "hist+maxpool" / "native")),
+        value=4.0,
+        needs=("numpy", "pycuda", "pluggy", "yaml"),
+        skip="" if gpu else "only for a GPU",
+        result="data_plane.json",
+    )  # fmt: skip
     jobs = box.source / "configs" / "jobs"
     for job in sorted((jobs / "gpu" if gpu else jobs).glob("*.yaml")):
         yield Unit(

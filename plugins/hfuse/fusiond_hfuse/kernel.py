@@ -442,8 +442,11 @@ def _fill(inputs: Inputs, path: str, node: Node, dtype: str) -> Fill:
     bounds = value.sequence()
     if len(bounds) != 2:
         raise value.fail("two numbers are wanted")
+    low: float
+    high: float
     if kind == "integers":
-        low, high = (float(each.integer(least=-(2**53), most=2**53)) for each in bounds)
+        least, most = _INTEGERS.get(dtype, (-(2**53), 2**53))
+        low, high = (each.integer(least=least, most=most) for each in bounds)
     else:
         if not dtype.startswith("float"):
             raise value.fail(f"{kind} fills floats; for {dtype} there is integers: [low, high]")
@@ -452,17 +455,13 @@ def _fill(inputs: Inputs, path: str, node: Node, dtype: str) -> Fill:
         raise value.fail("the standard deviation is negative")
     if kind != "normal" and low > high:
         raise value.fail("the first bound is above the second")
-    if kind == "integers" and dtype in _INTEGERS:
-        least, most = _INTEGERS[dtype]
-        if low < least or high > most:
-            raise value.fail(f"does not fit {dtype}")
     return Fill(kind=kind, low=low, high=high)
 
 
 def _bound(node: Node, dtype: str) -> float:
     if dtype in _INTEGERS:
         least, most = _INTEGERS[dtype]
-        return float(node.integer(least=max(least, -(2**53)), most=min(most, 2**53)))
+        return node.integer(least=least, most=most)
     return node.number(least=-1e300, most=1e300)
 
 

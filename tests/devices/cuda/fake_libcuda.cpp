@@ -3,14 +3,7 @@
 // fake_timeline.h. Every call is written to a log.
 
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <map>
 #include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "fake_absent.h"
 #include "fake_timeline.h"

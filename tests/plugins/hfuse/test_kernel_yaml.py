@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusiond.errors import RequestError
+from fusiond.fills import fill
 from fusiond.program import Compare, Fill, Scalar
 
 SOURCE = """\
@@ -59,6 +60,28 @@ def test_arguments_fills_and_tolerances(analyse, strategy, scale):
     assert program.buffer("b.out").elements == 400
     assert program.buffer("b.in").fill == Fill(kind="normal", low=0.0, high=2.5)
     assert program.buffer("a.counts").compare == Compare()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "c", "low", "high"),
+    [("int64", "long long", -(2**63), 2**63 - 1), ("uint64", "unsigned long long", 2**53 + 1, 2**64 - 1)],
+)
+def test_integers_of_64_bits_are_exact(analyse, strategy, scale, dtype, c, low, high):
+    given = f"dtype: {dtype}, elements: n, role: input, fill: {{integers: [{low}, {high}]}}"
+    name = scale(
+        "dtype: float32, elements: n, role: input, fill: {normal: [0, 2.5]}",
+        given,
+        source=SOURCE.replace("const float* in", f"const {c}* in"),
+    )
+    sequential = strategy.baselines(analyse(name, "hist"))[0]
+    buffer = sequential.emit(next(sequential.space.points())).buffer("b.in")
+    assert (buffer.fill.low, buffer.fill.high) == (low, high)
+    data = fill(buffer, 0)
+    assert data.dtype == np.dtype(dtype)
+    assert int(data.max()) > high - 2**61
+    with pytest.raises(RequestError, match=f"it must be from .* to {np.iinfo(dtype).max}"):
+        analyse(scale("dtype: float32, elements: n, role: input, fill: {normal: [0, 2.5]}",
+                      given.replace(str(high), str(2**64))), "hist")  # fmt: skip
 
 
 def test_a_key_that_no_folder_changes(analyse, parse, scale, tmp_path):

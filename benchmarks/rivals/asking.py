@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +132,13 @@ def cell(found: Sequence[Row] | None) -> str:
     return f"{fastest['ratio']:.2f} ({fastest['name']}{mark})"
 
 
-def absent(tables: Sequence[tuple[str, Sequence[Row] | None]]) -> list[str]:
-    """A line for each reason why a rival has no figure, with what it is about: (name of the work, its rivals)."""
+def told_absent(tables: Iterable[tuple[str, Sequence[Row] | None]]) -> str:
+    """A list of the rivals without a figure, for a page: each reason once, with the works it is about. `tables`: (name
+    of the work, its rivals). Empty when there is none."""
     about: dict[tuple[str, str], list[str]] = {}
     for name, found in tables:
         for each in found or ():
             if "problem" in each:
                 about.setdefault((each["name"], each["problem"]), []).append(name)
-    return [f"- {rival} ({', '.join(names)}): {why}" for (rival, why), names in about.items()]
+    lines = [f"- {rival} ({', '.join(names)}): {why}" for (rival, why), names in about.items()]
+    return "\n".join(["Rivals without a figure:", "", *lines, ""]) if lines else ""

@@ -24,11 +24,18 @@ About = Mapping[str, Any]
 class Rival(Protocol):
     """One way of doing the work of a strategy's Programs."""
 
-    name: str
-    what: str
-    """How it does the work, for a reader of the table."""
-    close: float
-    """How far an output may be from ours (`difference`), where it is not as near as its buffer demands."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def what(self) -> str:
+        """How it does the work, for a reader of the table."""
+        ...
+
+    @property
+    def close(self) -> float:
+        """How far an output may be from ours (`difference`), where it is not as near as its buffer demands."""
+        ...
 
     def missing(self) -> str:
         """What lacks here, with the remedy; empty when it may run. Asked in any process, so nothing is imported."""

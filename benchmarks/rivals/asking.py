@@ -22,7 +22,7 @@ Row = dict[str, Any]
 """`name`, `what`, and either `problem` or what `benchmarks.rivals.child.measured` says: `ratio` (how many times as long
 as ours it takes), `time_us`, `ours_us`, `clock`, `difference`, `samples`."""
 
-STRATEGIES = ("hfuse",)
+STRATEGIES = ("hfuse", "mincut")
 TIMEOUT_SECS = 240.0
 NO_GPU = "rivals are measured on a GPU"
 

@@ -72,8 +72,8 @@ def _measured(run: Run) -> str:
             _number((given.get("algorithm1") or {}).get("best_over_given")), gap, *_paper(each["application"]),
         ])  # fmt: skip
     head = ("application", "verdict", "tuned, over the fastest unfused way", "95 % interval", "that way",
-            "over the best rival", "basic", "Algorithm 1", "exact by the model", "all that can be fused", "Algorithm 1, best shapes",
-            "gap of Algorithm 1 to the best sum of measured blocks, %",
+            "over the best rival", "basic", "Algorithm 1", "exact by the model", "all that can be fused",
+            "Algorithm 1, best shapes", "gap of Algorithm 1 to the best sum of measured blocks, %",
             "paper: basic", "paper: Algorithm 1")  # fmt: skip
     return f"""\
 ## Measured: {run["device"]["model"]}

@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.benches import TunedBench, answer, problem
 from benchmarks.hfuse import counters, pairs
 from benchmarks.hfuse.pairs import Pair
+from benchmarks.rivals import asking
 from fusiond import tuner
 from fusiond.devices.timing import Sampling
 from fusiond.model import Config, Job, JobState, MeasureFailed, Outcome, Purpose, Trial
@@ -62,6 +63,7 @@ def sweep(bench: Bench, pair: Pair) -> dict[str, Any]:
     for job in jobs_:
         found["points"].append(point(bench, pair, job))
     found["representative"] = representative(bench, found["points"], jobs_)
+    found["rivals"] = rivals(bench, found["points"], jobs_)
     return found
 
 
@@ -201,6 +203,39 @@ def categories(trials: Iterable[Trial]) -> dict[str, Any]:
     }
 
 
+def rivals(bench: Bench, points: Sequence[dict[str, Any]], jobs_: Sequence[Job]) -> list[asking.Row]:
+    """What CUDA offers beside fusing, each beside the answer (the fused kernel, or the fastest unfused way) at the
+    point where the two kernels take most equally long."""
+    number = most_equal(points)
+    if number is None:
+        return asking.without("hfuse", "there is no answer to stand beside")
+    prepared = prepare(bench.registry, jobs_[number])
+    record = bench.store.record(prepared.workload.key, bench.device.key)
+    assert record is not None  # the point has its answer
+    trials = bench.store.trials(points[number]["job"], role=None)
+    wanted = {"unfused": record.baseline_program_key} | {
+        name: _fastest(trials, prefix)
+        for name, prefix in (("streams", "baseline:streams_"), ("graph", "baseline:graph"))
+    }
+    programs = {name: bench.store.program(key) for name, key in wanted.items() if key is not None}
+    fused = record.program_key if record.verdict.wins else record.baseline_program_key
+    with bench.measurer() as measurer:
+        return asking.rows(
+            bench,
+            measurer,
+            "hfuse",
+            bench.store.program(fused) if fused is not None else None,
+            {},
+            programs={name: program for name, program in programs.items() if program is not None},
+        )
+
+
+def _fastest(trials: Iterable[Trial], role: str) -> str | None:
+    """The program of the fastest unfused way whose name begins so."""
+    own = [each for each in trials if each.role.startswith(role) and each.outcome is Outcome.MEASURED and each.time_us]
+    return min(own, key=lambda each: each.time_us or 0.0).program_key if own else None
+
+
 CATEGORIES = ("hfuse", "hfuse_free", "hfuse_capped", "naive", "naive_r0", "vertical")
 
 
@@ -233,12 +268,17 @@ def _add_facts(bench: Bench, found: dict[str, Any]) -> None:
 # --- figures 8 and 9 ------------------------------------------------------------------------------------
 
 
+def most_equal(points: Sequence[dict[str, Any]]) -> int | None:
+    """The number of the point, of those with an answer, where the two kernels take most equally long."""
+    usable = [number for number, each in enumerate(points) if each["ratio"] and each.get("answer")]
+    return min(usable, key=lambda each: max(points[each]["ratio"], 1 / points[each]["ratio"]), default=None)
+
+
 def representative(bench: Bench, points: Sequence[dict[str, Any]], jobs_: Sequence[Job]) -> dict[str, Any] | None:
     """The counters at the point where the two kernels take most equally long, as in the paper."""
-    usable = [number for number, each in enumerate(points) if each["ratio"] and each.get("answer")]
-    if not usable:
+    number = most_equal(points)
+    if number is None:
         return None
-    number = min(usable, key=lambda each: max(points[each]["ratio"], 1 / points[each]["ratio"]))
     chosen = points[number]
     native = {
         name: counters.of_program(bench.provider, bench.device, program)

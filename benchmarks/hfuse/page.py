@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.hfuse import paper
 from benchmarks.hfuse.pairs import PAIRS
 from benchmarks.pages import DOCS, table
+from benchmarks.rivals import asking
 from benchmarks.runs import Run, newest
 
 PAGE = DOCS / "results-hfuse.md"
@@ -54,19 +55,19 @@ def _measured(run: Run) -> str:
     for each in run["pairs"]:
         points = [point for point in each.get("points", ()) if point["ratio"] and point.get("answer")]
         if not points:
-            rows.append([each["pair"], *[""] * 9, *_paper(each["pair"])])
+            rows.append([each["pair"], *[""] * 10, *_paper(each["pair"])])
             continue
         at = min(points, key=lambda point: max(point["ratio"], 1 / point["ratio"]))
         given = at["answer"]
         gain = "" if given["speedup"] is None else f"{given['speedup']:.3f}"
         interval = "" if given["ci95"] is None else f"{given['ci95'][0]:.3f} to {given['ci95'][1]:.3f}"
         rows.append([
-            each["pair"], f"{at['ratio']:.2f}", given["verdict"], gain, interval,
+            each["pair"], f"{at['ratio']:.2f}", given["verdict"], gain, interval, asking.cell(each.get("rivals")),
             *(_over_streams(at.get(key)) for key in ("hfuse_free", "hfuse_capped", "naive", "naive_r0", "vertical")),
             *_paper(each["pair"]),
         ])  # fmt: skip
     head = ("pair", "ratio of times", "verdict", "speed-up over the fastest unfused way", "95 % interval",
-            "no cap", "capped", "even split", "even split, r0", "vertical",
+            "over the best rival", "no cap", "capped", "even split", "even split, r0", "vertical",
             *(f"paper, {each}" for each in PAPER_HEAD[1:]))  # fmt: skip
     counted = [each for each in run["pairs"] if each.get("representative")]
     return f"""\
@@ -75,9 +76,15 @@ def _measured(run: Run) -> str:
 {_origin(run)} At the point of each sweep where the two kernels take most equally long. The verdict is the tuner's, over
 the fastest unfused way; the columns behind it are search samples, in per cent over two streams, which is what the
 paper calls native. "No cap" and "capped" are the best of the paper's form; the verdict's candidate may be of another.
+Rivals issue the unfused kernels in the ways that CUDA offers; the fastest of them is named, beside the answer.
 
 {table(head, rows)}
-{_counters(counted)}"""
+{_absent(run)}{_counters(counted)}"""
+
+
+def _absent(run: Run) -> str:
+    """The rivals without a figure."""
+    return asking.told_absent((each["pair"], each.get("rivals")) for each in run["pairs"])
 
 
 def _over_streams(entry: dict[str, Any] | None) -> str:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.benches import TunedBench, answer
+from benchmarks.rivals import asking
 from fusiond import jobs, tuner
-from fusiond.model import JobState, Outcome, Trial
+from fusiond.model import JobState, Outcome, Record, Trial
 from fusiond.planning import prepare, target_of
 from fusiond_mincut import shapes
 from fusiond_mincut.strategy import Mincut
@@ -55,8 +56,17 @@ def application(bench: Bench, name: str) -> dict[str, Any]:
     row["methods"] = methods(trials, partitions(analysis.report, trials))
     known = {part.workload_key: bench.store.record(part.workload_key, bench.device.key) for part in bench.done()}
     sums = Mincut().sums(analysis, {key: each for key, each in known.items() if each is not None})
+    row["rivals"] = rivals(bench, name, record)
     row["sums"] = [{"partition": text, "blocks_us": round(time_us, 3)} for text, time_us in sums]
     return row
+
+
+def rivals(bench: Bench, name: str, record: Record) -> list[asking.Row]:
+    """What users have today, each beside the answer: the fused kernels, or the fastest unfused way."""
+    key = record.program_key if record.verdict.wins else record.baseline_program_key
+    about = {"application": name, "width": record.sizes["width"], "height": record.sizes["height"]}
+    with bench.measurer() as measurer:
+        return asking.rows(bench, measurer, "mincut", None if key is None else bench.store.program(key), about)
 
 
 def partitions(report: Any, trials: Iterable[Trial]) -> dict[str, str]:

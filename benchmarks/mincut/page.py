@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from benchmarks.mincut import paper, planning
 from benchmarks.pages import DOCS, table
+from benchmarks.rivals import asking
 from benchmarks.runs import Run, newest
 
 METHODS = ("basic", "algorithm1", "exact", "general")
@@ -56,7 +57,7 @@ def _measured(run: Run) -> str:
         found, given = each.get("answer"), each.get("methods")
         if not found or not given:
             rows.append(
-                [each["application"], each.get("problem") or "no answer", *[""] * 9, *_paper(each["application"])]
+                [each["application"], each.get("problem") or "no answer", *[""] * 10, *_paper(each["application"])]
             )
             continue
         gain = "" if found["speedup"] is None else f"{found['speedup']:.3f}"
@@ -66,20 +67,23 @@ def _measured(run: Run) -> str:
         gap = f"{100 * (chosen / min(sums.values()) - 1):.1f}" if chosen else ""
         rows.append([
             each["application"], found["verdict"], gain, interval, found["baseline"],
+            asking.cell(each.get("rivals")),
             *(_number((given.get(name) or {}).get("over_given")) for name in METHODS),
             _number((given.get("algorithm1") or {}).get("best_over_given")), gap, *_paper(each["application"]),
         ])  # fmt: skip
     head = ("application", "verdict", "tuned, over the fastest unfused way", "95 % interval", "that way",
-            "basic", "Algorithm 1", "exact by the model", "all that can be fused", "Algorithm 1, best shapes",
-            "gap of Algorithm 1 to the best sum of measured blocks, %",
+            "over the best rival", "basic", "Algorithm 1", "exact by the model", "all that can be fused",
+            "Algorithm 1, best shapes", "gap of Algorithm 1 to the best sum of measured blocks, %",
             "paper: basic", "paper: Algorithm 1")  # fmt: skip
     return f"""\
 ## Measured: {run["device"]["model"]}
 
 {_origin(run)} The verdict is the tuner's, over the fastest unfused way. The columns behind it are search samples at
 default shapes, over the unfused kernels one after the other at default shapes, which is what the paper compares with.
+Rivals are array frameworks that run the same pipeline; the fastest of them is named, beside the answer.
 
-{table(head, rows)}"""
+{table(head, rows)}
+{asking.told_absent((each["application"], each.get("rivals")) for each in run["applications"])}"""
 
 
 def _number(value: float | None) -> str:

@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.mincut import images
 from fusiond.fills import fill
 from fusiond.program import Buffer, Role
-from fusiond_mincut import expr as tree
-from fusiond_mincut.expr import Access, Binary, Call, Cast, Const, Expr, Let, Local, Select, Unary
-from fusiond_mincut.graph import Kernel, Pipeline
+from fusiond_mincut.graph import Pipeline
 
 Arrays = dict[str, NDArray[Any]]
-PADS = {"clamp": "edge", "mirror": "reflect", "reflect": "symmetric", "repeat": "wrap", "constant": "constant"}
 WARM, REPEATS = 2, 9
 
 
@@ -56,8 +54,8 @@ class Jax:
     def __init__(self, pipeline: Pipeline) -> None:
         import jax  # heavy, and wanted here only
 
-        self.jax, self.np, self.pipeline = jax, jax.numpy, pipeline
-        self.call = jax.jit(self._run)
+        self.jax = jax
+        self.call = jax.jit(images.Images(pipeline, images.JaxNames(jax)))
 
     @property
     def device(self) -> str:
@@ -65,109 +63,6 @@ class Jax:
 
     def __call__(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {name: each.block_until_ready() for name, each in self.call(dict(given)).items()}
-
-    def _run(self, given: dict[str, Any]) -> dict[str, Any]:
-        images = dict(given)
-        for kernel in self.pipeline.kernels:
-            planes = [
-                self._converted(self._value(kernel.body(channel), kernel, images, {}), kernel.dtype)
-                for channel in range(kernel.channels)
-            ]
-            image = self.np.stack(planes, axis=-1)
-            if kernel.reduction is not None:
-                image = getattr(self.np, kernel.reduction)(image, axis=(0, 1), keepdims=True, dtype=image.dtype)
-            images[kernel.name] = image
-        return {name: images[name] for name in self.pipeline.outputs}
-
-    def _pixels(self, access: Access, kernel: Kernel, images: Mapping[str, Any]) -> Any:
-        plane = images[access.image][:, :, access.channel]
-        if access.dx == access.dy == 0:
-            return plane
-        border = kernel.border(access.image)
-        up, down, left, right = max(0, -access.dy), max(0, access.dy), max(0, -access.dx), max(0, access.dx)
-        more = {"constant_values": border.value} if border.mode == "constant" else {}
-        padded = self.np.pad(plane, ((up, down), (left, right)), mode=PADS[border.mode], **more)
-        height, width = plane.shape
-        return padded[down : down + height, right : right + width]
-
-    def _value(self, expr: Expr, kernel: Kernel, images: Mapping[str, Any], names: Mapping[str, Any]) -> Any:
-        def of(each: Expr) -> Any:
-            return self._value(each, kernel, images, names)
-
-        match expr:
-            case Const(value, dtype):
-                return self.np.asarray(value, dtype)
-            case Access():
-                return self._pixels(expr, kernel, images)
-            case Local(name):
-                return names[name]
-            case Let(name, value, body):
-                return self._value(body, kernel, images, {**names, name: of(value)})
-            case Cast(operand, dtype):
-                return self._converted(of(operand), dtype)
-            case Select(condition, then, other):
-                return self.np.where(of(condition) != 0, of(then), of(other))
-            case Unary(op, operand):
-                found = of(operand)
-                return self._truth(found == 0) if op == "!" else -found if op == "-" else ~found
-            case Binary(op, left, right):
-                return self._joined(op, of(left), of(right))
-            case Call(function, arguments):
-                return self._function(function, [of(each) for each in arguments])
-        raise AssertionError(expr)
-
-    def _truth(self, found: Any) -> Any:
-        return found.astype(self.np.int32)
-
-    def _joined(self, op: str, left: Any, right: Any) -> Any:
-        lax, xp = self.jax.lax, self.np
-        if op in tree.COMPARISONS:
-            return self._truth(eval_comparison(op, left, right))
-        if op in tree.LOGICAL:
-            both = (left != 0) & (right != 0) if op == "&&" else (left != 0) | (right != 0)
-            return self._truth(both)
-        if op in ("/", "%") and left.dtype == xp.int32:
-            left, right = xp.broadcast_arrays(left, right)
-            safe = xp.where(right == 0, 1, right)
-            return xp.where(right == 0, 0, lax.div(left, safe) if op == "/" else lax.rem(left, safe))
-        simple = {"+": xp.add, "-": xp.subtract, "*": xp.multiply, "/": xp.divide, "&": xp.bitwise_and,
-                  "|": xp.bitwise_or, "^": xp.bitwise_xor}  # fmt: skip
-        if op in simple:
-            return simple[op](left, right)
-        return xp.left_shift(left, right & 31) if op == "<<" else xp.right_shift(left, right & 31)
-
-    def _function(self, function: str, arguments: list[Any]) -> Any:
-        xp = self.np
-        known = {"min": xp.fmin, "max": xp.fmax, "pow": xp.power, "atan": xp.arctan, "atan2": xp.arctan2,
-                 "rsqrt": self.jax.lax.rsqrt}  # fmt: skip
-        if function == "clamp":
-            return xp.fmin(xp.fmax(arguments[0], arguments[1]), arguments[2])
-        return known.get(function, getattr(xp, function, None))(*arguments)
-
-    def _converted(self, found: Any, dtype: str) -> Any:
-        xp = self.np
-        if found.dtype == xp.dtype(dtype):
-            return found
-        if dtype in ("uint8", "int32") and xp.issubdtype(found.dtype, xp.floating):
-            whole = xp.where(xp.isnan(found), 0, xp.clip(xp.trunc(found), -2147483648.0, 2147483520.0))
-            found = whole.astype(xp.int32)
-        return found.astype(dtype)
-
-
-def eval_comparison(op: str, left: Any, right: Any) -> Any:
-    """A comparison by its sign."""
-    match op:
-        case "<":
-            return left < right
-        case "<=":
-            return left <= right
-        case ">":
-            return left > right
-        case ">=":
-            return left >= right
-        case "==":
-            return left == right
-    return left != right
 
 
 # --- OpenCV ---------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.rivals import base as rivals
 from benchmarks.stitching import modules, xla
 from benchmarks.stitching.xla import Array, Profile
-from fusiond.devices.compare import compare
 from fusiond.devices.timing import Sampling
 from fusiond.fills import fill
 from fusiond.measuring import Measurer, References
@@ -74,28 +74,13 @@ def inputs(module: Module, program: Program, seed: int) -> list[Array]:
 
 
 def difference(module: Module, program: Program, right: Mapping[str, Array], outputs: Sequence[Array]) -> float:
-    """The worst over the outputs of: the largest difference over the largest element (floats); the share of unequal
-    elements (all else). Infinite where the one is finite and the other is not, or where an output is missing."""
+    """The worst over the outputs (`benchmarks.rivals.base.difference`); infinite where an output is missing."""
     if len(outputs) != len(module.outputs):
         return math.inf
     worst = 0.0
     for name, theirs in zip(module.outputs, outputs, strict=True):
         buffer = program.buffer(module.buffer_of(name))
-        ours, other = right[buffer.name].reshape(-1), theirs.reshape(-1)
-        if ours.shape != other.shape or ours.dtype != other.dtype:
-            return math.inf
-        if not np.issubdtype(ours.dtype, np.floating):
-            worst = max(worst, compare(buffer, ours, other).worst / max(1, ours.size))
-            continue
-        finite = np.isfinite(ours)
-        if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(
-            ours[~finite], other[~finite], equal_nan=True
-        ):
-            return math.inf
-        if finite.any():
-            mine, yours = ours[finite].astype(np.float64), other[finite].astype(np.float64)
-            largest = float(np.abs(mine).max())
-            worst = max(worst, float(np.abs(mine - yours).max()) / (largest or 1.0))
+        worst = max(worst, rivals.difference(buffer, right[buffer.name], theirs))
     return worst
 
 

@@ -4,7 +4,7 @@ Every plan is checked against one kernel per instruction, then sampled in pairs 
 fusable portion), and everything with the library calls in the span. Those are the same plain kernels in every plan.
 From both come the paper's fusable ratio, its fusion speed-up, and the end-to-end gain that its formula predicts,
 beside the one that was measured. Where jax sees the same GPU, XLA's own executable is timed in turn with the fastest of
-the plans (`beside`).
+the plans (`beside`). What else does the same work today is named with each module (`rivals`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import benches
+from benchmarks.rivals import asking, named
 from benchmarks.stitching import beside, modules, paper, xla
 from fusiond.keys import plain
 from fusiond.measuring import Measurer, References
@@ -41,7 +42,8 @@ def table(bench: Bench, names: Sequence[str]) -> Iterator[dict[str, Any]]:
             bench.say(
                 f"{name}, us, {bench.device.evidence}: " + ", ".join(f"{plan} {each}" for plan, each in times.items())
             )
-            yield {"module": name, **row}
+            why = "not timed in this run" if not bench.emulated else asking.NO_GPU
+            yield {"module": name, **row, "rivals": named.stitching(row, why=why)}
 
 
 def _row(bench: Bench, measurer: Measurer, name: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from benchmarks.pages import DOCS, table
+from benchmarks.rivals import asking
 from benchmarks.runs import Run, newest
 from benchmarks.stitching import paper, static
 from benchmarks.stitching.modules import PLANS
@@ -227,12 +228,13 @@ def _measured(run: Run) -> str:
             _time(theirs, "fusable_us"), str(theirs.get("kernels", "")), _time(theirs, "call_us"),
             "{:.3f} ({:.3f} to {:.3f})".format(over_theirs["fusion_speedup"], *over_theirs["interval"])
             if over_theirs else "",
-            f"{over_theirs['end_to_end']:.3f}" if over_theirs else "",
+            f"{over_theirs['end_to_end']:.3f}" if over_theirs else "", asking.cell(each.get("rivals")),
         ])  # fmt: skip
     mean = f"{static.geometric_mean(speedups):.2f}" if speedups else "not known"
     head = ("module", *(f"{TITLES[plan]}, us" for plan in PLANS), "fastest stitched", "fusable ratio",
             "fusion speed-up", "end to end", "predicted", "fusion speed-up over XLA's rules", "end to end",
-            "XLA today, us", "its kernels", "its call, us", "against XLA today", "end to end")  # fmt: skip
+            "XLA today, us", "its kernels", "its call, us", "against XLA today", "end to end",
+            "over the best rival")  # fmt: skip
     today = _today(run, over_today)
     told = "\n".join(["Not there:", "", *problems, ""]) if problems else ""
     return f"""\
@@ -246,7 +248,12 @@ otherwise. The fusable portion's geometric mean is {mean}; the paper's, over its
 
 {today}
 
-{table(head, lines)}{told}"""
+{table(head, lines)}{told}{_absent(run)}"""
+
+
+def _absent(run: Run) -> str:
+    """The rivals without a figure."""
+    return asking.told_absent((each["module"], each.get("rivals")) for each in run["measured"])
 
 
 def _today(run: Run, speedups: Sequence[float]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import benches
+from benchmarks.rivals import named
 from benchmarks.transfer import paper
 from benchmarks.transfer.planning import catalogued
 from fusiond.devices.timing import Sampling
@@ -141,7 +142,12 @@ def _row(
             reference, references = program, found
         assert references is not None
         row |= _measured(bench, measurer, program, reference, references)
-    return {"transfers": len(Ways(graph).crossings), "costs": costs.missing == 0, "ways": rows}
+    return {
+        "transfers": len(Ways(graph).crossings),
+        "costs": costs.missing == 0,
+        "ways": rows,
+        "rivals": named.transfer(rows, emulated=bench.emulated),
+    }
 
 
 def _measured(

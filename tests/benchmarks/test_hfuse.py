@@ -280,6 +280,10 @@ def measured_run(evidence: str = "measured") -> Run:
     known = {**counters.figures({counters.ISSUE: 33.3, counters.OCCUPANCY: 50.0}), "reason": None}
     run["pairs"] = [{
         "pair": "hist+maxpool", "swept": "maxpool.channels", "points": [point],
+        "rivals": [
+            {"name": "green contexts", "ratio": 1.4, "clock": "device"},
+            {"name": "MPS", "problem": "needs a daemon"},
+        ],
         "representative": {
             "value": 40, "native": {"hist": known, "maxpool": known}, "native_issue_slot_pct": None,
             "hfuse_free": known, "hfuse_capped": nothing, "vertical": nothing,
@@ -300,7 +304,8 @@ def test_the_page_says_what_was_not_measured() -> None:
 def test_the_page_shows_what_was_measured() -> None:
     text = page.render([measured_run()])
     assert "Not yet measured" not in text
-    assert "| hist+maxpool | 1.10 | fuse | 1.210 | 1.180 to 1.240 | +25.0 |  | +25.0 |" in text
+    assert "| hist+maxpool | 1.10 | fuse | 1.210 | 1.180 to 1.240 | 1.40 (green contexts) | +25.0 |  | +25.0 |" in text
+    assert "- MPS (hist+maxpool): needs a daemon" in text
     assert "33.3" in text
 
 

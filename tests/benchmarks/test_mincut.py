@@ -105,19 +105,22 @@ def test_a_measured_run_stands_beside_the_paper() -> None:
         "basic": {"over_given": 1.11},
     }
     sums = [{"partition": "a+b", "blocks_us": 10.0}, {"partition": "a|b", "blocks_us": 12.5}]
+    rivals = [{"name": "CuPy", "problem": "not installed"}, {"name": "JAX", "ratio": 3.5, "clock": "wall"}]
     answer = {"verdict": "fuse", "speedup": 1.234, "ci95": [1.2, 1.3], "baseline": "graph"}
     run = {
         "date": "2026-01-01T00:00:00", "evidence": "measured", "device": {"model": "X100"}, "command": "c",
         "machine": {"cores": 1, "processor": "p"},
-        "applications": [{"application": "harris", "answer": answer, "methods": methods, "sums": sums},
+        "applications": [{"application": "harris", "answer": answer, "methods": methods, "sums": sums,
+                          "rivals": rivals},
                          {"application": "sobel", "problem": "lost"}],
     }  # fmt: skip
     text = page.render([run])
     assert (
-        "| harris | fuse | 1.234 | 1.200 to 1.300 | graph | 1.11 | 1.31 |  |  | 1.52 | 25.0 | 1.04 / 1.27 / 1.09 |"
-        in text
+        "| harris | fuse | 1.234 | 1.200 to 1.300 | graph | 3.50 (JAX, wall clock) "
+        "| 1.11 | 1.31 |  |  | 1.52 | 25.0 | 1.04 / 1.27 / 1.09 |" in text
     )
     assert "| sobel | lost |" in text
+    assert "- CuPy (harris): not installed" in text
 
 
 def test_what_is_asked_wrongly_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -136,4 +139,6 @@ def test_an_application_from_the_command_to_the_file(tmp_path: Path, gxx_here: N
     assert row["evidence"] == "emulated"
     assert row["methods"]["algorithm1"]["partition"] == "mean+gain+corrected"
     assert row["methods"]["algorithm1"]["default_us"] > 0
+    assert [each["name"] for each in row["rivals"]] == ["CuPy", "torch.compile", "JAX"]
+    assert {each["problem"] for each in row["rivals"]} == {"rivals are measured on a GPU"}
     assert row["answer"]["verdict"] in ("fuse", "keep", "undecided")

@@ -11,6 +11,7 @@ import pytest
 
 jax = pytest.importorskip("jax", reason="XLA comes with jax")
 
+from benchmarks.rivals import named  # noqa: E402
 from benchmarks.stitching import __main__ as command  # noqa: E402
 from benchmarks.stitching import beside, modules, page, xla  # noqa: E402
 from benchmarks.stitching.beside import Round  # noqa: E402
@@ -209,13 +210,18 @@ def test_the_page_has_xla_today_or_the_reason_why_not():
         "xla": {"fusable_us": 12.0, "kernels": 7, "call_us": 40.0},
         "over_xla": {"fusion_speedup": 1.5, "interval": [1.25, 1.75], "end_to_end": 1.1},
     }  # fmt: skip
+    row["xla"]["rounds"] = [{"ours_us": each} for each in (9.0, 8.0, 10.0)]
+    row["rivals"] = named.stitching(row, why="not asked")
+    assert [each["name"] for each in row["rivals"]] == ["XLA", "torch.compile", "torch.compile, combo kernels"]
+    assert (row["rivals"][0]["ratio"], row["rivals"][0]["ours_us"]) == (1.5, 9.0)
     run = {
         **kept, "evidence": "measured", "driver": "580", "device": {"model": "NVIDIA H200", "arch": "sm_90"},
         "measured": [row],
         "xla_executable": {"platform": "cuda", "device": "NVIDIA H200", "versions": {"jax": "0.11.2"}},
     }  # fmt: skip
     written = page.render([run])
-    assert "| 12.0 | 7 | 40.0 | 1.500 (1.250 to 1.750) | 1.100 |" in written
+    assert "| 12.0 | 7 | 40.0 | 1.500 (1.250 to 1.750) | 1.100 | 1.50 (XLA) |" in written
+    assert "- torch.compile (lr_step): no PyTorch function of this module is written" in written
     assert "The geometric mean is 1.50; slower than XLA on 0 of 1 modules." in written.replace("\n", " ")
     without = page.render([{**run, "measured": [], "xla_executable": {"problem": "jax is not installed"}}])
     assert "XLA today was not timed in this run: jax is not installed." in without

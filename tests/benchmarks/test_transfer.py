@@ -93,6 +93,7 @@ def measured_run() -> dict[str, Any]:
             {"way": "fused", "messages": 4, "time_us": 80.0, "ratio": 1.25, "clock": "wall"},
             {"way": "batch", "messages": 4, "problem": "launch_refused: no such call"},
         ],
+        "rivals": [{"name": "CUDA graph", "problem": "refused"}],
     }  # fmt: skip
     return run | {"table_5": [row], "table_6": []}
 
@@ -102,8 +103,11 @@ def test_the_page_is_made_of_the_kept_files() -> None:
 
 
 def test_the_page_shows_measurements_and_no_emulated_times() -> None:
+    unasked = measured_run()
+    del unasked["table_5"][0]["rivals"]
     text = page.render([measured_run()])
-    assert "| fig2 | 4,096 | pinned | 100.0 | +25.0 | launch_refused |" in text
+    assert "| fig2 | 4,096 | pinned | 100.0 | +25.0 | launch_refused | no rival could be measured |" in text
+    assert "not yet measured on a GPU" in page.render([unasked])
     assert "Not yet measured" not in text
     emulated = measured_run() | {"evidence": "emulated"}
     assert page.render([emulated]) == page.render([])

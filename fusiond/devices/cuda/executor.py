@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fusiond.devices.base import DataPlane, Loaded
+from fusiond.devices.base import DataPlane
 from fusiond.devices.cuda.calibrate import Calibrator
 from fusiond.devices.cuda.canary import Canary
 from fusiond.devices.cuda.data import DeviceData
@@ -29,14 +29,17 @@ from fusiond.program import Program, problems
 class CudaExecutor:
     """`fusiond.devices.base.Executor` for one GPU. Its context is current from `open` to `close`."""
 
-    def __init__(self, cuda: Any, driver: Driver, index: int, sensors: Sensors | None = None) -> None:
-        """`cuda` is the module `pycuda.driver`, started. DeviceError when the device is not there."""
+    def __init__(
+        self, cuda: Any, driver: Driver, index: int, sensors: Sensors | None = None, *, primary: bool = False
+    ) -> None:
+        """`cuda` is the module `pycuda.driver`, started. `primary`: in the device's primary context, which other CUDA
+        libraries of this process use, too. DeviceError when the device is not there."""
         if index >= driver.count():
             raise DeviceError(f"cuda:{index}: the driver shows {driver.count()} GPUs")
         info = describe(driver, index)
         if info is None:
             raise DeviceError(f"cuda:{index}: {driver.name(index)} is older than compute capability 7.5")
-        self._cuda, self._driver = cuda, driver
+        self.cuda, self.driver, self.index = cuda, driver, index
         self._kept = DeviceData(cuda, info.limits.multiprocessors)
         self.data: DataPlane = self._kept
         self._limits = info.limits
@@ -47,7 +50,12 @@ class CudaExecutor:
         # Twice the second-level cache, so that nothing of a Program stays in it.
         self._flush_bytes = max(1, 2 * driver.attribute(index, Attribute.L2_CACHE_BYTES))
         self._flush: Any = None
-        self._context: Any = cuda.Device(index).make_context()
+        self._context: Any
+        if primary:
+            self._context = cuda.Device(index).retain_primary_context()
+            self._context.push()
+        else:
+            self._context = cuda.Device(index).make_context()
         try:
             with named("loading the gate"):
                 self._gate = Gate(cuda)
@@ -60,7 +68,7 @@ class CudaExecutor:
             raise
 
     @classmethod
-    def open(cls, index: int) -> CudaExecutor:
+    def open(cls, index: int, *, primary: bool = False) -> CudaExecutor:
         """With the PyCUDA and the driver of this machine. DeviceError with the remedy when one is missing."""
         try:
             driver = Driver()
@@ -72,18 +80,23 @@ class CudaExecutor:
             raise DeviceError(f"cuda:{index}: {problem}; {NO_PYCUDA}") from None
         cuda.init()
         try:
-            executor = cls(cuda, driver, index)
+            executor = cls(cuda, driver, index, primary=primary)
         except DriverError as problem:
             raise DeviceError(f"cuda:{index}: {problem}") from None
         atexit.register(executor.close)  # PyCUDA aborts a process that ends with a context on its stack
         return executor
 
-    def load(self, program: Program, binaries: Mapping[str, Path]) -> Loaded:
+    @property
+    def spans(self) -> Spans:
+        """What times a span of this device, for whoever enqueues it himself."""
         assert self._spans is not None
+        return self._spans
+
+    def load(self, program: Program, binaries: Mapping[str, Path]) -> CudaProgram:
         if not problems(program):
             with named("making room"):
                 self._kept.make_room(device_bytes(program))
-        return CudaProgram(self._cuda, self._driver, self._limits, self._spans, program, binaries)
+        return CudaProgram(self.cuda, self.driver, self._limits, self.spans, program, binaries)
 
     def state(self) -> DeviceState:
         return dataclasses.replace(self._sensors.state(), canary_mhz=self.clock_mhz())
@@ -96,18 +109,17 @@ class CudaExecutor:
 
     def calibrate(self) -> dict[str, float]:
         assert self._gate is not None
-        assert self._spans is not None
         assert self._canary is not None
         with named("calibrating"):
             return Calibrator(
-                self._cuda, self._driver, self._gate, self._spans, self._canary, self._limits.multiprocessors
+                self.cuda, self.driver, self._gate, self.spans, self._canary, self._limits.multiprocessors
             ).figures()
 
     def _flush_on(self, stream: Any) -> None:
         """Enqueue what leaves nothing of a Program in the cache. The memory for it is taken when it is first wanted."""
         if self._flush is None:
-            self._flush = self._cuda.mem_alloc(self._flush_bytes)
-        self._cuda.memset_d8_async(int(self._flush), 0, self._flush_bytes, stream)
+            self._flush = self.cuda.mem_alloc(self._flush_bytes)
+        self.cuda.memset_d8_async(int(self._flush), 0, self._flush_bytes, stream)
 
     def close(self) -> None:
         """Leave the context; may be called twice. After a crash the driver refuses, which is no news."""
@@ -117,5 +129,5 @@ class CudaExecutor:
         self._flush = self._spans = self._gate = self._canary = None
         self._kept.close()
         context.pop()
-        with contextlib.suppress(self._cuda.Error):
+        with contextlib.suppress(self.cuda.Error):
             context.detach()

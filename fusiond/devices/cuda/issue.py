@@ -7,7 +7,8 @@ go on meanwhile, as far as they were filled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,18 @@ from fusiond.program import (
 
 _FREED_BYTE = 0xA5
 """What an arena holds in a checked run before it is allocated and after it is freed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareLaunch:
+    """A launch for whoever enqueues it himself."""
+
+    step: Launch
+    function: int
+    """The kernel's handle."""
+    entry: EntryName
+    packed: bytes
+    """The arguments, laid out as `entry` says."""
 
 
 class Streams:
@@ -155,11 +168,21 @@ class Issuer:
         else:
             self._free(step, stream)
 
+    def packed_launches(self) -> Iterator[tuple[Launch, EntryName, bytes]]:
+        """Every launch with its parameters and arguments."""
+        for step in self._program.steps:
+            if isinstance(step, Launch):
+                yield step, self._kernels[step.source, step.entry][1], self._arguments(step)
+
+    def _arguments(self, step: Launch) -> bytes:
+        if step.name not in self._packed:
+            entry = self._kernels[step.source, step.entry][1]
+            self._packed[step.name] = arguments.pack(step, entry, self._memory.address)
+        return self._packed[step.name]
+
     def _launch(self, step: Launch, stream: Any) -> None:
         function, entry = self._kernels[step.source, step.entry]
-        if step.name not in self._packed:
-            self._packed[step.name] = arguments.pack(step, entry, self._memory.address)
-        packed = self._packed[step.name]
+        packed = self._arguments(step)
         if isinstance(function, DriverFunction):
             function.launch(step, entry, packed, stream.handle)
             return

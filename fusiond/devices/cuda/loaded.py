@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cuda import arguments, loop
 from fusiond.devices.cuda.driver import Driver, DriverError, Graph
 from fusiond.devices.cuda.failures import named
-from fusiond.devices.cuda.issue import Issuer, Streams, holds_up_the_host
+from fusiond.devices.cuda.issue import BareLaunch, Issuer, Streams, holds_up_the_host
 from fusiond.devices.cuda.memory import ProgramMemory, refuse_too_much
 from fusiond.devices.cuda.modules import DriverFunction, DriverModule
 from fusiond.devices.cuda.spans import MOST_COMMANDS, EventPair, Parts, Spans
@@ -62,6 +62,7 @@ class CudaProgram:
         self.program = program
         self._cuda, self._driver, self._limits, self._spans = cuda, driver, limits, spans
         self.gate_failures = 0
+        self._otherwise: tuple[Callable[[], None], int] | None = None
         self._binaries = binaries
         self._graphs: dict[int, Graph] = {}
         """Number of a piece -> its graph; empty where nothing is captured."""
@@ -143,6 +144,37 @@ class CudaProgram:
         """Whether a guard zone in host memory was written to."""
         return self._memory.broken_host_guards()
 
+    # --- issued by others -------------------------------------------------------------------------------
+
+    @property
+    def lead(self) -> int:
+        """The handle of the stream on which spans begin and end."""
+        return int(self._streams.lead.handle)
+
+    def bare_launches(self) -> tuple[BareLaunch, ...]:
+        """The steps, for `issue_by`. ExecutionError `launch_refused` where a step is no counted launch, or depends on
+        another one."""
+        if any(buffer.symbol is not None for buffer in self.program.buffers):  # kernels are loaded a second time
+            raise ExecutionError(Outcome.LAUNCH_REFUSED, "its kernels use variables of their module")
+        for step in self.program.steps:
+            if not isinstance(step, Launch) or not step.counted or step.cooperative:
+                raise ExecutionError(
+                    Outcome.LAUNCH_REFUSED, f"step {step.name!r} is no ordinary launch that is counted"
+                )
+            if step.after:
+                raise ExecutionError(Outcome.LAUNCH_REFUSED, f"step {step.name!r} depends on {step.after[0]!r}")
+        with named("loading the kernels by their handles"):
+            handles = self._handles(self._functions)
+        return tuple(
+            BareLaunch(step=step, function=handles[step.name], entry=entry, packed=packed)
+            for step, entry, packed in self._issuer.packed_launches()
+        )
+
+    def issue_by(self, enqueue: Callable[[], None], commands: int) -> None:
+        """From now on all steps are enqueued by this, `commands` of them at most, from a fork of the lead to a join
+        with it."""
+        self._otherwise = enqueue, commands
+
     # --- running ----------------------------------------------------------------------------------------
 
     def run(self, *, seed: int, checked: bool) -> None:
@@ -216,6 +248,8 @@ class CudaProgram:
     def _commands(self) -> int:
         """What one run of the counted part enqueues, counted from above: each step with what it waits for, a graph as
         one."""
+        if self._otherwise is not None:
+            return self._otherwise[1]
         several = bool(self._streams.others)
         found = 4 * len(self._streams.others)
         for number, piece in enumerate(self._pieces):
@@ -226,7 +260,7 @@ class CudaProgram:
         return found
 
     def _wall_us(self) -> float:
-        if not self._graphs and not self._loop_sought:
+        if not self._graphs and not self._loop_sought and self._otherwise is None:
             self._loop_sought = True
             self._loop = self._timed_loop()
         with named("timing"):
@@ -249,6 +283,10 @@ class CudaProgram:
 
     def _enqueue_body(self, *, checked: bool, uncounted: list[EventPair] | None = None) -> None:
         """The steps from the first counted one to the last. `uncounted` takes the events round what is not counted."""
+        if self._otherwise is not None:
+            with named("issuing the kernels"):
+                self._otherwise[0]()
+            return
         lead = self._streams.lead
         for number, piece in enumerate(self._pieces):
             if uncounted is not None and not piece[0].counted:
@@ -423,7 +461,7 @@ class CudaProgram:
             for name in self._tables
             if name not in self._cooperative
         }
-        self._loop_modules = list(modules.values())
+        self._loop_modules += modules.values()
         handles = {}
         for step in self.program.steps:
             if not isinstance(step, Launch):

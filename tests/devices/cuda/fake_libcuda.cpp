@@ -20,6 +20,8 @@ int stuck = 0;  // what every call answers from now on, as after a fault that br
 
 struct Node { void* stream; std::function<void()> work; std::function<double(double)> end; };
 struct Graph { std::vector<Node> nodes; };
+struct LaunchAttribute { int id; char pad[4]; int value; char rest[60]; };
+struct LaunchConfig { unsigned grid[3], block[3], shared; void* stream; LaunchAttribute* attributes; unsigned count; };
 Graph* capturing = nullptr;
 bool spoilt = false;  // the capture: something was called that cannot be in a graph
 
@@ -232,6 +234,8 @@ int cuGetErrorString(int code, const char** text) {
 int cuCtxCreate_v2(void** context, unsigned, int) { *context = handle(); return 0; }
 int cuCtxCreate_v4(void** context, void*, unsigned, int) { *context = handle(); return 0; }
 int cuCtxDestroy_v2(void*) { return 0; }
+int cuDevicePrimaryCtxRetain(void** context, int) { say("retain the primary context"); *context = handle(); return 0; }
+int cuDevicePrimaryCtxRelease_v2(int) { say("release the primary context"); return 0; }
 int cuCtxAttach(void** context, unsigned) { *context = handle(); return 0; }
 int cuCtxDetach(void*) { return 0; }
 int cuCtxPushCurrent_v2(void*) { return 0; }
@@ -395,7 +399,57 @@ int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned
     return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, values, nullptr);
 }
 
+// What is asked of a launch is in the log, and makes no difference here.
+int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** values, void** extra) {
+    CALL("cuLaunchKernelEx");
+    for (unsigned i = 0; i < config->count; i++) say("attribute %d %d", config->attributes[i].id, config->attributes[i].value);
+    return cuLaunchKernel(function, config->grid[0], config->grid[1], config->grid[2], config->block[0], config->block[1],
+                          config->block[2], config->shared, config->stream, values, extra);
+}
+
+// Green contexts: a resource is 144 bytes, its multiprocessors at byte 96.
+int cuDeviceGetDevResource(int, void* resource, int type) {
+    CALL("cuDeviceGetDevResource");
+    memset(resource, 0, 144);
+    *(int*)resource = type;
+    *(unsigned*)((char*)resource + 96) = 132;
+    return 0;
+}
+int cuDevSmResourceSplitByCount(void* groups, unsigned* count, const void* whole, void* rest, unsigned, unsigned least) {
+    CALL("cuDevSmResourceSplitByCount");
+    unsigned all = *(const unsigned*)((const char*)whole + 96), each = (least + 7) / 8 * 8;
+    if (!each || each > all) return 1;
+    *count = std::min(*count, all / each);
+    for (unsigned i = 0; i < *count; i++) {
+        memcpy((char*)groups + 144 * i, whole, 144);
+        *(unsigned*)((char*)groups + 144 * i + 96) = each;
+    }
+    memcpy(rest, whole, 144);
+    *(unsigned*)((char*)rest + 96) = all - *count * each;
+    return 0;
+}
+int cuDevResourceGenerateDesc(void** description, void* resources, unsigned) { *description = resources; return 0; }
+int cuGreenCtxCreate(void** context, void* description, int, unsigned flags) {
+    CALL("cuGreenCtxCreate");
+    if (flags != 1) return 1;
+    say("green context of %u", *(unsigned*)((char*)description + 96));
+    *context = handle();
+    return 0;
+}
+int cuGreenCtxStreamCreate(void** stream, void*, unsigned flags, int) {
+    if (flags != 1) return 1;
+    *stream = handle();
+    return 0;
+}
+int cuGreenCtxDestroy(void*) { say("green context destroyed"); return 0; }
+
 // Streams, events, graphs
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) { *least = 0; *greatest = -5; return 0; }
+int cuStreamCreateWithPriority(void** stream, unsigned, int priority) {
+    *stream = handle();
+    say("stream of priority %d is %p", priority, *stream);
+    return 0;
+}
 int cuStreamCreate(void** stream, unsigned) { *stream = handle(); return 0; }
 int cuStreamDestroy_v2(void*) { return 0; }
 int cuStreamSynchronize(void* stream) {

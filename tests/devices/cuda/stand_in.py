@@ -150,11 +150,17 @@ def module(path: str) -> Any:
     class Context:
         synchronize = staticmethod(lambda: call("cuCtxSynchronize"))
 
+        primary = False
+
+        def push(self) -> None:
+            pass
+
         def pop(self) -> None:
             pass
 
         def detach(self) -> None:
-            pass
+            if self.primary:
+                call("cuDevicePrimaryCtxRelease_v2", 0)
 
     class Device:
         def __init__(self, index: int) -> None:
@@ -162,6 +168,12 @@ def module(path: str) -> Any:
 
         def make_context(self, flags: int = 0) -> Context:
             return Context()
+
+        def retain_primary_context(self) -> Context:
+            made("cuDevicePrimaryCtxRetain", self.index)
+            context = Context()
+            context.primary = True
+            return context
 
     def pagelocked_empty(shape: int, dtype: Any, order: str = "C", mem_flags: int = 0) -> Any:
         address = made("cuMemHostAlloc", c_size_t(shape * np.dtype(dtype).itemsize), mem_flags)
@@ -212,7 +224,7 @@ def module(path: str) -> Any:
 class FakeGpu:
     """The fake driver, an executor on it, and what was called."""
 
-    def __init__(self, library: Path, folder: Path) -> None:
+    def __init__(self, library: Path, folder: Path, *, primary: bool = False) -> None:
         self._folder = folder
         self.driver = Driver(str(library))
         self.cuda = module(str(library))
@@ -222,7 +234,7 @@ class FakeGpu:
         self._library.fake_reset()
         for kernel in KERNELS:
             self.set(**{f"us_{kernel}": 10})
-        self.executor = CudaExecutor(self.cuda, self.driver, 0, Sensors("GPU-fake"))
+        self.executor = CudaExecutor(self.cuda, self.driver, 0, Sensors("GPU-fake"), primary=primary)
         self._library.fake_clear()
 
     def binaries(self, program: Program) -> dict[str, Path]:

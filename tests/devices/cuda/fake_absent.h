@@ -9,7 +9,7 @@ ABSENT(cuArrayGetDescriptor_v2) ABSENT(cuCtxDisablePeerAccess) ABSENT(cuCtxEnabl
 ABSENT(cuCtxGetCacheConfig) ABSENT(cuCtxGetLimit) ABSENT(cuCtxGetSharedMemConfig) ABSENT(cuCtxSetCacheConfig)
 ABSENT(cuCtxSetLimit) ABSENT(cuCtxSetSharedMemConfig) ABSENT(cuDeviceCanAccessPeer)
 ABSENT(cuDeviceComputeCapability) ABSENT(cuDeviceGetByPCIBusId) ABSENT(cuDeviceGetPCIBusId)
-ABSENT(cuDevicePrimaryCtxRelease_v2) ABSENT(cuDevicePrimaryCtxRetain) ABSENT(cuFuncSetCacheConfig)
+ABSENT(cuFuncSetCacheConfig)
 ABSENT(cuFuncSetSharedSize) ABSENT(cuIpcCloseMemHandle) ABSENT(cuIpcGetEventHandle) ABSENT(cuIpcGetMemHandle)
 ABSENT(cuIpcOpenEventHandle) ABSENT(cuIpcOpenMemHandle_v2) ABSENT(cuLaunch) ABSENT(cuLaunchGrid)
 ABSENT(cuLaunchGridAsync) ABSENT(cuLinkAddData_v2) ABSENT(cuLinkAddFile_v2) ABSENT(cuLinkComplete)

@@ -233,6 +233,8 @@ int cuCtxCreate_v4(void** context, void*, unsigned, int) { *context = handle(); 
 int cuCtxDestroy_v2(void*) { return 0; }
 int cuCtxAttach(void** context, unsigned) { *context = handle(); return 0; }
 int cuCtxDetach(void*) { return 0; }
+int cuDevicePrimaryCtxRetain(void** context, int) { *context = handle(); return 0; }
+int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 int cuCtxPushCurrent_v2(void*) { return 0; }
 int cuCtxPopCurrent_v2(void** context) { *context = handle(); return 0; }
 int cuCtxGetDevice(int* device) { *device = 0; return 0; }
@@ -245,7 +247,11 @@ int cuCtxSynchronize() {
 int cuCtxGetApiVersion(void*, unsigned* version) { *version = 3020; return 0; }
 
 // Memory
-int cuMemGetInfo_v2(size_t* there, size_t* all) { *there = 3ull << 30; *all = 4ull << 30; return 0; }
+int cuMemGetInfo_v2(size_t* there, size_t* all) {
+    *there = size_t(timeline::knobs.free_gib * (1ull << 30));
+    *all = *there + (1ull << 30);
+    return 0;
+}
 static int take(uint64_t* address, size_t bytes) {
     CALL("cuMemAlloc");
     if (int error = uncapturable()) return error;

@@ -4,10 +4,12 @@ fake_timeline.h); what is shown is that every unit ends, leaves its results, and
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tarfile
@@ -19,7 +21,7 @@ import pytest
 
 from fusiond.cuda.entries import read_table
 from fusiond.devices.calibration import FIGURES
-from tools.gpu_box import build
+from tools.gpu_box import build, run_all
 
 pytestmark = [
     pytest.mark.slow,
@@ -162,18 +164,20 @@ def test_the_half_hour(fake_libcuda: Path, tmp_path: Path) -> None:
     (ratio,) = {round(each["ratio"], 1) for each in document(box, "check-hfuse.json")["results"]}
     assert ratio == 2.0
 
-    status, report = boxes.run(
-        box, "--call", "3", "--units", "bench:stitching:lr_step", "job:mincut-sobel", "worker", "control"
-    )
-    assert status == 0, states(report)
-    # The last two may need more than their minutes on a busy machine: compilers are at work.
-    ended = {name: state for name, state in states(report).items() if name not in ("control", "job:mincut-sobel")}
-    assert set(ended.values()) == {"done"}, ended
-    assert {"bench:stitching:lr_step", "worker"} <= set(ended)
+    status, report = boxes.run(box, "--call", "3", "--units", "bench:stitching:lr_step", "worker", "control")
+    assert (status, set(states(report).values())) == (0, {"done"}), states(report)
     controls = document(box, "control.json")["controls"]
-    assert {each["name"] for each in controls} <= {"hfuse/hist+maxpool", "mincut/sobel", "stitching/lr_step"} | {
-        "transfer/fig2"
-    }
+    assert {each["name"] for each in controls} == {
+        "hfuse/hist+maxpool", "mincut/sobel", "stitching/lr_step", "transfer/fig2"
+    }  # fmt: skip
+    assert all("verdict" in each for each in controls)
+
+    # A job compiles: how far it comes in its minute depends on this machine. It ends in time, and keeps what it has.
+    status, report = boxes.run(box, "--call", "3", "--units", "job:mincut-sobel", "--minutes", "1.2")
+    assert status == 0
+    assert states(report)["job:mincut-sobel"] in ("done", run_all.LEFT)
+    with contextlib.closing(sqlite3.connect(box / "results" / "stores" / "fusiond.sqlite")) as store:
+        assert store.execute("SELECT COUNT(*) FROM measurements").fetchone()[0] > 0
     assert "results/stores/fusiond.sqlite" in inside(box / "results.tar.gz")
     assert (box / "results.tar.gz").stat().st_size < 16e6
 

@@ -74,14 +74,14 @@ def difference(
 def _unequal(reference: Array, actual: Array) -> NDArray[np.bool_]:
     wrong: NDArray[np.bool_] = np.asarray(reference != actual)
     if np.issubdtype(reference.dtype, np.inexact):
-        wrong &= ~(np.isnan(reference.astype(np.float64)) & np.isnan(actual.astype(np.float64)))
+        wrong &= ~(np.isnan(reference) & np.isnan(actual))
     return wrong
 
 
 def _relative_error(reference: Array, actual: Array, rtol: float, atol: float) -> NDArray[np.float64]:
-    expected = reference.astype(np.float64)
-    found = actual.astype(np.float64)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # a signalling NaN is one, too
+        expected = reference.astype(np.float64)
+        found = actual.astype(np.float64)
         allowed = atol + rtol * np.abs(expected)
         error = np.abs(found - expected) / allowed
     same = (found == expected) | (np.isnan(found) & np.isnan(expected))

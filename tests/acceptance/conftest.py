@@ -69,6 +69,10 @@ class Machine:
         """What the last process of that command wrote to standard error."""
         return sorted(self.folder.glob(f"{command}-*.err"))[-1].read_text()
 
+    def printed(self, command: str) -> str:
+        """What it wrote to standard output."""
+        return sorted(self.folder.glob(f"{command}-*.out"))[-1].read_text()
+
     def job(self, name: str = "job.yaml", *, trials: int = 6, side: int = 8, more: str = "") -> Path:
         """Write a job file for the toy strategy; `side: 40` is long enough to be interrupted."""
         path = self.folder / name

@@ -60,7 +60,10 @@ def test_a_second_signal_kills(machine: Any, end: End) -> None:
     with machine.serving() as daemon:
         id = machine.fusiond("submit", job, "--json").json["id"]
         machine.wait_for(lambda: machine.state(id) == "running", about="the beginning of the job")
-        machine.wait_for(lambda: "search" in _watched(machine, id), about="the search")
+        watch = machine.start("watch", id)
+        machine.wait_for(lambda: "search" in machine.printed("watch"), about="the search")
+        watch.kill()
+        watch.wait()
         daemon.send_signal(signal.SIGTERM)
         machine.wait_for(lambda: "a second signal kills" in machine.said("serve"), about="the first signal")
         assert end(daemon, signal.SIGTERM) == -signal.SIGTERM
@@ -68,18 +71,6 @@ def test_a_second_signal_kills(machine: Any, end: End) -> None:
     hangs.unlink()
     with machine.serving():
         assert machine.fusiond("watch", id).status == 0
-
-
-def _watched(machine: Any, job: str) -> str:
-    """The first lines of a watch."""
-    process = machine.start("watch", job)
-    try:
-        process.wait(1)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    text: str = sorted(machine.folder.glob("watch-*.out"))[-1].read_text()
-    return text
 
 
 def test_kill_9_and_restart(machine: Any, end: End) -> None:

@@ -211,6 +211,26 @@ def test_a_unit_that_hangs_is_ended_with_all_it_began(
             time.sleep(0.05)  # it dies as soon as it is given a core; the test has its timeout
 
 
+@pytest.mark.parametrize(
+    ("words", "goes", "secs"),
+    [("true", 2, 60 - run_all.MARGIN_SECS), ("true", 1, 60), ("true {minutes}", 2, 60), ("true {secs}", 2, 60)],
+)
+def test_what_goes_on_later_and_does_not_know_its_time_gets_some_of_it_for_its_end(
+    here: Box, words: str, goes: int, secs: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a job that finishes its measurement when it is told to end is not late."""
+    waited: list[float | None] = []
+    wait = subprocess.Popen.wait
+
+    def remembered(self: Any, timeout: float | None = None) -> int:
+        waited.append(timeout)
+        return wait(self, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", remembered)
+    run_all.one(here, unit(*words.split(), goes=goes), here.folder, dict(os.environ), 100.0, {})
+    assert waited[0] == secs
+
+
 def test_units_take_turns_until_they_are_done(here: Box, tmp_path: Path) -> None:
     """What has more to do (75) goes behind the others of its call; at the end of its goes it is over."""
     line = "echo {0} >> turns; [ $(grep -c {0} turns) -ge {1} ] || exit 75"

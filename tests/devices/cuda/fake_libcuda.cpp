@@ -1,6 +1,6 @@
-// A CUDA driver without a GPU, for tests: device memory is host memory, kernels are C functions, work is done when it is
-// enqueued (or, during a capture, when the graph is launched); when it would have been done on a device says
-// fake_timeline.h. Every call is written to a log.
+// A CUDA driver without a GPU, for tests: device memory is host memory, kernels are C functions (those of
+// other cubins: fake_module.h), work is done when it is enqueued (or, during a capture, when the graph is
+// launched); when it would have been done on a device says fake_timeline.h. Every call is written to a log.
 
 #include <cstdio>
 #include <set>
@@ -9,6 +9,7 @@
 #include "fake_timeline.h"
 
 #include "fake_data.h"
+#include "fake_module.h"
 
 namespace {
 
@@ -68,8 +69,7 @@ std::function<double(double)> down(size_t bytes) {
     return [=](double begin) { return moved(begin, bytes, timeline::knobs.down_gbs); };
 }
 
-// The kernels. Each takes its parameters as pointers to values.
-using Kernel = void (*)(void** values, unsigned shared_bytes);
+// The kernels.
 void double_it(void** values, unsigned) {  // (float* x, int n)
     float* x = *(float**)values[0];
     for (int i = 0; i < *(int*)values[1]; i++) x[i] *= 2;
@@ -83,9 +83,8 @@ void add(void** values, unsigned) {  // (float* x, float* y, int n): x += y
     float *x = *(float**)values[0], *y = *(float**)values[1];
     for (int i = 0; i < *(int*)values[2]; i++) x[i] += y[i];
 }
-void gate(void** values, unsigned) { say("gate %s", **(uint32_t**)values[0] ? "open" : "closed"); }
 void nothing(void**, unsigned) {}
-struct Function { const char* name; Kernel kernel; std::vector<size_t> sizes; int registers, shared, most_threads; };
+void gate(void** values, unsigned) { say("gate %s", **(uint32_t**)values[0] ? "open" : "closed"); }
 Function functions[] = {
     {"double_it", double_it, {8, 4}, 16, 128, 1024},
     {"overrun", overrun, {8, 4}, 16, 0, 1024},
@@ -131,7 +130,7 @@ std::function<double(double)> end_of_kernel(const Function& it, std::vector<char
         return [=](double begin) { return end_of_canary(begin, out, ticks, limit_cycles, blocks); };
     }
     auto found = timeline::durations.find(name);
-    double duration_us = found == timeline::durations.end() ? 0 : found->second;
+    double duration_us = found == timeline::durations.end() ? timeline::knobs.kernel_us : found->second;
     if (name == "fusiond_fma" && timeline::knobs.fma_tflops > 0) {
         // 256 threads a block, 8 chains of so many rounds each, two operations in each
         duration_us = 256.0 * blocks * *(uint32_t*)&bytes[8] * 8 * 2 / timeline::knobs.fma_tflops / 1e6;
@@ -238,6 +237,8 @@ int cuDevicePrimaryCtxRetain(void** context, int) { say("retain the primary cont
 int cuDevicePrimaryCtxRelease_v2(int) { say("release the primary context"); return 0; }
 int cuCtxAttach(void** context, unsigned) { *context = handle(); return 0; }
 int cuCtxDetach(void*) { return 0; }
+int cuDevicePrimaryCtxRetain(void** context, int) { *context = handle(); return 0; }
+int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 int cuCtxPushCurrent_v2(void*) { return 0; }
 int cuCtxPopCurrent_v2(void** context) { *context = handle(); return 0; }
 int cuCtxGetDevice(int* device) { *device = 0; return 0; }
@@ -250,7 +251,11 @@ int cuCtxSynchronize() {
 int cuCtxGetApiVersion(void*, unsigned* version) { *version = 3020; return 0; }
 
 // Memory
-int cuMemGetInfo_v2(size_t* there, size_t* all) { *there = 3ull << 30; *all = 4ull << 30; return 0; }
+int cuMemGetInfo_v2(size_t* there, size_t* all) {
+    *there = size_t(timeline::knobs.free_gib * (1ull << 30));
+    *all = *there + (1ull << 30);
+    return 0;
+}
 static int take(uint64_t* address, size_t bytes) {
     CALL("cuMemAlloc");
     if (int error = uncapturable()) return error;
@@ -260,7 +265,15 @@ static int take(uint64_t* address, size_t bytes) {
     return 0;
 }
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) { say("allocate %zu", bytes); return take(address, bytes); }
-int cuMemFree_v2(uint64_t address) { live.erase(address); free((void*)address); return 0; }
+int cuMemFree_v2(uint64_t address) {
+    auto found = live.find(address);
+    if (found != live.end()) {
+        blanks::forget(address, found->second);
+        live.erase(found);
+    }
+    free((void*)address);
+    return 0;
+}
 int cuMemHostAlloc(void** address, size_t bytes, unsigned) { say("pin %zu", bytes); return take((uint64_t*)address, bytes); }
 int cuMemFreeHost(void* address) { return cuMemFree_v2((uint64_t)address); }
 int cuMemHostGetDevicePointer_v2(uint64_t* device, void* host, unsigned) { *device = (uint64_t)host; return 0; }
@@ -276,6 +289,7 @@ static int copied(std::function<void()> work, std::function<double(double)> end,
 }
 int cuMemcpyHtoD_v2(uint64_t target, const void* source, size_t bytes) {
     CALL("cuMemcpyHtoD");
+    blanks::uploaded(target, (const char*)source, bytes);
     return copied([=] { memcpy((void*)target, source, bytes); }, up(bytes), true);
 }
 int cuMemcpyDtoH_v2(void* target, uint64_t source, size_t bytes) {
@@ -289,7 +303,7 @@ int cuMemcpyDtoD_v2(uint64_t target, uint64_t source, size_t bytes) {
 }
 int cuMemcpyHtoDAsync_v2(uint64_t target, const void* source, size_t bytes, void* stream) {
     say("up %zu on %p", bytes, stream);
-    enqueue(stream, [=] { memcpy((void*)target, source, bytes); }, up(bytes));
+    enqueue(stream, [=] { memcpy((void*)target, source, bytes); blanks::written(target); }, up(bytes));
     return 0;
 }
 int cuMemcpyDtoHAsync_v2(void* target, uint64_t source, size_t bytes, void* stream) {
@@ -299,15 +313,16 @@ int cuMemcpyDtoHAsync_v2(void* target, uint64_t source, size_t bytes, void* stre
 }
 int cuMemcpyDtoDAsync_v2(uint64_t target, uint64_t source, size_t bytes, void* stream) {
     say("across %zu on %p", bytes, stream);
-    enqueue(stream, [=] { memcpy((void*)target, (void*)source, bytes); }, across(bytes));
+    enqueue(stream, [=] { memcpy((void*)target, (void*)source, bytes); blanks::written(target); }, across(bytes));
     return 0;
 }
 int cuMemsetD8_v2(uint64_t target, unsigned char value, size_t bytes) {
+    blanks::filled(target, bytes);
     return copied([=] { memset((void*)target, value, bytes); }, across(bytes / 2), false);
 }
 int cuMemsetD8Async(uint64_t target, unsigned char value, size_t bytes, void* stream) {
     say("fill %zu on %p", bytes, stream);
-    enqueue(stream, [=] { memset((void*)target, value, bytes); }, across(bytes / 2));
+    enqueue(stream, [=] { memset((void*)target, value, bytes); blanks::written(target); }, across(bytes / 2));
     return 0;
 }
 int cuMemcpyBatchAsync_v2(uint64_t* targets, uint64_t* sources, size_t* sizes, size_t count, void* attributes, size_t* first,
@@ -320,20 +335,46 @@ int cuMemcpyBatchAsync_v2(uint64_t* targets, uint64_t* sources, size_t* sizes, s
     std::vector<size_t> bytes(sizes, sizes + count);
     size_t all = 0;
     for (size_t each : bytes) all += each;
-    auto copy = [=] { for (size_t i = 0; i < count; i++) memcpy((void*)to[i], (void*)from[i], bytes[i]); };
+    auto copy = [=] {
+        for (size_t i = 0; i < count; i++) {
+            memcpy((void*)to[i], (void*)from[i], bytes[i]);
+            blanks::written(to[i]);
+        }
+    };
     enqueue(stream, copy, up(all));
     return 0;
 }
 
 // Modules
-int cuModuleLoadData(void** module, const void*) { CALL("cuModuleLoadData"); *module = handle(); return 0; }
+struct Module { cubin::Contents own; std::map<std::string, std::vector<char>> memory; };
+int cuModuleLoadData(void** module, const void* image) {
+    CALL("cuModuleLoadData");
+    auto* it = new Module;
+    if (cubin::is(image)) it->own = cubin::read(image);
+    for (auto& each : it->own.variables) it->memory[each.first].resize(each.second);
+    *module = it;
+    return 0;
+}
 int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) { return cuModuleLoadData(module, image); }
-int cuModuleUnload(void*) { return 0; }
-int cuModuleGetFunction(void** function, void*, const char* name) {
-    for (auto& each : functions) if (!strcmp(each.name, name)) { *function = &each; return 0; }
+int cuModuleUnload(void* module) {
+    timeline::settle();
+    delete (Module*)module;
+    return 0;
+}
+// A kernel that is known by its name is that one, whatever is in the file.
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+    for (auto& each : functions) if (each.name == name) { *function = &each; return 0; }
+    for (auto& each : ((Module*)module)->own.functions) if (each.name == name) { *function = &each; return 0; }
     return 500;
 }
-int cuModuleGetGlobal_v2(uint64_t* address, size_t* bytes, void*, const char* name) {
+int cuModuleGetGlobal_v2(uint64_t* address, size_t* bytes, void* module, const char* name) {
+    auto& memory = ((Module*)module)->memory;
+    auto found = memory.find(name);
+    if (found != memory.end()) {
+        *address = (uint64_t)found->second.data();
+        *bytes = found->second.size();
+        return 0;
+    }
     if (strcmp(name, "weights")) return 500;
     *address = (uint64_t)weights;
     *bytes = sizeof weights;
@@ -346,7 +387,7 @@ int cuFuncGetAttribute(int* value, int attribute, void* function) {
 }
 int cuFuncSetAttribute(void* function, int attribute, int value) {
     CALL("cuFuncSetAttribute");
-    say("attribute %d of %s is %d", attribute, ((Function*)function)->name, value);
+    say("attribute %d of %s is %d", attribute, ((Function*)function)->name.c_str(), value);
     return 0;
 }
 int cuFuncSetBlockShape(void*, int, int, int) { return 0; }
@@ -363,12 +404,13 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
                    unsigned shared, void* stream, void** values, void** extra) {
     CALL("cuLaunchKernel");
     auto& it = *(Function*)function;
-    say("launch %s %ux%ux%u %ux%ux%u %u on %p", it.name, gx, gy, gz, bx, by, bz, shared, stream);
+    say("launch %s %ux%ux%u %ux%ux%u %u on %p", it.name.c_str(), gx, gy, gz, bx, by, bz, shared, stream);
     std::vector<char> bytes;  // a copy: the caller's values may go
     std::vector<size_t> offsets;
     size_t end = 0;
     for (size_t i = 0; i < it.sizes.size(); i++) {
-        size_t offset = (end + it.sizes[i] - 1) / it.sizes[i] * it.sizes[i];
+        size_t natural = (end + it.sizes[i] - 1) / it.sizes[i] * it.sizes[i];
+        size_t offset = it.offsets.empty() ? natural : it.offsets[i];
         offsets.push_back(offset);
         end = offset + it.sizes[i];
     }
@@ -380,10 +422,11 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
     }
     if (!capturing && loaded.insert(it.name).second) timeline::host_us += timeline::knobs.load_us;
     auto end_of = end_of_kernel(it, bytes, gx * gy * gz);
-    auto work = [&it, bytes, offsets, shared]() mutable {
+    auto work = [kernel = it.kernel, bytes, offsets, shared]() mutable {
         std::vector<void*> places;
         for (size_t offset : offsets) places.push_back(&bytes[offset]);
-        it.kernel(places.data(), shared);
+        if (kernel) kernel(places.data(), shared);
+        else blanks::write_from(bytes);
     };
     enqueue(stream, work, end_of);
     return 0;

@@ -25,6 +25,8 @@ struct Knobs {
     double event_us = 10;        // what an event costs the stream it is recorded on
     double launch_us = 0;        // of the host, for each call that enqueues
     double load_us = 0;          // of the host, at the first launch of each kernel (lazy loading)
+    double free_gib = 3;         // of the device's memory, whatever was taken of it
+    double kernel_us = 0;        // of a kernel whose duration was not set by its name
     double gap_us = 0;           // between two kernels of a stream
     double node_gap_us = 0;      // between two nodes of a graph
     double release_us = 0;       // from the gate's opening to the end of its kernel
@@ -148,8 +150,9 @@ inline double watch(double begin, uint64_t ticks, uint64_t limit_cycles, Watched
 inline int set(const std::string& name, double value) {
     const std::map<std::string, double*> known = {
         {"event_us", &knobs.event_us}, {"launch_us", &knobs.launch_us}, {"load_us", &knobs.load_us},
-        {"gap_us", &knobs.gap_us}, {"node_gap_us", &knobs.node_gap_us}, {"release_us", &knobs.release_us},
-        {"noise", &knobs.noise}, {"mhz", &knobs.mhz}, {"idle_mhz", &knobs.idle_mhz}, {"ramp_us", &knobs.ramp_us},
+        {"kernel_us", &knobs.kernel_us}, {"gap_us", &knobs.gap_us}, {"node_gap_us", &knobs.node_gap_us},
+        {"release_us", &knobs.release_us}, {"noise", &knobs.noise}, {"mhz", &knobs.mhz}, {"idle_mhz", &knobs.idle_mhz},
+        {"ramp_us", &knobs.ramp_us}, {"free_gib", &knobs.free_gib},
         {"idle_after_us", &knobs.idle_after_us}, {"step_ns", &knobs.step_ns}, {"copy_gbs", &knobs.copy_gbs},
         {"up_gbs", &knobs.up_gbs}, {"down_gbs", &knobs.down_gbs}, {"fma_tflops", &knobs.fma_tflops},
     };

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import math
+import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -196,6 +199,27 @@ def test_the_child_says_why_it_cannot_measure(tmp_path: Path, gpu: FakeGpu) -> N
     found = asking.row(named("graph branches"), [*command, "--device", "cuda:77"])
     assert "cuda:77" in found["problem"]
     assert "\n" not in found["problem"]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("pycuda") is None,
+    reason="PyCUDA is not installed: pip install 'fusiond[cuda]', with nvcc on PATH",
+)
+@pytest.mark.parametrize(("name", "ratio"), [("graph branches", 1.0), ("priorities", 0.5), ("green contexts", 0.5)])
+def test_the_child_measures_with_real_pycuda(
+    gpu: FakeGpu, fake_libcuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ratio: float
+) -> None:
+    """From the command to the row, over the fake driver in place of libcuda.so.1."""
+    shutil.copy(fake_libcuda, tmp_path / "libcuda.so.1")
+    paths = [str(tmp_path), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(paths))
+    monkeypatch.setenv("FUSIOND_FAKE_GPU", "event_us=1.7 launch_us=6 noise=0.003 step_ns=1000 us:double_it=400")
+    folder = bundled(gpu, tmp_path / "ours", two_kernels())
+    about = json.dumps({"bundles": {"unfused": folder, "graph": folder}})
+    command = [sys.executable, "-m", "benchmarks.rivals.child", folder, "--rival", f"hfuse:{name}", "--about", about]
+    found = asking.row(named(name), command)
+    assert found.get("problem") is None
+    assert found["ratio"] == pytest.approx(ratio, rel=0.02)
 
 
 # --- functions of a framework ---------------------------------------------------------------------------

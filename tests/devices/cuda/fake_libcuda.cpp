@@ -237,8 +237,6 @@ int cuDevicePrimaryCtxRetain(void** context, int) { say("retain the primary cont
 int cuDevicePrimaryCtxRelease_v2(int) { say("release the primary context"); return 0; }
 int cuCtxAttach(void** context, unsigned) { *context = handle(); return 0; }
 int cuCtxDetach(void*) { return 0; }
-int cuDevicePrimaryCtxRetain(void** context, int) { *context = handle(); return 0; }
-int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 int cuCtxPushCurrent_v2(void*) { return 0; }
 int cuCtxPopCurrent_v2(void** context) { *context = handle(); return 0; }
 int cuCtxGetDevice(int* device) { *device = 0; return 0; }

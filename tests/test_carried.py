@@ -47,7 +47,10 @@ def registry() -> Registry:
     return Registry.load()
 
 
-@pytest.fixture(scope="module", params=sorted(JOBS))
+@pytest.fixture(
+    scope="module",
+    params=["hfuse", "transfer", *(pytest.param(name, marks=pytest.mark.campaign) for name in ("mincut", "stitching"))],
+)
 def measured(request: Any, registry: Registry, tmp_path_factory: Any) -> Iterator[tuple[Store, JobRow, str]]:
     """A job of each strategy, done."""
     folder = tmp_path_factory.mktemp(request.param)

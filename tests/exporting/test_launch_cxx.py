@@ -199,11 +199,16 @@ COUNTED = {
 
 
 FAST = ("transfers", "structs", "seams_in_a_graph")
+WHOLE = ("allocations", "pageable", "several")
+"""Run in the campaigns only."""
+COMPILED = ("structs", "graph")
+"""By nvcc, outside of the campaigns."""
+_MARKS = {name: [pytest.mark.slow] for name in CASES if name not in FAST} | {
+    name: [pytest.mark.slow, pytest.mark.campaign] for name in WHOLE
+}
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_MARKS.get(name, [])) for name in CASES])
 def test_it_computes_what_numpy_does(name: str, tmp_path: Path, scheduler_library: Path) -> None:
     """At the plan's sizes and at others, on a stream and on the default one, twice with the same pointers."""
     case = CASES[name]()
@@ -283,7 +288,9 @@ WARNINGS = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [name if name in COMPILED else pytest.param(name, marks=pytest.mark.campaign) for name in CASES]
+)
 def test_nvcc_compiles_it(name: str, tmp_path: Path) -> None:
     program = CASES[name]().program
     folder = written(program, tmp_path / "out")

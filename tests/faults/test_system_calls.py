@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.conftest import CAN_SAY, KINDS, Disturbed, Found
 
-SAMPLE = 2
+SAMPLE = 1
 LASTS = (1, 3, 12)
 """How many calls in a row fail."""
 

@@ -293,7 +293,7 @@ def test_threads_in_any_order_give_the_same(runner):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["harris", "unsharp"])
+@pytest.mark.parametrize("name", [pytest.param("harris", marks=pytest.mark.campaign), "unsharp"])
 def test_at_the_papers_size(tmp_path, scheduler_library, name):
     given = application(name, 2048, 2048)
     quick = Runner(tmp_path, scheduler_library, optimise="-O2")

@@ -122,6 +122,7 @@ def test_wrong_requests_are_one_line(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "emulated times are no results" in capsys.readouterr().err
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_it_runs_on_the_processor(tmp_path: Path, gxx_here: None) -> None:
     assert command.main(["--device", "cpu", "--quick", "--only", "cg", "--out", str(tmp_path)]) == 0

@@ -199,7 +199,7 @@ COUNTED = {
 
 
 FAST = ("transfers", "structs", "seams_in_a_graph")
-WHOLE = ("allocations", "pageable", "several")
+WHOLE = ("allocations", "cooperative", "pageable", "several", "two_streams")
 """Run in the campaigns only."""
 COMPILED = ("structs", "graph")
 """By nvcc, outside of the campaigns."""

@@ -155,7 +155,7 @@ def patterns(dtype: str) -> st.SearchStrategy[Any]:
     same=st.lists(st.integers(0, 8)),
     shape=st.sampled_from([0, 1]),
 )
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=200)
 def test_what_is_found_is_what_numpy_finds(
     launch: Launch, case: tuple[str, Any], how: Compare, same: list[int], shape: int
 ) -> None:

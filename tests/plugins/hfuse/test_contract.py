@@ -57,7 +57,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestHfuse(StrategyContract):
-    random_points = 3
+    random_points = 2
 
     def strategy(self) -> Hfuse:
         return Hfuse()

@@ -94,6 +94,7 @@ def test_the_consumers_border_decides_where_the_producer_is_evaluated(runner):
     )
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_all_pairs_of_borders(runner):
     check(

@@ -87,7 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestStitching(StrategyContract):
-    random_points = 4
+    random_points = 2
 
     @pytest.fixture(autouse=True)
     def _folder(self, folder: Path) -> None:

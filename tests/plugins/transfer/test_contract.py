@@ -66,7 +66,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestTransfer(StrategyContract):
-    random_points = 4
+    random_points = 2
 
     def strategy(self) -> Transfer:
         return Transfer()

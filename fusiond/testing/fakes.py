@@ -19,6 +19,7 @@ import os
 import random
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -92,7 +93,9 @@ class FakeProvider:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{Program(name='', buffers=(), sources=(source,), steps=()).key}.fake"
         if not path.exists():
-            path.write_text(source.text)
+            whole = path.with_suffix(f".{threading.get_ident()}-{os.getpid()}")  # others read the cache meanwhile
+            whole.write_text(source.text)
+            whole.replace(path)
         return Binary(source=source.name, path=path)
 
     def ptx(self, source: Source, arch: str) -> str | None:

@@ -16,6 +16,7 @@ from fusiond.cli import main
 from fusiond.devices.base import Binary
 from fusiond.events import Events
 from fusiond.hookspecs import hookimpl
+from fusiond.keys import text_key
 from fusiond.model import JobState, Record, Verdict
 from fusiond.planning import plan, prepare, target_of
 from fusiond.program import Source
@@ -36,10 +37,14 @@ class Clocked(FakeProvider):
 
     def build(self, source: Source, arch: str) -> Binary:
         made = super().build(source, arch)
-        path = Path(made.path).with_suffix(".clocked")
-        whole = path.with_suffix(f".{threading.get_ident()}-{os.getpid()}")  # bundles link to what is there already
-        whole.write_text(f"cost_us {self.costs.get(source.text, 10.0)}\n")
-        whole.replace(path)
+        text = f"cost_us {self.costs.get(source.text, 10.0)}\n"
+        # The cache is every test process's, and a build never changes: each cost has a file of its own.
+        path = Path(made.path).with_suffix("") / f"{text_key(text)}.clocked"
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists():
+            whole = path.with_suffix(f".{threading.get_ident()}-{os.getpid()}")
+            whole.write_text(text)
+            whole.replace(path)
         return Binary(source=source.name, path=path)
 
 
@@ -76,7 +81,7 @@ def run(store: Store, registry: Registry, given) -> tuple[list[str], Record, lis
     tuner.Tuner(store, registry, Events(seen.append), runner=InProcess).run(row.id, lambda: False)
     measured = [each.detail for each in seen if isinstance(each, say.PhaseStarted) and each.phase == "probe"]
     record = store.record(row.workload_key, registry.providers["fake"].devices()[0].key)
-    assert record is not None, [(each.workload_name, each.state, each.problem) for each in store.jobs()]
+    assert record is not None, [(each.state, each.problem, each.waiting_for) for each in store.jobs()]
     return measured, record, store.trials(row.id)
 
 

@@ -83,8 +83,9 @@ def _make(where: str) -> None:
         except OSError:  # a file system without links
             if not os.path.exists(where):
                 os.replace(unfinished, where)
-                return
-        os.unlink(unfinished)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
     except OSError as problem:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
             raise disk_full(where) from problem

@@ -93,6 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say_error(f"cannot write the output: {problem.strerror}")
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
+        from fusiond import faults  # a lookup goes without it
+
+        fault = faults.of(problem)
+        if fault is not None:
+            return _complain(fault, json=json)
         line = " ".join(f"{type(problem).__name__}: {problem}".split())
         output.complain(f"fusiond: error: {line}")
         output.complain("fusiond: this is a bug in fusiond; --debug shows the traceback")

@@ -261,10 +261,16 @@ class Planner:
                 self._zygote = None
 
     def _start(self) -> Zygote:
-        """Start a zygote. A plugin whose import kills it is left out; a zygote that is killed is started again."""
+        """Start a zygote. A plugin whose import kills it is left out; a zygote that is killed, or for which the machine
+        has no process just now, is started again."""
         for attempt in range(KILLED_AT_MOST):
             try:
                 return Zygote(self._source, self.limits, self._environment, self._without)
+            except OSError as problem:
+                fault = faults.of_system(problem, "starting the process that loads the plugins")
+                if fault is None or attempt + 1 == KILLED_AT_MOST:
+                    raise fault or problem from None
+                time.sleep(PAUSE_SECS * 2**attempt)
             except DiedLoading as died:
                 if died.plugin and by_itself(died.status):
                     log.error("plugin %s: %s while it was loaded; it is left out", died.plugin, how(died.status))

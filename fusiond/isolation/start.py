@@ -4,6 +4,7 @@ command can have it done while its own modules are imported."""
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import socket
 import subprocess
@@ -59,10 +60,12 @@ _early: list[Started] = []
 
 
 def early() -> None:
-    """Start one for this environment's plugins now; whoever needs one first takes it."""
+    """Start one for this environment's plugins now; whoever needs one first takes it. Where the machine has no process
+    to spare just now, whoever needs one tries again."""
     if not _early:
-        _early.append(Started(arguments(), {}))
-        atexit.register(_unused)
+        with contextlib.suppress(OSError, MemoryError):
+            _early.append(Started(arguments(), {}))
+            atexit.register(_unused)
 
 
 def _unused() -> None:

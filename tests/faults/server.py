@@ -2,7 +2,8 @@
 hundredths of a second this way, so that thousands of them can be disturbed.
 
 One JSON object a line on standard input: {"words": [...], "in_process": bool}; one a line on standard output:
-{"status", "out", "err"}. Waits are short; nothing else is different.
+{"status", "out", "err"}. Waits are short, and with `in_process` planning and measuring happen in that fork, without
+processes of their own; nothing else is different.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fusiond import cli, tuner
 from fusiond.build import compiler
 from fusiond.cli import best, run, serve  # noqa: F401 - loaded before the forks
 from fusiond.devices import supervisor
+from fusiond.isolation import registry, start
 from fusiond.registry import Registry
 from fusiond.tuner import Tuner
 
@@ -55,6 +57,8 @@ def done(words: Sequence[str], in_process: bool) -> dict[str, Any]:
 
                     assert Tuner.__init__.__kwdefaults__ is not None
                     Tuner.__init__.__kwdefaults__["runner"] = InProcess
+                    registry.load = Registry.load
+                    start.early = lambda: None
                 status = cli.main(words)
             finally:
                 sys.stdout.flush()

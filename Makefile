@@ -6,6 +6,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Compiled once, not by each of the hundreds of processes that the tests start (some containers switch it off).
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo test test-all fast lint format bench bundle-gpu clean
 
 help:

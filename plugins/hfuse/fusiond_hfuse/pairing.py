@@ -14,8 +14,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-import networkx
-
 from fusiond.model import Config, Record, Value, Verdict
 from fusiond_hfuse.graph import SLOTS, Group, Slot
 
@@ -28,6 +26,8 @@ def matching(savings: Mapping[Pair, float]) -> tuple[Pair, ...]:
 
     The same answer for the same savings, in whatever order they come.
     """
+    import networkx  # a fifth of the time in which a command's plugins are loaded
+
     graph = networkx.Graph()
     for pair in sorted(savings):
         nanoseconds = round(savings[pair] * 1000)  # whole numbers, with which the matching is exact

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 from pathlib import Path
 
@@ -20,8 +21,17 @@ settings.register_profile("fusiond", deadline=None)
 settings.load_profile("fusiond")
 
 
+@pytest.hookimpl(tryfirst=True)  # before markers select
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a compiler or a GPU that is not here; the reason is the remedy. What needs nvcc is slow."""
+    """Skip what needs a compiler or a GPU that is not here; the reason is the remedy. What needs nvcc is slow. Every
+    n-th case of what is `sampled(n)` is run by `make test`, and the others are a campaign."""
+    seen: collections.Counter[str] = collections.Counter()
+    for item in items:
+        if (sampled := item.get_closest_marker("sampled")) and not item.get_closest_marker("campaign"):
+            function = item.nodeid.partition("[")[0]
+            if seen[function] % sampled.args[0]:
+                item.add_marker(pytest.mark.campaign)
+            seen[function] += 1
     lacking = {"needs_nvcc": nvcc.missing(), "needs_gpu": "; ".join(CudaProvider().missing()) or None}
     for item in items:
         for marker, reason in lacking.items():

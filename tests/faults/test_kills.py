@@ -77,6 +77,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> object:
 @pytest.mark.slow
 @pytest.mark.parametrize("deaths", [1, pytest.param(3, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("step", STEPS)
+@pytest.mark.sampled(2)
 def test_children_that_die_at_one_step_change_nothing(
     store: Store,
     mortals: Registry,

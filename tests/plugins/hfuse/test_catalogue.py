@@ -338,6 +338,7 @@ def compiled(source, arch, folder):
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("kernel", NEW)
+@pytest.mark.sampled(3)
 def test_nvcc_compiles_a_kernel_into_registers(slots, tmp_path, kernel, arch):
     slot = slots(kernel, {}).slot("a")
     _, said = compiled(emit.native_source(slot, volume(slot.kernel.block.shapes[0]), None), arch, tmp_path)
@@ -351,6 +352,7 @@ ARCHITECTURES += [(pair, arch) for pair in (PAIRS[0], PAIRS[-1]) for arch in ("s
 @pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize(("pair", "arch"), ARCHITECTURES, ids=str)
+@pytest.mark.sampled(4)
 def test_nvcc_compiles_a_pair_into_registers(analyse, strategy, tmp_path, pair, arch):
     program = emitted(strategy, analyse(*pair), fusion(pair))
     ptx, said = compiled(program.sources[0], arch, tmp_path)

@@ -279,6 +279,7 @@ FORMS |= {f"together: {name}": text for name, text in TOGETHER.items()}
 
 
 @pytest.mark.parametrize("name", FORMS)
+@pytest.mark.sampled(2)
 def test_a_form_gives_what_it_gives_unfused(beside_hist, strategy, same, name):
     analysis = beside_hist(FORMS[name])
     assert analysis.rejections == ()
@@ -289,6 +290,7 @@ def test_a_form_gives_what_it_gives_unfused(beside_hist, strategy, same, name):
 @pytest.mark.needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*FORMS, *FOR_NVCC])
+@pytest.mark.sampled(4)
 def test_nvcc_takes_every_form_and_nothing_leaks(beside_hist, strategy, tmp_path, name):
     program = chosen(strategy, beside_hist({**FORMS, **FOR_NVCC}[name]), CONFIGS[0])
     (tmp_path / "fused.cu").write_text(program.sources[0].text)

@@ -210,6 +210,7 @@ def killed(
 
 
 @pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.sampled(4)
 def test_a_fault_shows(pairs: Pairs, joint: JointRunner, name: str) -> None:
     fault = FAULTS[name]
     assert killed(pairs, joint, fault.kind, fault.needs, lambda program, _: with_fault(program, fault))

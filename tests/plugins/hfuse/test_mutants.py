@@ -207,6 +207,7 @@ def test_the_unchanged_levels_survive(runner, strategy, few, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LEVEL_MUTANTS)
+@pytest.mark.sampled(3)
 def test_a_changed_level_is_noticed(runner, strategy, few, name):
     kind, old, new = LEVEL_MUTANTS[name]
     mutant = with_text(strategy.emit(few, at_level(kind), {}), old, new)

@@ -52,6 +52,7 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", ring(1), ids="-".join)
+@pytest.mark.sampled(2)
 def test_a_pair_gives_what_it_gives_unfused(pair, strategy, same, names):
     analysis = pair(names)
     config = some(strategy, analysis, len(names[0]) * 100 + len(names[1]))
@@ -63,6 +64,7 @@ def test_a_pair_gives_what_it_gives_unfused(pair, strategy, same, names):
 @pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("names", ring(2)[::2], ids="-".join)
+@pytest.mark.sampled(3)
 def test_nvcc_takes_a_pair(pair, strategy, tmp_path, names):
     analysis = pair(names)
     program = strategy.emit(analysis, some(strategy, analysis, len(names[0])), {})

@@ -43,6 +43,7 @@ def test_applications_are_exact_everywhere(runner):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", APPLICATIONS)
+@pytest.mark.sampled(2)
 def test_applications_are_exact_with_every_border(runner, name):
     given = application(name, 8, 8)
     modes = ("mirror", "constant") if name == "night" else borders.MODES

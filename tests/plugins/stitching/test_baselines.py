@@ -143,6 +143,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize(("name", "rules"), [*FAST, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)])
+@pytest.mark.sampled(2)
 def test_they_compute_what_xla_computes(name, rules, runner):
     here = batch_of(name)
     here.check(runner, planner.remembered(here.module, RULES[rules], LIMITS).plan)

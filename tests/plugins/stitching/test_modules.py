@@ -24,6 +24,7 @@ slow = pytest.mark.slow
 
 @slow
 @pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.sampled(2)
 def test_one_kernel_per_instruction(group, runner):
     batch = Batch.of(group)
     batch.check(runner, handmade.unfused(batch.module))

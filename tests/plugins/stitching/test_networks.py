@@ -145,6 +145,7 @@ def test_it_is_planned_soundly_and_in_no_more_kernels_than_xlas_rules_need(name)
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [PACKED, GRID], ids=["packed", "grid"])
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.sampled(3)
 def test_it_computes_what_xla_computes(name, policy, runner):
     here = network(name)
     here.check(runner, planner.plan(here.module, policy, LIMITS).plan)

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
         ("slices", "tiny"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_stitched_kernels_have_none(name, policy):
     batch = Batch.alone(name)
     program = batch.program(planner.plan(batch.module, POLICIES[policy], LIMITS).plan)

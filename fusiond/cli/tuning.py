@@ -78,17 +78,8 @@ def tune(
             records.append(event.record)
 
     with _logged(display), _stoppable(display) as asked:
-        if store.claim(this_process(), job=row.id) is not None:
-            try:
-                events = Events(note, registry.notify)
-                made = Tuner(store, registry, events, policy=Policy(when_busy), busy=busy)
-                state = _to_its_end(store, row.id, made, display, asked)
-            except BaseException as problem:
-                _let_go(store, row.id, problem)
-                raise
-        else:
-            asked.following = True
-            state = _follow(store, row.id, display, asked.stop)
+        made = Tuner(store, registry, Events(note, registry.notify), policy=Policy(when_busy), busy=busy)
+        state = _to_its_end(store, row.id, made, display, asked)
     ended = store.named_job(row.id)
     if state is JobState.QUEUED or not ended.state.ended:
         raise _interrupted(store, ended, again)
@@ -98,11 +89,12 @@ def tune(
 
 
 def _to_its_end(store: Store, job: str, made: Tuner, display: Display, asked: _Asked) -> JobState:
-    """Run a claimed job, again and again where it has to wait for the machine."""
-    again, faulty = False, 0
+    """Run a job, again and again where it has to wait for the machine, or follow it where somebody else runs it."""
+    faulty, ours = 0, False
     while True:
         try:
-            if again and not _claimed(store, job):  # a daemon has taken it up meanwhile, or somebody has cancelled it
+            ours = store.claim(this_process(), job=job) is not None or (faulty > 0 and _is_ours(store, job))
+            if not ours:  # a daemon has taken it up, perhaps meanwhile, or somebody has cancelled it
                 asked.following = True
                 return _follow(store, job, display, asked.stop)
             state = made.run(job, asked.stop.is_set, finish=asked.finish.is_set)
@@ -111,11 +103,15 @@ def _to_its_end(store: Store, job: str, made: Tuner, display: Display, asked: _A
                 return state
             reason, secs = "", tuner.FIRST_WAIT_SECS * 2 ** min(max(row.retries - 1, 0), 10)
             faulty = 0
-        except MachineFault as fault:  # the store takes no word of it: the job is still ours
+        except MachineFault as fault:  # the store takes no word of it: what is ours stays so
             reason, secs = f"waiting: {fault}; ", tuner.FIRST_WAIT_SECS * 2 ** min(faulty, 10)
             faulty += 1
             _reopen(store, job)
-        again, secs = True, min(secs, MOST_WAIT_SECS)
+        except BaseException as problem:
+            if ours:
+                _let_go(store, job, problem)
+            raise
+        secs = min(secs, MOST_WAIT_SECS)
         display.say(f"{reason}trying again in {secs:.0f} s (Ctrl-C stops, and keeps what is measured)")
         asked.waiting, until = True, time.monotonic() + secs
         while time.monotonic() < until and not asked.stop.wait(min(secs, 0.5)):
@@ -134,10 +130,8 @@ def _reopen(store: Store, job: str) -> None:
             store.reopen(running=[job])
 
 
-def _claimed(store: Store, job: str) -> bool:
-    """Whether a job is this process's to run, also from before a fault that could not be written down."""
-    if store.claim(this_process(), job=job) is not None:
-        return True
+def _is_ours(store: Store, job: str) -> bool:
+    """Whether a job is this process's to run from before a fault that could not be written down."""
     row = store.named_job(job)
     return row.state is JobState.RUNNING and row.owner == this_process()
 

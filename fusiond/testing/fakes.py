@@ -94,8 +94,11 @@ class FakeProvider:
         path = folder / f"{Program(name='', buffers=(), sources=(source,), steps=()).key}.fake"
         if not path.exists():
             whole = path.with_suffix(f".{threading.get_ident()}-{os.getpid()}")  # others read the cache meanwhile
-            whole.write_text(source.text)
-            whole.replace(path)
+            try:
+                whole.write_text(source.text)
+                whole.replace(path)
+            finally:
+                whole.unlink(missing_ok=True)
         return Binary(source=source.name, path=path)
 
     def ptx(self, source: Source, arch: str) -> str | None:

@@ -96,7 +96,11 @@ def test_the_one_of_nvidias_wheels_is_found_last(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "nvidia", raising=False)
     find = nvcc._find.__wrapped__  # without its memory
-    found = find(("", "/nowhere", "", ""))
+    left = tmp_path / "left" / "nvcc"
+    left.parent.mkdir()
+    left.write_text('#!/bin/sh\nexec /nowhere/nvcc "$@"\n')  # of a toolkit that was removed
+    left.chmod(0o755)
+    found = find(("", str(left.parent), "", ""))
     assert found is not None
     here = Path("/usr/local/cuda/bin/nvcc")
     assert found.nvcc == (here if os.access(here, os.X_OK) else folder / "nvcc")

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from jax import lax
 
 from benchmarks.rivals import asking, stitching
 from benchmarks.rivals.base import difference
@@ -123,6 +124,71 @@ def test_operations_of_pytorch_are_those_of_xla(name: str) -> None:
     assert run(text, case.inputs, torch_names()) < CLOSE.get(name, 1e-6)
 
 
+def picked(table: Any, index: Any, wild: Any, new: Any) -> tuple[Any, ...]:
+    """Additions at places that may be the same or outside, elements by batches, and what the ends of numbers are."""
+    batches = lax.GatherDimensionNumbers((2,), (1,), (1,), operand_batching_dims=(0,), start_indices_batching_dims=(1,))
+    return (
+        table.at[wild].add(new, mode="drop"),
+        table.at[wild, 1].add(new[:, 0], mode="drop"),
+        lax.gather(table[None].repeat(3, 0), index, batches, (1, 1, 4), mode="clip"),
+        lax.clamp(np.float32(-0.25), table, np.float32(0.5)),
+        lax.reduce(table, np.float32(0.25), lax.max, (1,)),
+        lax.reduce(table, np.float32(3.0), lax.add, (0,)),
+    )
+
+
+PICKED = (
+    cases.rand(6, 4), cases.rand(5, 3, 1, dtype="int32", high=5.0, low=0.0), np.array([4, -9, 4, 7, 6, 0], np.int32),
+    cases.rand(6, 4, seed=1),
+)  # fmt: skip
+TURNED = """\
+HloModule turned
+
+ENTRY main {
+  x = f32[2,3] parameter(0)
+  unread = f32[5] parameter(1)
+  ROOT y = f32[3,4,2] broadcast(x), dimensions={2,0}
+}
+"""
+
+
+def check_picked(names: Names) -> None:
+    assert run(oracle.lowered(picked, *PICKED), PICKED, names) < 1e-6
+
+
+def test_places_and_ends_are_those_of_xla() -> None:
+    check_picked(NumPyNames())
+
+
+@pytest.mark.slow
+def test_places_and_ends_of_pytorch_are_those_of_xla() -> None:
+    check_picked(torch_names())
+
+
+def test_what_nobody_reads_needs_no_buffer_and_a_broadcast_may_turn() -> None:
+    x = np.arange(6, dtype=np.float32)
+    found = Arrays(lower.read(TURNED, "turned.hlo"), NumPyNames())({"in_0": x})
+    expected = np.broadcast_to(x.reshape(2, 3).T[:, None, :], (3, 4, 2))
+    assert np.array_equal(found["out_0"], expected.reshape(-1))
+
+
+VECTOR_FIRST = """\
+HloModule vector_first
+
+ENTRY main {
+  x = f32[3,6,4] parameter(0)
+  at = s32[1,3,5] parameter(1)
+  ROOT y = f32[3,5,4] gather(x, at), offset_dims={2}, collapsed_slice_dims={1}, start_index_map={1},
+    operand_batching_dims={0}, start_indices_batching_dims={1}, index_vector_dim=0, slice_sizes={1,1,4}
+}
+"""
+
+
+def test_the_dimension_of_index_vectors_may_come_before_the_batches() -> None:
+    given = [cases.rand(3, 6, 4), cases.rand(1, 3, 5, dtype="int32", low=0.0, high=5.0)]
+    assert run(VECTOR_FIRST, given, NumPyNames()) == 0.0
+
+
 LEFT = np.array([7, -7, 7, -7, -(2**31), -(2**31), 5, 0, 2**31 - 1], np.int32)
 RIGHT = np.array([2, 2, -2, -2, 3, -1, 0, 0, -1], np.int32)
 REAL = np.array([np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31), 2147483520.0, -1.9, 1.9, 255.5, 127.9], np.float32)
@@ -130,8 +196,6 @@ REAL = np.array([np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31), 2147483520.0, -1.
 
 def check_numbers(names: Names) -> None:
     """Integers divide towards zero, by zero as HLO says; floats become integers that saturate."""
-    from jax import lax
-
     text = oracle.lowered(lambda a, b: (lax.div(a, b), lax.rem(a, b)), LEFT, RIGHT)
     assert run(text, [LEFT, RIGHT], names) == 0.0
     kinds = ("int8", "uint8", "int16", "int32", "int64", "bool")

@@ -29,6 +29,9 @@ $(STAMP): pyproject.toml constraints.txt
 		{ echo "Python 3.11 or later is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -c 'import sys; from fusiond.build import nvcc; sys.exit(nvcc.find() is None)' || \
+		$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[nvcc]' || \
+		echo "nvcc cannot be installed here: registers and PTX stay unknown, and tests that need them are skipped" >&2
 	@touch $(STAMP)
 
 demo: $(STAMP)

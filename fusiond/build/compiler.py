@@ -22,13 +22,18 @@ PAUSES_SECS = (0.2, 1.0)
 STRIKES = 2
 """Times that a compiler uses up the memory alone until its input is to blame."""
 ASK_SECS = 30.0
-_NOT_RUN = (126, 127)
+_NOT_FOUND = 127
+_NOT_RUN = (126, _NOT_FOUND)
 """What the shell says of a command that it cannot start."""
 
 
 class UsedUp(MachineFault):
     """A compiler that ran alone wanted more memory than this machine has, though most of it is free without that
     compiler. Who builds a candidate takes it for the candidate's."""
+
+
+class NotThere(MachineFault):
+    """What a compiler's own script runs is not installed (any more)."""
 
 
 class Turns:
@@ -86,11 +91,11 @@ def run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.C
 
 
 def ask(command: Sequence[str]) -> str:
-    """What a compiler prints about itself; empty when it is not one. Raises MachineFault as `run` does: an answer that
-    was cut short would be taken for another compiler's."""
+    """What a compiler prints about itself; empty when it is none, or not there. Raises MachineFault as `run` does:
+    an answer that was cut short would be taken for another compiler's."""
     try:
         done = run(command, Path(tempfile.gettempdir()), ASK_SECS)
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, NotThere):
         return ""
     return done.stdout + done.stderr
 
@@ -112,7 +117,8 @@ def _once(
     text = done.stderr + done.stdout
     fault = faults.of_end(done.returncode, tool)
     if fault is None and done.returncode in _NOT_RUN:
-        fault = MachineFault(f"{tool} cannot be run: {done.stderr.strip()[:300]}")
+        kind = NotThere if done.returncode == _NOT_FOUND else MachineFault
+        fault = kind(f"{tool} cannot be run: {done.stderr.strip()[:300]}")
     if fault is None and done.returncode > 0:
         fault = faults.of_compiler(text, tool)
     return done, fault, fault is not None and faults.out_of_memory(done.returncode, text, kills)

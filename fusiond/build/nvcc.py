@@ -18,6 +18,7 @@ so the cap is written into the PTX as `.maxnreg`, and the registers that ptxas r
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import logging
 import os
@@ -49,8 +50,8 @@ LEAST_CAP = 16
 _RECIPE = 2
 """Part of every key: raise it when the same input comes to give another output here."""
 _MISSING = (
-    "no nvcc: install the CUDA toolkit (12.0 or later, with ptxas beside nvcc) and put its bin folder on PATH, or set"
-    " FUSIOND_NVCC=/path/to/nvcc or CUDA_HOME"
+    "no nvcc: pip install 'fusiond[nvcc]', or install the CUDA toolkit (12.0 or later, with ptxas beside nvcc) and put"
+    " its bin folder on PATH, or set FUSIOND_NVCC=/path/to/nvcc or CUDA_HOME"
 )
 
 
@@ -70,7 +71,8 @@ class Toolkit:
 
 
 def find() -> Toolkit | None:
-    """The compiler to use: FUSIOND_NVCC, else `nvcc` on PATH, in CUDA_HOME, CUDA_PATH, or /usr/local/cuda.
+    """The compiler to use: FUSIOND_NVCC, else `nvcc` on PATH, in CUDA_HOME, CUDA_PATH, or /usr/local/cuda, else the one
+    that pip has installed.
 
     None when there is none (or it does not run, or has no ptxas beside it). Looked for once per environment.
     """
@@ -83,7 +85,7 @@ def _find(environment: tuple[str, ...]) -> Toolkit | None:
     named, path, *homes = environment
     candidates: list[str | None] = [named] if named else [shutil.which("nvcc", path=path)]
     if not named:
-        candidates += [f"{home}/bin/nvcc" for home in homes if home] + ["/usr/local/cuda/bin/nvcc"]
+        candidates += [f"{home}/bin/nvcc" for home in homes if home] + ["/usr/local/cuda/bin/nvcc", *_installed()]
     for nvcc in candidates:
         if not nvcc or not os.access(nvcc, os.X_OK):
             continue
@@ -97,6 +99,13 @@ def _find(environment: tuple[str, ...]) -> Toolkit | None:
             root = ptxas.resolve().parent.parent
             return Toolkit(nvcc=Path(nvcc), ptxas=ptxas, version=version.group(1), root=root)
     return None
+
+
+def _installed() -> list[str]:
+    """Where NVIDIA's wheels put it: `nvidia/cu13/bin` of a site-packages."""
+    spec = importlib.util.find_spec("nvidia")
+    places = spec.submodule_search_locations if spec and spec.submodule_search_locations else ()
+    return [str(each) for place in places for each in sorted(Path(place).glob("cu[1-9]*/bin/nvcc"), reverse=True)]
 
 
 def _ask(nvcc: str | Path, *question: str) -> str:

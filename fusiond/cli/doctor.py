@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusiond import __version__, driver
+from fusiond.build import nvcc
 from fusiond.build.cache import default_folder
 from fusiond.cli import options, output
 from fusiond.daemon import lock
@@ -75,10 +76,16 @@ def _machine() -> Iterator[Check]:
     yield Check(
         name="fusiond", state="ok", detail=f"{__version__}, Python {platform.python_version()} ({sys.executable})"
     )
-    yield _program("g++", "the cpu device compiles with it", "install g++ 12 or newer (apt install g++)")
-    cuda = "install the CUDA toolkit and put its bin folder on PATH"
-    yield _program("nvcc", "CUDA sources become PTX with it", cuda)
-    yield _program("ptxas", "PTX becomes cubins, registers and spills become known", cuda)
+    gxx = shutil.which("g++")
+    yield _program("g++", gxx, "the cpu device compiles with it", "install g++ 12 or newer (apt install g++)")
+    toolkit, remedy = nvcc.find(), (nvcc.missing() or "").removeprefix("no nvcc: ")
+    yield _program("nvcc", toolkit.nvcc if toolkit else None, "CUDA sources become PTX with it", remedy)
+    yield _program(
+        "ptxas",
+        toolkit.ptxas if toolkit else None,
+        "PTX becomes cubins, registers and spills become known",
+        "it comes with nvcc",
+    )
     version = driver.version()
     loads = _loads("libcuda.so.1")
     yield Check(
@@ -96,10 +103,9 @@ def _machine() -> Iterator[Check]:
     yield nvml
 
 
-def _program(name: str, use: str, remedy: str) -> Check:
-    path = shutil.which(name)
+def _program(name: str, path: str | Path | None, use: str, remedy: str) -> Check:
     if path is None:
-        return Check(name=name, state="missing", detail=f"not on PATH; {use}", remedy=remedy)
+        return Check(name=name, state="missing", detail=f"not found; {use}", remedy=remedy)
     try:
         result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError) as problem:

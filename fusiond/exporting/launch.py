@@ -20,6 +20,7 @@ import ast
 import ctypes
 import functools
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -561,7 +562,10 @@ def _run(command: Sequence[str], work: str, name: str) -> None:
 def _nvcc() -> str | None:
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     candidates = [os.environ.get("FUSIOND_NVCC"), shutil.which("nvcc"), *(f"{home}/bin/nvcc" for home in homes if home)]
-    for each in (*candidates, "/usr/local/cuda/bin/nvcc"):
+    wheels = importlib.util.find_spec("nvidia")  # NVIDIA's wheels hold one too
+    places = wheels.submodule_search_locations if wheels and wheels.submodule_search_locations else ()
+    installed = [str(each) for place in places for each in sorted(Path(place).glob("cu[1-9]*/bin/nvcc"), reverse=True)]
+    for each in (*candidates, "/usr/local/cuda/bin/nvcc", *installed):
         if each and os.access(each, os.X_OK):
             return each
     return None

@@ -1,7 +1,9 @@
 """nvcc and ptxas: names of kernels, register caps, failures, the cache. Needs no GPU."""
 
 import dataclasses
+import os
 import re
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -81,6 +83,30 @@ def test_a_named_compiler_that_does_not_run_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("FUSIOND_NVCC", "/nowhere/nvcc")
     assert nvcc.find() is None
     assert "/nowhere/nvcc" in (nvcc.missing() or "")
+
+
+def test_the_one_of_nvidias_wheels_is_found_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A script stands for it; the package `nvidia` has no file of its own, as theirs has none."""
+    folder = tmp_path / "nvidia" / "cu13" / "bin"
+    folder.mkdir(parents=True)
+    script = f"#!/bin/sh\necho 'V13.0.88'\necho '#$ _HERE_={folder}' >&2\n"
+    for name in ("nvcc", "ptxas"):
+        (folder / name).write_text(script)
+        (folder / name).chmod(0o755)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    find = nvcc._find.__wrapped__  # without its memory
+    left = tmp_path / "left" / "nvcc"
+    left.parent.mkdir()
+    left.write_text('#!/bin/sh\nexec /nowhere/nvcc "$@"\n')  # of a toolkit that was removed
+    left.chmod(0o755)
+    found = find(("", str(left.parent), "", ""))
+    assert found is not None
+    here = Path("/usr/local/cuda/bin/nvcc")
+    assert found.nvcc == (here if os.access(here, os.X_OK) else folder / "nvcc")
+    found = find(("", str(folder), "", ""))
+    assert found is not None
+    assert (found.nvcc, found.ptxas, found.version) == (folder / "nvcc", folder / "ptxas", "13.0.88")
 
 
 @needs_nvcc

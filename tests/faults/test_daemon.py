@@ -19,7 +19,6 @@ from fusiond.store.jobs import JobRow
 from tests.faults.conftest import KINDS, Disturbed, Found
 
 PATIENCE_SECS = 300.0
-"""Waits double: of sixty failing calls in a row each attempt of a job uses up a few."""
 FAULTS = ((errno.ENOSPC, "write"), (errno.EIO, "sync"), (errno.EMFILE, "open"), (errno.EAGAIN, "spawn"))
 CAMPAIGN = [
     pytest.param(number, kinds, first, count, marks=pytest.mark.campaign)

@@ -30,6 +30,8 @@ OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant", "fusiond
 
 _OWN = "a function of CUDA's own name with CUDA's own parameters; leave it out, or call it otherwise"
 _INCLUDES = re.compile(r"(?m)^[ \t]*(?:#|%:)[ \t]*include\b[^\n]*$")
+_NO_TOOLKIT = ("--cuda-path=/fusiond", "-Xclang", "-fcuda-allow-variadic-functions")
+"""No toolkit is looked for, since its version would decide what is taken: this is what clang takes with today's."""
 _NOT_CLANG = (
     "__clang__",
     "__clang_major__",
@@ -90,7 +92,7 @@ class Tree:
         """`opened`: members that are private may be named."""
         standard = next((flag.partition("=")[2] for flag in flags if "std=" in flag), "c++17")
         arguments = [
-            "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++",
+            "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++", *_NO_TOOLKIT,
             f"-std={standard}", "-ferror-limit=0", "-w", "-include", STUB_FILE, *(f"-U{name}" for name in _NOT_CLANG),
             *(["-fno-access-control"] if opened else []),
             *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),

@@ -252,3 +252,16 @@ def test_a_wrong_launch_at_another_level_breaks_an_invariant(strategy, few, kind
         assert verify.problems(plan, with_launch(program, **changes)), changes
     told = (*launch.arguments[:-1], Scalar(dtype="uint32", value=9))
     assert kind != "stride" or verify.problems(plan, with_launch(program, arguments=told))
+
+
+def test_a_toolkit_that_clang_finds_decides_nothing(analyse, monkeypatch):
+    """Without one, clang takes no variadic function in device code, which the declarations of CUDA's `printf` are."""
+    from fusiond.errors import RequestError
+    from fusiond_hfuse import parse, recheck
+
+    assert analyse("hist", "maxpool").rejections == ()
+    parse._parsed.cache_clear()
+    monkeypatch.setattr(recheck, "_NO_TOOLKIT", ("--cuda-path=/fusiond",))
+    with pytest.raises(RequestError, match="variadic functions"):
+        analyse("hist", "maxpool")
+    parse._parsed.cache_clear()

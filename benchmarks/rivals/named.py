@@ -13,17 +13,12 @@ from typing import Any
 from benchmarks.rivals.asking import Row
 
 XLA = {"name": "XLA", "what": "XLA's own executable, fusable portions by the profiler of jax"}
-UNWRITTEN = "no PyTorch function of this module is written: it is there as HLO only"
-TORCH = (
-    {"name": "torch.compile", "what": "PyTorch, compiled by Inductor"},
-    {"name": "torch.compile, combo kernels", "what": "the same with kernels side by side in a launch"},
-)
 COPIES = {"batch": "cudaMemcpyBatchAsync", "graph": "CUDA graph"}
 """Way of the transfer benchmark -> the rival that it is."""
 
 
 def stitching(row: Mapping[str, Any], *, why: str) -> list[Row]:
-    """The rivals of a module's row. `why`: the reason where XLA was not asked."""
+    """XLA beside a module's row. `why`: the reason where it was not asked."""
     theirs, over = row.get("xla", {}), row.get("over_xla", {})
     found: Row = dict(XLA)
     if over:
@@ -36,7 +31,7 @@ def stitching(row: Mapping[str, Any], *, why: str) -> list[Row]:
         }
     else:
         found["problem"] = theirs.get("problem") or ("XLA gives all of it to libraries" if theirs else why)
-    return [found, *({**each, "problem": UNWRITTEN} for each in TORCH)]
+    return [found]
 
 
 def transfer(rows: Sequence[Mapping[str, Any]], *, emulated: bool) -> list[Row]:

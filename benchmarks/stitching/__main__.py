@@ -1,6 +1,6 @@
 """FusionStitching's figures 7 and 8 and table 3: `python -m benchmarks.stitching`.
 
-python -m benchmarks.stitching                          on this machine's GPU: whole and fusable times of eight modules
+python -m benchmarks.stitching                          on this machine's GPU: whole and fusable times of all modules
 python -m benchmarks.stitching --only lr_step nmt_fig3  only these modules
 python -m benchmarks.stitching --device cpu --quick     try it out; its times are emulated, and no results
 python -m benchmarks.stitching --device cpu --quick --xla cpu      the same with XLA's executable for the processor
@@ -27,9 +27,10 @@ def main(argv: Sequence[str]) -> int:
     """The exit status: 0 done, 2 the request was wrong."""
     parser = _parser()
     given = parser.parse_args(argv)
+    known = (*modules.names(), *modules.large())
 
     def do() -> None:
-        commands.check_only(given, modules.names(), "module")
+        commands.check_only(given, known, "module")
         if given.page:
             commands.page(page.PAGE, page.render(kept()), kept())
         elif given.arch:
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = commands.parser("stitching", __doc__, quick="few samples")
     parser.add_argument("--arch", metavar="sm_90", help="what is known for this architecture without a device")
-    commands.only(parser, modules.names())
+    commands.only(parser, (*modules.names(), *modules.large()))
     parser.add_argument(
         "--xla", default="auto", choices=("auto", "cuda", "cpu", "off"),
         help="where XLA's own executable is timed beside ours; default: on this GPU, if jax sees one",
@@ -84,7 +85,8 @@ def _measure(given: argparse.Namespace, command: str) -> None:
     )
     run["measured"] = []
     run, where = commands.begun(place, given, run)
-    for row in measure.table(bench, [each for each in modules.names() if not given.only or each in given.only]):
+    everything = modules.names() if place.emulated else (*modules.names(), *modules.large())
+    for row in measure.table(bench, given.only or everything, list(run["measured"])):
         commands.put(run["measured"], row, "module")
         runs.write(where, run)
     say(f"wrote {where}")

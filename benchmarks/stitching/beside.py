@@ -48,7 +48,7 @@ def row(
     found: dict[str, Any] = dict(backend.described)
     module = modules.module(name)
     try:
-        executable = backend.compile((modules.FOLDER / f"{name}.hlo").read_text(encoding="utf-8"))
+        executable = backend.compile(modules.text(name))
         seed, path = references.of[0]
         arguments = executable.given(inputs(module, program, seed))
         with np.load(path) as right:

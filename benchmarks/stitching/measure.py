@@ -4,12 +4,13 @@ Every plan is checked against one kernel per instruction, then sampled in pairs 
 fusable portion), and everything with the library calls in the span. Those are the same plain kernels in every plan.
 From both come the paper's fusable ratio, its fusion speed-up, and the end-to-end gain that its formula predicts,
 beside the one that was measured. Where jax sees the same GPU, XLA's own executable is timed in turn with the fastest of
-the plans (`beside`). What else does the same work today is named with each module (`rivals`).
+the plans (`beside`). torch.compile stands beside the same plan as a rival (`benchmarks.rivals.stitching`), whole module
+beside whole module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,10 @@ from fusiond.model import MeasureFailed, Rejection
 from fusiond.program import Launch, Program
 from fusiond_stitching import emit, fills, planner
 
+STRATEGY = "stitching"
+NOT_ASKED = "not asked yet"
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench(benches.Bench):
@@ -31,22 +36,43 @@ class Bench(benches.Bench):
     """The device as XLA sees it; None where it cannot be asked."""
 
 
-def table(bench: Bench, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A row for each module."""
+def table(bench: Bench, names: Sequence[str], known: Iterable[Row] = ()) -> Iterator[Row]:
+    """A row for each module, which comes again with each rival that was asked: what is found does not wait for it.
+    `known`: rows of an earlier run, which stay as far as they go."""
+    earlier = {each["module"]: each for each in known if "best" in each}
     with bench.measurer() as measurer:
         for name in names:
-            row = _row(bench, measurer, name)
-            times = {plan: each.get("fusable_us", each.get("problem")) for plan, each in row["plans"].items()}
-            theirs = row.get("xla", {})
-            times |= {"XLA": theirs.get("fusable_us", theirs.get("problem"))} if theirs else {}
-            bench.say(
-                f"{name}, us, {bench.device.evidence}: " + ", ".join(f"{plan} {each}" for plan, each in times.items())
-            )
-            why = "not timed in this run" if not bench.emulated else asking.NO_GPU
-            yield {"module": name, **row, "rivals": named.stitching(row, why=why)}
+            row = earlier.get(name) or _plans(bench, measurer, name)
+            yield row
+            waiting = [each["name"] for each in row["rivals"] if each.get("problem") == NOT_ASKED]
+            ours = _fastest(bench, row) if waiting and not bench.emulated else None
+            for found in asking.asked(bench, measurer, STRATEGY, ours, {"module": name}, only=waiting):
+                found |= {"portion": "whole module"} if modules.module(name).library_calls else {}
+                rivals = [found if each["name"] == found["name"] else each for each in row["rivals"]]
+                row = {**row, "rivals": rivals}
+                yield row
 
 
-def _row(bench: Bench, measurer: Measurer, name: str) -> dict[str, Any]:
+def _plans(bench: Bench, measurer: Measurer, name: str) -> Row:
+    """A module's row, its rivals not yet asked."""
+    row = _row(bench, measurer, name)
+    times = {plan: each.get("fusable_us", each.get("problem")) for plan, each in row["plans"].items()}
+    theirs = row.get("xla", {})
+    times |= {"XLA": theirs.get("fusable_us", theirs.get("problem"))} if theirs else {}
+    bench.say(f"{name}, us, {bench.device.evidence}: " + ", ".join(f"{plan} {each}" for plan, each in times.items()))
+    why = "not timed in this run" if not bench.emulated else asking.NO_GPU
+    rivals = [*named.stitching(row, why=why), *asking.without(STRATEGY, NOT_ASKED)]
+    return {"module": name, **row, "rivals": rivals}
+
+
+def _fastest(bench: Bench, row: Row) -> Program | None:
+    """The fastest stitched plan, the whole module in its span; None where there is none."""
+    found = _programs(bench, row["module"])[row["best"]] if "best" in row else None
+    return bench.provider.normalise(emit.timed_whole(found)) if isinstance(found, Program) else None
+
+
+def _programs(bench: Bench, name: str) -> dict[str, Program | Rejection]:
+    """Plan -> Program, the counted kernels in its span."""
     limits = bench.device.limits
     module = modules.module(name)
     given = fills.read(module, None, _no_file)
@@ -54,14 +80,19 @@ def _row(bench: Bench, measurer: Measurer, name: str) -> dict[str, Any]:
     for plan, policy in modules.policies(limits).items():
         planned = planner.plan(module, policy, limits)
         programs[plan] = emit.program(module, planned.plan, fills=given, name=f"{module.name}, {plan}")
+    return programs
+
+
+def _row(bench: Bench, measurer: Measurer, name: str) -> Row:
+    programs = _programs(bench, name)
     unfused = programs["unfused"]
     if isinstance(unfused, Rejection):
         return {"problem": unfused.detail, "plans": {}}
-    row: dict[str, Any] = {"plans": {}}
+    row: Row = {"plans": {}}
     references: References | MeasureFailed | None = None
     for key, span in (("fusable", _as_it_is), ("whole", emit.timed_whole)):
         base = bench.provider.normalise(span(unfused))
-        references = measurer.references(base, f"{module.name}-{base.key}")
+        references = measurer.references(base, f"{name}-{base.key}")
         if isinstance(references, MeasureFailed):
             return {"problem": references.reason, "plans": {}}
         for plan, program in programs.items():

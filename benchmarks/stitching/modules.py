@@ -1,4 +1,4 @@
-"""The eight modules of the catalogue, and the plans of each that are compared."""
+"""The eight modules of the catalogue, the large ones of the example jobs, and the plans of each that are compared."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from fusiond_stitching.policy import Policy
 
 FOLDER = Path(fusiond_stitching.__file__).parent / "modules"
 
+LARGE = Path(__file__).parent.parent.parent / "configs" / "jobs" / "gpu"
+
 PLANS = ("unfused", "xla_rules", "paper", "packed", "barriers")
 """One kernel per instruction; XLA's rules of 2018; the paper's fusion; beyond it with groups side by side in a launch;
 and with barriers across the grid."""
@@ -26,9 +28,20 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(each.stem for each in FOLDER.glob("*.hlo")))
 
 
+def large() -> tuple[str, ...]:
+    """Modules at sizes that are worth a GPU's while; too large for the processor."""
+    return tuple(sorted(each.stem for each in LARGE.glob("*.hlo")))
+
+
+def text(name: str) -> str:
+    """HLO of the catalogue or of the large ones."""
+    folder = FOLDER if name in names() else LARGE
+    return (folder / f"{name}.hlo").read_text(encoding="utf-8")
+
+
 @functools.cache
 def module(name: str) -> Module:
-    return lower.read((FOLDER / f"{name}.hlo").read_text(encoding="utf-8"), f"{name}.hlo")
+    return lower.read(text(name), f"{name}.hlo")
 
 
 @functools.cache

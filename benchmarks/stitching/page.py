@@ -16,7 +16,8 @@ HEAD = f"""\
 # Stitching: results
 
 Written by `python -m benchmarks.stitching --page` from the JSON files in benchmarks/results; do not edit it. The
-paper's numbers are those of {paper.CITATION}. The modules are the eight of the catalogue, at small sizes.
+paper's numbers are those of {paper.CITATION}. The modules are the eight of the catalogue, at small sizes; on a GPU
+those of configs/jobs/gpu are measured, too, which are large.
 """
 UNMEASURED = f"""\
 ## Measured on a GPU
@@ -28,6 +29,9 @@ UNMEASURED = f"""\
 
 **Against XLA today: not yet measured on a GPU.** Where jax sees the GPU, the same command times XLA's own executable of
 the same module in turn with the fastest plan. Only its kernels are counted so far, below.
+
+**Against torch.compile (with combo kernels, and tuned): not yet measured on a GPU.** Where PyTorch sees the GPU, the
+same command samples it in pairs with the fastest plan.
 """
 TITLES = {
     "unfused": "one per instruction", "xla_rules": "XLA's rules of 2018", "paper": "the paper's fusion",

@@ -359,7 +359,7 @@ def test_the_units_are_all_there_and_short(here: Box) -> None:
     assert {f"check:{each}" for each in ("questions", *build.REQUESTS)} <= set(names)
     assert {name for name in names if name.startswith("bench:")} == {
         *(f"bench:hfuse:{each.name}" for each in PAIRS),
-        *(f"bench:stitching:{each}" for each in modules.names()),
+        *(f"bench:stitching:{each}" for each in (*modules.names(), *modules.large())),
         *(f"bench:mincut:{each}" for each in paper.APPLICATIONS),
         *(f"bench:transfer:{each}" for each in transfer.GRAPHS),
     }

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from fusiond import __version__
 from fusiond.cli import COMMANDS
 from fusiond.errors import StoreError
+from fusiond.isolation import start
 
 Run = Callable[..., Any]
 
@@ -113,6 +115,7 @@ def command_that(raises: BaseException) -> Any:
             "fusiond: error: ZeroDivisionError: division by zero\n"
             "fusiond: this is a bug in fusiond; --debug shows the traceback\n",
         ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 1, "fusiond: error: fusiond: no memory left\n"),
         (KeyboardInterrupt(), 130, "fusiond: stopped\n"),
     ],
 )
@@ -122,6 +125,20 @@ def test_whatever_a_command_raises(
     monkeypatch.setitem(sys.modules, "fusiond.cli.jobs", command_that(raises))
     said = fusiond("jobs")
     assert (said.status, said.err) == (status, says)
+
+
+def test_a_plan_goes_on_where_no_process_could_be_started_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[object] = []
+
+    def none_to_spare(*arguments: object) -> NoReturn:
+        tried.append(arguments)
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(start, "_early", [])
+    monkeypatch.setattr(start, "Started", none_to_spare)
+    start.early()
+    assert len(tried) == 1
+    assert start._early == []
 
 
 def test_debug_shows_the_traceback(fusiond: Run, monkeypatch: pytest.MonkeyPatch) -> None:

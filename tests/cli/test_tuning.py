@@ -8,14 +8,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from fusiond import jobs, tuner
 from fusiond.cli import tuning
 from fusiond.cli.render import Lines, Live, line
-from fusiond.errors import Interrupted
+from fusiond.errors import Interrupted, StoreError, StoreUnavailable
 from fusiond.events import TrialFinished
 from fusiond.model import Analysis, Config, JobState, Rejection
 from fusiond.program import Program
@@ -93,6 +93,39 @@ def test_a_job_that_somebody_else_runs_is_followed(store: Store, fakes: Registry
         tuning.tune(store, fakes, row, Lines(said.append), again="")
     assert said[0] == f"job {row.id} is run by another process; following it"
     assert said[-1] == f"job {row.id} is failed: the device is sick"
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_claim_that_the_store_does_not_answer_is_made_again(
+    store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    """Whether it was written down before the disk failed, or not."""
+    claim, said = store.claim, []
+
+    def failing(*arguments: Any, **named: Any) -> JobRow | None:
+        monkeypatch.setattr(store, "claim", claim)
+        if written:
+            claim(*arguments, **named)
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(tuner, "FIRST_WAIT_SECS", 0.01)
+    monkeypatch.setattr(store, "claim", failing)
+    found = tuning.tune(store, fakes, row, Lines(said.append), again="again", when_busy="share")
+    assert found["verdict"] == "fuse"
+    assert said[0] == "waiting: the disk is full; trying again in 0 s (Ctrl-C stops, and keeps what is measured)"
+
+
+def test_what_fails_in_following_leaves_the_job_to_who_runs_it(
+    store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watch(client: object, job: str) -> NoReturn:
+        raise StoreError("a row is damaged")
+
+    store.claim(this_process(), job=row.id)
+    monkeypatch.setattr("fusiond.client.Client.watch", watch)
+    with pytest.raises(StoreError, match="a row is damaged"):
+        tuning.tune(store, fakes, row, Lines(lambda text: None), again="")
+    assert store._known(row.id).state is JobState.RUNNING
 
 
 def test_the_document_of_a_run_names_the_job_and_its_time(store: Store, fakes: Registry, row: JobRow) -> None:

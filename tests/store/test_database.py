@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.errors import StoreError
+from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store import connection, location, lookup
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
@@ -175,7 +175,7 @@ def test_a_full_disk_leaves_no_half_artifact(store: Store, monkeypatch: pytest.M
 
 _LIMITED = """
 import resource, signal, sys
-from fusiond.errors import StoreError
+from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.model import Job, Workload
 from fusiond.store.database import Store
 
@@ -255,3 +255,16 @@ def test_several_processes_make_one_store(tmp_path: Path) -> None:
     script = f"from fusiond.store.database import Store; Store.open({str(tmp_path / 'fusiond.sqlite')!r}).close()"
     children = [subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) for _ in range(4)]
     assert [child.communicate()[1] for child in children] == [""] * 4
+
+
+def test_a_store_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(os, "replace", full)
+    folder = tmp_path / "new"
+    folder.mkdir()
+    with pytest.raises(StoreUnavailable, match="the disk is full"), Store.open(folder / "fusiond.sqlite"):
+        pass
+    assert [each.name for each in folder.iterdir() if each.name.startswith(".")] == []

@@ -72,7 +72,13 @@ class Unit:
         return self._codes[kernel]
 
     def launch(
-        self, kernel: str, shape: Shape, arguments: Sequence[bytes], memory: Sequence[NDArray[np.uint8]], cache: Cache, gpu: Gpu
+        self,
+        kernel: str,
+        shape: Shape,
+        arguments: Sequence[bytes],
+        memory: Sequence[NDArray[np.uint8]],
+        cache: Cache,
+        gpu: Gpu,
     ) -> Result:
         """Run a kernel. `arguments` are the bytes of its parameters, `memory` all that it may touch beside the
         module's own variables. CountError when the arguments are not those of the kernel."""

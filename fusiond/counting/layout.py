@@ -50,7 +50,9 @@ class Image:
         size, view = SIZES[variable.type], self.view(variable)
         for k, value in enumerate(variable.values):
             number = self.address(value.name) + value.offset if isinstance(value, Name) else value
-            view[k * size : (k + 1) * size] = np.frombuffer((number & (2 ** (8 * size) - 1)).to_bytes(size, "little"), np.uint8)
+            view[k * size : (k + 1) * size] = np.frombuffer(
+                (number & (2 ** (8 * size) - 1)).to_bytes(size, "little"), np.uint8
+            )
 
 
 def aligned(size: int) -> NDArray[np.uint8]:

@@ -187,9 +187,7 @@ class _Parser:
                 if depth == 0:
                     break
                 depth -= 1
-            elif sign == ":" and depth == 0 and _LABEL.fullmatch(words + ":"):
-                break
-            elif sign == ";" and depth == 0:
+            elif (sign == ":" and depth == 0 and _LABEL.fullmatch(words + ":")) or (sign == ";" and depth == 0):
                 break
             self._at += 1
         else:

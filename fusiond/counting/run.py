@@ -1,7 +1,7 @@
 """Runs a Program on the processor as its PTX says, and counts: a row for each launch.
 
-    counted = count(program, host=binaries_of_host_sources)
-    counted.rows[0].read_sectors, counted.outputs["y"], counted.lines["softmax"]
+counted = count(program, host=binaries_of_host_sources)
+counted.rows[0].read_sectors, counted.outputs["y"], counted.lines["softmax"]
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from fusiond.counting.ptx import (
     Pair,
     PtxError,
     Vector,
+    float_value,
 )
 
 LANES = 32
@@ -43,13 +45,15 @@ CODE = np.dtype(
 )  # fmt: skip
 PLAIN, BRANCH, EXIT, BARRIER = range(4)
 SPACES = {"global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
+_TRIPLES = ("tid", "ntid", "ctaid", "nctaid")
 SPECIALS = {
-    **{f"%{of}.{axis}": 3 * k + j for k, of in enumerate(("tid", "ntid", "ctaid", "nctaid")) for j, axis in enumerate("xyz")},
+    **{f"%{of}.{axis}": 3 * k + j for k, of in enumerate(_TRIPLES) for j, axis in enumerate("xyz")},
     **{"%laneid": 12, "%warpid": 13, "%lanemask_eq": 14, "%lanemask_lt": 15, "%lanemask_le": 16, "%lanemask_ge": 17},
     **{"%lanemask_gt": 18, "%dynamic_smem_size": 19, "%total_smem_size": 20},
 }  # fmt: skip
 NOTHING = -(2**31)
 _NO_OPERATION = ("membar", "fence", "nanosleep", "griddepcontrol", "prefetch", "prefetchu", "discard", "applypriority")
+_CHANGES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _BARRIERS = {"sync": 0, "arrive": 1, "popc": 2, "and": 3, "or": 4}
 
 
@@ -84,7 +88,7 @@ class _Translator:
         self._places: dict[str, int] = {}
         self._pool = bytearray()
         self._pooled: dict[tuple[int, bool], int] = {}
-        self._rows: list[dict[str, object]] = []
+        self._rows: list[dict[str, Any]] = []
         self._from: list[Instruction] = []
         self._specials: list[tuple[int, int]] = []
         self._fresh = 0
@@ -106,9 +110,10 @@ class _Translator:
             label = row.pop("label", None)
             if label is not None and label not in labels:
                 raise PtxError(f"there is no label {label}", instruction.line)
-            targets.append(labels[str(label)] if label is not None else None)
+            targets.append(labels[label] if label is not None else None)
         falls = [
-            row["guard"] != -1 or not (row["kind"] == EXIT or targets[k] is not None) for k, row in enumerate(self._rows)
+            row["guard"] != -1 or not (row["kind"] == EXIT or target is not None)
+            for row, target in zip(self._rows, targets, strict=True)
         ]
         meeting = flow.meeting_points(targets, falls)
         made = np.zeros(len(self._rows), CODE)
@@ -156,9 +161,8 @@ class _Translator:
         if isinstance(operand, Number):
             bits = operand.bits
             if operand.float_bytes and type_ in ("f32", "f64") and operand.float_bytes != size:
-                code, pattern = ("<f", "<I") if operand.float_bytes == 4 else ("<d", "<Q")
-                value = struct.unpack(code, struct.pack(pattern, bits))[0]
-                bits = struct.unpack("<Q", struct.pack("<d", value))[0] if size == 8 else struct.unpack("<I", struct.pack("<f", value))[0]
+                value = float_value(operand)
+                bits = int.from_bytes(struct.pack("<d" if size == 8 else "<f", value), "little")
             return self._constant(bits, size == 8)
         if isinstance(operand, Negated):
             found = self._temporary(0)
@@ -204,19 +208,19 @@ class _Translator:
 
     # --- instructions ---
 
-    def _emit(self, at: Instruction, operation: str | None, *, kind: int = PLAIN, **fields: object) -> None:
+    def _emit(self, at: Instruction, operation: str | None, *, kind: int = PLAIN, **fields: Any) -> None:
         number = -1
         if operation is not None:
             number = self._number(operation)
             if number < 0:
                 raise PtxError(f"{at.opcode} is not known here", at.line)
-        row: dict[str, object] = {"operation": number, "kind": kind, "guard": -1, "target": -1, **fields}
+        row: dict[str, Any] = {"operation": number, "kind": kind, "guard": -1, "target": -1, **fields}
         row.setdefault("counted", 0)
         if at.guard is not None:
             negated = isinstance(at.guard, Negated)
             name = at.guard.name if isinstance(at.guard, Negated) else at.guard
             row["guard"] = self._in(name, "pred", at)
-            row["negated"] = int(str(row.get("negated", 0))) | negated
+            row["negated"] = row.get("negated", 0) | negated
         self._rows.append(row)
         self._from.append(at)
 
@@ -245,17 +249,20 @@ class _Translator:
         elif base == "setp":
             self._setp(at, rest)
         elif base == "shfl":
-            first, second = (at.operands[0].first, at.operands[0].second) if isinstance(at.operands[0], Pair) else (at.operands[0], None)
-            a, b, c, e = (self._in(each, "b32", at) for each in at.operands[1:])
-            target = -1 if second is None else self._out(second, 0, at)
-            self._emit(at, at.opcode, d=self._out(first, 4, at), a=a, b=b, c=c, e=e, target=target)
+            result = at.operands[0]
+            assert isinstance(result, Name | Pair)
+            first, second = (result.first, result.second) if isinstance(result, Pair) else (result, None)
+            a, b, c, e = (self._in(operand, "b32", at) for operand in at.operands[1:])
+            inside = -1 if second is None else self._out(second, 0, at)
+            self._emit(at, at.opcode, d=self._out(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
         else:
             self._plain(at, base, rest)
 
     def _plain(self, at: Instruction, base: str, rest: list[str]) -> None:
         """An instruction whose first operand is its result."""
         read, written = _types(base, rest)
-        places = dict(zip("abce", (self._in(each, type_, at) for each, type_ in zip(at.operands[1:], read, strict=False)), strict=False))
+        given = [self._in(operand, type_, at) for operand, type_ in zip(at.operands[1:], read, strict=False)]
+        places: dict[str, Any] = dict(zip("abce", given, strict=False))
         if len(at.operands) - 1 != len(places):
             raise PtxError(f"{at.opcode} with {len(at.operands)} operands", at.line)
         size, target = SIZES[written], at.operands[0]
@@ -264,7 +271,8 @@ class _Translator:
         if have == 8 and 0 < size < 8:  # a narrow result in a wide register
             small = self._places[self._temporary(4).name]
             self._emit(at, name, d=small, **places)
-            self._emit(at, "cvt.s64.s32" if written.startswith("s") else "cvt.u64.u32", d=self._out(target, 8, at), a=small)
+            widened = "cvt.s64.s32" if written.startswith("s") else "cvt.u64.u32"
+            self._emit(at, widened, d=self._out(target, 8, at), a=small)
         else:
             self._emit(at, name, d=self._out(target, size, at), **places)
 
@@ -341,7 +349,7 @@ class _Translator:
         if which not in _BARRIERS:
             raise PtxError(f"{at.opcode} is not known here", at.line)
         operands = list(at.operands)
-        fields: dict[str, object] = {"b": NOTHING, "immediate": _BARRIERS[which]}
+        fields: dict[str, Any] = {"b": NOTHING, "immediate": _BARRIERS[which]}
         if words[0] == "red":
             held = operands.pop()
             if isinstance(held, Negated):
@@ -355,13 +363,14 @@ class _Translator:
 
     # --- memory ---
 
-    def _where(self, at: Instruction, operand: Operand, rest: list[str]) -> dict[str, object]:
+    def _where(self, at: Instruction, operand: Operand, rest: list[str]) -> dict[str, Any]:
         assert isinstance(operand, Address)
         space = next((each for each in (word.partition("::")[0] for word in rest) if each in SPACES), "")
-        fields: dict[str, object] = {"space": SPACES.get(space, 0)}
+        fields: dict[str, Any] = {"space": SPACES.get(space, 0)}
         base = operand.base
         if isinstance(base, Name) and base.name in self._kernel.registers:
-            fields |= {"a": self._places[base.name], "immediate": operand.offset, "flags": 4 if self._size(base) == 8 else 0}
+            wide = self._size(base) == 8
+            fields |= {"a": self._places[base.name], "immediate": operand.offset, "flags": 4 if wide else 0}
         else:
             begin = base.bits if isinstance(base, Number) else self._address(base, at)
             fields |= {"a": self._constant(begin + operand.offset, True), "immediate": 0, "flags": 4}
@@ -374,7 +383,7 @@ class _Translator:
         where, data = (at.operands[1], at.operands[0]) if base != "st" else (at.operands[0], at.operands[1])
         items = data.items if isinstance(data, Vector) else (data,)
         fields = self._where(at, where, rest)
-        flags = int(str(fields["flags"])) | (1 if type_.startswith("s") else 0)
+        flags = fields["flags"] | (1 if type_.startswith("s") else 0)
         wide = SIZES[type_] == 8
         for each in items:
             if isinstance(each, Name) and self._size(each) == 8:
@@ -389,7 +398,7 @@ class _Translator:
         self._emit(at, "ld" if base != "st" else "st", vector=places + [0] * (8 - len(places)), **fields)
 
     def _atomic(self, at: Instruction, base: str, rest: list[str]) -> None:
-        operation = next(each for each in rest if each in ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"))
+        operation = next((each for each in rest if each in _CHANGES), "")
         type_ = rest[-1]
         fields = self._where(at, at.operands[1 if base == "atom" else 0], rest)
         values = [self._in(each, type_, at) for each in at.operands[2 if base == "atom" else 1 :]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +74,6 @@ class Bench:
 def counting(gxx_here: None, shared_cache: Path) -> Library:
     """The library, built once for the whole run."""
     return library.load(cache=BuildCache(shared_cache))
-
-
-@pytest.fixture
-def bench(counting: Library) -> Iterator[Callable[[str], Bench]]:
-    yield lambda text: Bench(text, counting)
 
 
 @pytest.fixture

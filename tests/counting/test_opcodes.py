@@ -17,6 +17,7 @@ from fusiond.counting.library import Library
 from .conftest import Bench
 
 Array = NDArray[Any]
+Case = tuple[str, tuple[str, ...], str, Callable[..., Any]]
 TYPES = {
     "u16": np.uint16, "s16": np.int16, "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64,
     "b16": np.uint16, "b32": np.uint32, "b64": np.uint64, "f32": np.float32, "f64": np.float64, "f16": np.float16,
@@ -118,9 +119,8 @@ def drawn(data: st.DataObject, type_: str, *, least: int = 0) -> Array:
     """32 lanes: any bits, and often small numbers and the ends."""
     size = np.dtype(TYPES[type_]).itemsize
     bits = 8 * size
-    element = st.one_of(
-        st.integers(0, 2**bits - 1), st.integers(0, 70), st.sampled_from([2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1])
-    )
+    ends = st.sampled_from([2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1])
+    element = st.one_of(st.integers(0, 2**bits - 1), st.integers(0, 70), ends)
     seeds = data.draw(st.lists(element, min_size=8, max_size=8))
     return np.array([seeds[k * (k + least + 1) // 2 % 8] for k in range(32)], f"u{size}").view(TYPES[type_])
 
@@ -128,7 +128,7 @@ def drawn(data: st.DataObject, type_: str, *, least: int = 0) -> Array:
 @pytest.mark.parametrize("case", INTEGERS, ids=lambda case: case[0])
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_integers(counting: Library, case: tuple[str, tuple[str, ...], str, Callable[..., int]], data: st.DataObject) -> None:
+def test_integers(counting: Library, case: Case, data: st.DataObject) -> None:
     opcode, types, result, function = case
     values = [drawn(data, each, least=k) for k, each in enumerate(types)]
     expected = wrapped(function, TYPES[result])(*values)
@@ -175,7 +175,7 @@ FLOATS: list[tuple[str, tuple[str, ...], str, Callable[..., Any]]] = [
 @pytest.mark.parametrize("case", FLOATS, ids=lambda case: case[0])
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_floats(counting: Library, case: tuple[str, tuple[str, ...], str, Callable[..., Any]], data: st.DataObject) -> None:
+def test_floats(counting: Library, case: Case, data: st.DataObject) -> None:
     opcode, types, result, function = case
     values = [drawn(data, each, least=k) for k, each in enumerate(types)]
     if opcode == "min.f32":  # NumPy leaves open which zero is the lesser one

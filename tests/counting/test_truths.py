@@ -30,9 +30,7 @@ def lanes_sectors(size: int, stride: int, start: int) -> int:
 
 
 @pytest.mark.parametrize(("kind", "size"), TYPES.items())
-@pytest.mark.parametrize(
-    ("stride", "start"), [(1, 0), (2, 0), (8, 0), (32, 0), (1, 1), (1, 3), (1, 7), (2, 5), (8, 1)]
-)
+@pytest.mark.parametrize(("stride", "start"), [(1, 0), (2, 0), (8, 0), (32, 0), (1, 1), (1, 3), (1, 7), (2, 5), (8, 1)])
 def test_copies(truths: Bench, kind: str, size: int, stride: int, start: int) -> None:
     room = (THREADS * stride + start) * size
     x = np.arange(room, dtype=np.uint32).astype(np.uint8)
@@ -161,9 +159,9 @@ def test_strides_of_powers_of_two_in_shared_memory(truths: Bench, power: int) ->
     assert np.array_equal(ran.arrays[0], np.arange(32))
     assert ran.sums["wavefronts"] == 2 * min(stride, 32)
     assert ran.sums["minimal_wavefronts"] == 2
-    assert truths.run("shared_stride", [np.zeros(32, np.float32), np.int32(3)], shared_bytes=512).sums[
-        "wavefronts"
-    ] == 2
+    assert (
+        truths.run("shared_stride", [np.zeros(32, np.float32), np.int32(3)], shared_bytes=512).sums["wavefronts"] == 2
+    )
 
 
 @pytest.mark.parametrize(("stride", "wavefronts"), [(1, 4), (2, 8), (8, 32), (3, 4)])
@@ -242,8 +240,10 @@ def test_what_does_not_fit_is_read_again(truths: Bench) -> None:
 def test_accesses_that_no_buffer_holds(truths: Bench) -> None:
     x = np.zeros(32, np.float32)
     outside = truths.run("copy_float", [x, x, np.int32(1), np.int32(1)])
-    assert re.match(r"truths\.cu:\d+: ld\.global\S* an access of 4 bytes at 0x\w+ is outside", outside.result.error or "")
-    askew = truths.run("copy_float2", [np.zeros(99, np.float64), np.zeros(99, np.float64), np.int32(1), np.int32(0)], begins=4)
+    said = r"truths\.cu:\d+: ld\.global\S* an access of 4 bytes at 0x\w+ is outside"
+    assert re.match(said, outside.result.error or "")
+    pairs = np.zeros(99, np.float64)
+    askew = truths.run("copy_float2", [pairs, pairs, np.int32(1), np.int32(0)], begins=4)
     assert "misaligned" in (askew.result.error or "")
 
 

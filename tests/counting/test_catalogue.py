@@ -62,7 +62,7 @@ def uncontracted(program: Program) -> Program:
 
 @pytest.mark.needs_nvcc
 @pytest.mark.slow
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize(("strategy", "name"), NAMES, ids=lambda value: value)
 def test_the_ptx_computes_what_the_emulation_does(counting: Library, strategy: str, name: str) -> None:
     if nvcc.find() is None:

@@ -126,7 +126,7 @@ def drawn(data: st.DataObject, type_: str, *, least: int = 0) -> Array:
 
 
 @pytest.mark.parametrize("case", INTEGERS, ids=lambda case: case[0])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_integers(counting: Library, case: Case, data: st.DataObject) -> None:
     opcode, types, result, function = case
@@ -173,7 +173,7 @@ FLOATS: list[tuple[str, tuple[str, ...], str, Callable[..., Any]]] = [
 
 
 @pytest.mark.parametrize("case", FLOATS, ids=lambda case: case[0])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_floats(counting: Library, case: Case, data: st.DataObject) -> None:
     opcode, types, result, function = case

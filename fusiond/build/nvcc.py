@@ -155,21 +155,29 @@ class Cubin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ptx:
+class NamedPtx:
+    """A source's PTX, without register caps and without anything that fusiond appended."""
+
     text: str
     names: Mapping[str, str]
+    """Entry as written in the source -> mangled name."""
     symbols: Mapping[str, str]
     """Variable -> mangled name."""
     log: str
 
 
 def ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> str | BuildFailed:
-    """The PTX of a source, without register caps and without anything that fusiond appended."""
+    """The text alone of `named_ptx`."""
+    found = named_ptx(source, arch, cache=cache)
+    return found if isinstance(found, BuildFailed) else found.text
+
+
+def named_ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> NamedPtx | BuildFailed:
+    """The PTX of a source, and what its entries and symbols are called in it."""
     toolkit = find()
     if toolkit is None:
         return BuildFailed(reason=_MISSING)
-    found = _ptx(toolkit, cache or of_folder(default_folder()), source, arch)
-    return found if isinstance(found, BuildFailed) else found.text
+    return _ptx(toolkit, cache or of_folder(default_folder()), source, arch)
 
 
 def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubin | BuildFailed:
@@ -269,7 +277,7 @@ _POINTER = re.compile(r"\.ptr\b[^,]*?(?=[\w$]+\s*(?:,|$))")
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.[a-z](\d+)\s+[\w$]+(?:\[(\d+)\])?")
 
 
-def _ptx(toolkit: Toolkit, cache: BuildCache, source: Source, arch: str) -> _Ptx | BuildFailed:
+def _ptx(toolkit: Toolkit, cache: BuildCache, source: Source, arch: str) -> NamedPtx | BuildFailed:
     if source.kind is not SourceKind.DEVICE:
         return BuildFailed(reason=f"source {source.name!r} is host code, nvcc is not asked to build it")
     options = _split_flags(source.flags)
@@ -303,7 +311,7 @@ def _ptx(toolkit: Toolkit, cache: BuildCache, source: Source, arch: str) -> _Ptx
     return found
 
 
-def _known_ptx(cache: BuildCache, key: str) -> _Ptx | BuildFailed | None:
+def _known_ptx(cache: BuildCache, key: str) -> NamedPtx | BuildFailed | None:
     """The answer of an earlier run, if the files that it included are still the same."""
     failed = cache.failure(key)
     if failed is not None:
@@ -316,7 +324,7 @@ def _known_ptx(cache: BuildCache, key: str) -> _Ptx | BuildFailed | None:
         if any(_digest(path) != digest for path, digest in entry["included"].items()):
             return None
         del entry["included"]
-        return _Ptx(**entry)
+        return NamedPtx(**entry)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -330,7 +338,7 @@ class _Retriable:
 
 def _run_nvcc(
     toolkit: Toolkit, source: Source, options: _Options, arch: str
-) -> tuple[_Ptx, Mapping[str, str]] | BuildFailed | _Retriable:
+) -> tuple[NamedPtx, Mapping[str, str]] | BuildFailed | _Retriable:
     name = _file_name(source)
     with working_folder("nvcc") as work:
         (work / name).write_text(_with_table(source))
@@ -356,7 +364,7 @@ def _run_nvcc(
     lost = [symbol for symbol, mangled in symbols.items() if not mangled]
     if lost:
         return BuildFailed(reason=f"{name}: {', '.join(lost)} is no variable of the device", log=messages)
-    return _Ptx(text=text, names=names, symbols=symbols, log=messages), included
+    return NamedPtx(text=text, names=names, symbols=symbols, log=messages), included
 
 
 _KERNEL_OF = """\
@@ -410,7 +418,7 @@ def _digest(path: str) -> str | None:
 
 
 def _cubin(
-    toolkit: Toolkit, cache: BuildCache, key: str, front: _Ptx, options: Sequence[str], cap: int | None, arch: str
+    toolkit: Toolkit, cache: BuildCache, key: str, front: NamedPtx, options: Sequence[str], cap: int | None, arch: str
 ) -> Cubin | BuildFailed:
     failed = cache.failure(key)
     if failed is not None:
@@ -433,7 +441,7 @@ def _cubin(
     return _cubin_of(binary, entry, front)
 
 
-def _cubin_of(binary: Path, entry: Mapping[str, object], front: _Ptx) -> Cubin:
+def _cubin_of(binary: Path, entry: Mapping[str, object], front: NamedPtx) -> Cubin:
     facts = entry["facts"]
     assert isinstance(facts, dict)
     return Cubin(
@@ -445,7 +453,7 @@ def _cubin_of(binary: Path, entry: Mapping[str, object], front: _Ptx) -> Cubin:
 
 
 def _run_ptxas(
-    toolkit: Toolkit, front: _Ptx, options: Sequence[str], cap: int | None, arch: str
+    toolkit: Toolkit, front: NamedPtx, options: Sequence[str], cap: int | None, arch: str
 ) -> tuple[bytes, Mapping[str, CompileFacts], str] | BuildFailed | _Retriable:
     text = front.text if cap is None else with_register_cap(front.text, cap)
     with working_folder("ptxas") as work:
@@ -492,7 +500,7 @@ def with_register_cap(text: str, cap: int) -> str:
     return _ENTRY_HEAD.sub(capped, text)
 
 
-def _table_ptx(front: _Ptx) -> str:
+def _table_ptx(front: NamedPtx) -> str:
     """The entry table as a constant array that no kernel refers to."""
     parameters = _entries(front.text)
     entries = {

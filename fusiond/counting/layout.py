@@ -1,0 +1,106 @@
+"""Where things lie: a module's variables in memory, a kernel's parameters, shared and local arrays, its registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.counting.ptx import SIZES, Kernel, Module, Name, Variable
+
+ALIGNMENT = 256
+"""Of buffers and of variables in global memory, in bytes: as the driver's allocations are."""
+REGISTER_BYTES = {0: 4, 1: 128, 2: 128, 4: 128, 8: 256}
+"""A warp's, by the bytes of one lane's: predicates are a mask, and no register has less than 32 bits a lane."""
+
+
+class Image:
+    """A module's variables: those in global memory each for itself, constants in one bank."""
+
+    def __init__(self, module: Module) -> None:
+        self.globals: dict[str, NDArray[np.uint8]] = {}
+        self.constants: dict[str, int] = {}
+        constants = [each for each in module.variables if each.space == "const"]
+        self.constants, size = placed(constants)
+        self.bank: NDArray[np.uint8] = aligned(max(size, 1))
+        for each in module.variables:
+            if each.space == "global":
+                self.globals[each.name] = aligned(max(each.size_bytes, 1))[: each.size_bytes]
+        for each in module.variables:
+            self._initialise(each)
+
+    def view(self, variable: Variable) -> NDArray[np.uint8]:
+        """A variable's bytes."""
+        if variable.space == "global":
+            return self.globals[variable.name]
+        begin = self.constants[variable.name]
+        return self.bank[begin : begin + variable.size_bytes]
+
+    def address(self, name: str) -> int:
+        """The generic address of a variable; KeyError when it is none of the module's."""
+        if name in self.globals:
+            return int(self.globals[name].ctypes.data)
+        return int(self.bank.ctypes.data) + self.constants[name]
+
+    def _initialise(self, variable: Variable) -> None:
+        if variable.space not in ("global", "const"):
+            return
+        size, view = SIZES[variable.type], self.view(variable)
+        for k, value in enumerate(variable.values):
+            number = self.address(value.name) + value.offset if isinstance(value, Name) else value
+            view[k * size : (k + 1) * size] = np.frombuffer(
+                (number & (2 ** (8 * size) - 1)).to_bytes(size, "little"), np.uint8
+            )
+
+
+def aligned(size: int) -> NDArray[np.uint8]:
+    """Zeros whose first is on a boundary of 256 bytes."""
+    room = np.zeros(size + ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT
+    return room[begin : begin + size]
+
+
+def placed(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
+    """One after another, each at its alignment; those without a length behind all. Offsets, and the end."""
+    found: dict[str, int] = {}
+    end = 0
+    known = list(variables)
+    for each in [*(v for v in known if v.elements is not None), *(v for v in known if v.elements is None)]:
+        end = -(-end // each.alignment) * each.alignment
+        found[each.name] = end
+        end += each.size_bytes
+    return found, end
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Of one kernel, in bytes."""
+
+    parameters: Mapping[str, int]
+    parameter_bytes: int
+    shared: Mapping[str, int]
+    shared_bytes: int
+    """Static; dynamic shared memory begins here."""
+    local: Mapping[str, int]
+    local_bytes: int
+
+
+def of_kernel(module: Module, kernel: Kernel) -> Layout:
+    used = {each for i in kernel.instructions for each in _names(i.operands)}
+    shared = [each for each in (*module.variables, *kernel.variables) if each.space == "shared" and each.name in used]
+    parameters, parameter_bytes = placed(kernel.parameters)
+    offsets, shared_bytes = placed(shared)
+    local, local_bytes = placed(each for each in kernel.variables if each.space == "local")
+    return Layout(parameters, parameter_bytes, offsets, shared_bytes, local, -(-local_bytes // 16) * 16)
+
+
+def _names(operands: Iterable[object]) -> Iterable[str]:
+    for each in operands:
+        if isinstance(each, Name):
+            yield each.name
+        elif hasattr(each, "base"):
+            yield from _names([each.base])
+        elif hasattr(each, "items") and not isinstance(each, dict):
+            yield from _names(each.items)

@@ -1,0 +1,261 @@
+"""Runs a Program on the processor as its PTX says, and counts: a row for each launch.
+
+counted = count(program, host=binaries_of_host_sources)
+counted.rows[0].read_sectors, counted.outputs["y"], counted.lines["softmax"]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.build import gxx, nvcc
+from fusiond.build.cache import BuildCache
+from fusiond.counting import layout, library
+from fusiond.counting.kernels import CountError, Result, Shape, Unit
+from fusiond.counting.library import COUNTS, Cache
+from fusiond.counting.model import H100, Gpu
+from fusiond.counting.ptx import PtxError
+from fusiond.devices.host import HostLibrary
+from fusiond.dtypes import numpy_dtype, scalar
+from fusiond.errors import DeviceError
+from fusiond.fills import initial
+from fusiond.model import BuildFailed
+from fusiond.program import (
+    Argument,
+    Bytes,
+    Copy,
+    CopyBatch,
+    FillStep,
+    HostCall,
+    Launch,
+    Pointer,
+    Program,
+    SourceKind,
+    Step,
+)
+
+SECTOR_BYTES = 32
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One launch, summed over its blocks. What cannot be known is None; where there is an `error`, all counts are."""
+
+    program: str
+    launch: str
+    kernel: str
+    """As the source names it."""
+    global_read_bytes: int | None = None
+    """What the threads ask for; atomic operations apart."""
+    global_write_bytes: int | None = None
+    atomic_bytes: int | None = None
+    read_sectors: int | None = None
+    """Distinct sectors of 32 bytes of each warp-wide access, summed, before any cache."""
+    write_sectors: int | None = None
+    atomic_sectors: int | None = None
+    minimal_bytes: int | None = None
+    """The distinct sectors of the whole launch: those read before they are written, and those written."""
+    dram_bytes: int | None = None
+    """To and from DRAM, behind an L2 that keeps what earlier launches of the program left in it."""
+    shared_wavefronts: int | None = None
+    shared_minimal_wavefronts: int | None = None
+    local_bytes: int | None = None
+    instructions: int | None = None
+    """Of SASS: None where it is not counted."""
+    ptx_instructions: int | None = None
+    """Of the lanes that were active, whether or not the instruction's predicate held."""
+    resident: int | None = None
+    """Blocks that ran together."""
+    sampled: float | None = None
+    """The part of the blocks that was run."""
+    error: str | None = None
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    rows: tuple[Row, ...]
+    outputs: Mapping[str, Array]
+    """What the compared buffers hold at the end."""
+    lines: Mapping[str, Mapping[str, NDArray[np.void]]]
+    """Launch -> `file:line` -> counts."""
+
+
+def count(
+    program: Program,
+    *,
+    label: str = "native",
+    gpu: Gpu = H100,
+    seed: int = 0,
+    host: Mapping[str, Path] | None = None,
+    cache: BuildCache | None = None,
+) -> Counted:
+    """Run a Program's steps in their listed order. `host` has built host sources; others are built. A launch that fails
+    ends the run: its row says why, and the rows behind it that they were not run.
+
+    CountError where a source does not build or is not understood, DeviceError where nvcc or g++ is missing.
+    """
+    line = nvcc.missing()
+    if line is not None:
+        raise DeviceError(line)
+    return _Run(program, label, gpu, seed, host or {}, cache).counted()
+
+
+class _Run:
+    def __init__(
+        self, program: Program, label: str, gpu: Gpu, seed: int, host: Mapping[str, Path], cache: BuildCache | None
+    ) -> None:
+        self._program, self._label, self._gpu = program, label, gpu
+        self._library = library.load(cache=cache)
+        self._units: dict[str, Unit] = {}
+        self._names: dict[str, Mapping[str, str]] = {}
+        self._hosts: dict[str, HostLibrary] = {}
+        symbols: dict[str, Mapping[str, str]] = {}
+        for source in program.sources:
+            if source.kind is SourceKind.HOST:
+                path = host.get(source.name) or gxx.build(source, cache=cache)
+                if isinstance(path, BuildFailed):
+                    raise CountError(f"{source.name} does not build: {path.reason}")
+                self._hosts[source.name] = HostLibrary(path)
+                continue
+            with_lines = dataclasses.replace(source, flags=(*source.flags, "-lineinfo"))
+            built = nvcc.named_ptx(with_lines, gpu.arch, cache=cache)
+            if isinstance(built, BuildFailed):
+                raise CountError(f"{source.name} does not build: {built.reason}")
+            try:
+                self._units[source.name] = Unit(built.text, self._library)
+            except PtxError as problem:
+                raise CountError(f"{source.name}: {problem}") from None
+            self._names[source.name], symbols[source.name] = built.names, built.symbols
+        self._views: dict[str, NDArray[np.uint8]] = {}
+        self._memory: list[NDArray[np.uint8]] = []
+        self._allocate(symbols)
+        for buffer in program.buffers:
+            data = np.ascontiguousarray(initial(buffer, seed)).view(np.uint8)
+            self._views[buffer.name][: data.size] = data
+
+    def counted(self) -> Counted:
+        cache = Cache(self._library, self._gpu.l2_bytes)
+        done: list[tuple[Launch, Result | str]] = []
+        failed = ""
+        for step in self._program.steps:
+            if failed:
+                if isinstance(step, Launch):
+                    done.append((step, f"not run: {failed}"))
+            elif isinstance(step, Launch):
+                try:
+                    result: Result | str = self._launch(step, cache)
+                except (PtxError, CountError) as problem:
+                    result = str(problem)
+                error = result if isinstance(result, str) else result.error
+                failed = f"{step.name} failed" if error else ""
+                done.append((step, result))
+            else:
+                self._step(step)
+        cache.flush()
+        rows, launches = [], 0
+        for step, result in done:
+            dram = 0
+            if isinstance(result, Result):
+                dram = sum(cache.dram_bytes(launches))
+                launches += 1
+            rows.append(self._row(step, result, dram))
+        cache.close()
+        outputs = {
+            each.name: self._views[each.name].view(numpy_dtype(each.dtype)).copy()
+            for each in self._program.buffers
+            if each.role.compared
+        }
+        lines = {step.name: self._lines(step, result) for step, result in done if isinstance(result, Result)}
+        return Counted(rows=tuple(rows), outputs=outputs, lines=lines)
+
+    def _allocate(self, symbols: Mapping[str, Mapping[str, str]]) -> None:
+        arenas: dict[str, int] = defaultdict(int)
+        for each in self._program.buffers:
+            if each.symbol is None:
+                arena = each.arena or each.name
+                arenas[arena] = max(arenas[arena], each.offset_bytes + each.size_bytes)
+        blocks = {name: layout.aligned(size) for name, size in arenas.items()}
+        self._memory = list(blocks.values())
+        for each in self._program.buffers:
+            if each.symbol is None:
+                whole = blocks[each.arena or each.name]
+                self._views[each.name] = whole[each.offset_bytes : each.offset_bytes + each.size_bytes]
+            else:
+                source, _, symbol = each.symbol.partition(":")
+                unit = self._units[source]
+                mangled = symbols[source][symbol]
+                variable = next(one for one in unit.module.variables if one.name == mangled)
+                self._views[each.name] = unit.image.view(variable)[: each.size_bytes]
+
+    def _launch(self, step: Launch, cache: Cache) -> Result:
+        shape = Shape(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, cooperative=step.cooperative)
+        kernel = self._names[step.source][step.entry]
+        arguments = [self._bytes(each) for each in step.arguments]
+        return self._units[step.source].launch(kernel, shape, arguments, self._memory, cache, self._gpu)
+
+    def _bytes(self, argument: Argument) -> bytes:
+        if isinstance(argument, Pointer):
+            return self._address(argument.buffer).to_bytes(8, "little")
+        if isinstance(argument, Bytes):
+            return argument.filled(self._address)
+        return scalar(argument.dtype, argument.value).tobytes()
+
+    def _address(self, buffer: str) -> int:
+        return int(self._views[buffer].ctypes.data)
+
+    def _step(self, step: Step) -> None:
+        if isinstance(step, Copy):
+            for source, target in zip(step.source, step.target, strict=True):
+                self._views[target][:] = self._views[source]
+        elif isinstance(step, CopyBatch):
+            for source, target in step.copies:
+                self._views[target][:] = self._views[source]
+        elif isinstance(step, FillStep):
+            self._views[step.buffer][:] = step.byte
+        elif isinstance(step, HostCall):
+            self._hosts[step.source].call(step.entry, step.arguments, self._address)
+
+    def _row(self, step: Launch, result: Result | str, dram: int) -> Row:
+        begin = Row(program=self._label, launch=step.name, kernel=step.entry, model=self._gpu.name)
+        if isinstance(result, str):
+            return dataclasses.replace(begin, error=result)
+        if result.error is not None:
+            return dataclasses.replace(begin, error=result.error)
+        total = {name: int(result.counts[name].sum()) for name in COUNTS.names or ()}
+        compulsory = result.compulsory_read_sectors + result.compulsory_write_sectors
+        return dataclasses.replace(
+            begin,
+            global_read_bytes=total["read_bytes"],
+            global_write_bytes=total["write_bytes"],
+            atomic_bytes=total["atomic_bytes"],
+            read_sectors=total["read_sectors"],
+            write_sectors=total["write_sectors"],
+            atomic_sectors=total["atomic_sectors"],
+            minimal_bytes=SECTOR_BYTES * compulsory,
+            dram_bytes=dram,
+            shared_wavefronts=total["wavefronts"],
+            shared_minimal_wavefronts=total["minimal_wavefronts"],
+            local_bytes=total["local_bytes"],
+            ptx_instructions=total["lanes"],
+            resident=result.resident,
+            sampled=1.0,
+        )
+
+    def _lines(self, step: Launch, result: Result) -> dict[str, NDArray[np.void]]:
+        unit = self._units[step.source]
+        found: dict[str, NDArray[np.void]] = {}
+        for source, counts in zip(result.code.sources, result.counts, strict=True):
+            place = unit.place(source)
+            total = found.setdefault(place, np.zeros((), COUNTS))
+            for name in COUNTS.names or ():
+                total[name] += counts[name]
+        return found

@@ -1,0 +1,299 @@
+// Runs the blocks of a launch, so many at a time, warp after warp.
+#include "launch.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace counting {
+namespace {
+
+struct Named {
+    std::string name;
+    Operation operation;
+};
+
+std::vector<Named>& table() {
+    static std::vector<Named> all;
+    return all;
+}
+
+std::unordered_map<std::string, int>& numbers() {
+    static std::unordered_map<std::string, int> all;
+    return all;
+}
+
+// Of bar.*: `immediate` says which: 0 sync, 1 arrive, 2 red.popc, 3 red.and, 4 red.or.
+enum : int64_t { SYNC, ARRIVE, POPULATION, EVERY, SOME };
+
+class Runner {
+   public:
+    explicit Runner(Launch& launch) : launch_(launch), request_(launch.request) {}
+
+    void run() {
+        const int64_t together = request_.cooperative ? request_.block_count : std::min<int64_t>(request_.resident, request_.block_count);
+        std::vector<std::unique_ptr<Block>> blocks;
+        int64_t next = 0;
+        for (; next < together; ++next) blocks.push_back(begin(std::make_unique<Block>(), request_.blocks[next]));
+        size_t left = blocks.size();
+        while (left > 0) {
+            bool moved = false;
+            for (auto& block : blocks) {
+                if (!block) continue;
+                moved |= turn(*block);
+                if (block->ended < static_cast<int32_t>(block->warps.size())) continue;
+                if (next < request_.block_count) block = begin(std::move(block), request_.blocks[next++]);
+                else block.reset(), --left;
+            }
+            if (!moved) fail("deadlock: every warp waits at a barrier");
+        }
+    }
+
+    int32_t at = 0;  // the instruction that runs
+
+   private:
+    std::unique_ptr<Block> begin(std::unique_ptr<Block> block, int64_t index) {
+        const uint32_t* grid = request_.grid;
+        const uint32_t* dim = request_.block;
+        block->index[0] = index % grid[0], block->index[1] = index / grid[0] % grid[1], block->index[2] = index / grid[0] / grid[1];
+        const uint32_t threads = dim[0] * dim[1] * dim[2], warps = (threads + LANES - 1) / LANES;
+        block->shared.assign(request_.shared_bytes + 16, 0xcd);
+        block->registers.assign(size_t(warps) * request_.register_bytes, 0);
+        block->local.assign(size_t(warps) * LANES * request_.local_bytes, 0xcd);
+        block->warps.resize(warps);
+        block->ended = 0;
+        for (Barrier& each : block->barriers) each = Barrier();
+        for (uint32_t k = 0; k < warps; ++k) {
+            Warp& w = block->warps[k];
+            w.registers = block->registers.data() + size_t(k) * request_.register_bytes;
+            w.constants = request_.constants;
+            w.block = block.get(), w.launch = &launch_;
+            w.local = block->local.data() + size_t(k) * LANES * request_.local_bytes;
+            w.pc = 0, w.until = -1, w.index = static_cast<int32_t>(k), w.state = State::READY;
+            w.below.clear();
+            const uint32_t here = std::min<uint32_t>(LANES, threads - k * LANES);
+            w.live = w.active = here == LANES ? ALL : (1u << here) - 1;
+            specials(w);
+        }
+        return block;
+    }
+
+    void specials(Warp& w) {
+        const uint32_t *dim = request_.block, *grid = request_.grid;
+        for (int32_t k = 0; k < request_.special_count; ++k) {
+            const auto& each = request_.specials[k];
+            auto* to = w.out<uint32_t>(each.offset);
+            for (uint32_t lane = 0; lane < LANES; ++lane) {
+                const uint32_t thread = w.index * LANES + lane;
+                uint32_t value = 0;
+                switch (each.which) {
+                    case 0: value = thread % dim[0]; break;
+                    case 1: value = thread / dim[0] % dim[1]; break;
+                    case 2: value = thread / dim[0] / dim[1]; break;
+                    case 3: case 4: case 5: value = dim[each.which - 3]; break;
+                    case 6: case 7: case 8: value = w.block->index[each.which - 6]; break;
+                    case 9: case 10: case 11: value = grid[each.which - 9]; break;
+                    case 12: value = lane; break;
+                    case 13: value = w.index; break;
+                    case 14: value = 1u << lane; break;
+                    case 15: value = (1u << lane) - 1; break;
+                    case 16: value = (2u << lane) - 1; break;
+                    case 17: value = ~((1u << lane) - 1); break;
+                    case 18: value = ~((2u << lane) - 1); break;
+                    case 19: value = request_.dynamic_shared_bytes; break;
+                    case 20: value = request_.shared_bytes; break;
+                    default: break;
+                }
+                to[lane] = value;
+            }
+        }
+    }
+
+    // Whether any warp of the block did something.
+    bool turn(Block& block) {
+        bool moved = false;
+        for (Warp& w : block.warps)
+            if (w.state == State::READY) moved = true, step(w);
+        return moved;
+    }
+
+    void step(Warp& w) {
+        for (int32_t left = request_.turn; left > 0 && w.state == State::READY; --left) {
+            while (w.until == w.pc) pop(w);
+            const Instruction& i = request_.code[w.pc];
+            at = w.pc;
+            uint32_t mask = w.active;
+            if (i.guard >= 0) mask &= i.negated & 1 ? ~w.predicate(i.guard) : w.predicate(i.guard);
+            if (i.counted) {
+                Counts& counts = request_.counts[at];
+                ++counts.warps;
+                counts.lanes += __builtin_popcount(w.active);
+                if (++launch_.issued == static_cast<uint64_t>(request_.limit)) fail("the limit of instructions is reached");
+            }
+            switch (i.kind) {
+                case PLAIN:
+                    if (mask) launch_.operations[at](w, i, mask);
+                    ++w.pc;
+                    break;
+                case BRANCH: branch(w, i, mask); break;
+                case EXIT: end(w, mask); break;
+                case BARRIER: barrier(w, i, mask); break;
+            }
+        }
+    }
+
+    void pop(Warp& w) {
+        const Path path = w.below.back();
+        w.below.pop_back();
+        w.pc = path.pc, w.until = path.until, w.active = path.mask & w.live;
+    }
+
+    void branch(Warp& w, const Instruction& i, uint32_t taken) {
+        const uint32_t rest = w.active & ~taken;
+        if (!taken) {
+            ++w.pc;
+        } else if (!rest) {
+            w.pc = i.target;
+        } else {
+            int32_t until = w.until;
+            if (i.reconverge >= 0 && i.reconverge != w.until) {
+                w.below.push_back({i.reconverge, w.until, w.active});
+                until = i.reconverge;
+            }
+            w.below.push_back({w.pc + 1, until, rest});
+            w.pc = i.target, w.until = until, w.active = taken;
+        }
+    }
+
+    void end(Warp& w, uint32_t mask) {
+        w.live &= ~mask, w.active &= ~mask;
+        if (w.active) {
+            ++w.pc;
+            return;
+        }
+        while (!w.active && !w.below.empty()) pop(w);
+        if (w.active) return;
+        w.state = State::DONE;
+        Block& block = *w.block;
+        ++block.ended;
+        for (Barrier& each : block.barriers)
+            if (each.arrived && !each.expected) settle(block, each);
+    }
+
+    static int32_t living(const Block& block) {
+        int32_t found = 0;
+        for (const Warp& each : block.warps) found += each.state == State::DONE ? 0 : LANES;
+        return found;
+    }
+
+    void barrier(Warp& w, const Instruction& i, uint32_t mask) {
+        if (!mask) {
+            ++w.pc;
+            return;
+        }
+        if (mask != w.live) fail("a barrier that not all lanes of a warp reach together");
+        const uint32_t id = w.in<uint32_t>(i.a)[__builtin_ctz(mask)];
+        const uint32_t count = i.b == INT32_MIN ? 0 : w.in<uint32_t>(i.b)[__builtin_ctz(mask)];
+        if (id >= 16 || count % LANES) fail("a barrier whose id is above 15, or its count no multiple of 32");
+        Block& block = *w.block;
+        Barrier& barrier = block.barriers[id];
+        if (barrier.arrived && barrier.expected != static_cast<int32_t>(count)) fail("a barrier at which warps wait with different counts");
+        barrier.expected = static_cast<int32_t>(count);
+        barrier.arrived += LANES;
+        if (i.immediate >= POPULATION) {
+            const uint32_t held = w.predicate(i.c);
+            barrier.count += __builtin_popcount((i.negated & 2 ? ~held : held) & mask);
+            barrier.voted += __builtin_popcount(mask);
+        }
+        if (i.immediate == ARRIVE) ++w.pc;
+        else w.state = State::WAITING;
+        settle(block, barrier);
+    }
+
+    // Lets those at a barrier go where all have come.
+    void settle(Block& block, Barrier& barrier) {
+        const int32_t wanted = barrier.expected ? barrier.expected : living(block);
+        if (barrier.arrived < wanted) return;
+        const auto id = static_cast<uint32_t>(&barrier - block.barriers);
+        for (Warp& w : block.warps) {
+            if (w.state != State::WAITING) continue;
+            const Instruction& i = request_.code[w.pc];
+            if (w.in<uint32_t>(i.a)[__builtin_ctz(w.active)] != id) continue;
+            if (i.immediate == POPULATION) {
+                auto* d = w.out<uint32_t>(i.d);
+                for (int lane = 0; lane < LANES; ++lane)
+                    if (w.active >> lane & 1) d[lane] = barrier.count;
+            } else if (i.immediate > POPULATION) {
+                const bool found = i.immediate == SOME ? barrier.count > 0 : barrier.count == static_cast<uint32_t>(barrier.voted);
+                w.set_predicate(i.d, found ? ALL : 0, w.active);
+            }
+            w.state = State::READY;
+            ++w.pc;
+        }
+        barrier = Barrier();
+    }
+
+    Launch& launch_;
+    Request& request_;
+};
+
+thread_local std::string message;
+
+}  // namespace
+
+void add_operation(const std::string& name, Operation operation) {
+    numbers()[name] = static_cast<int>(table().size());
+    table().push_back({name, operation});
+}
+
+void fail(const std::string& text) { throw Failure{text}; }
+
+Launch::Launch(Request& request, Cache& cache) : request(request), cache(cache) {
+    for (int32_t k = 0; k < request.instructions; ++k) operations.push_back(request.code[k].operation < 0 ? nullptr : table()[request.code[k].operation].operation);
+    for (int32_t k = 0; k < request.allocation_count; ++k) {
+        const uint64_t sectors = ((request.allocations[k].end + 31) >> 5) - (request.allocations[k].begin >> 5);
+        read.emplace_back(sectors / 8 + 1, 0), written.emplace_back(sectors / 8 + 1, 0);
+    }
+}
+
+}  // namespace counting
+
+using namespace counting;
+
+extern "C" {
+
+void counting_begin() {
+    if (!table().empty()) return;
+    add_integers(), add_floats(), add_conversions(), add_memory(), add_warp();
+}
+
+// The number of an operation; -1: there is none of that name.
+int counting_operation(const char* name) {
+    const auto found = numbers().find(name);
+    return found == numbers().end() ? -1 : found->second;
+}
+
+int counting_sizes(int which) { return which == 0 ? sizeof(Instruction) : which == 1 ? sizeof(Counts) : sizeof(Request); }
+
+Cache* counting_cache(uint64_t bytes) { return new Cache(bytes); }
+void counting_cache_end(Cache* cache) { delete cache; }
+void counting_cache_flush(Cache* cache) { cache->flush(); }
+uint64_t counting_dram_bytes(Cache* cache, int launch, int write) {
+    const Traffic& of = cache->traffic()[launch];
+    return write ? of.dram_write_bytes : of.dram_read_bytes;
+}
+
+// nullptr: it ran to its end; else why not, and `at` is the instruction.
+const char* counting_launch(Cache* cache, Request* request, int32_t* at) {
+    cache->begin_launch();
+    Launch launch(*request, *cache);
+    Runner runner(launch);
+    try {
+        runner.run();
+    } catch (const Failure& failure) {
+        message = failure.text;
+        *at = runner.at;
+        return message.c_str();
+    }
+    return nullptr;
+}
+}

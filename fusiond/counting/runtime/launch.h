@@ -1,0 +1,50 @@
+// A launch: its blocks, what they share, and what is counted of them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cache.h"
+#include "warp.h"
+
+namespace counting {
+
+struct Barrier {
+    int32_t arrived = 0;   // threads
+    int32_t expected = 0;  // 0: all of the block's that have not ended
+    uint32_t count = 0;    // of bar.red: threads for which the predicate holds
+    int32_t voted = 0;
+};
+
+struct Block {
+    std::vector<uint8_t> shared, registers, local;
+    std::vector<Warp> warps;
+    Barrier barriers[16];
+    uint32_t index[3];
+    int32_t ended;  // warps
+};
+
+struct Launch {
+    Request& request;
+    Cache& cache;
+    std::vector<Operation> operations;  // of each instruction
+    std::vector<std::vector<uint8_t>> read, written;  // of each allocation, a bit for each sector
+    int32_t last = 0;                   // the allocation that was used last
+    uint64_t issued = 0;
+
+    Launch(Request& request, Cache& cache);
+    Counts& counts(const Instruction& i) { return request.counts[&i - request.code]; }
+};
+
+[[noreturn]] void fail(const std::string& text);
+
+// Where the lanes' addresses lie on the host; counts the access. `what`: 0 read, 1 write, 2 atomic.
+void locate(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t* (&host)[LANES]);
+
+void add_integers();
+void add_floats();
+void add_conversions();
+void add_memory();
+void add_warp();
+
+}  // namespace counting

@@ -1,0 +1,139 @@
+// Loads, stores and atomic operations.
+#include <algorithm>
+
+#include "launch.h"
+#include "narrow.h"
+
+namespace counting {
+namespace {
+
+void load(Warp& w, const Instruction& i, uint32_t mask) {
+    uint8_t* host[LANES];
+    locate(w, i, mask, 0, host);
+    for (int k = 0; k < i.elements; ++k) {
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const int lane = __builtin_ctz(rest);
+            uint64_t bits = 0;
+            std::memcpy(&bits, host[lane] + k * i.bytes, i.bytes);
+            if (i.flags & 1) {
+                const int shift = 64 - 8 * i.bytes;
+                bits = static_cast<uint64_t>(static_cast<int64_t>(bits << shift) >> shift);
+            }
+            if (i.flags & 2) w.out<uint64_t>(i.vector[k])[lane] = bits;
+            else w.out<uint32_t>(i.vector[k])[lane] = static_cast<uint32_t>(bits);
+        }
+    }
+}
+
+void store(Warp& w, const Instruction& i, uint32_t mask) {
+    uint8_t* host[LANES];
+    locate(w, i, mask, 1, host);
+    for (int k = 0; k < i.elements; ++k)
+        for (uint32_t rest = mask; rest; rest &= rest - 1) {
+            const int lane = __builtin_ctz(rest);
+            const uint64_t bits = i.flags & 2 ? w.in<uint64_t>(i.vector[k])[lane] : w.in<uint32_t>(i.vector[k])[lane];
+            std::memcpy(host[lane] + k * i.bytes, &bits, i.bytes);
+        }
+}
+
+// Lane after lane, from the lowest: an order that the GPU may take as well.
+template <class T, class F>
+void atomic(Warp& w, const Instruction& i, uint32_t mask, F change) {
+    uint8_t* host[LANES];
+    locate(w, i, mask, 2, host);
+    const auto *b = w.in<T>(i.b), *c = w.in<T>(i.c);
+    auto* d = w.out<T>(i.d);
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        const int lane = __builtin_ctz(rest);
+        T old;
+        std::memcpy(&old, host[lane], sizeof old);
+        const T made = change(old, from_bits<T>(b[lane]), from_bits<T>(c[lane]));
+        std::memcpy(host[lane], &made, sizeof made);
+        d[lane] = to_bits<T>(old);
+    }
+}
+
+#define ATOMIC(NAME, T, EXPRESSION)                                                                            \
+    add_operation("atom." NAME, [](Warp& w, const Instruction& i, uint32_t mask) {                             \
+        atomic<T>(w, i, mask, []([[maybe_unused]] T a, T b, [[maybe_unused]] T c) -> T { return static_cast<T>(EXPRESSION); }); \
+    })
+
+template <class H>
+struct Two {
+    H low, high;
+};
+using Halves = Two<Half>;
+using Brains = Two<Brain>;
+
+}  // namespace
+
+void add_memory() {
+    add_operation("ld", load);
+    add_operation("st", store);
+    ATOMIC("add.u32", uint32_t, a + b);
+    ATOMIC("add.s32", uint32_t, a + b);
+    ATOMIC("add.u64", uint64_t, a + b);
+    ATOMIC("add.f32", float, a + b);
+    ATOMIC("add.f64", double, a + b);
+    ATOMIC("add.noftz.f16", Half, Half::nearest(a.value() + b.value()));
+    ATOMIC("add.noftz.bf16", Brain, Brain::nearest(a.value() + b.value()));
+    ATOMIC("add.noftz.f16x2", Halves, (Halves{Half::nearest(a.low.value() + b.low.value()), Half::nearest(a.high.value() + b.high.value())}));
+    ATOMIC("add.noftz.bf16x2", Brains, (Brains{Brain::nearest(a.low.value() + b.low.value()), Brain::nearest(a.high.value() + b.high.value())}));
+    ATOMIC("min.u32", uint32_t, std::min(a, b));
+    ATOMIC("min.s32", int32_t, std::min(a, b));
+    ATOMIC("min.u64", uint64_t, std::min(a, b));
+    ATOMIC("min.s64", int64_t, std::min(a, b));
+    ATOMIC("max.u32", uint32_t, std::max(a, b));
+    ATOMIC("max.s32", int32_t, std::max(a, b));
+    ATOMIC("max.u64", uint64_t, std::max(a, b));
+    ATOMIC("max.s64", int64_t, std::max(a, b));
+    ATOMIC("and.b32", uint32_t, a & b);
+    ATOMIC("or.b32", uint32_t, a | b);
+    ATOMIC("xor.b32", uint32_t, a ^ b);
+    ATOMIC("and.b64", uint64_t, a & b);
+    ATOMIC("or.b64", uint64_t, a | b);
+    ATOMIC("xor.b64", uint64_t, a ^ b);
+    ATOMIC("exch.b32", uint32_t, b);
+    ATOMIC("exch.b64", uint64_t, b);
+    ATOMIC("cas.b16", uint16_t, a == b ? c : a);
+    ATOMIC("cas.b32", uint32_t, a == b ? c : a);
+    ATOMIC("cas.b64", uint64_t, a == b ? c : a);
+    ATOMIC("inc.u32", uint32_t, a >= b ? 0 : a + 1);
+    ATOMIC("dec.u32", uint32_t, a == 0 || a > b ? b : a - 1);
+    // Addresses of one space as generic ones, and back. Generic ones are the host's.
+    add_operation("cvta.shared", [](Warp& w, const Instruction& i, uint32_t mask) {
+        const auto base = reinterpret_cast<uint64_t>(w.block->shared.data());
+        unary<uint64_t, uint64_t>(w, i, mask, [base](uint64_t a) { return a + base; });
+    });
+    add_operation("cvta.to.shared", [](Warp& w, const Instruction& i, uint32_t mask) {
+        const auto base = reinterpret_cast<uint64_t>(w.block->shared.data());
+        unary<uint64_t, uint64_t>(w, i, mask, [base](uint64_t a) { return a - base; });
+    });
+    const auto by_lane = [](const char* name, Operation operation) { add_operation(name, operation); };
+    by_lane("cvta.local", [](Warp& w, const Instruction& i, uint32_t mask) {
+        const auto* a = w.in<uint64_t>(i.a);
+        uint64_t values[LANES];
+        for (int lane = 0; lane < LANES; ++lane)
+            values[lane] = a[lane] + reinterpret_cast<uint64_t>(w.local) + uint64_t(lane) * w.launch->request.local_bytes;
+        keep(w.out<uint64_t>(i.d), values, mask);
+    });
+    by_lane("cvta.to.local", [](Warp& w, const Instruction& i, uint32_t mask) {
+        const auto* a = w.in<uint64_t>(i.a);
+        uint64_t values[LANES];
+        for (int lane = 0; lane < LANES; ++lane)
+            values[lane] = a[lane] - reinterpret_cast<uint64_t>(w.local) - uint64_t(lane) * w.launch->request.local_bytes;
+        keep(w.out<uint64_t>(i.d), values, mask);
+    });
+    for (const char* space : {"const", "param"}) {
+        const bool constant = space[0] == 'c';
+        add_operation(std::string("cvta.") + space, constant ? [](Warp& w, const Instruction& i, uint32_t mask) {
+            const auto base = reinterpret_cast<uint64_t>(w.launch->request.constant_bank);
+            unary<uint64_t, uint64_t>(w, i, mask, [base](uint64_t a) { return a + base; });
+        } : Operation([](Warp& w, const Instruction& i, uint32_t mask) {
+            const auto base = reinterpret_cast<uint64_t>(w.launch->request.parameters);
+            unary<uint64_t, uint64_t>(w, i, mask, [base](uint64_t a) { return a + base; });
+        }));
+    }
+}
+
+}  // namespace counting

@@ -1,0 +1,152 @@
+// A warp: 32 lanes as arrays, a mask of those that are active, and a stack of those that wait to join them.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "abi.h"
+
+namespace counting {
+
+constexpr int LANES = 32;
+constexpr uint32_t ALL = 0xffffffffu;
+
+struct Failure {
+    std::string text;
+};
+
+struct Launch;
+struct Block;
+
+struct Path {
+    int32_t pc;
+    int32_t until;  // where these lanes meet the entry below; -1: nowhere
+    uint32_t mask;
+};
+
+enum class State : uint8_t { READY, WAITING, DONE };
+
+// Registers of up to 32 bits are kept in 32, predicates as one mask.
+template <class T>
+using Stored = std::conditional_t<sizeof(T) <= 4, uint32_t, uint64_t>;
+
+struct Warp {
+    uint8_t* registers;
+    const uint8_t* constants;
+    Block* block;
+    Launch* launch;
+    uint8_t* local;
+    int32_t pc;
+    uint32_t active;  // of the path on top
+    uint32_t live;    // have not ended
+    int32_t until;
+    int32_t index;  // in its block
+    State state;
+    std::vector<Path> below;
+
+    const uint8_t* source(int32_t offset) const { return offset >= 0 ? registers + offset : constants + ~offset; }
+
+    template <class T>
+    const Stored<T>* in(int32_t offset) const {
+        return reinterpret_cast<const Stored<T>*>(source(offset));
+    }
+
+    template <class T>
+    Stored<T>* out(int32_t offset) {
+        return reinterpret_cast<Stored<T>*>(registers + offset);
+    }
+
+    uint32_t predicate(int32_t offset) const { return *reinterpret_cast<const uint32_t*>(source(offset)); }
+
+    void set_predicate(int32_t offset, uint32_t value, uint32_t mask) {
+        auto* at = reinterpret_cast<uint32_t*>(registers + offset);
+        *at = (*at & ~mask) | (value & mask);
+    }
+};
+
+template <class T>
+inline T from_bits(Stored<T> bits) {
+    if constexpr (std::is_integral_v<T>) {
+        return static_cast<T>(bits);
+    } else if constexpr (sizeof(T) < sizeof(Stored<T>)) {
+        T value;
+        std::memcpy(&value, &bits, sizeof value);
+        return value;
+    } else {
+        return std::bit_cast<T>(bits);
+    }
+}
+
+template <class T>
+inline Stored<T> to_bits(T value) {
+    if constexpr (std::is_integral_v<T>) {
+        return static_cast<Stored<T>>(static_cast<std::make_unsigned_t<T>>(value));
+    } else if constexpr (sizeof(T) < sizeof(Stored<T>)) {
+        Stored<T> bits = 0;
+        std::memcpy(&bits, &value, sizeof value);
+        return bits;
+    } else {
+        return std::bit_cast<Stored<T>>(value);
+    }
+}
+
+// The lanes of `mask` take what was computed for all of them.
+template <class S>
+inline void keep(S* target, const S* values, uint32_t mask) {
+    if (mask == ALL) {
+        std::memcpy(target, values, LANES * sizeof(S));
+        return;
+    }
+    for (int lane = 0; lane < LANES; ++lane) target[lane] = (mask >> lane & 1) ? values[lane] : target[lane];
+}
+
+template <class D, class A, class F>
+inline void unary(Warp& w, const Instruction& i, uint32_t mask, F f) {
+    const auto* a = w.in<A>(i.a);
+    Stored<D> values[LANES];
+    for (int lane = 0; lane < LANES; ++lane) values[lane] = to_bits<D>(f(from_bits<A>(a[lane])));
+    keep(w.out<D>(i.d), values, mask);
+}
+
+template <class D, class A, class B, class F>
+inline void binary(Warp& w, const Instruction& i, uint32_t mask, F f) {
+    const auto* a = w.in<A>(i.a);
+    const auto* b = w.in<B>(i.b);
+    Stored<D> values[LANES];
+    for (int lane = 0; lane < LANES; ++lane)
+        values[lane] = to_bits<D>(f(from_bits<A>(a[lane]), from_bits<B>(b[lane])));
+    keep(w.out<D>(i.d), values, mask);
+}
+
+template <class D, class A, class B, class C, class F>
+inline void ternary(Warp& w, const Instruction& i, uint32_t mask, F f) {
+    const auto* a = w.in<A>(i.a);
+    const auto* b = w.in<B>(i.b);
+    const auto* c = w.in<C>(i.c);
+    Stored<D> values[LANES];
+    for (int lane = 0; lane < LANES; ++lane)
+        values[lane] = to_bits<D>(f(from_bits<A>(a[lane]), from_bits<B>(b[lane]), from_bits<C>(c[lane])));
+    keep(w.out<D>(i.d), values, mask);
+}
+
+// --- the table of operations, by their names in PTX ---
+
+void add_operation(const std::string& name, Operation operation);
+
+}  // namespace counting
+
+#define UNARY(D, A, EXPRESSION)                                                     \
+    [](Warp& w, const Instruction& i, uint32_t mask) {                              \
+        unary<D, A>(w, i, mask, [](A a) -> D { return static_cast<D>(EXPRESSION); }); \
+    }
+#define BINARY(D, A, B, EXPRESSION)                                                         \
+    [](Warp& w, const Instruction& i, uint32_t mask) {                                      \
+        binary<D, A, B>(w, i, mask, [](A a, B b) -> D { return static_cast<D>(EXPRESSION); }); \
+    }
+#define TERNARY(D, A, B, C, EXPRESSION)                                                             \
+    [](Warp& w, const Instruction& i, uint32_t mask) {                                              \
+        ternary<D, A, B, C>(w, i, mask, [](A a, B b, C c) -> D { return static_cast<D>(EXPRESSION); }); \
+    }

@@ -1,0 +1,436 @@
+"""A kernel's PTX -> the code that the library runs: operations by number, operands by place.
+
+Straight instructions keep their names in PTX, which the library's table knows; what it does not know is an error by
+name, never a wrong count. Some become several operations in a row (`setp` with a third operand, vectors of registers);
+only the first of them is counted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.counting import flow, layout
+from fusiond.counting.layout import REGISTER_BYTES, Image, Layout
+from fusiond.counting.ptx import (
+    SIZES,
+    Address,
+    Instruction,
+    Kernel,
+    Module,
+    Name,
+    Negated,
+    Number,
+    Operand,
+    Pair,
+    PtxError,
+    Vector,
+    float_value,
+)
+
+LANES = 32
+CODE = np.dtype(
+    [
+        ("operation", "i4"), ("kind", "u1"), ("negated", "u1"), ("unused", "u1"), ("counted", "u1"),
+        ("space", "u1"), ("bytes", "u1"), ("elements", "u1"), ("flags", "u1"), ("guard", "i4"),
+        ("d", "i4"), ("a", "i4"), ("b", "i4"), ("c", "i4"), ("e", "i4"), ("target", "i4"), ("reconverge", "i4"),
+        ("immediate", "i8"), ("vector", "i4", 8),
+    ],
+    align=True,
+)  # fmt: skip
+PLAIN, BRANCH, EXIT, BARRIER = range(4)
+SPACES = {"global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
+_TRIPLES = ("tid", "ntid", "ctaid", "nctaid")
+SPECIALS = {
+    **{f"%{of}.{axis}": 3 * k + j for k, of in enumerate(_TRIPLES) for j, axis in enumerate("xyz")},
+    **{"%laneid": 12, "%warpid": 13, "%lanemask_eq": 14, "%lanemask_lt": 15, "%lanemask_le": 16, "%lanemask_ge": 17},
+    **{"%lanemask_gt": 18, "%dynamic_smem_size": 19, "%total_smem_size": 20},
+}  # fmt: skip
+NOTHING = -(2**31)
+_NO_OPERATION = ("membar", "fence", "nanosleep", "griddepcontrol", "prefetch", "prefetchu", "discard", "applypriority")
+_CHANGES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+_BARRIERS = {"sync": 0, "arrive": 1, "popc": 2, "and": 3, "or": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A kernel that can be run."""
+
+    instructions: NDArray[np.void]
+    sources: tuple[Instruction, ...]
+    """Of each of them, the instruction that it came from."""
+    register_bytes: int
+    constants: NDArray[np.uint8]
+    specials: tuple[tuple[int, int], ...]
+    layout: Layout
+
+
+def translate(
+    module: Module, kernel: Kernel, image: Image, number: Callable[[str], int], *, workspace: int = 0
+) -> Code:
+    """The code of a kernel. `number` gives an operation's number by its name, -1 for none; `workspace` is the address
+    of what a cooperative launch's grid barrier needs. PtxError for what is not known."""
+    return _Translator(module, kernel, image, number, workspace).code()
+
+
+class _Translator:
+    def __init__(
+        self, module: Module, kernel: Kernel, image: Image, number: Callable[[str], int], workspace: int
+    ) -> None:
+        self._kernel, self._image, self._number, self._workspace = kernel, image, number, workspace
+        self._layout = layout.of_kernel(module, kernel)
+        self._end = 0
+        self._places: dict[str, int] = {}
+        self._pool = bytearray()
+        self._pooled: dict[tuple[int, bool], int] = {}
+        self._rows: list[dict[str, Any]] = []
+        self._from: list[Instruction] = []
+        self._specials: list[tuple[int, int]] = []
+        self._fresh = 0
+        for name, type_ in kernel.registers.items():
+            self._places[name] = self._room(SIZES[type_])
+
+    def code(self) -> Code:
+        starts = []
+        for instruction in self._kernel.instructions:
+            starts.append(len(self._rows))
+            self._one(instruction)
+            self._rows[starts[-1]]["counted"] = 1
+        if not self._rows or self._rows[-1]["kind"] != EXIT:
+            self._one(Instruction("ret", (), None, 0, 0, 0))
+        starts.append(len(self._rows) - 1)
+        labels = {label: starts[at] for label, at in self._kernel.labels.items()}
+        targets: list[int | None] = []
+        for row, instruction in zip(self._rows, self._from, strict=True):
+            label = row.pop("label", None)
+            if label is not None and label not in labels:
+                raise PtxError(f"there is no label {label}", instruction.line)
+            targets.append(labels[label] if label is not None else None)
+        falls = [
+            row["guard"] != -1 or not (row["kind"] == EXIT or target is not None)
+            for row, target in zip(self._rows, targets, strict=True)
+        ]
+        meeting = flow.meeting_points(targets, falls)
+        made = np.zeros(len(self._rows), CODE)
+        made["reconverge"] = meeting
+        for k, row in enumerate(self._rows):
+            for name, value in row.items():
+                made[k][name] = value
+            if targets[k] is not None:
+                made[k]["target"] = targets[k]
+        pool = np.frombuffer(bytes(self._pool) + bytes(512), np.uint8)
+        constants = layout.aligned(pool.size)
+        constants[:] = pool
+        size = -(-(self._end + 512) // 256) * 256
+        return Code(made, tuple(self._from), size, constants, tuple(self._specials), self._layout)
+
+    # --- places of operands ---
+
+    def _room(self, size: int) -> int:
+        place = self._end
+        self._end += REGISTER_BYTES[size]
+        return place
+
+    def _temporary(self, size: int) -> Name:
+        self._fresh += 1
+        name = f".t{self._fresh}"
+        self._places[name] = self._room(size)
+        return Name(name)
+
+    def _constant(self, bits: int, wide: bool) -> int:
+        bits &= 2**64 - 1 if wide else 2**32 - 1
+        if (bits, wide) not in self._pooled:
+            self._pooled[bits, wide] = len(self._pool)
+            self._pool += bits.to_bytes(8 if wide else 4, "little") * LANES
+            self._pool += bytes(-len(self._pool) % 64)
+        return ~self._pooled[bits, wide]
+
+    def _size(self, name: Name) -> int | None:
+        """Bytes of a register; None where it is none."""
+        type_ = self._kernel.registers.get(name.name)
+        return None if type_ is None else SIZES[type_]
+
+    def _in(self, operand: Operand, type_: str, at: Instruction) -> int:
+        """The place of an operand that is read as of this type."""
+        size = SIZES[type_]
+        if isinstance(operand, Number):
+            bits = operand.bits
+            if operand.float_bytes and type_ in ("f32", "f64") and operand.float_bytes != size:
+                value = float_value(operand)
+                bits = int.from_bytes(struct.pack("<d" if size == 8 else "<f", value), "little")
+            return self._constant(bits, size == 8)
+        if isinstance(operand, Negated):
+            found = self._temporary(0)
+            self._emit(at, "not.pred", d=self._places[found.name], a=self._in(operand.name, "pred", at))
+            return self._places[found.name]
+        if not isinstance(operand, Name):
+            raise PtxError(f"{at.opcode} with an operand that it cannot have", at.line)
+        if operand.name in self._places:
+            have = self._size(operand)
+            if have == 8 and 0 < size < 8:  # the lower part of a wide register
+                low = self._temporary(4)
+                self._emit(at, "cvt.u32.u64", d=self._places[low.name], a=self._places[operand.name])
+                return self._places[low.name]
+            if have is not None and 0 < have < 8 and size == 8:
+                raise PtxError(f"{at.opcode} reads {operand.name}, which has {8 * have} bits, as 64", at.line)
+            return self._places[operand.name]
+        if operand.name in SPECIALS:
+            self._places[operand.name] = self._room(4)
+            self._specials.append((self._places[operand.name], SPECIALS[operand.name]))
+            return self._places[operand.name]
+        if operand.name == "WARP_SZ":
+            return self._constant(LANES, size == 8)
+        if operand.name in ("%envreg1", "%envreg2"):
+            half = self._workspace >> 32 if operand.name == "%envreg1" else self._workspace
+            return self._constant(half, False)
+        return self._constant(self._address(operand, at), size == 8)
+
+    def _address(self, name: Name, at: Instruction) -> int:
+        """A variable's address in its own space (a generic one for global memory, which is the same)."""
+        for places in (self._layout.shared, self._layout.local, self._layout.parameters, self._image.constants):
+            if name.name in places:
+                return places[name.name] + name.offset
+        if name.name in self._image.globals:
+            return self._image.address(name.name) + name.offset
+        raise PtxError(f"{name.name} is not known", at.line)
+
+    def _out(self, operand: Operand, size: int, at: Instruction) -> int:
+        if isinstance(operand, Name) and operand.name == "_":
+            return self._places[self._temporary(size).name]
+        if not isinstance(operand, Name) or operand.name not in self._places:
+            raise PtxError(f"{at.opcode} with a result that is no register", at.line)
+        return self._places[operand.name]
+
+    # --- instructions ---
+
+    def _emit(self, at: Instruction, operation: str | None, *, kind: int = PLAIN, **fields: Any) -> None:
+        number = -1
+        if operation is not None:
+            number = self._number(operation)
+            if number < 0:
+                raise PtxError(f"{at.opcode} is not known here", at.line)
+        row: dict[str, Any] = {"operation": number, "kind": kind, "guard": -1, "target": -1, **fields}
+        row.setdefault("counted", 0)
+        if at.guard is not None:
+            negated = isinstance(at.guard, Negated)
+            name = at.guard.name if isinstance(at.guard, Negated) else at.guard
+            row["guard"] = self._in(name, "pred", at)
+            row["negated"] = row.get("negated", 0) | negated
+        self._rows.append(row)
+        self._from.append(at)
+
+    def _one(self, at: Instruction) -> None:
+        base, *rest = at.opcode.split(".")
+        if base in ("ret", "exit"):
+            self._emit(at, None, kind=EXIT)
+        elif base == "trap":
+            self._emit(at, "trap")
+        elif base == "bra":
+            target = at.operands[0]
+            assert isinstance(target, Name)
+            self._emit(at, None, kind=BRANCH, label=target.name)
+        elif base in ("bar", "barrier"):
+            self._barrier(at, rest)
+        elif base in _NO_OPERATION or (base == "cp" and "bulk" not in rest and at.opcode.startswith("cp.async.wait")):
+            self._emit(at, "nop")
+        elif base in ("ld", "ldu", "st"):
+            self._access(at, base, rest)
+        elif base in ("atom", "red"):
+            self._atomic(at, base, rest)
+        elif base == "mov":
+            self._move(at, rest[-1])
+        elif base == "cvta":
+            self._cvta(at, rest)
+        elif base == "setp":
+            self._setp(at, rest)
+        elif base == "shfl":
+            result = at.operands[0]
+            assert isinstance(result, Name | Pair)
+            first, second = (result.first, result.second) if isinstance(result, Pair) else (result, None)
+            a, b, c, e = (self._in(operand, "b32", at) for operand in at.operands[1:])
+            inside = -1 if second is None else self._out(second, 0, at)
+            self._emit(at, at.opcode, d=self._out(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
+        else:
+            self._plain(at, base, rest)
+
+    def _plain(self, at: Instruction, base: str, rest: list[str]) -> None:
+        """An instruction whose first operand is its result."""
+        read, written = _types(base, rest)
+        given = [self._in(operand, type_, at) for operand, type_ in zip(at.operands[1:], read, strict=False)]
+        places: dict[str, Any] = dict(zip("abce", given, strict=False))
+        if len(at.operands) - 1 != len(places):
+            raise PtxError(f"{at.opcode} with {len(at.operands)} operands", at.line)
+        size, target = SIZES[written], at.operands[0]
+        have = self._size(target) if isinstance(target, Name) else None
+        name = ".".join([base, *rest])
+        if have == 8 and 0 < size < 8:  # a narrow result in a wide register
+            small = self._places[self._temporary(4).name]
+            self._emit(at, name, d=small, **places)
+            widened = "cvt.s64.s32" if written.startswith("s") else "cvt.u64.u32"
+            self._emit(at, widened, d=self._out(target, 8, at), a=small)
+        else:
+            self._emit(at, name, d=self._out(target, size, at), **places)
+
+    def _move(self, at: Instruction, type_: str) -> None:
+        target, source = at.operands
+        size = SIZES[type_]
+        if isinstance(source, Vector):
+            parts = source.items
+            part = f"b{8 * size // len(parts)}"
+            while len(parts) > 1:
+                wider = f"b{2 * int(part[1:])}"
+                joined = []
+                for low, high in zip(parts[::2], parts[1::2], strict=True):
+                    last = len(parts) == 2
+                    name = target if last else self._temporary(SIZES[wider])
+                    a, b = self._in(low, part, at), self._in(high, part, at)
+                    self._emit(at, f"pack.{wider}", d=self._out(name, SIZES[wider], at), a=a, b=b)
+                    joined.append(name)
+                parts, part = tuple(joined), wider
+        elif isinstance(target, Vector):
+            whole = self._in(source, type_, at)
+            self._unpack(at, whole, 8 * size, target.items)
+        else:
+            self._emit(at, f"mov.{type_}", d=self._out(target, size, at), a=self._in(source, type_, at))
+
+    def _unpack(self, at: Instruction, whole: int, bits: int, targets: tuple[Operand, ...]) -> None:
+        half = len(targets) // 2
+        # A register may be among its own parts' targets: take it all apart before any of them is written.
+        held = [self._places[self._temporary(bits // 16).name] for _ in range(2)]
+        self._emit(at, f"low.b{bits}", d=held[0], a=whole)
+        self._emit(at, f"high.b{bits}", d=held[1], a=whole)
+        for place, part in zip(held, (targets[:half], targets[half:]), strict=True):
+            if len(part) == 1:
+                self._emit(at, f"mov.b{bits // 2}", d=self._out(part[0], bits // 16, at), a=place)
+            else:
+                self._unpack(at, place, bits // 2, part)
+
+    def _cvta(self, at: Instruction, rest: list[str]) -> None:
+        target, source = at.operands
+        names = [each for each in rest if each in SPACES]
+        back = "to" in rest
+        a, d = self._in(source, "u64", at), self._out(target, 8, at)
+        space = names[0] if names else ""
+        if space == "global":
+            self._emit(at, "mov.b64", d=d, a=a)
+        else:
+            self._emit(at, f"cvta.{'to.' if back else ''}{space}", d=d, a=a)
+
+    def _setp(self, at: Instruction, rest: list[str]) -> None:
+        rest = [each for each in rest if each != "ftz"]
+        target, first, second, *third = at.operands
+        p, q = (target.first, target.second) if isinstance(target, Pair) else (target, None)
+        a, b = self._in(first, rest[-1], at), self._in(second, rest[-1], at)
+        name = f"setp.{rest[0]}.{rest[-1]}"
+        if not third and q is None:
+            self._emit(at, name, d=self._out(p, 0, at), a=a, b=b)
+            return
+        found, other = (self._places[self._temporary(0).name] for _ in range(2))
+        self._emit(at, name, d=found, a=a, b=b)
+        self._emit(at, "not.pred", d=other, a=found)
+        for place in (found, other):
+            if third:
+                self._emit(at, f"{rest[1]}.pred", d=place, a=place, b=self._in(third[0], "pred", at))
+        self._emit(at, "mov.pred", d=self._out(p, 0, at), a=found)
+        if q is not None:
+            self._emit(at, "mov.pred", d=self._out(q, 0, at), a=other)
+
+    def _barrier(self, at: Instruction, rest: list[str]) -> None:
+        if rest[0] == "warp":
+            self._emit(at, "bar.warp.sync", a=self._in(at.operands[0], "b32", at))
+            return
+        words = [each for each in rest if each not in ("cta", "aligned")]
+        which = words[1] if words[0] == "red" else words[0]
+        if which not in _BARRIERS:
+            raise PtxError(f"{at.opcode} is not known here", at.line)
+        operands = list(at.operands)
+        fields: dict[str, Any] = {"b": NOTHING, "immediate": _BARRIERS[which]}
+        if words[0] == "red":
+            held = operands.pop()
+            if isinstance(held, Negated):
+                fields["negated"], held = 2, held.name
+            fields["c"] = self._in(held, "pred", at)
+            fields["d"] = self._out(operands.pop(0), 4 if which == "popc" else 0, at)
+        fields["a"] = self._in(operands[0], "b32", at)
+        if len(operands) > 1:
+            fields["b"] = self._in(operands[1], "b32", at)
+        self._emit(at, None, kind=BARRIER, **fields)
+
+    # --- memory ---
+
+    def _where(self, at: Instruction, operand: Operand, rest: list[str]) -> dict[str, Any]:
+        assert isinstance(operand, Address)
+        space = next((each for each in (word.partition("::")[0] for word in rest) if each in SPACES), "")
+        fields: dict[str, Any] = {"space": SPACES.get(space, 0)}
+        base = operand.base
+        if isinstance(base, Name) and base.name in self._kernel.registers:
+            wide = self._size(base) == 8
+            fields |= {"a": self._places[base.name], "immediate": operand.offset, "flags": 4 if wide else 0}
+        else:
+            begin = base.bits if isinstance(base, Number) else self._address(base, at)
+            fields |= {"a": self._constant(begin + operand.offset, True), "immediate": 0, "flags": 4}
+        return fields
+
+    def _access(self, at: Instruction, base: str, rest: list[str]) -> None:
+        type_ = rest[-1]
+        if type_ not in SIZES or type_ == "b128":
+            raise PtxError(f"{at.opcode} is not known here", at.line)
+        where, data = (at.operands[1], at.operands[0]) if base != "st" else (at.operands[0], at.operands[1])
+        items = data.items if isinstance(data, Vector) else (data,)
+        fields = self._where(at, where, rest)
+        flags = fields["flags"] | (1 if type_.startswith("s") else 0)
+        wide = SIZES[type_] == 8
+        for each in items:
+            if isinstance(each, Name) and self._size(each) == 8:
+                wide = True
+        places = []
+        for each in items:
+            if base == "st":
+                places.append(self._in(each, "b64" if wide else type_, at))
+            else:
+                places.append(self._out(each, 8 if wide else 4, at))
+        fields |= {"flags": flags | (2 if wide else 0), "bytes": SIZES[type_], "elements": len(items)}
+        self._emit(at, "ld" if base != "st" else "st", vector=places + [0] * (8 - len(places)), **fields)
+
+    def _atomic(self, at: Instruction, base: str, rest: list[str]) -> None:
+        operation = next((each for each in rest if each in _CHANGES), "")
+        type_ = rest[-1]
+        fields = self._where(at, at.operands[1 if base == "atom" else 0], rest)
+        values = [self._in(each, type_, at) for each in at.operands[2 if base == "atom" else 1 :]]
+        d = self._out(at.operands[0] if base == "atom" else Name("_"), SIZES[type_], at)
+        noftz = ".noftz" if "noftz" in rest else ""
+        fields |= dict(zip("bc", values, strict=False)) | {"bytes": SIZES[type_], "elements": 1}
+        self._emit(at, f"atom.{operation}{noftz}.{type_}", d=d, **fields)
+
+
+def _types(base: str, rest: list[str]) -> tuple[tuple[str, ...], str]:
+    """The types of what an instruction reads, and of its result."""
+    types = [each for each in rest if each in SIZES]
+    last = types[-1] if types else "b32"
+    if base == "cvt":
+        return ((types[-1],) * 2, types[0])
+    if base in ("mul", "mad") and "wide" in rest:
+        wide = f"{last[0]}{2 * int(last[1:])}"
+        return ((last, last, wide), wide)
+    if base == "selp":
+        return ((last, last, "pred"), last)
+    if base in ("shl", "shr"):
+        return ((last, "u32"), last)
+    if base == "bfe":
+        return ((last, "u32", "u32"), last)
+    if base == "bfi":
+        return ((last, last, "u32", "u32"), last)
+    if base in ("popc", "clz", "bfind"):
+        return ((last,), "u32")
+    if base == "vote":
+        return (("pred", "b32"), last)
+    if base == "match":
+        return ((last, "b32"), "b32")
+    if base == "redux":
+        return ((last, "b32"), last)
+    return ((last,) * 4, last)

@@ -1,0 +1,81 @@
+"""The kernels of truths.cu, run from the PTX that nvcc made of them: no nvcc is needed here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fusiond.build.cache import BuildCache
+from fusiond.counting import layout, library
+from fusiond.counting.kernels import Result, Shape, Unit
+from fusiond.counting.library import COUNTS, Cache, Library
+from fusiond.counting.model import H100, Gpu
+
+DATA = Path(__file__).parent / "data"
+Array = NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """One launch: its sums, and what is in the arrays afterwards."""
+
+    result: Result
+    sums: dict[str, int]
+    arrays: tuple[Array, ...]
+    dram: tuple[int, int]
+
+
+class Bench:
+    """Launches kernels of a PTX text on arrays of NumPy."""
+
+    def __init__(self, text: str, library: Library) -> None:
+        self.library, self.unit = library, Unit(text, library)
+
+    def run(
+        self,
+        kernel: str,
+        arguments: Sequence[Array | np.generic],
+        *,
+        grid: tuple[int, ...] = (1,),
+        block: tuple[int, ...] = (32,),
+        begins: int = 0,
+        gpu: Gpu = H100,
+        **more: Any,
+    ) -> Ran:
+        """Pointers are given as the arrays, which stay as they are; their memory begins at 256-byte boundaries, and the
+        pointer `begins` bytes behind it."""
+        places = [layout.aligned(each.nbytes) for each in arguments if isinstance(each, np.ndarray)]
+        packed, at = [], 0
+        for each in arguments:
+            if isinstance(each, np.ndarray):
+                places[at][:] = each.reshape(-1).view(np.uint8)
+                packed.append((int(places[at].ctypes.data) + begins).to_bytes(8, "little"))
+                at += 1
+            else:
+                packed.append(each.tobytes())
+        shape = Shape(grid=(*grid, 1, 1)[:3], block=(*block, 1, 1)[:3], **more)
+        cache = Cache(self.library, gpu.l2_bytes)
+        result = self.unit.launch(kernel, shape, packed, places, cache, gpu)
+        cache.flush()
+        dram = cache.dram_bytes(0)
+        cache.close()
+        given = [each for each in arguments if isinstance(each, np.ndarray)]
+        arrays = tuple(place.view(each.dtype).reshape(each.shape) for place, each in zip(places, given, strict=True))
+        return Ran(result, {name: int(result.counts[name].sum()) for name in COUNTS.names or ()}, arrays, dram)
+
+
+@pytest.fixture(scope="session")
+def counting(gxx_here: None, shared_cache: Path) -> Library:
+    """The library, built once for the whole run."""
+    return library.load(cache=BuildCache(shared_cache))
+
+
+@pytest.fixture
+def truths(counting: Library) -> Bench:
+    return Bench((DATA / "truths.ptx").read_text(), counting)

@@ -1,0 +1,239 @@
+"""Single instructions of PTX against NumPy and plain Python, over bits that Hypothesis chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fusiond.counting import ptx
+from fusiond.counting.library import Library
+
+from .conftest import Bench
+
+Array = NDArray[Any]
+Case = tuple[str, tuple[str, ...], str, Callable[..., Any]]
+TYPES = {
+    "u16": np.uint16, "s16": np.int16, "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64,
+    "b16": np.uint16, "b32": np.uint32, "b64": np.uint64, "f32": np.float32, "f64": np.float64, "f16": np.float16,
+    "u8": np.uint8, "s8": np.int8,
+}  # fmt: skip
+REGISTERS = {1: "b16", 2: "b16", 4: "b32", 8: "b64"}
+
+
+def program(opcode: str, types: tuple[str, ...], result: str) -> str:
+    """A kernel that applies it to a lane's elements of so many arrays."""
+    lines = [
+        ".version 8.0", ".target sm_90", ".address_size 64", ".visible .entry k(",
+        ",\n".join(f".param .u64 p{k}" for k in range(len(types) + 1)), ") {",
+        ".reg .b64 %rd<20>; .reg .b32 %t;", "mov.u32 %t, %tid.x;",
+    ]  # fmt: skip
+    for k, each in enumerate((*types, result)):
+        size = np.dtype(TYPES[each]).itemsize
+        lines += [f".reg .{REGISTERS[size]} %v{k};", f"ld.param.u64 %rd{k}, [p{k}];"]
+        lines += [f"mad.wide.u32 %rd{k}, %t, {size}, %rd{k};"]
+        if k < len(types):
+            lines.append(f"ld.global.b{8 * size} %v{k}, [%rd{k}];")
+    operands = ", ".join(f"%v{k}" for k in range(len(types)))
+    last = len(types)
+    size = np.dtype(TYPES[result]).itemsize
+    lines += [f"{opcode} %v{last}, {operands};", f"st.global.b{8 * size} [%rd{last}], %v{last};", "ret;", "}"]
+    return "\n".join(lines)
+
+
+def applied(library: Library, opcode: str, types: tuple[str, ...], result: str, values: list[Array]) -> Array:
+    bench = Bench(program(opcode, types, result), library)
+    ran = bench.run("k", [*values, np.zeros(32, TYPES[result])])
+    assert ran.result.error is None
+    return ran.arrays[-1]
+
+
+def wrapped(function: Callable[..., int], dtype: type) -> Callable[..., Array]:
+    """A function of Python's integers, over arrays; what it gives wraps round."""
+    bits = 8 * np.dtype(dtype).itemsize
+
+    def over(*arrays: Array) -> Array:
+        found = [function(*(int(x) for x in each)) & (2**bits - 1) for each in zip(*arrays, strict=True)]
+        return np.array(found, f"u{bits // 8}").view(dtype)
+
+    return over
+
+
+def shifted(a: int, b: int, bits: int) -> int:
+    return a >> min(b, bits - 1) if a < 0 else a >> b if b < bits else 0
+
+
+INTEGERS: list[tuple[str, tuple[str, ...], str, Callable[..., int]]] = []
+for _type in ("u16", "s16", "u32", "s32", "u64", "s64"):
+    _bits = int(_type[1:])
+    _pair = (_type, _type)
+    INTEGERS += [
+        (f"add.{_type}", _pair, _type, lambda a, b: a + b),
+        (f"sub.{_type}", _pair, _type, lambda a, b: a - b),
+        (f"mul.lo.{_type}", _pair, _type, lambda a, b: a * b),
+        (f"mul.hi.{_type}", _pair, _type, lambda a, b, bits=_bits: a * b >> bits),
+        (f"mad.lo.{_type}", (_type,) * 3, _type, lambda a, b, c: a * b + c),
+        (f"min.{_type}", _pair, _type, min),
+        (f"max.{_type}", _pair, _type, max),
+        (f"shr.{_type}", (_type, "u32"), _type, lambda a, b, bits=_bits: shifted(a, b, bits)),
+        (f"div.{_type}", _pair, _type, lambda a, b: abs(a) // abs(b) * (-1 if (a < 0) != (b < 0) else 1) if b else -1),
+        (f"rem.{_type}", _pair, _type, lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1) if b else a),
+    ]
+for _type in ("u16", "s16", "u32", "s32"):
+    _wide = f"{_type[0]}{2 * int(_type[1:])}"
+    INTEGERS.append((f"mul.wide.{_type}", (_type, _type), _wide, lambda a, b: a * b))
+for _type in ("b32", "b64"):
+    _bits = int(_type[1:])
+    INTEGERS += [
+        (f"popc.{_type}", (_type,), "u32", int.bit_count),
+        (f"clz.{_type}", (_type,), "u32", lambda a, bits=_bits: bits - a.bit_length()),
+        (f"brev.{_type}", (_type,), _type, lambda a, bits=_bits: int(f"{a:0{bits}b}"[::-1], 2)),
+        (f"shl.{_type}", (_type, "u32"), _type, lambda a, b, bits=_bits: a << b if b < bits else 0),
+    ]
+INTEGERS += [
+    ("shf.l.wrap.b32", ("b32",) * 3, "b32", lambda a, b, c: (b << 32 | a) << (c % 32) >> 32),
+    ("shf.r.wrap.b32", ("b32",) * 3, "b32", lambda a, b, c: (b << 32 | a) >> (c % 32)),
+    ("shf.r.clamp.b32", ("b32",) * 3, "b32", lambda a, b, c: (b << 32 | a) >> min(c, 32)),
+    ("bfe.u32", ("u32",) * 3, "u32", lambda a, b, c: a >> (b & 255) & ((1 << (c & 255)) - 1)),
+    (
+        "prmt.b32", ("b32",) * 3, "b32",
+        lambda a, b, c: sum(
+            (((b << 32 | a) >> 8 * (c >> 4 * k & 7) & 255) if not c >> 4 * k & 8
+             else 255 * ((b << 32 | a) >> (8 * (c >> 4 * k & 7) + 7) & 1)) << 8 * k
+            for k in range(4)
+        ),
+    ),
+    ("cvt.sat.u8.s32", ("s32",), "u32", lambda a: min(max(a, 0), 255)),
+    ("cvt.s32.s8", ("s8",), "s32", lambda a: a),
+    ("cvt.u16.u64", ("u64",), "u16", lambda a: a),
+    ("cvt.s64.s32", ("s32",), "s64", lambda a: a),
+]  # fmt: skip
+
+
+def drawn(data: st.DataObject, type_: str, *, least: int = 0) -> Array:
+    """32 lanes: any bits, and often small numbers and the ends."""
+    size = np.dtype(TYPES[type_]).itemsize
+    bits = 8 * size
+    ends = st.sampled_from([2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1])
+    element = st.one_of(st.integers(0, 2**bits - 1), st.integers(0, 70), ends)
+    seeds = data.draw(st.lists(element, min_size=8, max_size=8))
+    return np.array([seeds[k * (k + least + 1) // 2 % 8] for k in range(32)], f"u{size}").view(TYPES[type_])
+
+
+@pytest.mark.parametrize("case", INTEGERS, ids=lambda case: case[0])
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_integers(counting: Library, case: Case, data: st.DataObject) -> None:
+    opcode, types, result, function = case
+    values = [drawn(data, each, least=k) for k, each in enumerate(types)]
+    expected = wrapped(function, TYPES[result])(*values)
+    assert applied(counting, opcode, types, result, values).tolist() == expected.tolist()
+
+
+def same(found: Array, expected: Array) -> bool:
+    """Bit for bit, but for which NaN."""
+    bits = f"u{found.itemsize}"
+    return bool(np.all((found.view(bits) == expected.view(bits)) | (np.isnan(found) & np.isnan(expected))))
+
+
+def directed(rounding: str, a: Array, b: Array) -> Array:
+    """The sum of two floats, rounded downward or to zero: by the exact sum in a wider type."""
+    exact = a.astype(np.longdouble) + b.astype(np.longdouble)
+    near = (a + b).astype(np.float32)
+    step = np.where(near > exact, np.nextafter(near, np.float32(-np.inf)), near)
+    if rounding == "rz":
+        step = np.where(exact < 0, np.where(near < exact, np.nextafter(near, np.float32(np.inf)), near), step)
+    return step.astype(np.float32)
+
+
+FLOATS: list[tuple[str, tuple[str, ...], str, Callable[..., Any]]] = [
+    ("add.f32", ("f32", "f32"), "f32", np.add),
+    ("mul.rn.f32", ("f32", "f32"), "f32", np.multiply),
+    ("div.rn.f32", ("f32", "f32"), "f32", np.divide),
+    ("sqrt.rn.f32", ("f32",), "f32", np.sqrt),
+    ("add.f64", ("f64", "f64"), "f64", np.add),
+    ("div.rn.f64", ("f64", "f64"), "f64", np.divide),
+    ("min.f32", ("f32", "f32"), "f32", np.fmin),
+    ("add.f16", ("f16", "f16"), "f16", np.add),
+    ("mul.f16", ("f16", "f16"), "f16", np.multiply),
+    ("cvt.rn.f16.f32", ("f32",), "f16", lambda a: a.astype(np.float16)),
+    ("cvt.f32.f16", ("f16",), "f32", lambda a: a.astype(np.float32)),
+    ("cvt.rn.f32.f64", ("f64",), "f32", lambda a: a.astype(np.float32)),
+    ("cvt.rn.f32.s32", ("s32",), "f32", lambda a: a.astype(np.float32)),
+    ("cvt.rn.f32.u64", ("u64",), "f32", lambda a: a.astype(np.float32)),
+    ("cvt.rni.f32.f32", ("f32",), "f32", np.rint),
+    ("cvt.rmi.f32.f32", ("f32",), "f32", np.floor),
+    ("abs.f32", ("f32",), "f32", np.abs),
+]
+
+
+@pytest.mark.parametrize("case", FLOATS, ids=lambda case: case[0])
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_floats(counting: Library, case: Case, data: st.DataObject) -> None:
+    opcode, types, result, function = case
+    values = [drawn(data, each, least=k) for k, each in enumerate(types)]
+    if opcode == "min.f32":  # NumPy leaves open which zero is the lesser one
+        values = [np.where(each == 0, np.float32(0), each) for each in values]
+    with np.errstate(all="ignore"):
+        expected = np.asarray(function(*values), TYPES[result])
+    assert same(applied(counting, opcode, types, result, values), expected)
+
+
+@pytest.mark.parametrize("rounding", ["rm", "rz"])
+def test_other_roundings(counting: Library, rounding: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (np.ldexp(rng.standard_normal(32), rng.integers(-12, 12, 32)).astype(np.float32) for _ in range(2))
+    found = applied(counting, f"add.{rounding}.f32", ("f32", "f32"), "f32", [a, b])
+    assert found.tolist() == directed(rounding, a, b).tolist()
+    assert found.tolist() != (a + b).tolist()
+
+
+def test_float_to_integer_clamps(counting: Library) -> None:
+    a = np.array([0.5, 1.5, -1.5, 3e9, -3e9, np.nan, np.inf, -0.4] * 4, np.float32)
+    found = applied(counting, "cvt.rni.s32.f32", ("f32",), "s32", [a])
+    assert found[:8].tolist() == [0, 2, -2, 2**31 - 1, -(2**31), 0, 2**31 - 1, 0]
+    assert applied(counting, "cvt.rzi.u8.f32", ("f32",), "u32", [a])[:8].tolist() == [0, 1, 0, 255, 0, 0, 255, 0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "by", "clamp", "source"),
+    [
+        ("up", 3, 0, lambda lane: lane - 3 if lane >= 3 else lane),
+        ("down", 5, 31, lambda lane: lane + 5 if lane < 27 else lane),
+        ("bfly", 6, 31, lambda lane: lane ^ 6),
+        ("idx", 9, 31, lambda lane: 9),
+        ("idx", 2, 31 | 24 << 8, lambda lane: lane // 8 * 8 + 2),
+        ("down", 1, 31 | 28 << 8, lambda lane: lane + 1 if lane % 4 < 3 else lane),
+    ],
+)
+def test_shuffles(counting: Library, mode: str, by: int, clamp: int, source: Callable[[int], int]) -> None:
+    text = program("mov.b32", ("b32",), "b32").replace(
+        "mov.b32 %v1, %v0;", f"shfl.sync.{mode}.b32 %v1, %v0, {by}, {clamp}, 0xffffffff;"
+    )
+    a = np.arange(100, 132, dtype=np.uint32)
+    ran = Bench(text, counting).run("k", [a, np.zeros(32, np.uint32)])
+    assert ran.arrays[1].tolist() == [100 + source(lane) for lane in range(32)]
+
+
+def test_votes_and_matches(counting: Library) -> None:
+    a = np.array([3, 3, 5, 7] * 8, np.uint32)
+    ballot = program("mov.b32", ("b32",), "b32").replace(
+        "mov.b32 %v1, %v0;", ".reg .pred %p; setp.eq.u32 %p, %v0, 3; vote.sync.ballot.b32 %v1, %p, -1;"
+    )
+    assert Bench(ballot, counting).run("k", [a, a]).arrays[1].tolist() == [0x33333333] * 32
+    match = program("mov.b32", ("b32",), "b32").replace("mov.b32 %v1, %v0;", "match.any.sync.b32 %v1, %v0, -1;")
+    found = Bench(match, counting).run("k", [a, a]).arrays[1]
+    assert found[:4].tolist() == [0x33333333, 0x33333333, 0x44444444, 0x88888888]
+
+
+@pytest.mark.parametrize("opcode", ["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "add.u7", "frobnicate.b32"])
+def test_what_is_not_known_is_said_by_name(counting: Library, opcode: str) -> None:
+    bench = Bench(program("mov.b32", ("b32",), "b32").replace("mov.b32", opcode), counting)
+    with pytest.raises(ptx.PtxError, match=opcode.replace(".", r"\.")):
+        bench.unit.code("k")

@@ -10,12 +10,14 @@ It is the child process's input, the bug report and the export. Only the standar
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fusiond import faults, files
@@ -23,30 +25,48 @@ from fusiond.errors import RequestError
 from fusiond.keys import text_key
 from fusiond.program import Buffer, Program, SourceKind, decode, to_text
 
+_ATTEMPTS = 4
+"""How often a broken bundle is put aside: another process may put it there once more meanwhile."""
+
 
 def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -> None:
     """Write a bundle; the folder appears whole or not at all. An existing one is left as it is where it is whole, and
-    written again where it is not (after a power cut, say)."""
+    written again where it is not (after a power cut, say). Others may write or read the same one meanwhile."""
     if _is_whole(folder, program, binaries):
         return
-    shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        buffers = tuple(_with_local_file(each, work / "inputs") for each in program.buffers)
-        (work / "sources").mkdir()
+        made = work / "bundle"
+        made.mkdir()
+        buffers = tuple(_with_local_file(each, made / "inputs") for each in program.buffers)
+        (made / "sources").mkdir()
         for source in program.sources:
             suffix = ".cu" if source.kind is SourceKind.DEVICE else ".cpp"
-            (work / "sources" / f"{source.name}{suffix}").write_text(source.text, encoding="utf-8")
-        (work / "binaries").mkdir()
+            (made / "sources" / f"{source.name}{suffix}").write_text(source.text, encoding="utf-8")
+        (made / "binaries").mkdir()
         for name, path in binaries.items():
-            _link_or_copy(path, work / "binaries" / f"{name}{path.suffix}")
-        (work / "plan.json").write_text(to_text(dataclasses.replace(program, buffers=buffers)))
-        os.rename(work, folder)
-    except BaseException as problem:
+            _link_or_copy(path, made / "binaries" / f"{name}{path.suffix}")
+        (made / "plan.json").write_text(to_text(dataclasses.replace(program, buffers=buffers)))
+        _put(made, folder, lambda: _is_whole(folder, program, binaries), aside=work / "broken")
+    finally:
         files.discard(work)
-        if not isinstance(problem, OSError) or not (folder / "plan.json").is_file():
-            raise  # else somebody wrote the same bundle first
+
+
+def _put(made: Path, folder: Path, whole: Callable[[], bool], *, aside: Path) -> None:
+    """Rename a folder to where it belongs. One that is there already stays where it is `whole`: somebody else was
+    faster, and it may be in use."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            os.rename(made, folder)
+            return
+        except OSError as problem:
+            if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) or attempt + 1 == _ATTEMPTS:
+                raise
+        if whole():
+            return
+        with contextlib.suppress(FileNotFoundError):  # somebody else mends it too
+            os.rename(folder, aside.with_name(f"{aside.name}{attempt}"))
 
 
 def _is_whole(folder: Path, program: Program, binaries: Mapping[str, Path]) -> bool:

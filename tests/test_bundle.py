@@ -7,10 +7,12 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fusiond import bundle
 from fusiond.bundle import read_bundle, write_bundle
 from fusiond.errors import RequestError
 from fusiond.keys import text_key
@@ -89,6 +91,25 @@ def test_an_existing_bundle_is_left_as_it_is(tmp_path: Path, binaries: dict[str,
     before = (tmp_path / "b" / "plan.json").stat().st_mtime_ns
     write_bundle(tmp_path / "b", PROGRAM, {})
     assert (tmp_path / "b" / "plan.json").stat().st_mtime_ns == before
+
+
+def test_who_comes_later_leaves_the_bundle_of_who_was_faster(
+    tmp_path: Path, binaries: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two find none; the first has finished, and uses it, when the second goes on."""
+    folder, look = tmp_path / "b", bundle._is_whole
+
+    def slowly(*arguments: Any) -> bool:
+        found = look(*arguments)
+        monkeypatch.setattr(bundle, "_is_whole", look)
+        write_bundle(folder, PROGRAM, binaries)
+        (folder / "in use").touch()
+        return found
+
+    monkeypatch.setattr(bundle, "_is_whole", slowly)
+    write_bundle(folder, PROGRAM, binaries)
+    assert (folder / "in use").exists()
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
 
 
 def test_many_writers_one_bundle(tmp_path: Path, binaries: dict[str, Path]) -> None:

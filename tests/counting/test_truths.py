@@ -256,6 +256,7 @@ def test_the_ptx_is_what_nvcc_makes_of_the_source(tmp_path: Path) -> None:
     subprocess.run([toolkit.nvcc, "-ptx", "-arch=sm_90", "-lineinfo", "-o", out, DATA / "truths.cu"], check=True)
 
     def plain(text: str) -> list[str]:
-        return [line for line in text.splitlines() if not re.match(r"\s*(//|\.file|\.version)", line)]
+        code = text.partition("\t.section")[0]  # behind it are names that depend on the folder
+        return [line for line in code.splitlines() if not re.match(r"\s*(//|\.file|\.version)", line)]
 
     assert plain(out.read_text()) == plain((DATA / "truths.ptx").read_text())

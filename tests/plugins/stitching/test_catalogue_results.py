@@ -43,6 +43,7 @@ SMALL = ("nmt_fig3",)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=() if each in SMALL else pytest.mark.slow) for each in NAMES]
 )
+@pytest.mark.sampled(3)
 def test_stitched_across_blocks(name, runner):
     check(name, "grid", runner)
 

@@ -47,6 +47,7 @@ STITCHED = [
 
 
 @pytest.mark.parametrize(("group", "policy"), STITCHED)
+@pytest.mark.sampled(3)
 def test_stitched(group, policy, runner):
     batch = Batch.of(group)
     planned = planner.plan(batch.module, POLICIES[policy], LIMITS)

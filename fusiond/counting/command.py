@@ -1,4 +1,4 @@
-"""Counts what a bundle's launches would do on a GPU: `python -m fusiond.counting BUNDLE [--json]`."""
+"""Counts what a bundle's launches would do on a GPU: `python -m fusiond.devices.cpu.count BUNDLE [--json]`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fusiond.program import SourceKind
 _COLUMNS = ("global_read_bytes", "global_write_bytes", "read_sectors", "write_sectors", "minimal_bytes", "dram_bytes")
 
 
-def main(argv: Sequence[str], *, program: str = "python -m fusiond.counting") -> int:
+def main(argv: Sequence[str]) -> int:
     """The exit status: 0 counted, 1 some launch was not, 2 the request was wrong."""
-    parser = argparse.ArgumentParser(prog=program)
+    parser = argparse.ArgumentParser(prog="python -m fusiond.devices.cpu.count")
     parser.add_argument("bundle", type=Path, help="a folder with a plan.json; its binaries are not needed")
     parser.add_argument("--json", action="store_true", help="one row a launch, as JSON")
     parser.add_argument("--seed", type=int, default=0, help="of the fills; default: 0")

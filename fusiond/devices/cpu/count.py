@@ -7,4 +7,4 @@ import sys
 from fusiond.counting.command import main
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:], program="python -m fusiond.devices.cpu.count"))
+    raise SystemExit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ import shutil
 import stat
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from fusiond import faults
@@ -20,16 +21,29 @@ MAX_TEXT_BYTES = 5_000_000
 
 _to_discard: set[Path] = set()
 _discarding = threading.Lock()
+_SECS_BETWEEN = (0.05, 0.2, 0.75)
+"""How long removing a folder waits for the machine to come round, before each attempt but the first."""
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder of ours. Where that cannot be done now, for want of descriptors, say, it is with the next one."""
+    """Remove a folder of ours. What the machine cannot do just now, for want of descriptors, say, it is asked again for
+    a moment; what is there even then is removed with the next folder."""
     with _discarding:
         _to_discard.add(folder)
         for each in sorted(_to_discard):
-            shutil.rmtree(each, ignore_errors=True)
+            _remove(each)
             if not os.path.lexists(each):
                 _to_discard.discard(each)
+
+
+def _remove(folder: Path) -> None:
+    failed: list[BaseException] = []
+    for wait in (0.0, *_SECS_BETWEEN):
+        time.sleep(wait)
+        failed.clear()
+        shutil.rmtree(folder, onerror=lambda _call, _path, problem: failed.append(problem[1]))
+        if not any(faults.of(each) for each in failed):  # nothing left, or nothing that waiting would mend
+            return
 
 
 def read_text(path: Path, *, where: str = "") -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,24 @@ def test_the_runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("XDG_RUNTIME_DIR", elsewhere)
         assert files.runtime_folder() == tmp_path / "tmp" / f"fusiond-{os.geteuid()}"
         assert stat.S_IMODE(files.runtime_folder().stat().st_mode) == 0o700
+
+
+def test_a_folder_is_removed_when_the_descriptors_are_there_again(tmp_path: Path) -> None:
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    (tmp_path / "work" / "deep" / "file").write_text("")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soon = threading.Timer(0.1, resource.setrlimit, (resource.RLIMIT_NOFILE, limits))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        soon.start()
+        files.discard(tmp_path / "work")
+    finally:
+        soon.join()
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_folder_that_is_not_there_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(files.time, "sleep", waits.append)
+    files.discard(tmp_path / "none")
+    assert sum(waits) == 0

@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 # Compiled once, not by each of the hundreds of processes that the tests start (some containers switch it off).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-all fast lint format bench bundle-gpu clean
+.PHONY: help install demo test test-all test-alone test-all-alone fast lint format bench bundle-gpu clean
 
 help:
 	@echo "make demo     tune a pair of kernels with the daemon, from nothing to the answer"
@@ -37,10 +37,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@PATH="$(abspath $(BIN)):$$PATH" sh tools/demo.sh
 
-test: lint
+# Lint runs beside the tests: mypy alone would leave a core idle for half a minute.
+test test-all: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 lint $@-alone
+
+test-alone:
 	$(BIN)/pytest -n 2 --dist worksteal -m "not campaign"
 
-test-all: lint
+test-all-alone:
 	$(BIN)/pytest -n 2 --dist worksteal
 
 fast: $(STAMP)

@@ -395,7 +395,7 @@ class StrategyContract:
                 there = self._elsewhere(case, sizes)
                 if there is None:
                     continue
-                some = made if number < 2 else random.Random(number).sample(made, min(4, len(made)))
+                some = made if number < 2 else random.Random(number).sample(made, min(2, len(made)))
                 for each in some:
                     self._check_move(each, there)
 

@@ -32,6 +32,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -c 'import sys; from fusiond.build import nvcc; sys.exit(nvcc.find() is None)' || \
 		$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[nvcc]' || \
 		echo "nvcc cannot be installed here: registers and PTX stay unknown, and tests that need them are skipped" >&2
+	@$(BIN)/python -c 'import sys; from fusiond.build import nvdisasm; sys.exit(nvdisasm.find() is None)' || \
+		$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt nvidia-cuda-nvdisasm || \
+		echo "nvdisasm cannot be installed here: instructions that a GPU executes stay unknown" >&2
 	@touch $(STAMP)
 
 demo: $(STAMP)

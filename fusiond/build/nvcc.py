@@ -482,7 +482,8 @@ def _run_ptxas(
 
 
 def with_register_cap(text: str, cap: int) -> str:
-    """PTX in which every entry may use at most `cap` registers; a lower limit of the source's own stays.
+    """PTX in which every entry may use at most `cap` registers; a lower limit of the source's own stays, and so do the
+    numbers of the lines.
 
     before  .entry k(...) .maxntid 256, 1, 1 {        after  .entry k(...) .maxntid 256, 1, 1 .maxnreg 40 {
     """
@@ -495,7 +496,9 @@ def with_register_cap(text: str, cap: int) -> str:
         limit = min(cap, int(own.group(1))) if own else cap
         if own:
             directives = directives.replace(own.group(0), "")
-        return f"{linkage}.entry {name}({parameters}){directives.rstrip()}\n.maxnreg {limit}\n{{"
+        kept = directives.rstrip()
+        ending = "\n" * directives.count("\n", len(kept)) or " "
+        return f"{linkage}.entry {name}({parameters}){kept} .maxnreg {limit}{ending}{{"
 
     return _ENTRY_HEAD.sub(capped, text)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusiond import __version__, driver
-from fusiond.build import nvcc
+from fusiond.build import nvcc, nvdisasm
 from fusiond.build.cache import default_folder
 from fusiond.cli import options, output
 from fusiond.daemon import lock
@@ -85,6 +85,12 @@ def _machine() -> Iterator[Check]:
         toolkit.ptxas if toolkit else None,
         "PTX becomes cubins, registers and spills become known",
         "it comes with nvcc",
+    )
+    yield _program(
+        "nvdisasm",
+        nvdisasm.find(),
+        "SASS is read with it, instructions that a GPU executes become known",
+        (nvdisasm.missing() or "").removeprefix("no nvdisasm: "),
     )
     version = driver.version()
     loads = _loads("libcuda.so.1")

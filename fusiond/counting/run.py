@@ -7,6 +7,7 @@ counted.rows[0].read_sectors, counted.outputs["y"], counted.lines["softmax"]
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from numpy.typing import NDArray
 
 from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
-from fusiond.counting import layout, library
+from fusiond.counting import layout, library, sass
 from fusiond.counting.kernels import CountError, Result, Shape, Unit
 from fusiond.counting.library import COUNTS, Cache
 from fusiond.counting.model import H100, Gpu
 from fusiond.counting.ptx import PtxError
+from fusiond.counting.sass import Executed, Function
 from fusiond.devices.host import HostLibrary
 from fusiond.dtypes import numpy_dtype, scalar
 from fusiond.errors import DeviceError
@@ -40,6 +42,8 @@ from fusiond.program import (
     SourceKind,
     Step,
 )
+
+log = logging.getLogger(__name__)
 
 SECTOR_BYTES = 32
 Array = NDArray[np.generic]
@@ -69,7 +73,11 @@ class Row:
     shared_minimal_wavefronts: int | None = None
     local_bytes: int | None = None
     instructions: int | None = None
-    """Of SASS: None where it is not counted."""
+    """Of SASS, as ptx_instructions: None where there is no nvdisasm, or a jump goes where a register says."""
+    instruction_classes: Mapping[str, int] | None = None
+    """The same by class, `classes.CLASSES`."""
+    warp_instructions: Mapping[str, int] | None = None
+    """The same summed over warps: what takes an issue slot."""
     ptx_instructions: int | None = None
     """Of the lanes that were active, whether or not the instruction's predicate held."""
     resident: int | None = None
@@ -117,6 +125,7 @@ class _Run:
         self._library = library.load(cache=cache)
         self._units: dict[str, Unit] = {}
         self._names: dict[str, Mapping[str, str]] = {}
+        self._sass: dict[str, Mapping[str, Function]] = {}
         self._hosts: dict[str, HostLibrary] = {}
         symbols: dict[str, Mapping[str, str]] = {}
         for source in program.sources:
@@ -135,6 +144,10 @@ class _Run:
             except PtxError as problem:
                 raise CountError(f"{source.name}: {problem}") from None
             self._names[source.name], symbols[source.name] = built.names, built.symbols
+            try:
+                self._sass[source.name] = sass.of_source(with_lines, gpu.arch, cache=cache)
+            except sass.SassError as problem:
+                log.info("%s: instructions of SASS are not counted: %s", source.name, problem)
         self._views: dict[str, NDArray[np.uint8]] = {}
         self._memory: list[NDArray[np.uint8]] = []
         self._allocate(symbols)
@@ -232,6 +245,7 @@ class _Run:
             return dataclasses.replace(begin, error=result.error)
         total = {name: int(result.counts[name].sum()) for name in COUNTS.names or ()}
         compulsory = result.compulsory_read_sectors + result.compulsory_write_sectors
+        executed = self._executed(step, result)
         return dataclasses.replace(
             begin,
             global_read_bytes=total["read_bytes"],
@@ -245,10 +259,18 @@ class _Run:
             shared_wavefronts=total["wavefronts"],
             shared_minimal_wavefronts=total["minimal_wavefronts"],
             local_bytes=total["local_bytes"],
+            instructions=sum(executed.threads.values()) if executed else None,
+            instruction_classes=executed.threads if executed else None,
+            warp_instructions=executed.warps if executed else None,
             ptx_instructions=total["lanes"],
             resident=result.resident,
             sampled=1.0,
         )
+
+    def _executed(self, step: Launch, result: Result) -> Executed | None:
+        """Instructions of SASS; None where they are not known."""
+        function = self._sass.get(step.source, {}).get(self._names[step.source][step.entry])
+        return sass.executed(function, sass.lines_of(result)) if function else None
 
     def _lines(self, step: Launch, result: Result) -> dict[str, NDArray[np.void]]:
         unit = self._units[step.source]

@@ -216,8 +216,9 @@ def test_caps_in_ptx() -> None:
 """
     capped = nvcc.with_register_cap(text, 40)
     assert capped.count(".maxnreg 40\n{") == 2
-    assert capped.count(".maxnreg 32\n{") == 1
-    assert ".minnctapersm 2\n.maxnreg 40\n{" in capped
+    assert capped.count(".maxnreg 32 {") == 1
+    assert ".minnctapersm 2 .maxnreg 40\n{" in capped
+    assert capped.count("\n") == text.count("\n")
     assert capped.startswith(text[: text.index(";")])
 
 

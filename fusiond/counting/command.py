@@ -12,8 +12,8 @@ from pathlib import Path
 from fusiond.bundle import read_bundle
 from fusiond.counting.kernels import CountError
 from fusiond.counting.run import Row, count
-from fusiond.errors import FusiondError
-from fusiond.program import SourceKind
+from fusiond.errors import FusiondError, RequestError
+from fusiond.program import SourceKind, problems
 
 _COLUMNS = ("global_read_bytes", "global_write_bytes", "read_sectors", "write_sectors", "minimal_bytes", "dram_bytes")
 
@@ -27,6 +27,9 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     try:
         plan, binaries = read_bundle(given.bundle)
+        wrong = problems(plan)
+        if wrong:
+            raise RequestError(f"plan.json is no Program that can run: {wrong[0]}", where=str(given.bundle))
         hosts = {each.name for each in plan.sources if each.kind is SourceKind.HOST}
         built = {name: path for name, path in binaries.items() if name in hosts}
         rows = count(plan, label=plan.name, seed=given.seed, host=built).rows

@@ -21,7 +21,7 @@ MAX_TEXT_BYTES = 5_000_000
 
 _to_discard: set[Path] = set()
 _discarding = threading.Lock()
-_SECS_BETWEEN = (0.05, 0.2, 0.75)
+_SECS_BETWEEN = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3, 0.4)
 """How long removing a folder waits for the machine to come round, before each attempt but the first."""
 
 
@@ -30,6 +30,12 @@ def discard(folder: Path) -> None:
     a moment; what is there even then is removed with the next folder."""
     with _discarding:
         _to_discard.add(folder)
+    discard_left()
+
+
+def discard_left() -> None:
+    """Ask the machine once more to remove what it did not remove before."""
+    with _discarding:
         for each in sorted(_to_discard):
             _remove(each)
             if not os.path.lexists(each):

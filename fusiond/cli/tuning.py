@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from fusiond import __version__, driver, faults, tuner
+from fusiond import __version__, driver, faults, files, tuner
 from fusiond.cli.render import Display
 from fusiond.client import Client
 from fusiond.daemon import lock
@@ -80,6 +80,7 @@ def tune(
     with _logged(display), _stoppable(display) as asked:
         made = Tuner(store, registry, Events(note, registry.notify), policy=Policy(when_busy), busy=busy)
         state = _to_its_end(store, row.id, made, display, asked)
+    files.discard_left()
     ended = store.named_job(row.id)
     if state is JobState.QUEUED or not ended.state.ended:
         raise _interrupted(store, ended, again)

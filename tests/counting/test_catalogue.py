@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fusiond import jobs
-from fusiond.build import nvcc
+from fusiond.build import nvcc, nvdisasm
 from fusiond.counting.library import Library
 from fusiond.counting.run import count
 from fusiond.devices.compare import compare

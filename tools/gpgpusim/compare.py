@@ -18,7 +18,7 @@ from fusiond.counting import layout
 from fusiond.counting.kernels import Shape, Unit
 from fusiond.counting.library import COUNTS, Cache, Library
 from fusiond.counting.model import H100
-from tools.gpgpusim.simulator import Call, Simulator, alone
+from tools.gpgpusim.simulator import SMALL_L2_BYTES, Call, Simulator, alone
 
 PTX = Path(__file__).parent / "truths_sm_70.ptx"
 Array = NDArray[Any]
@@ -33,6 +33,8 @@ class Case:
     block: tuple[int, ...] = (32,)
     shared_bytes: int = 0
     begins: int = 0
+    l2_lines: int | None = None
+    """As a Call's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ def compare(case: Case, library: Library, simulator: Simulator) -> Compared:
             shared_bytes=case.shared_bytes,
             arguments=case.arguments,
             begins=case.begins,
+            l2_lines=case.l2_lines,
         )
     )
     same = all(np.array_equal(a, b) for a, b in zip(arrays, simulated.arrays, strict=True))
@@ -75,7 +78,7 @@ def count(case: Case, library: Library) -> tuple[dict[str, int], list[Array]]:
         for each in case.arguments
     ]
     shape = Shape(grid=_three(case.grid), block=_three(case.block), shared_bytes=case.shared_bytes)
-    cache = Cache(library, H100.l2_bytes)
+    cache = Cache(library, case.l2_lines * SMALL_L2_BYTES if case.l2_lines else H100.l2_bytes)
     unit = Unit(alone(PTX.read_text(), case.kernel), library)
     result = unit.launch(case.kernel, shape, packed, places, cache, H100)
     cache.flush()
@@ -161,3 +164,12 @@ def cases() -> Iterator[Case]:
     yield Case(name="lanes that part", kernel="meet", arguments=(values, np.arange(64, dtype=np.int32), 700))
     softmax = np.ones((4, 1024), np.float32)
     yield Case(name="a row three times", kernel="passes", arguments=(softmax, softmax * 0, 1024), grid=(4,))
+    for lines in (2, 4, 8):
+        large = np.ones((4, 2048), np.float32)
+        yield Case(
+            name=f"32 KiB of rows three times, L2 of {lines * SMALL_L2_BYTES // 1024} KiB",
+            kernel="passes",
+            arguments=(large, large * 0, 2048),
+            grid=(4,),
+            l2_lines=lines,
+        )

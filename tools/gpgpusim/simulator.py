@@ -22,6 +22,9 @@ _OPTIONS = (
     "-gpgpu_ptx_use_cuobjdump 0",
     "-gpgpu_perf_sim_memcpy 0",  # copies to the device leave nothing in the L2
 )
+SMALL_L2_BYTES = 64 * 128
+"""A line in each of the V100's 64 slices: what `l2_lines` of a call multiplies."""
+_SMALL_L2 = ("-gpgpu_gmem_skip_L1D 1", "-gpgpu_cache:dl2 S:1:128:{},L:B:m:L:L,A:192:4,32:0,32")
 _SECS = 300.0
 _HOST = Path(__file__).parent / "host.cpp"
 _STATISTICS = {
@@ -30,6 +33,7 @@ _STATISTICS = {
     "read_sectors": r"Total_core_cache_stats_breakdown\[GLOBAL_ACC_R\]\[TOTAL_ACCESS\] = (\d+)",
     "write_sectors": r"Total_core_cache_stats_breakdown\[GLOBAL_ACC_W\]\[TOTAL_ACCESS\] = (\d+)",
     "l1_misses": r"Total_core_cache_stats_breakdown\[GLOBAL_ACC_R\]\[(?:SECTOR_)?MISS\] = (\d+)",
+    "l2_writes": r"L2_cache_stats_breakdown\[GLOBAL_ACC_W\]\[TOTAL_ACCESS\] = (\d+)",
     "l2_reads": r"L2_cache_stats_breakdown\[GLOBAL_ACC_R\]\[TOTAL_ACCESS\] = (\d+)",
     "bank_conflicts": r"^gpgpu_n_shmem_bkconflict = (\d+)",
     "dram_reads": r"^total dram reads = (\d+)",
@@ -53,6 +57,8 @@ class Call:
     """Arrays, and integers of 4 bytes."""
     begins: int = 0
     """Bytes behind an array's start, to which its pointer points."""
+    l2_lines: int | None = None
+    """Lines in each slice of an L2 with no L1 before it; None: the V100's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +106,8 @@ class Simulator:
                 if each.suffix in (".config", ".icnt"):
                     shutil.copy(each, folder)
             config = folder / "gpgpusim.config"
-            config.write_text("\n".join([config.read_text(), *_OPTIONS, ""]))
+            small = [each.format(call.l2_lines) for each in _SMALL_L2] if call.l2_lines else []
+            config.write_text("\n".join([config.read_text(), *_OPTIONS, *small, ""]))
             (folder / "kernel.ptx").write_text(call.ptx)
             lines = [" ".join(map(str, (call.kernel, *call.grid, *call.block, call.shared_bytes)))]
             places: list[tuple[Path, NDArray[Any]]] = []
@@ -124,17 +131,20 @@ class Simulator:
                 words = (done.stderr or done.stdout).strip().splitlines()
                 raise NotSimulated(f"{call.kernel} ended with status {done.returncode}: {words[-1] if words else ''}")
             arrays = tuple(np.fromfile(path, each.dtype).reshape(each.shape) for path, each in places)
-        return Simulated(statistics=statistics(done.stdout), arrays=arrays)
+        return Simulated(statistics=statistics(done.stdout, l1=call.l2_lines is None), arrays=arrays)
 
 
-def statistics(text: str) -> dict[str, int]:
+def statistics(text: str, *, l1: bool = True) -> dict[str, int]:
     """What the simulator printed of the launch, summed over its cores; 0 for what it leaves out since there was none.
 
-    `atomic_sectors` are the reads of the L2 that are no misses of an L1: atomic operations go past it."""
+    `atomic_sectors` are the reads of the L2 that are no misses of an L1: atomic operations go past it. Without an L1
+    all sectors are those of the L2."""
     found = {name: [int(each) for each in re.findall(pattern, text, re.M)] for name, pattern in _STATISTICS.items()}
     sums = {name: sum(values) for name, values in found.items()}
-    sums["atomic_sectors"] = sums.pop("l2_reads") - sums.pop("l1_misses")
-    return sums
+    reads, writes, misses = (sums.pop(name) for name in ("l2_reads", "l2_writes", "l1_misses"))
+    if l1:
+        return {**sums, "atomic_sectors": reads - misses}
+    return {**sums, "read_sectors": reads, "write_sectors": writes, "atomic_sectors": 0}
 
 
 def alone(text: str, kernel: str) -> str:

@@ -43,11 +43,11 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(json.dumps({"counted": [dataclasses.asdict(each) for each in rows]}, indent=1) + "\n")
     else:
         sys.stdout.write("".join(f"{_line(each)}\n" for each in rows))
-    return 1 if any(each.error for each in rows) else 0
+    return 1 if any(each.failed for each in rows) else 0
 
 
 def _line(row: Row) -> str:
-    if row.error:
-        return f"{row.launch} ({row.kernel}): {row.error}"
+    if row.failed:
+        return f"{row.launch} ({row.kernel}): {row.failed}"
     figures = (f"{name.replace('_', ' ')} {getattr(row, name):,}" for name in _COLUMNS)
     return f"{row.launch} ({row.kernel}): {', '.join(figures)}"

@@ -76,7 +76,7 @@ def test_the_ptx_computes_what_the_emulation_does(counting: Library, strategy: s
             assert not isinstance(built, BuildFailed)
             binaries[source.name] = built.path
         found = count(uncontracted(program), label=label)
-        assert [row.error for row in found.rows if row.error] == []
+        assert [row.failed for row in found.rows if row.failed] == []
         assert all(row.instructions is None and (row.ptx_instructions or 0) > 0 for row in found.rows)
         loaded = executor.load(program, binaries)
         for buffer in program.buffers:

@@ -76,10 +76,14 @@ class Executed:
 
 
 def executed(function: Function, lines: Mapping[int, frequencies.Line]) -> Executed:
-    """What a launch executed whose PTX lines did what `lines` say."""
+    """What a launch executed whose PTX lines did what `lines` say. SassError where the solver gives up."""
     threads: dict[str, float] = {}
     warps: dict[str, float] = {}
-    for block, often in zip(function.blocks, frequencies.of_blocks(function.blocks, lines), strict=True):
+    try:
+        found = frequencies.of_blocks(function.blocks, lines)
+    except frequencies.Unsolved as problem:
+        raise SassError(f"{function.name}: {problem}") from None
+    for block, often in zip(function.blocks, found, strict=True):
         for each in block.instructions:
             kind = class_of(each.opcode)
             threads[kind] = threads.get(kind, 0.0) + often.threads

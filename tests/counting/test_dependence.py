@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.build import nvcc
 from fusiond.counting import dependence, ptx
 from fusiond.counting.dependence import ANY, Uses
 from fusiond.counting.library import Library
@@ -137,8 +136,6 @@ def test_what_only_leads_to_values_does_not() -> None:
 @pytest.mark.slow
 def test_indices_are_right_in_a_sampled_program(counting: Library) -> None:
     """Whole where the indices come from, sampled where they are used; wrong ones would be outside of x."""
-    if nvcc.find() is None:
-        pytest.skip(nvcc.missing() or "no nvcc")
     gpu = dataclasses.replace(H100, multiprocessors=4, most_blocks=4, l2_bytes=16 << 10)
     sampled, whole = (count(chain(), gpu=gpu, budget=budget) for budget in (10_000, None))
     assert [each.failed for each in sampled.rows] == [None] * 3

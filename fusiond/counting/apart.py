@@ -14,7 +14,6 @@ from typing import Any
 from fusiond import children, faults
 from fusiond.build.working import working_folder
 from fusiond.bundle import write_bundle
-from fusiond.counting.run import Row
 from fusiond.errors import MachineFault
 from fusiond.program import Launch, Program
 
@@ -56,6 +55,8 @@ def _rows(label: str, program: Program, model: str, timeout_secs: float) -> list
 
 
 def _failed_rows(program: Program, label: str, model: str, why: str) -> list[dict[str, Any]]:
+    from fusiond.counting.run import Row  # SciPy, below it, would cost each command a third of a second
+
     return [
         {
             **dataclasses.asdict(Row(program=label, launch=step.name, kernel=step.entry, failed=why, model=model)),

@@ -23,8 +23,14 @@ _SIDE_EFFECT, _ARITHMETIC, _INTEGER = 8.0, 2.0, 0.5
 """What a line's word counts: memory and barriers are neither merged nor doubled, integers often."""
 _CHEAPEST = 1e-3
 _NOTHING = 1e-9
+_ENTRY = 1.0
+"""What a thread counts that ought to have entered a loop."""
 _CALL = 100.0
 """Instructions that a call of a function of ptxas's own seems to have, so that it is passed by where it can be."""
+
+
+class Unsolved(Exception):
+    """The solver gave up; one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +74,8 @@ class _Block(Protocol):
 
 
 def of_blocks(blocks: Sequence[_Block], lines: Mapping[int, Line]) -> list[Often]:
-    """The frequencies of a kernel's blocks, of which the first is where it begins."""
+    """The frequencies of a kernel's blocks, of which the first is where it begins. Unsolved where there are none, as of
+    a kernel that never ends."""
     entering = max((each.threads for each in lines.values()), default=0)
     if entering == 0:
         return [Often(0.0, 0.0) for _ in blocks]
@@ -178,6 +185,8 @@ class _Program:
         self._blocks = range(len(blocks))
         self._costs = [_CHEAPEST * (len(each.instructions) + _CALL * (each.calls is not None)) for each in blocks]
         self._limits: list[tuple[list[tuple[int, float]], float]] = []
+        self._entries: set[frozenset[int]] = set()
+        """The edges into each loop that is to be entered."""
         self._out: list[list[tuple[int, int]]] = []
         """Of each block, the variables of what leaves it and the blocks where that goes."""
         into: list[list[tuple[int, float]]] = [[(k, -1.0)] for k in self._blocks]
@@ -221,21 +230,22 @@ class _Program:
             upper, bound = _matrix(self._limits, shape) if self._limits else (None, None)
             found = optimize.linprog(self._costs, A_ub=upper, b_ub=bound, A_eq=left, b_eq=right, method="highs")
             if found.x is None:
-                raise RuntimeError(f"no frequencies obey the control flow: {found.message}")
+                raise Unsolved(f"no frequencies obey the control flow: {found.message}")
             values = [max(float(each), 0.0) for each in found.x]
             if not self._enter_loops(values):
                 return [values[k] * self._scale for k in self._blocks]
 
     def _enter_loops(self, values: Sequence[float]) -> bool:
-        """Whether some loop went round without that anything entered it, which the conservation of flow allows. Each
-        is then to be entered by as many as entered the loop in PTX, of those who came nearest to it."""
+        """Whether some loop went round without that anything entered it, which the conservation of flow allows, and
+        that was not known before. Each is then to be entered by as many as entered the loop in PTX, of those who came
+        nearest to it."""
         reached, waiting = {0}, [0]
         while waiting:
             for edge, target in self._out[waiting.pop()]:
                 if values[edge] > _NOTHING and target not in reached:
                     reached.add(target)
                     waiting.append(target)
-        lost = {k for k in self._blocks if values[k] > _NOTHING} - reached
+        lost, more = {k for k in self._blocks if values[k] > _NOTHING} - reached, False
         while lost:
             loop, waiting = set[int](), [lost.pop()]
             while waiting:
@@ -247,8 +257,14 @@ class _Program:
             known = [each / self._scale for k in loop if (each := self._entered[k]) is not None]
             nearest = [values[k] for k in self._upstream([k for _, k in entries], reached, values)]
             enough = min(max(values[k] for k in loop), max(nearest, default=0.0), *known)
-            self._limits.append(([(edge, -1.0) for edge, _ in entries], -enough))
-        return len(reached) < sum(value > _NOTHING for value in values[: len(self._blocks)])
+            edges = frozenset(edge for edge, _ in entries)
+            if enough > _NOTHING and edges not in self._entries:
+                self._entries.add(edges)
+                row = [(edge, -1.0) for edge in sorted(edges)]
+                # Not at any price: of two loops on two sides of a branch each may want all threads.
+                self._limits.append(([*row, (self._variable(_ENTRY), -1.0)], -enough))
+                more = True
+        return more
 
     def _upstream(self, blocks: list[int], reached: set[int], values: Sequence[float]) -> set[int]:
         """The nearest blocks before these that are executed."""

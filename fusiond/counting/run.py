@@ -159,6 +159,8 @@ class _Run:
         self._names: dict[str, Mapping[str, str]] = {}
         self._sass: dict[str, Mapping[str, Function]] = {}
         self._facts: dict[str, Mapping[str, CompileFacts]] = {}
+
+        self._solved: dict[tuple[str, str, bytes, bytes], Executed | None] = {}
         self._hosts: dict[str, HostLibrary] = {}
         symbols: dict[str, Mapping[str, str]] = {}
         for source in program.sources:
@@ -389,9 +391,20 @@ class _Run:
         )
 
     def _executed(self, step: Launch, result: Result) -> Executed | None:
-        """Instructions of SASS; None where they are not known."""
-        function = self._sass.get(step.source, {}).get(self._names[step.source][step.entry])
-        return sass.executed(function, sass.lines_of(result)) if function else None
+        """Instructions of SASS; None where they are not known. Launches that do the same, as those of a loop,
+        are solved for once."""
+        name = self._names[step.source][step.entry]
+        function = self._sass.get(step.source, {}).get(name)
+        if function is None:
+            return None
+        key = (step.source, name, result.counts["lanes"].tobytes(), result.counts["warps"].tobytes())
+        if key not in self._solved:
+            try:
+                self._solved[key] = sass.executed(function, sass.lines_of(result))
+            except sass.SassError as problem:
+                log.info("%s: instructions of SASS are not counted: %s", step.name, problem)
+                self._solved[key] = None
+        return self._solved[key]
 
     def _lines(self, step: Launch, result: Result) -> dict[str, NDArray[np.void]]:
         unit = self._units[step.source]

@@ -76,10 +76,14 @@ class Executed:
 
 
 def executed(function: Function, lines: Mapping[int, frequencies.Line]) -> Executed:
-    """What a launch executed whose PTX lines did what `lines` say."""
+    """What a launch executed whose PTX lines did what `lines` say. SassError where the solver gives up."""
     threads: dict[str, float] = {}
     warps: dict[str, float] = {}
-    for block, often in zip(function.blocks, frequencies.of_blocks(function.blocks, lines), strict=True):
+    try:
+        found = frequencies.of_blocks(function.blocks, lines)
+    except frequencies.Unsolved as problem:
+        raise SassError(f"{function.name}: {problem}") from None
+    for block, often in zip(function.blocks, found, strict=True):
         for each in block.instructions:
             kind = class_of(each.opcode)
             threads[kind] = threads.get(kind, 0.0) + often.threads
@@ -127,7 +131,6 @@ _LABEL = re.compile(r"([.\w$]+):$")
 _LINE = re.compile(r"\s*//## File \"\.nv_debug_ptx_txt\", line (\d+)")
 _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P[T\d]+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 _TARGET = re.compile(r"`\(([^)]+)\)")
-_BARRIER = re.compile(r"\bB\d+\b")
 _LEAVING = ("EXIT", "RET", "KILL", "BPT")
 _UNKNOWN = ("BRX", "JMX", "BRXU", "JMXU", "CALL.ABS")
 
@@ -163,18 +166,11 @@ def parse(text: str) -> Mapping[str, Function]:
 
 
 class _Blocks:
-    """Divides a function's instructions at labels and branches."""
+    """Divides a function's instructions at labels and branches. Where lanes meet again (BSYNC), what follows is next in
+    the listing, too."""
 
     def __init__(self, name: str, lines: list[_Line], labels: Mapping[str, int]) -> None:
         self._name, self._lines, self._labels = name, lines, labels
-        self._meeting: dict[int, int] = {}
-        barriers: dict[str, int] = {}
-        for at, line in enumerate(lines):
-            word, barrier = line.instruction.opcode.partition(".")[0], _BARRIER.search(line.operands)
-            if word == "BSSY" and barrier:
-                barriers[barrier.group()] = self._target(line)
-            elif word == "BSYNC" and barrier and barrier.group() in barriers:
-                self._meeting[at] = barriers[barrier.group()]
 
     def function(self) -> Function:
         lines = self._lines
@@ -227,8 +223,6 @@ class _Blocks:
             never = opcode.startswith("BRA.DIV")
             maybe = guarded or re.match(r"!?U?P\d", line.operands) is not None
             return (falls if never else ((*falls, self._target(line)) if maybe else (self._target(line),))), False, None
-        if word == "BSYNC" and at in self._meeting:
-            return (self._meeting[at],), False, None
         return falls, False, None
 
     def _target(self, line: _Line) -> int:

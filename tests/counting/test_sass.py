@@ -184,18 +184,72 @@ def test_shuffles_barriers_and_atomics(kernels: Bench, functions: Mapping[str, s
     assert (found.threads["barrier"], found.warps["barrier"]) == (2 * 64, 4)
     # The store is under a predicate. The addition to shared memory is a loop; nobody is taken to try twice.
     assert found.threads["shared"] == 64 + 2 * 2 + 64
+    everybody, some = between("reduce", 0, 0x190) + between("reduce", 0x210, 0x2C0), between("reduce", 0x190, 0x210)
+    assert sum(found.threads.values()) == 64 * everybody + 2 * some
+    assert sum(found.warps.values()) == 2 * everybody + 2 * some
+
+
+def test_stores_under_predicates(kernels: Bench, functions: Mapping[str, sass.Function]) -> None:
+    """ptxas has no branches left in the loop, so that all threads execute what few of them do."""
+    rounds = 50
+    x = np.zeros((rounds, 64), np.float32)
+    x[::10, 0] = 4
+    found = executed(functions, "seldom", kernels.run("seldom", [x, FLOATS[:128], np.int32(rounds)], block=(64,)))
+    begin, body = between("seldom", 0, 0xB0), between("seldom", 0xB0, 0x150)
+    assert sum(found.threads.values()) == 64 * (begin + rounds * body + 1)
+    assert found.threads["global"] == 64 * rounds * 3
+
+
+LISTING = """
+\t.section\t.text.k,"ax",@progbits
+k:
+.text.k:
+\t//## File ".nv_debug_ptx_txt", line 10
+        /*0000*/                   FADD R1, R1, R1 ;
+        /*0010*/                   BRA.DIV UR6, `(.L_x_2) ;
+        /*0020*/               @P0 BRA P1, `(.L_x_1) ;
+\t//## File ".nv_debug_ptx_txt", line 12
+        /*0030*/                   CALL.REL.NOINC `($slow) ;
+        /*0040*/                   BRA !P1, `(.L_x_1) ;
+        /*0050*/              @!PT FADD R1, R1, R1 ;
+.L_x_1:
+        /*0060*/              @UP0 EXIT ;
+        /*0070*/                   EXIT ;
+.L_x_2:
+        /*0080*/                   BRA `(.L_x_1) ;
+$slow:
+        /*0090*/                   MUFU.RCP R1, R1 ;
+        /*00a0*/                   RET.REL.NODEC R20 `(k) ;
+.L_x_3:
+        /*00b0*/                   BRA `(.L_x_3);
+"""
+
+
+def test_blocks_of_a_listing() -> None:
+    """BRA.DIV is not taken; a second predicate makes a branch conditional; functions of ptxas's own have no lines."""
+    blocks = sass.parse(LISTING)["k"].blocks
+    assert [(each.successors, each.ends, each.calls) for each in blocks] == [
+        ((1, 4), False, None),
+        ((2,), False, 6),
+        ((3, 4), False, None),
+        ((4,), False, None),
+        ((5,), True, None),
+        ((), True, None),
+        ((), True, None),
+    ]
+    assert [each.line for each in blocks[1].instructions] == [12]
+    assert [(each.opcode, each.line) for each in blocks[6].instructions] == [("MUFU.RCP", 0), ("RET.REL.NODEC", 0)]
+    assert [each.guarded for each in (*blocks[3].instructions, *blocks[4].instructions)] == [True, True]
 
 
 def test_a_jump_to_where_a_register_says_is_refused() -> None:
-    text = (DATA / "sass.listing").read_text().replace("BRA `(.L_x_28)", 'BRX R2 -0x10 (*"BRANCH_TARGETS .L_x_28"*)')
-    with pytest.raises(sass.SassError, match=r"branch: BRX goes where a register says"):
-        sass.parse(text)
+    with pytest.raises(sass.SassError, match="k: BRX goes where a register says"):
+        sass.parse(LISTING.replace("@P0 BRA P1, `(.L_x_1)", "BRX R2 -0x10"))
 
 
 def test_a_label_that_is_not_there_is_refused() -> None:
-    text = (DATA / "sass.listing").read_text().replace("@P0 BRA `(.L_x_28)", "@P0 BRA `(.L_x_9999)")
-    with pytest.raises(sass.SassError, match=r"branch: the target of BRA `\(\.L_x_9999\) is not known"):
-        sass.parse(text)
+    with pytest.raises(sass.SassError, match=r"k: the target of BRA P1, `\(\.L_x_9\) is not known"):
+        sass.parse(LISTING.replace("P1, `(.L_x_1)", "P1, `(.L_x_9)", 1))
 
 
 # --- with the tools -------------------------------------------------------------------------------------

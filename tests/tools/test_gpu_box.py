@@ -232,20 +232,21 @@ def test_what_goes_on_later_and_does_not_know_its_time_gets_some_of_it_for_its_e
 
 
 def test_units_take_turns_until_they_are_done(here: Box, tmp_path: Path) -> None:
-    """What has more to do (75) goes behind the others of its call; at the end of its goes it is over."""
+    """What has more to do (75) goes behind the others of its call, or on at once where only the whole is worth
+    anything; at the end of its goes it is over."""
     line = "echo {0} >> turns; [ $(grep -c {0} turns) -ge {1} ] || exit 75"
     (here.source / "turns").touch()
     wanted = [
         unit("sh", "-c", line.format("a", 3), name="a", goes=5),
-        unit("sh", "-c", line.format("b", 1), name="b"),
+        unit("sh", "-c", line.format("b", 2), name="b", goes=3, whole=True),
         unit("sh", "-c", line.format("c", 9), name="c", goes=2),
         unit("sh", "-c", "echo d >> turns; exit 3", name="d", call=2),
     ]
     run = run_all.Run(here, {"runs": [], "units": []}, tmp_path, tmp_path / "all.tar.gz", dict(os.environ))
     run.all_of(wanted, time.monotonic() + 3000, again=False)
-    assert "".join((here.source / "turns").read_text().split()) == "abcacad"
+    assert "".join((here.source / "turns").read_text().split()) == "abbcacad"
     ends = {name: (each["state"], each["goes"]) for name, each in run.entries.items()}
-    assert ends == {"a": ("done", 3), "b": ("done", 1), "c": ("timed out", 2), "d": ("failed", 1)}
+    assert ends == {"a": ("done", 3), "b": ("done", 2), "c": ("timed out", 2), "d": ("failed", 1)}
     assert run.told(wanted) == 1
     again = run_all.Run(here, run.report, tmp_path, tmp_path / "all.tar.gz", dict(os.environ))
     again.all_of(wanted, time.monotonic() + 3000, again=False)

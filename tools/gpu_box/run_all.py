@@ -106,7 +106,8 @@ class Run:
         self._pack_secs = 1.0
 
     def all_of(self, wanted: Sequence[Unit], end: float, *, again: bool) -> None:
-        """Each in its turn, until nothing is left or no time is. What can go on goes to the end of its call."""
+        """Each in its turn, until nothing is left or no time is. What can go on goes to the end of its call,
+        unless only the whole of it is worth anything."""
         if again:  # whoever names a unit wants it, and has the time for it
             queue = [dataclasses.replace(each, skip="") if each.forced else each for each in wanted]
             for each in queue:
@@ -123,7 +124,7 @@ class Run:
             if entry["state"] != "skipped" or before.get("state") in (None, "skipped"):
                 self.entries[unit.name] = entry
             if entry["state"] == LEFT:
-                place = sum(each.call <= unit.call for each in queue)
+                place = 0 if unit.whole else sum(each.call <= unit.call for each in queue)
                 queue.insert(place, unit)
             if entry["state"] != "skipped":
                 self.keep([*wanted, unit])

@@ -51,6 +51,8 @@ class Unit:
     """Of a minute of it, beside others of the same call."""
     secs: float = SLICE
     goes: int = 1
+    whole: bool = False
+    """Whether it says nothing before it is done: then it goes on at once, and not behind the others."""
     needs: tuple[str, ...] = ()
     """Modules without which it is skipped."""
     skip: str = ""
@@ -170,6 +172,7 @@ def _rest(box: Box, device: str, out: Path) -> Iterator[Unit]:
             call=3,
             value=3.0,
             goes=3,
+            whole=True,
             needs=(*TUNING, "rich", "httpx"),
             skip=_no_nvcc() if gpu else "takes too long on a processor; name it",
             forced=not gpu,
@@ -216,6 +219,7 @@ def _bench(
         call=call,
         value=value,
         goes=3,
+        whole=True,
         needs=TUNING,
         skip=_no_nvcc() if gpu else "takes too long on a processor; name it",
         forced=not gpu,

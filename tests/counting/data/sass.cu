@@ -78,4 +78,14 @@ __global__ void reduce(const float* x, float* y) {
     __syncthreads();
     y[threadIdx.x] = total[0];
 }
+
+// Stores that few threads make, under predicates, in a loop.
+__global__ void seldom(const float* x, float* y, int n) {
+    #pragma unroll 1
+    for (int k = 0; k < n; ++k) {
+        const float value = x[64 * k + threadIdx.x];
+        if (value > 2.0f) y[threadIdx.x] = value;
+        if (value > 3.0f) y[threadIdx.x + 64] = value;
+    }
+}
 }

@@ -47,7 +47,7 @@ from fusiond.program import (
 
 log = logging.getLogger(__name__)
 
-BUDGET = 20_000_000
+BUDGET = 32_000_000
 """Instructions of warps from which on a launch is sampled: some seconds."""
 MOST = 500_000_000
 """A launch that cannot be sampled is given up here: some minutes."""

@@ -1,11 +1,13 @@
 """Counts of a launch with many blocks, from some of its waves.
 
 A wave is as many neighbouring blocks as run together. Segments of waves in a row are run: at the begin, at places
-between, and up to the last block. In each, waves run until they have touched as many lines as the L2 holds: whatever
-came before, an LRU then holds what it would hold if every block before had run. The waves behind that are measured:
-instructions and accesses, sectors that no wave before had touched, traffic to DRAM. Between two measured places the
-counts of a wave are interpolated over its number, so that what depends on the block's index (edges, triangles) is
-followed; the distinct sectors of a buffer are at most all of them.
+between, and up to the last block. In the first and the last, waves run until they have touched as many lines as the L2
+holds: whatever came before, an LRU then holds what it would hold if every block before had run. Those between begin
+with an L2 that is full of what is as old, and warm up for some waves; what they lack of the waves right before them
+shows as a distance from the other places. The waves behind that are measured: instructions and accesses, sectors that
+no wave before had touched, traffic to DRAM. Between two measured places the counts of a wave are interpolated over its
+number, so that what depends on the block's index (edges, triangles) is followed; the distinct sectors of a buffer are
+at most all of them.
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ from numpy.typing import NDArray
 
 LEAST_WAVES = 12
 """A launch with fewer is run whole."""
-PLACES = 5
+_BETWEEN = 3
+"""Places between the begin and the end; fewer where waves are so large that they would not stay within the budget."""
 _MEASURED = 2
 """Waves at each place."""
+_WARM = 2
+"""Waves before them, at least."""
 
 Floats = NDArray[np.float64]
 
@@ -94,7 +99,7 @@ def estimate(runs: Runs, budget: int | None) -> Estimate:
     for wave in range(waves):
         pieces.append(_ran(runs, wave))
         if pieces[-1].issued * waves > budget and wave < waves // 2:
-            return _Sampler(runs, pieces, waves, budget // PLACES).estimate()
+            return _Sampler(runs, pieces, waves, budget).estimate()
     return _together(pieces)
 
 
@@ -130,10 +135,10 @@ def _sum(arrays: Sequence[Floats]) -> Floats:
 
 
 class _Sampler:
-    def __init__(self, runs: Runs, pieces: Sequence[Piece], waves: int, allowance: int) -> None:
+    def __init__(self, runs: Runs, pieces: Sequence[Piece], waves: int, budget: int) -> None:
         self._runs, self._waves = runs, waves
-        self._allowance = allowance  # instructions of warps at one place, before it is measured
-        self._filling = 1  # waves that it took there
+        self._budget = budget
+        self._filling = 1  # waves that it takes to fill the L2
         self._pieces = dict(enumerate(pieces))
         self._warm: set[int] = set()  # waves that ran before the L2 was as it should be
         self._places: list[list[int]] = []  # measured waves in a row
@@ -141,10 +146,15 @@ class _Sampler:
 
     def estimate(self) -> Estimate:
         self._begin()
-        for place in range(1, PLACES - 1):
-            target = place * (self._waves - 1) // (PLACES - 1)
-            self._place(target - self._filling)
+        spent = sum(each.issued for each in self._pieces.values())
+        each = max(1, spent // len(self._pieces))
+        left = self._budget - spent - (self._filling + _MEASURED + 1) * each
+        between = max(0, min(_BETWEEN, left // ((_WARM + _MEASURED) * each)))
+        for place in range(1, between + 1):
+            self._place(place * (self._waves - 1) // (between + 1))
         self._place(self._waves - 1 - _MEASURED - self._filling, to_end=True)
+        if len(self._pieces) == self._waves:
+            return _together([self._pieces[wave] for wave in range(self._waves)])
         return self._estimate()
 
     def _run(self, wave: int) -> int:
@@ -155,7 +165,7 @@ class _Sampler:
     def _begin(self) -> None:
         """The first waves, all as they are."""
         wave, spent = len(self._pieces), self._pieces[0].issued
-        while not self._runs.renewed() and spent < self._allowance and wave < self._waves - _MEASURED:
+        while not self._runs.renewed() and spent < 2 * self._budget // 5 and wave < self._waves - _MEASURED:
             spent += self._run(wave)
             wave += 1
         self._filled &= self._runs.renewed()
@@ -174,10 +184,10 @@ class _Sampler:
         spent, measured = 0, list[int]()
         for wave in range(start, self._waves):
             near = wave >= self._waves - 1 - _MEASURED
-            ready = joined or self._runs.renewed() or (near if to_end else spent >= self._allowance)
-            if not measured:
-                self._filled &= joined or self._runs.renewed() or not ready
-                self._filling = self._filling if joined else wave - start + 1
+            enough = spent >= self._budget // 20 and wave - start >= _WARM
+            ready = joined or self._runs.renewed() or (near if to_end else enough)
+            if to_end and ready and not measured:
+                self._filled &= joined or self._runs.renewed()
             spent += self._run(wave)
             if ready:
                 measured.append(wave)
@@ -228,8 +238,8 @@ class _Sampler:
         )
 
     def _error(self, at: Floats, unknown: int) -> float:
-        """How far a place is from the line between its neighbours, and the waves of one place from one another; over
-        the waves that are interpolated, against all."""
+        """How far a place is from the line between its neighbours (two alone: from their middle), and the waves of one
+        place from one another; over the waves that are interpolated, against all."""
 
         def figures(piece: Piece) -> Floats:
             memory = [piece.read_sectors.sum() + piece.write_sectors.sum(), piece.dram.sum()]
@@ -238,6 +248,8 @@ class _Sampler:
         waves = [np.stack([figures(self._pieces[wave]) for wave in each]) for each in self._places]
         nodes = np.stack([each.mean(axis=0) for each in waves])
         apart = np.zeros(nodes.shape[1])
+        if len(at) == 2:
+            apart = np.abs(nodes[1] - nodes[0]) / 2
         for k in range(1, len(at) - 1):
             share = (at[k] - at[k - 1]) / (at[k + 1] - at[k - 1])
             line = nodes[k - 1] + share * (nodes[k + 1] - nodes[k - 1])

@@ -3,7 +3,7 @@
     strategy: hfuse
     pair: [hist, maxpool]                  # the strategy's own keys
     sizes: {hist.n: 5000000}
-    device: auto                           # cpu, cuda:0, ...
+    device: auto                           # cpu, cuda:0, counted:h100, ...
     search: {trials: 64, timeout: 10m, seed: 0, least_gain: 1.02}
     measure: {cache: warm}                 # or cold, or both: a job for each
     sweep: {hist.n: [1000000, 5000000]}    # one workload for each value
@@ -33,7 +33,7 @@ MEASURE_KEYS = ("cache",)
 CACHES: Mapping[str, tuple[str, ...]] = {"warm": ("warm",), "cold": ("cold",), "both": ("warm", "cold")}
 """What `measure: {cache: ...}` may say, and the jobs that it makes."""
 MAX_SWEEP = 100
-_DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]{1,3})?")
+_DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[a-z0-9]{1,16})?")
 _DURATION = re.compile(r"([0-9]{1,6})\s*(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -85,9 +85,9 @@ def check_keys(job: Job, known: tuple[str, ...]) -> None:
 
 
 def device_name(text: str, *, where: str) -> str:
-    """`auto`, `all`, `cpu`, `cuda`, `cuda:1`; RequestError for anything that is no device's name."""
+    """`auto`, `all`, `cpu`, `cuda`, `cuda:1`, `counted:h100`; RequestError for anything that is no device's name."""
     if not _DEVICE.fullmatch(text):
-        raise RequestError(f"{text[:80]!r} is no device; write auto, cpu or cuda:0", where=where)
+        raise RequestError(f"{text[:80]!r} is no device; write auto, cpu, cuda:0 or counted:h100", where=where)
     return text
 
 

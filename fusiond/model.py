@@ -18,6 +18,10 @@ Value: TypeAlias = bool | int | float | str | None
 """What a parameter can be: exactly what Optuna can store as a categorical choice."""
 
 
+COUNTED = "counted"
+"""The evidence of devices that are not here: nothing of it is measured, and it is given only to those who name them."""
+
+
 def frozen(mapping: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """A read-only copy of a mapping."""
     return MappingProxyType(dict(mapping or {}))
@@ -158,7 +162,7 @@ class DeviceInfo:
     mig: str = ""
     uuid: str = ""
     evidence: str = "measured"
-    """`measured` on a GPU, `emulated` on the processor."""
+    """`measured` on a GPU, `emulated` on the processor, `counted` for a GPU that is not here."""
     env: Mapping[str, str] = field(default_factory=frozen)
     limits: DeviceLimits
 
@@ -291,11 +295,14 @@ class Verdict(enum.StrEnum):
     UNDECIDED = "undecided"
     TUNED = "tuned"
     """Of a workload that is one kernel: a better shape of it wins."""
+    PROMISING = "promising"
+    """Counted, not measured: a candidate's lower bound in time is below every unfused way's by more than the margin."""
+    UNPROMISING = "unpromising"
 
     @property
     def wins(self) -> bool:
-        """A candidate is surely faster than every unfused way."""
-        return self in (Verdict.FUSE, Verdict.TUNED)
+        """A candidate is surely faster than every unfused way; where nothing is measured, its bound is lower."""
+        return self in (Verdict.FUSE, Verdict.TUNED, Verdict.PROMISING)
 
 
 class Purpose(enum.StrEnum):
@@ -389,7 +396,8 @@ class Measurement:
     baseline_us: tuple[float, ...] = ()
     wall_us: tuple[float, ...] = ()
     clock: str
-    """`device` (events), `wall` (a C loop), `emulated` (the processor running the kernel)."""
+    """`device` (events), `wall` (a C loop), `emulated` (the processor running the kernel),
+    `counted` (a lower bound for a GPU that is not here)."""
     cache: str = "warm"
     purpose: Purpose
     before: DeviceState = field(default_factory=DeviceState)
@@ -474,6 +482,9 @@ class Record:
     """What was compared, one line each: seeds, sizes, tolerance, worst error."""
     figures: Mapping[str, float] = field(default_factory=frozen)
     """What the strategy makes of the answer (`Strategy.figures`): name -> number, the unit in the name."""
+    counted: tuple[Mapping[str, Any], ...] = ()
+    """Rows of `fusiond.counting` for the unfused way (`native`) and the best fused one (`fused`); empty where nobody
+    counted."""
     evidence: str
     cache: str = "warm"
     trials: int

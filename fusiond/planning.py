@@ -12,12 +12,14 @@ from typing import Any
 from fusiond.build import nvcc
 from fusiond.build.nvcc import NvccFacts
 from fusiond.bundle import write_bundle
+from fusiond.counting import apart
 from fusiond.cuda.limits import limits
 from fusiond.cuda.occupancy import Occupancy, launch_problem, occupancy
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
 from fusiond.jobs import JobInputs, check_keys
 from fusiond.model import (
+    COUNTED,
     Analysis,
     BuildFailed,
     CompileFacts,
@@ -59,12 +61,14 @@ def prepare(registry: Registry, job: Job) -> Prepared:
 
 
 def choose_device(registry: Registry, request: str, *, where: str = "device") -> tuple[DeviceProvider, DeviceInfo]:
-    """The device behind `auto`, `cpu`, `cuda`, `cuda:1`. `auto` takes one that measures over one that emulates.
+    """The device behind `auto`, `cpu`, `cuda`, `cuda:1`. `auto` takes one that measures over one that emulates;
+    what is counted has to be named.
 
     `where` is for messages. DeviceError says what is missing when there is none.
     """
     if request == "auto":
         found = [(provider, info) for provider in registry.providers.values() for info in provider.devices()]
+        found = [each for each in found if each[1].evidence != COUNTED]
         found.sort(key=lambda each: each[1].evidence != "measured")
         missing = [line for provider in registry.providers.values() for line in provider.missing()]
     else:
@@ -170,8 +174,12 @@ class Plan:
     """Why not one candidate of this job can be tried, so that it cannot be run; empty when it can."""
     chosen: Config | None = None
     """What `--set` made of the first seed."""
+    counted: tuple[Mapping[str, Any], ...] | None = None
+    """What its launches would pay on a GPU, as `fusiond.counting` has it; None where nobody asked."""
     known: Known = field(default_factory=frozen, repr=False)
     """What the device had answered for parts and probes."""
+    programs: Mapping[str, Program] = field(default_factory=frozen, repr=False)
+    """The reference as `reference`, and what the seeds and the chosen config came to, as `seed:NAME` and `set`."""
 
     @property
     def workload(self) -> Workload:
@@ -214,6 +222,7 @@ class Plan:
             "notes": list(self.notes),
             "refused": self.refused or None,
             **({} if self.chosen is None else {"set": dict(self.chosen)}),
+            **({} if self.counted is None else {"counted": [dict(each) for each in self.counted]}),
         }
 
 
@@ -286,6 +295,7 @@ def plan(
         probes_missing=sum(each not in known for each in probes),
         probe_limit=strategy.probe_limit(analysis),
         known=frozen(known),
+        programs=frozen(programs),
         figures=strategy.figures(analysis, record, known),
         facts=facts,
         refused=_said_no(refusal),
@@ -446,7 +456,17 @@ def with_config(found: Plan, settings: Mapping[str, str], known: Known | None = 
         return dataclasses.replace(found, chosen=config, rejections=(*found.rejections, refused))
     more = None if found.facts is None else kernel_facts(found.target, {"set": program})
     facts = None if found.facts is None or more is None else (*found.facts, *more)
-    return dataclasses.replace(found, chosen=config, facts=facts)
+    programs = frozen({**found.programs, "set": program})
+    return dataclasses.replace(found, chosen=config, facts=facts, programs=programs)
+
+
+def with_counts(found: Plan, model: str) -> Plan:
+    """The plan with what its programs would pay on a GPU of a model: `native`, `seed 0`, `seed 1`, ..., `set`. Seeds
+    that were refused keep their numbers, and have no rows. MachineFault where the machine does not let it run."""
+    labels = {"reference": "native", "set": "set"}
+    labels |= {f"seed:{name}": f"seed {number}" for number, (name, _) in enumerate(found.seeds)}
+    programs = {labels[name]: program for name, program in found.programs.items()}
+    return dataclasses.replace(found, counted=tuple(apart.counted(programs, model=model)))
 
 
 def emitted(strategy: Strategy, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:

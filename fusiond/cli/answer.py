@@ -5,7 +5,7 @@ It takes the document of `best --json`, which is a contract, so that people and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusiond.words import counted
@@ -24,7 +24,9 @@ def lines(document: Document) -> list[str]:
     rows.append(("times", _times(document)))
     if document.get("figures"):
         rows.append(("figures", figures(document["figures"])))
-    rows.append(("measured", _measured(document)))
+    rows.append(("counted" if document.get("evidence") == "counted" else "measured", _measured(document)))
+    if document.get("counted"):
+        rows.append(("would pay", paid(document["counted"])))
     if document.get("source"):
         rows.append(("source", str(document["source"])))
     rows += [("note", text) for text in notes(document)]
@@ -69,6 +71,8 @@ def verdict(document: Document) -> str:
         case "tuned":
             pace = _pace(speedup)
             return f"tuned: a better shape of the one kernel runs at {pace} the kernel as given{between}"
+        case "promising" | "unpromising" as said:
+            return f"{said}: {_bounds(document)}"
         case "keep" if speedup is not None:
             return f"keep them apart: the best fused one runs at {_pace(speedup)} {against}{between}"
         case "keep":
@@ -77,6 +81,13 @@ def verdict(document: Document) -> str:
             return f"undecided: the best fused one runs at {_pace(speedup)} {against}{between}, too close to call"
         case _:
             return f"undecided: no fused one came through the final measurement{_reason(document)}; use {against}"
+
+
+def _bounds(document: Document) -> str:
+    ratio = document.get("bound_ratio")
+    if ratio is None:
+        return "no fused one was right and could be counted"
+    return f"the lower bound of {document.get('baseline')} is {ratio:.3f}x that of the best fused one (not measured)"
 
 
 def _reason(document: Document) -> str:
@@ -98,6 +109,9 @@ def _workload(document: Document) -> str:
 
 def _times(document: Document) -> str:
     known = []
+    for name, key in ((_winner(document), "bound_us"), (document.get("baseline", "unfused"), "unfused_bound_us")):
+        if document.get(key) is not None:
+            known.append(f"{name} at least {microseconds(document[key])}")
     if document.get("time_us") is not None:
         known.append(f"{_winner(document)} {microseconds(document['time_us'])}")
     if document.get("baseline_us") is not None:
@@ -121,12 +135,40 @@ def _measured(document: Document) -> str:
     return text
 
 
+def paid(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the fused side would pay beside the unfused one, in one line."""
+    sides = {name: [each for each in rows if each["program"] == name] for name in ("native", "fused")}
+    lacking = [each for each in rows if each["failed"]]
+    if lacking or not all(sides.values()):
+        return f"not counted: {lacking[0]['failed']}" if lacking else "not counted"
+    native, fused = sides["native"], sides["fused"]
+    said = [f"{counted(len(fused), 'launch', 'launches')} in place of {len(native)}"]
+    for name, key in (("DRAM bytes", "dram_bytes"), ("instructions", _instructions(rows))):
+        whole = sum(each[key] for each in native)
+        if whole:
+            said.append(f"{sum(each[key] for each in fused) / whole:.2f}x the {name}")
+    bounds = [side[0]["program_bound_us"] for side in (fused, native)]
+    binding = [max(side, key=lambda each: each["bound_us"])["binding"] for side in (fused, native)]
+    said.append(
+        f"at least {microseconds(bounds[0])} ({binding[0]}) where the unfused one needs at least "
+        f"{microseconds(bounds[1])} ({binding[1]}) on {fused[0]['model']}"
+    )
+    return ", ".join(said)
+
+
+def _instructions(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Of SASS, where it is known of all."""
+    return "ptx_instructions" if any(each["instructions"] is None for each in rows) else "instructions"
+
+
 def notes(document: Document) -> list[str]:
     """What one must know before using the answer."""
     found = []
     if document.get("evidence") == "emulated":
         found.append("emulated: these times are of the processor running the kernels; they say nothing about a GPU")
-    if document.get("processes"):
+    if document.get("evidence") == "counted":
+        found.append("counted: lower bounds for a GPU that is not here; a ratio of two bounds proves nothing")
+    elif document.get("processes"):
         count = document["processes"]
         found.append(f"the verdict is from {count} fresh process{'es' * (count != 1)}")
     if document.get("ended") and str(document["ended"]) not in verdict(document):

@@ -23,7 +23,7 @@ from fusiond.daemon import socket as sockets
 from fusiond.devices.calibration import FIGURES
 from fusiond.errors import FusiondError
 from fusiond.isolation import registry as plugins
-from fusiond.model import JobState
+from fusiond.model import COUNTED, JobState
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
@@ -146,7 +146,9 @@ def _devices(registry: Registry) -> Iterator[Check]:
             yield Check(name=kind, state="missing", detail=text.removeprefix(f"{kind}: "))
         for info in found:
             state = "missing" if missing else "ok"
-            detail = f"{info.model}, {info.arch}, {info.memory_bytes / 2**30:.0f} GiB, times are {info.evidence}"
+            is_here = info.evidence != COUNTED
+            times = f"times are {info.evidence}" if is_here else "not here: bounds are counted, nothing is measured"
+            detail = f"{info.model}, {info.arch}, {info.memory_bytes / 2**30:.0f} GiB, {times}"
             yield Check(name=info.name, state=state, detail=detail)
     if not registry.providers:
         yield Check(name="devices", state="broken", detail="no plugin brought a device", remedy="reinstall fusiond")

@@ -7,8 +7,8 @@ import itertools
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fusiond.cli import bundling, options, output, render
-from fusiond.cli.answer import figures, microseconds
+from fusiond.cli import bundling, counts, options, output, render
+from fusiond.cli.answer import figures, microseconds, paid
 from fusiond.client import Client
 from fusiond.errors import RequestError
 from fusiond.keys import plain
@@ -101,6 +101,7 @@ def _document(
             "processes": record.processes,
             "ended": record.ended,
             "figures": dict(record.figures),
+            "counted": [dict(each) for each in record.counted],
         },
     }
 
@@ -181,6 +182,9 @@ def _print(
             output.say(f"figures: {figures(record.figures)}")
         for text in record.checks:
             output.say(f"compared: {text}")
+        if record.counted:
+            counts.show(record.counted)
+            output.say(f"why, by what is counted: {paid(record.counted)}")
     for newer, older in itertools.pairwise(history):
         why = newer.replaced or "nobody wrote down why"
         output.say(f"before that, {older.found_at}: {_words(older)}; replaced: {why}")

@@ -18,7 +18,7 @@ from fusiond.store import lookup
 
 FOR_NO_GPU = "sm_90"
 """What an answer of the processor is built for when nobody names an architecture; launch.py builds for any other."""
-_UNFUSED = ("keep", "undecided")
+_UNFUSED = ("keep", "undecided", "unpromising")
 """Verdicts whose answer is the unfused program."""
 
 
@@ -92,11 +92,12 @@ def _about(document: Mapping[str, Any]) -> dict[str, str]:
     """What README.txt says of the answer."""
     workload, device = document["workload"], document["device"]
     sizes = ", ".join(f"{name}={value}" for name, value in workload.get("sizes", {}).items())
-    emulated = " (emulated: its times say nothing about a GPU)" if document.get("evidence") == "emulated" else ""
+    said = {"emulated": " (emulated: its times say nothing about a GPU)", "counted": " (counted: nothing was measured)"}
+    evidence = said.get(document.get("evidence", ""), "")
     facts = {
         "workload": f"{workload['name']} [{workload['strategy']}]{f' at {sizes}' if sizes else ''}",
         "verdict": document["verdict"],
-        "device": f"{device['name']}{emulated}",
+        "device": f"{device['name']}{evidence}",
         "measured": document.get("found_at"),
     }
     return {name: str(value) for name, value in facts.items() if value}

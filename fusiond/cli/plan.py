@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from fusiond import jobs
-from fusiond.cli import options, output, render
+from fusiond.cli import counts, options, output, render
 from fusiond.cli.answer import figures
+from fusiond.counting.model import H100, Gpu, gpu_of
+from fusiond.counting.roofline import draw
 from fusiond.errors import RequestError, StoreError
 from fusiond.isolation import registry as plugins
-from fusiond.planning import emit_bundles, plan, with_config
+from fusiond.planning import Plan, emit_bundles, plan, with_config, with_counts
 from fusiond.store.database import Store
 from fusiond.words import counted
 
@@ -31,6 +33,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the first seed, changed: shown, and written by --emit",
     )
+    parser.add_argument(
+        "--count", action="store_true", help="count what each launch would pay on an H100, on the processor"
+    )
+    parser.add_argument("--svg", metavar="FILE", help="with --count: a picture of it, the roofline of the GPU")
     parser.add_argument("--emit", metavar="DIR", help="write two bundles: DIR/native and DIR/candidate")
     options.add_store(parser)
 
@@ -46,6 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
             emit_bundles(registry, each, chosen, folder if len(plans) == 1 else folder / str(index))
     if chosen:
         plans = [with_config(each, chosen) for each in plans]
+    if arguments.svg is not None and (not arguments.count or len(plans) > 1):
+        raise RequestError("a picture is of what --count says of one workload", where="--svg")
+    if arguments.count:
+        plans = [with_counts(each, _gpu(each).name) for each in plans]
+    if arguments.svg is not None:
+        (found,) = plans
+        draw(found.counted or (), _gpu(found), Path(arguments.svg).expanduser(), found.workload.name)
     documents = [each.as_json() for each in plans]
     refused = [f"{each.workload.name}: {each.refused}" for each in plans if each.refused]
     for line in refused:
@@ -55,9 +68,16 @@ def run(arguments: argparse.Namespace) -> int:
         return RequestError.exit_status if refused else 0
     for each, document in zip(plans, documents, strict=True):
         _print(document, each.description)
-    if arguments.emit is not None:
-        output.say(f"wrote {arguments.emit}")
+    for written in (arguments.svg, arguments.emit):
+        if written is not None:
+            output.say(f"wrote {written}")
     return RequestError.exit_status if refused else 0
+
+
+def _gpu(found: Plan) -> Gpu:
+    """The GPU that is counted for; an H100 where the job's device is the processor."""
+    arch = found.target.arch
+    return gpu_of(arch if arch.startswith("sm_") else H100.arch)
 
 
 @contextmanager
@@ -99,6 +119,8 @@ def _print(document: Mapping[str, Any], description: str) -> None:
         output.say(f"set: {_config(document['set'])}")
     if document["facts"]:
         render.table("what the compiler says (not measured)", FACTS, [_facts(each) for each in document["facts"]])
+    if "counted" in document:
+        counts.show(document["counted"])
     if document["rejections"]:
         rows = [(each["rule"], ", ".join(each["nodes"]), each["detail"]) for each in document["rejections"]]
         render.table("rejections", ("rule", "nodes", "detail"), rows)

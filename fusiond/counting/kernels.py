@@ -9,16 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.counting import layout, ptx, translate
+from fusiond.counting import layout, ptx, sampling, translate
 from fusiond.counting.layout import Image
-from fusiond.counting.library import COUNTS, Cache, Library, Request
+from fusiond.counting.library import COUNTS, Cache, Footprint, Library, Request
 from fusiond.counting.model import Gpu
 from fusiond.counting.translate import Code
 
 WORKSPACE_BYTES = 4096
 TURN = 256
 """Instructions of a warp until it is the next one's turn."""
-_ROOM_BYTES = 256 << 20
+_NEARLY = 0.95
+_ROOM_BYTES = 1 << 30
 """For the registers of the blocks that run together."""
 
 
@@ -35,8 +36,16 @@ class Shape:
     shared_bytes: int = 0
     """Dynamic shared memory."""
     cooperative: bool = False
-    blocks: tuple[int, ...] | None = None
-    """The blocks that are run, by their index in the grid; None: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much of a launch is run, in instructions of warps."""
+
+    budget: int | None = None
+    """From here on a launch is sampled; None: never."""
+    most: int = 0
+    """A launch that takes more is given up; 0: none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +56,15 @@ class Result:
     counts: NDArray[np.void]
     compulsory_read_sectors: int
     compulsory_write_sectors: int
+    dram_correction: tuple[int, int]
+    """Bytes read and written that the blocks that were not run would have added to the L2's account."""
+    shortest_block: int
+    """Instructions of warps of the block that has the fewest, of those that were run."""
     resident: int
-    error: str | None
+    sampled: float
+    error: float
+    """Relative, as far as sampling makes one."""
+    failed: str | None
 
 
 class Unit:
@@ -79,9 +95,14 @@ class Unit:
         memory: Sequence[NDArray[np.uint8]],
         cache: Cache,
         gpu: Gpu,
+        *,
+        registers: int = 0,
+        barriers: int = 0,
+        limits: Limits = Limits(),
     ) -> Result:
         """Run a kernel. `arguments` are the bytes of its parameters, `memory` all that it may touch beside the
-        module's own variables. CountError when the arguments are not those of the kernel."""
+        module's own variables; `registers` (0: not asked) and `barriers` are what ptxas says of it. CountError when
+        the arguments are not those of the kernel."""
         code = self.code(kernel)
         names = [each.name for each in self.module.kernels[kernel].parameters]
         if len(names) != len(arguments):
@@ -93,14 +114,11 @@ class Unit:
         self._workspace[:] = 0
         known = [*memory, *self.image.globals.values(), self._workspace]
         places = sorted({(int(each.ctypes.data), int(each.ctypes.data) + each.nbytes) for each in known if each.nbytes})
-        allocations = np.array(places, np.uint64)
-        count = int(np.prod(shape.grid, dtype=np.int64))
-        blocks = np.arange(count) if shape.blocks is None else np.array(shape.blocks, np.int64)
+        blocks = int(np.prod(shape.grid, dtype=np.int64))
         shared_bytes = code.layout.shared_bytes + shape.shared_bytes
         threads = int(np.prod(shape.block))
         room = _ROOM_BYTES // (-(-threads // 32) * code.register_bytes)
-        resident = min(gpu.resident(threads, shared_bytes), max(room, 1), len(blocks))
-        counts = np.zeros(len(code.instructions), COUNTS)
+        resident = min(gpu.resident(threads, shared_bytes, registers, barriers), max(room, 1), blocks)
         specials = np.array(code.specials or [(0, -1)], np.int32)
         request = Request(
             code=code.instructions.ctypes.data,
@@ -118,33 +136,109 @@ class Unit:
             dynamic_shared_bytes=shape.shared_bytes,
             grid=(ctypes.c_uint32 * 3)(*shape.grid),
             block=(ctypes.c_uint32 * 3)(*shape.block),
-            blocks=blocks.ctypes.data,
-            block_count=len(blocks),
             resident=resident,
             cooperative=shape.cooperative,
             turn=TURN,
-            allocations=allocations.ctypes.data,
-            allocation_count=len(allocations),
-            limit=0,
-            counts=counts.ctypes.data,
+            limit=limits.most,
         )
-        failed = self._library.launch(cache, request)
-        error = None
-        if failed is not None:
-            at, reason = failed
-            source = code.sources[at] if 0 <= at < len(code.sources) else None
-            error = reason if source is None else f"{self.place(source)}: {source.opcode}: {reason}"
+        budget = None if shape.cooperative else limits.budget
+        running = _Running(self._library, cache, request, np.array(places, np.uint64), len(code.instructions))
+        try:
+            found = sampling.estimate(running.runs(blocks, gpu.l2_bytes // 32), budget)
+            failed = None
+        except sampling.Failed as problem:
+            found, failed = None, self._said(code, problem)
+        finally:
+            running.close()
+        counts = np.zeros(len(code.instructions), COUNTS)
+        correction = np.zeros(2)
+        if found is not None:
+            for k, name in enumerate(COUNTS.names or ()):
+                counts[name] = sampling.rounded(found.counts[:, k])
+            correction = found.dram - running.dram
         return Result(
             code=code,
             counts=counts,
-            compulsory_read_sectors=int(request.compulsory_read_sectors),
-            compulsory_write_sectors=int(request.compulsory_write_sectors),
+            compulsory_read_sectors=round(found.read_sectors.sum()) if found else 0,
+            compulsory_write_sectors=round(found.write_sectors.sum()) if found else 0,
+            dram_correction=(round(correction[0]), round(correction[1])),
+            shortest_block=found.shortest_block if found else 0,
             resident=resident,
-            error=error,
+            sampled=found.sampled if found else 0.0,
+            error=found.error if found else 0.0,
+            failed=failed,
         )
+
+    def _said(self, code: Code, problem: sampling.Failed) -> str:
+        source = code.sources[problem.at] if 0 <= problem.at < len(code.sources) else None
+        return problem.reason if source is None else f"{self.place(source)}: {source.opcode}: {problem.reason}"
 
     def place(self, instruction: ptx.Instruction) -> str:
         """Where an instruction comes from: `file:line` of the source, else the line of the PTX."""
         if instruction.file in self.module.files and instruction.source_line:
             return f"{self.module.files[instruction.file].rpartition('/')[2]}:{instruction.source_line}"
         return f"PTX line {instruction.line}"
+
+
+class _Running:
+    """A launch, some of its blocks at a time."""
+
+    def __init__(
+        self, library: Library, cache: Cache, request: Request, allocations: NDArray[np.uint64], instructions: int
+    ) -> None:
+        self._library, self._cache, self._request = library, cache, request
+        self._allocations, self._instructions = allocations, instructions
+        self._footprint = Footprint(library, allocations)
+        request.footprint = self._footprint.handle
+        request.allocations, request.allocation_count = allocations.ctypes.data, len(allocations)
+        cache.begin_launch()
+        self._number = cache.launches - 1
+
+    def runs(self, blocks: int, l2_sectors: int) -> sampling.Runs:
+        begins, ends = self._allocations.reshape(-1, 2).T
+        return sampling.Runs(
+            blocks=blocks,
+            resident=self._request.resident,
+            run=self._run,
+            mark=self._cache.mark,
+            renewed=lambda: self._cache.renewed,
+            allocation_sectors=((ends + 31) // 32 - begins // 32).astype(np.float64),
+            l2_sectors=l2_sectors,
+            hold=self._hold,
+        )
+
+    @property
+    def dram(self) -> NDArray[np.float64]:
+        """Bytes read and written on the account of this launch."""
+        return np.array(self._cache.dram_bytes(self._number), np.float64)
+
+    def close(self) -> None:
+        self._footprint.close()
+
+    def _run(self, begin: int, end: int) -> sampling.Piece:
+        request, before = self._request, self.dram
+        blocks = np.arange(begin, end, dtype=np.int64)
+        counts = np.zeros(self._instructions, COUNTS)
+        read, written = (np.zeros(len(self._allocations), np.uint64) for _ in range(2))
+        request.blocks, request.block_count = blocks.ctypes.data, len(blocks)
+        request.counts = counts.ctypes.data
+        request.new_read_sectors, request.new_write_sectors = read.ctypes.data, written.ctypes.data
+        request.shortest_block = 2**62
+        failed = self._library.launch(self._cache, request)
+        fields = counts.view(np.uint64).reshape(self._instructions, -1)
+        return sampling.Piece(
+            counts=fields.astype(np.float64),
+            read_sectors=read.astype(np.float64),
+            write_sectors=written.astype(np.float64),
+            dram=self.dram - before,
+            issued=int(counts["warps"].sum()),
+            shortest_block=int(request.shortest_block),
+            failed=failed,
+        )
+
+    def _hold(self, read: NDArray[np.float64], written: NDArray[np.float64]) -> None:
+        """Of the allocations of which (nearly) every sector was touched; which ones of another, nobody knows."""
+        for (begin, end), reads, writes in zip(self._allocations.tolist(), read, written, strict=True):
+            sectors = (end - begin) / 32
+            if max(reads, writes) >= _NEARLY * sectors:
+                self._cache.hold(begin, end, written=bool(writes >= _NEARLY * sectors))

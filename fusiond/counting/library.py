@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fusiond.build import compiler as compilers
 from fusiond.build import gxx
@@ -40,6 +41,7 @@ class Request(ctypes.Structure):
     """One launch: runtime/abi.h says what each is."""
 
     _fields_ = (
+        ("footprint", ctypes.c_void_p),
         ("code", ctypes.c_void_p),
         ("instructions", ctypes.c_int32),
         ("register_bytes", ctypes.c_int32),
@@ -64,8 +66,9 @@ class Request(ctypes.Structure):
         ("allocation_count", ctypes.c_int32),
         ("limit", ctypes.c_int64),
         ("counts", ctypes.c_void_p),
-        ("compulsory_read_sectors", ctypes.c_uint64),
-        ("compulsory_write_sectors", ctypes.c_uint64),
+        ("new_read_sectors", ctypes.c_void_p),
+        ("new_write_sectors", ctypes.c_void_p),
+        ("shortest_block", ctypes.c_int64),
     )
 
 
@@ -78,6 +81,13 @@ class Library:
         self._c.counting_cache.argtypes = (ctypes.c_uint64,)
         self._c.counting_cache_end.argtypes = (ctypes.c_void_p,)
         self._c.counting_cache_flush.argtypes = (ctypes.c_void_p,)
+        self._c.counting_cache_mark.argtypes = (ctypes.c_void_p,)
+        self._c.counting_cache_renewed.argtypes = (ctypes.c_void_p,)
+        self._c.counting_cache_hold.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)
+        self._c.counting_begin_launch.argtypes = (ctypes.c_void_p,)
+        self._c.counting_footprint.restype = ctypes.c_void_p
+        self._c.counting_footprint.argtypes = (ctypes.c_void_p, ctypes.c_int32)
+        self._c.counting_footprint_end.argtypes = (ctypes.c_void_p,)
         self._c.counting_dram_bytes.restype = ctypes.c_uint64
         self._c.counting_dram_bytes.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
         self._c.counting_launch.restype = ctypes.c_char_p
@@ -93,10 +103,22 @@ class Library:
         return found
 
     def launch(self, cache: Cache, request: Request) -> tuple[int, str] | None:
-        """Run it, without the GIL; None, or the instruction that failed and why."""
+        """Run blocks of the launch that was begun last, without the GIL; None, or which instruction failed and why."""
         at = ctypes.c_int32(-1)
         said = self._c.counting_launch(cache.handle, ctypes.byref(request), ctypes.byref(at))
         return None if said is None else (at.value, said.decode())
+
+
+class Footprint:
+    """The sectors that the calls of one launch touched. `allocations`: begins and ends, shape (n, 2), uint64."""
+
+    def __init__(self, library: Library, allocations: NDArray[np.uint64]) -> None:
+        self._c = library._c
+        self.handle = self._c.counting_footprint(allocations.ctypes.data, len(allocations))
+
+    def close(self) -> None:
+        self._c.counting_footprint_end(self.handle)
+        self.handle = None
 
 
 class Cache:
@@ -105,10 +127,29 @@ class Cache:
     def __init__(self, library: Library, size_bytes: int) -> None:
         self._c = library._c
         self.handle = self._c.counting_cache(size_bytes)
+        self.launches = 0
 
     def flush(self) -> None:
         """Write back what is dirty, on the account of the launches that wrote it."""
         self._c.counting_cache_flush(self.handle)
+
+    def begin_launch(self) -> None:
+        """What follows is on the account of the next launch; they are numbered from 0."""
+        self.launches += 1
+        self._c.counting_begin_launch(self.handle)
+
+    def mark(self) -> None:
+        """From here on `renewed` looks."""
+        self._c.counting_cache_mark(self.handle)
+
+    @property
+    def renewed(self) -> bool:
+        """Whether so many lines were touched since the mark that nothing before it matters."""
+        return bool(self._c.counting_cache_renewed(self.handle))
+
+    def hold(self, begin: int, end: int, *, written: bool) -> None:
+        """As if the launch had just touched these addresses; nothing is read from DRAM for it."""
+        self._c.counting_cache_hold(self.handle, begin, end, written)
 
     def dram_bytes(self, launch: int) -> tuple[int, int]:
         """Read and written by the launch of that number."""

@@ -18,19 +18,21 @@ from numpy.typing import NDArray
 
 from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
-from fusiond.counting import layout, library, sass
-from fusiond.counting.kernels import CountError, Result, Shape, Unit
+from fusiond.counting import bounds, dependence, kept, layout, library, sass
+from fusiond.counting.bounds import SECTOR_BYTES, Bound, Work
+from fusiond.counting.kernels import CountError, Limits, Result, Shape, Unit
 from fusiond.counting.library import COUNTS, Cache
 from fusiond.counting.model import H100, Gpu
-from fusiond.counting.ptx import PtxError
+from fusiond.counting.ptx import Kernel, PtxError
 from fusiond.counting.sass import Executed, Function
 from fusiond.devices.host import HostLibrary
 from fusiond.dtypes import numpy_dtype, scalar
 from fusiond.errors import DeviceError
-from fusiond.fills import initial
-from fusiond.model import BuildFailed
+from fusiond.fills import DRAWN, initial, is_read
+from fusiond.model import BuildFailed, CompileFacts
 from fusiond.program import (
     Argument,
+    Buffer,
     Bytes,
     Copy,
     CopyBatch,
@@ -45,13 +47,18 @@ from fusiond.program import (
 
 log = logging.getLogger(__name__)
 
-SECTOR_BYTES = 32
+BUDGET = 32_000_000
+"""Instructions of warps from which on a launch is sampled: some seconds."""
+MOST = 500_000_000
+"""A launch that cannot be sampled is given up here: some minutes."""
+_LARGE_BYTES = 64 << 20
+"""Buffers beyond it are left unfilled where nothing goes by what they hold, else their first part is repeated."""
 Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One launch, summed over its blocks. What cannot be known is None; where there is an `error`, all counts are."""
+    """One launch, summed over its blocks. What cannot be known is None; where it `failed`, all counts are."""
 
     program: str
     launch: str
@@ -82,9 +89,22 @@ class Row:
     """Of the lanes that were active, whether or not the instruction's predicate held."""
     resident: int | None = None
     """Blocks that ran together."""
+    occupancy: float | None = None
+    """Resident warps against the most that there could be."""
+    limited_by: str | None = None
+    """What keeps more blocks from being resident: see `fusiond.cuda.occupancy`. Registers are unknown without ptxas."""
+    waves: float | None = None
+    """All blocks against those that are resident together."""
+    bound_us: float | None = None
+    """A lower bound of the time on the GPU (`fusiond.counting.bounds`)."""
+    binding: str | None = None
+    """The part of the GPU that the bound is from."""
     sampled: float | None = None
     """The part of the blocks that was run."""
-    error: str | None = None
+    error: float | None = None
+    """Relative: how far the counts of a sampled launch may be off. 0.0 where all blocks were run."""
+    failed: str | None = None
+    """Why it was not counted."""
     model: str
 
 
@@ -92,7 +112,10 @@ class Row:
 class Counted:
     rows: tuple[Row, ...]
     outputs: Mapping[str, Array]
-    """What the compared buffers hold at the end."""
+    """What the compared buffers hold at the end; those that sampled launches wrote, or that depend on them, are not
+    among them."""
+    bound_us: float | None
+    """A lower bound of the program's timed span; None where a launch was not counted."""
     lines: Mapping[str, Mapping[str, NDArray[np.void]]]
     """Launch -> `file:line` -> counts."""
 
@@ -105,27 +128,38 @@ def count(
     seed: int = 0,
     host: Mapping[str, Path] | None = None,
     cache: BuildCache | None = None,
+    budget: int | None = BUDGET,
 ) -> Counted:
     """Run a Program's steps in their listed order. `host` has built host sources; others are built. A launch that fails
-    ends the run: its row says why, and the rows behind it that they were not run.
+    ends the run: its row says why, and the rows behind it that they were not run. Launches of more instructions of
+    warps than `budget` are sampled, where nothing goes by their results; None: everything is run whole.
 
     CountError where a source does not build or is not understood, DeviceError where nvcc or g++ is missing.
     """
     line = nvcc.missing()
     if line is not None:
         raise DeviceError(line)
-    return _Run(program, label, gpu, seed, host or {}, cache).counted()
+    return _Run(program, label, gpu, seed, host or {}, cache, budget).counted()
 
 
 class _Run:
     def __init__(
-        self, program: Program, label: str, gpu: Gpu, seed: int, host: Mapping[str, Path], cache: BuildCache | None
+        self,
+        program: Program,
+        label: str,
+        gpu: Gpu,
+        seed: int,
+        host: Mapping[str, Path],
+        cache: BuildCache | None,
+        budget: int | None,
     ) -> None:
-        self._program, self._label, self._gpu = program, label, gpu
+        self._program, self._label, self._gpu, self._budget = program, label, gpu, budget
         self._library = library.load(cache=cache)
         self._units: dict[str, Unit] = {}
         self._names: dict[str, Mapping[str, str]] = {}
         self._sass: dict[str, Mapping[str, Function]] = {}
+        self._facts: dict[str, Mapping[str, CompileFacts]] = {}
+
         self._solved: dict[tuple[str, str, bytes, bytes], Executed | None] = {}
         self._hosts: dict[str, HostLibrary] = {}
         symbols: dict[str, Mapping[str, str]] = {}
@@ -145,16 +179,21 @@ class _Run:
             except PtxError as problem:
                 raise CountError(f"{source.name}: {problem}") from None
             self._names[source.name], symbols[source.name] = built.names, built.symbols
+            cubin = nvcc.build(with_lines, gpu.arch, cache=cache)
+            self._facts[source.name] = {} if isinstance(cubin, BuildFailed) else cubin.facts
             try:
                 self._sass[source.name] = sass.of_source(with_lines, gpu.arch, cache=cache)
             except sass.SassError as problem:
                 log.info("%s: instructions of SASS are not counted: %s", source.name, problem)
+        self._bounds: dict[str, Bound] = {}
         self._views: dict[str, NDArray[np.uint8]] = {}
         self._memory: list[NDArray[np.uint8]] = []
         self._allocate(symbols)
+        self._needs = dependence.needs(program, lambda step: self._kernel(step, symbols))
+        self._arenas = {each.name: each.arena or each.name for each in program.buffers}
+        self._wrong: set[str] = set()  # arenas that do not hold right values
         for buffer in program.buffers:
-            data = np.ascontiguousarray(initial(buffer, seed)).view(np.uint8)
-            self._views[buffer.name][: data.size] = data
+            self._fill(buffer, seed)
 
     def counted(self) -> Counted:
         cache = Cache(self._library, self._gpu.l2_bytes)
@@ -169,9 +208,10 @@ class _Run:
                     result: Result | str = self._launch(step, cache)
                 except (PtxError, CountError) as problem:
                     result = str(problem)
-                error = result if isinstance(result, str) else result.error
+                error = result if isinstance(result, str) else result.failed
                 failed = f"{step.name} failed" if error else ""
                 done.append((step, result))
+                self._mark_wrong(step, result)
             else:
                 self._step(step)
         cache.flush()
@@ -179,17 +219,20 @@ class _Run:
         for step, result in done:
             dram = 0
             if isinstance(result, Result):
-                dram = sum(cache.dram_bytes(launches))
+                dram = sum(cache.dram_bytes(launches)) + sum(result.dram_correction)
                 launches += 1
             rows.append(self._row(step, result, dram))
         cache.close()
         outputs = {
             each.name: self._views[each.name].view(numpy_dtype(each.dtype)).copy()
             for each in self._program.buffers
-            if each.role.compared
+            if each.role.compared and self._arenas[each.name] not in self._wrong
         }
         lines = {step.name: self._lines(step, result) for step, result in done if isinstance(result, Result)}
-        return Counted(rows=tuple(rows), outputs=outputs, lines=lines)
+        bound_us = None
+        if not failed:
+            bound_us = bounds.program_bound_us(self._program, self._bounds, self._gpu)
+        return Counted(rows=tuple(rows), outputs=outputs, bound_us=bound_us, lines=lines)
 
     def _allocate(self, symbols: Mapping[str, Mapping[str, str]]) -> None:
         arenas: dict[str, int] = defaultdict(int)
@@ -210,11 +253,56 @@ class _Run:
                 variable = next(one for one in unit.module.variables if one.name == mangled)
                 self._views[each.name] = unit.image.view(variable)[: each.size_bytes]
 
+    def _fill(self, buffer: Buffer, seed: int) -> None:
+        view, parts = self._views[buffer.name], 1
+        if self._budget is not None and buffer.size_bytes > _LARGE_BYTES:
+            if buffer.name not in self._needs.buffers:
+                self._wrong.add(self._arenas[buffer.name])
+                return
+            if buffer.fill.kind in DRAWN and is_read(buffer):  # as likely as if all of it were drawn
+                self._wrong.add(self._arenas[buffer.name])
+                parts = -(-buffer.size_bytes // _LARGE_BYTES)
+        drawn = dataclasses.replace(buffer, elements=-(-buffer.elements // parts))
+        data = np.ascontiguousarray(initial(drawn, seed)).view(np.uint8)
+        for begin in range(0, view.size, data.size):
+            view[begin : begin + data.size] = data[: view.size - begin]
+
     def _launch(self, step: Launch, cache: Cache) -> Result:
         shape = Shape(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, cooperative=step.cooperative)
         kernel = self._names[step.source][step.entry]
         arguments = [self._bytes(each) for each in step.arguments]
-        return self._units[step.source].launch(kernel, shape, arguments, self._memory, cache, self._gpu)
+        facts = self._facts[step.source].get(step.entry)
+        must = self._needs.whole.get(step.name)
+        sampling = self._budget is not None
+        result = self._units[step.source].launch(
+            kernel,
+            shape,
+            arguments,
+            self._memory,
+            cache,
+            self._gpu,
+            registers=facts.registers if facts else 0,
+            barriers=facts.barriers if facts else 0,
+            limits=Limits(budget=None if must else self._budget, most=MOST if sampling else 0),
+        )
+        if result.failed and "the limit of instructions" in result.failed:
+            why = must or ("it is cooperative" if step.cooperative else "it has few waves of blocks")
+            raise CountError(f"too large to be run whole ({MOST:,} instructions of warps), and {why}")
+        return result
+
+    def _kernel(self, step: Launch, symbols: Mapping[str, Mapping[str, str]]) -> tuple[Kernel, dict[str, str]]:
+        """A launch's kernel, and the buffers that its module's variables are."""
+        found = {}
+        for each in self._program.buffers:
+            source, _, symbol = (each.symbol or "").partition(":")
+            if source == step.source:
+                found[symbols[source][symbol]] = each.name
+        return self._units[step.source].module.kernels[self._names[step.source][step.entry]], found
+
+    def _mark_wrong(self, step: Launch, result: Result | str) -> None:
+        reads, writes = self._needs.touched[step.name]
+        if isinstance(result, str) or result.sampled < 1.0 or reads & self._wrong:
+            self._wrong |= writes
 
     def _bytes(self, argument: Argument) -> bytes:
         if isinstance(argument, Pointer):
@@ -229,24 +317,52 @@ class _Run:
     def _step(self, step: Step) -> None:
         if isinstance(step, Copy):
             for source, target in zip(step.source, step.target, strict=True):
-                self._views[target][:] = self._views[source]
+                self._copy(source, target)
         elif isinstance(step, CopyBatch):
             for source, target in step.copies:
-                self._views[target][:] = self._views[source]
+                self._copy(source, target)
         elif isinstance(step, FillStep):
             self._views[step.buffer][:] = step.byte
         elif isinstance(step, HostCall):
             self._hosts[step.source].call(step.entry, step.arguments, self._address)
 
+    def _copy(self, source: str, target: str) -> None:
+        self._views[target][:] = self._views[source]
+        if self._arenas[source] in self._wrong:
+            self._wrong.add(self._arenas[target])
+
     def _row(self, step: Launch, result: Result | str, dram: int) -> Row:
         begin = Row(program=self._label, launch=step.name, kernel=step.entry, model=self._gpu.name)
-        if isinstance(result, str):
-            return dataclasses.replace(begin, error=result)
-        if result.error is not None:
-            return dataclasses.replace(begin, error=result.error)
+        failed = result if isinstance(result, str) else result.failed
+        if isinstance(result, str) or failed is not None:
+            return dataclasses.replace(begin, failed=failed)
         total = {name: int(result.counts[name].sum()) for name in COUNTS.names or ()}
         compulsory = result.compulsory_read_sectors + result.compulsory_write_sectors
         executed = self._executed(step, result)
+        facts = self._facts[step.source].get(step.entry)
+        threads, blocks = int(np.prod(step.block)), int(np.prod(step.grid, dtype=np.int64))
+        occupancy = self._gpu.occupancy(
+            threads,
+            result.code.layout.shared_bytes + step.shared_bytes,
+            facts.registers if facts else 0,
+            facts.barriers if facts else 0,
+        )
+        bound = self._bounds[step.name] = bounds.bound(
+            Work(
+                blocks=blocks,
+                warps_per_block=-(-threads // 32),
+                resident_per_sm=max(occupancy.blocks_per_sm, 1),
+                dram_bytes=dram,
+                compulsory_read_sectors=result.compulsory_read_sectors,
+                read_sectors=total["read_sectors"],
+                write_sectors=total["write_sectors"],
+                atomic_sectors=total["atomic_sectors"],
+                shared_wavefronts=total["wavefronts"],
+                warps=executed.warps if executed else kept.warps(result.code.sources, result.counts),
+                shortest_share=min(1.0, result.shortest_block * blocks / max(total["warps"], 1)),
+            ),
+            self._gpu,
+        )
         return dataclasses.replace(
             begin,
             global_read_bytes=total["read_bytes"],
@@ -265,7 +381,13 @@ class _Run:
             warp_instructions=executed.warps if executed else None,
             ptx_instructions=total["lanes"],
             resident=result.resident,
-            sampled=1.0,
+            occupancy=round(occupancy.ratio, 4),
+            limited_by=occupancy.limited_by,
+            waves=round(blocks / (self._gpu.multiprocessors * max(occupancy.blocks_per_sm, 1)), 3),
+            bound_us=bound.us,
+            binding=bound.binding,
+            sampled=result.sampled,
+            error=result.error,
         )
 
     def _executed(self, step: Launch, result: Result) -> Executed | None:

@@ -12,7 +12,7 @@ from fusiond.documents import Node
 from fusiond.neighbours import Policy
 
 LEVELS = ("debug", "info", "warning", "error")
-_DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?)")
+_DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|counted(:[a-z0-9]{1,16})?)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,8 @@ def _path(node: Node, folder: Path) -> Path:
 def _devices(node: Node) -> tuple[str, ...]:
     names = node.sequence() if isinstance(node.value, tuple) else (node,)
     if not names:
-        raise node.fail("names no device; write all, cpu, cuda or cuda:0")
+        raise node.fail("names no device; write all, cpu, cuda, cuda:0 or counted:h100")
     for each in names:
         if not _DEVICE.fullmatch(each.text()):
-            raise each.fail(f"is {each.text()[:40]!r}; write all, cpu, cuda or cuda:0")
+            raise each.fail(f"is {each.text()[:40]!r}; write all, cpu, cuda, cuda:0 or counted:h100")
     return tuple(dict.fromkeys(each.text() for each in names))

@@ -31,7 +31,7 @@ from fusiond.daemon.stream import Broker
 from fusiond.daemon.worker import RunJob, Worker
 from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError, StoreUnavailable
 from fusiond.events import Events
-from fusiond.model import DeviceInfo, JobState
+from fusiond.model import COUNTED, DeviceInfo, JobState
 from fusiond.progress import end_of_row
 from fusiond.store import lookup
 from fusiond.store.database import Store
@@ -236,7 +236,8 @@ class Service:
             raise DeviceError("no device that the configuration names is here; `fusiond doctor` says what is missing")
         for each in devices:
             self._try_again(each)
-        best = {each.name for each in devices if each.evidence == "measured"} or {each.name for each in devices}
+        here = [each for each in devices if each.evidence != COUNTED]
+        best = {each.name for each in here if each.evidence == "measured"} or {each.name for each in here}
         return [self._make_worker(each, best) for each in devices]
 
     def _try_again(self, info: DeviceInfo) -> None:

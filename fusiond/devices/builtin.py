@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fusiond.devices.base import DeviceProvider
+from fusiond.devices.counted.provider import CountedProvider
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.hookspecs import hookimpl
@@ -14,3 +15,4 @@ from fusiond.hookspecs import hookimpl
 def register_devices(register: Callable[[DeviceProvider], None]) -> None:
     register(CpuProvider())
     register(CudaProvider())
+    register(CountedProvider())

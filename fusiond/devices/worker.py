@@ -26,7 +26,7 @@ from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.timing import sample_pair
 from fusiond.errors import FusiondError, MachineFault
-from fusiond.model import MeasureFailed, Outcome
+from fusiond.model import COUNTED, MeasureFailed, Outcome
 from fusiond.program import Program, Role
 
 TIMING_SEED = 0
@@ -151,7 +151,7 @@ class Worker:
         if request.baseline is not None:
             baseline = self._load(request.baseline, keep=request.candidate)
         for loaded in (candidate, baseline):
-            if loaded is not None:
+            if loaded is not None and loaded.clock != COUNTED:  # a bound needs no data
                 for buffer in loaded.program.buffers:
                     self._executor.data.fill(loaded, buffer, TIMING_SEED)
                 loaded.snapshot()

@@ -30,6 +30,11 @@ _HOST_COMPILER = "g++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off"
 """As host sources are measured."""
 _NOTES = {
     "keep": "The verdict is `keep`: fusing does not pay here. This is the tuned unfused program.",
+    "promising": "The verdict is `promising`: lower bounds in time were counted for a GPU; nothing was measured.",
+    "unpromising": (
+        "The verdict is `unpromising`, by bounds that were counted for a GPU; nothing was measured. This is the tuned "
+        "unfused program."
+    ),
     "undecided": "The verdict is `undecided`: no difference was measured. This is the tuned unfused program.",
 }
 

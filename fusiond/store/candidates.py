@@ -36,6 +36,9 @@ _HEADS_OF_NAME = tuple(
     for again in ("", "_again")
 )
 
+_OF_WORKLOAD = len(tables.HEADS["records"])
+_ENV_KEY = tables.HEADS["records"].index("env_key")
+
 
 class Says:
     """What the plugins say: today's version of each strategy, its wrong versions, the kinds of documents that it takes,
@@ -58,20 +61,54 @@ class Says:
 
 class Candidate:
     """A record with its workload and environment. `row` and `workload` are rows as they were written, or their
-    heads."""
+    heads; what an answer is chosen by are attributes, since a name may have a hundred heads, of which one is served."""
 
-    __slots__ = ("_sizes", "env", "family", "row", "version_today", "workload")
+    __slots__ = (
+        "_row", "_sizes", "_values", "_workload", "cache", "content_key", "device_key", "device_name", "env",
+        "evidence", "families", "family", "order", "sizes_text", "strategy", "strategy_version", "verdict",
+        "version_today",
+    )  # fmt: skip
 
-    def __init__(self, row: dict[str, Any], workload: dict[str, Any], env: Mapping[str, Any]) -> None:
-        self.row, self.workload, self.env = row, workload, env
-        self.family: str = workload["content_family_key"] or workload["family_key"]
+    def __init__(self, values: tuple[Any, ...], env: Mapping[str, Any]) -> None:
+        """`values` are the columns of HEADS, a record's and then its workload's."""
+        (
+            self.order, _, self.device_key, self.device_name, _, self.cache, self.evidence, self.verdict, _, _, _,
+            _, self.strategy, self.strategy_version, _, self.content_key, family, other_family, self.sizes_text,
+        ) = values  # fmt: skip
+        self.env = env
+        self.families = family, other_family
+        self.family: str = family or other_family
         self.version_today = 0
+        self._values = values
+        self._row: dict[str, Any] | None = None
+        self._workload: dict[str, Any] | None = None
         self._sizes: dict[str, int] | None = None
+
+    @classmethod
+    def whole(cls, row: dict[str, Any], workload: dict[str, Any], env: Mapping[str, Any]) -> Candidate:
+        """Of rows with all of their columns."""
+        values = (*map(row.__getitem__, tables.HEADS["records"]), *map(workload.__getitem__, tables.HEADS["workloads"]))
+        made = cls(values, env)
+        made._row, made._workload = row, workload
+        return made
+
+    @property
+    def row(self) -> dict[str, Any]:
+        if self._row is None:
+            self._row = dict(zip(tables.HEADS["records"], self._values, strict=False))
+        return self._row
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        if self._workload is None:
+            heads = tables.HEADS["workloads"]
+            self._workload = dict(zip(heads, self._values[-len(heads) :], strict=True))
+        return self._workload
 
     @property
     def sizes(self) -> dict[str, int]:
         if self._sizes is None:
-            self._sizes = json.loads(self.workload["sizes"])
+            self._sizes = json.loads(self.sizes_text)
         return self._sizes
 
     @property
@@ -79,12 +116,6 @@ class Candidate:
         """File -> digest of the sources."""
         found: dict[str, str] = json.loads(self.row["source_hashes"] or "{}")
         return found
-
-    @property
-    def order(self) -> int:
-        """The last found is the greatest; of times of day nobody knows whether the clock was moved between them."""
-        number: int = self.row["id"]
-        return number
 
 
 class Contents:
@@ -182,7 +213,7 @@ class Contents:
                 if not (isinstance(row, dict) and isinstance(workload, dict)):
                     continue
                 if head.row.items() <= row.items() and head.workload.items() <= workload.items():
-                    kept = state, Candidate(row, workload, head.env)
+                    kept = state, Candidate.whole(row, workload, head.env)
                     break
             else:
                 raise Damage("records", str(head.row["id"]))
@@ -248,14 +279,11 @@ class Contents:
         first, again = (tables.fetched(self.reader.connection, sql, [lookup_name]) for sql in _HEADS_OF_NAME)
         if len(first) != len(again) or set(first) != set(again):
             raise Damage("records", lookup_name)
-        records, workloads = tables.HEADS["records"], tables.HEADS["workloads"]
-        count = len(records)
         found = []
         for values in first:
-            if values[count] is None:
+            if values[_OF_WORKLOAD] is None:
                 raise Damage("workloads", str(values[1]))
-            row, workload = dict(zip(records, values, strict=False)), dict(zip(workloads, values[count:], strict=True))
-            found.append(Candidate(row, workload, self._environment(row["env_key"])))
+            found.append(Candidate(values, self._environment(values[_ENV_KEY])))
         return found
 
     def _read(
@@ -272,7 +300,7 @@ class Contents:
             if isinstance(row, dict):
                 workload = tables.wanted("workloads", workload, workload_key=row["workload_key"])
             if isinstance(row, dict) and isinstance(workload, dict):
-                candidates.append(Candidate(row, workload, self._environment(row["env_key"])))
+                candidates.append(Candidate.whole(row, workload, self._environment(row["env_key"])))
             else:
                 damage = next((each for each in (row, workload) if isinstance(each, Damage)), None)
                 damaged.append(damage or Damage("records", "whose workload is gone"))

@@ -36,7 +36,7 @@ def answer(
     if source is not None and row["source"].startswith(ARTIFACT) and not is_intact(source):
         notes.append(f"{DAMAGED_SOURCE}: {source} is not what was written; `fusiond store check` says how to go on")
         source = None
-    return {
+    document = {
         "workload": {
             "strategy": workload["strategy"],
             "name": workload["name"],
@@ -73,9 +73,19 @@ def answer(
         "sizes_asked": asked,
         "checks": json.loads(row["checks"]),
         "figures": json.loads(row["figures"] or "{}"),
+        "counted": json.loads(row["counted"] or "[]"),
         "notes": notes,
         **({"to_compare": found.hashes} if found.hashes and not confirmed else {}),
     }
+    return document if row["evidence"] != "counted" else _of_bounds(document)
+
+
+def _of_bounds(document: dict[str, Any]) -> dict[str, Any]:
+    """What is counted for a GPU that is not here is a bound, and stands under no name of something measured."""
+    bounds = {"bound_us": document["time_us"], "unfused_bound_us": document["baseline_us"]}
+    nothing = {"time_us": None, "baseline_us": None, "speedup": None, "ci95": None}
+    unfused = {**document["unfused"], "time_us": None}
+    return {**document, **nothing, "unfused": unfused, **bounds, "bound_ratio": document["speedup"]}
 
 
 def compared(document: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ What a name stands for (pairs are unordered) is a content: a family of workloads
 What is answered, of all records of that content and cache:
 
 3. Where a device was asked for, those of that device; of them the ones measured on a GPU, and only where there are none
-   the ones emulated on the processor.
+   the ones emulated on the processor; those that are counted for a GPU only where that device was asked for.
 4. The sizes are those of the record found last, but for those that were given. Without given sizes that record is the
    answer.
 5. A record with exactly these sizes, one found with today's driver, fusiond and strategy before a `stale` one, the last
@@ -235,13 +235,13 @@ class _Lookup:
         return self._newest[strategy]
 
     def _is_servable(self, each: Candidate) -> bool:
-        row, workload = each.row, each.workload
-        if workload["strategy_version"] in self.says.wrong.get(workload["strategy"], ()):
+        if each.strategy_version in self.says.wrong.get(each.strategy, ()):
             return False
-        each.version_today = self._version_today(workload["strategy"])
-        if workload["strategy_version"] == each.version_today:
+        each.version_today = self._version_today(each.strategy)
+        if each.strategy_version == each.version_today:
             return True
-        served = row["program_key"] if row["verdict"] in ("fuse", "tuned") else row["baseline_program_key"]
+        row = each.row
+        served = row["program_key"] if row["verdict"] in ("fuse", "tuned", "promising") else row["baseline_program_key"]
         return self.contents_of_file.has_program(served)
 
     def is_outdated(self) -> bool:
@@ -261,20 +261,20 @@ class _Lookup:
     ) -> tuple[set[str], bool]:
         """The families that a name stands for, and whether files of today say so. NothingKnown, Unsettled: see
         `best`."""
-        if strict and any(each.workload["content_key"] is None for each in self.found):
+        if strict and any(each.content_key is None for each in self.found):
             raise Unsettled
         known = {each.family for each in self.found}
         members = lookup_name(name).split(",")
         claims = [names.files_of(names.claims(folder, each)) for each in dict.fromkeys(members)] if folder else []
         claimed = [files for files in claims if files]
-        strategies = {each.workload["strategy"] for each in self.found}
+        strategies = {each.strategy for each in self.found}
         if claimed and self.found:
             documents = dict.fromkeys(strategies, claimed)
         else:
             documents = {each: self._catalogued(each, members) for each in strategies}
-        spoken = [each for each in self.found if documents[each.workload["strategy"]]]
+        spoken = [each for each in self.found if documents[each.strategy]]
         spoken = [self.contents_of_file.whole_one(each) for each in spoken]
-        matched = {each.family for each in spoken if sources.are(each.hashes, documents[each.workload["strategy"]])}
+        matched = {each.family for each in spoken if sources.are(each.hashes, documents[each.strategy])}
         if len(matched) != 1 and spoken:
             if strict and built is None:
                 raise Unsettled
@@ -321,10 +321,10 @@ class _Lookup:
         return [
             {
                 "path": _told_by(hashes[family], common),
-                "content_key": each.workload["content_key"] or None,
-                "strategy": each.workload["strategy"],
+                "content_key": each.content_key or None,
+                "strategy": each.strategy,
                 "found_at": each.row["found_at"],
-                "verdict": each.row["verdict"],
+                "verdict": each.verdict,
                 "sizes": each.sizes,
             }
             for family, each in last.items()
@@ -336,15 +336,10 @@ class _Lookup:
         self, family: str, name: str, device: str | None, sizes: Mapping[str, int], *, confirmed: bool
     ) -> dict[str, Any] | None:
         """The document for a content; `confirmed`: it was compared with what the user has today."""
-        known = [
-            each
-            for each in self.found
-            if each.row["cache"] == self.cache
-            and family in (each.workload["content_family_key"], each.workload["family_key"])
-        ]
+        known = [each for each in self.found if each.cache == self.cache and family in each.families]
         known = self._on_device(known, device)
-        for evidence in ("measured", "emulated"):
-            of_evidence = [each for each in known if each.row["evidence"] == evidence]
+        for evidence in ("measured", "emulated", *(("counted",) if _names_counted(device) else ())):
+            of_evidence = [each for each in known if each.evidence == evidence]
             if of_evidence:
                 break
         else:
@@ -362,8 +357,8 @@ class _Lookup:
             today=self.today,
             confirmed=confirmed,
         )
-        on_device = (each for each in of_evidence if each.row["device_key"] == found.row["device_key"])
-        others = 0 if sizes else len({each.workload["sizes"] for each in on_device}) - 1
+        on_device = (each for each in of_evidence if each.device_key == found.device_key)
+        others = 0 if sizes else len({each.sizes_text for each in on_device}) - 1
         if others:
             document["notes"].append(f"the answer found last; {others} other sizes are known: --size picks one")
         document["notes"] += self.contents_of_file.notes()
@@ -375,25 +370,30 @@ class _Lookup:
             return known
         keys = self.contents_of_file.device_keys(device)
         if keys:
-            return [each for each in known if each.row["device_key"] in keys]
-        return [each for each in known if each.row["device_name"] == device]
+            return [each for each in known if each.device_key in keys]
+        return [each for each in known if each.device_name == device]
 
     def _closest(self, known: list[Candidate], asked: dict[str, int]) -> Candidate:
         """The record of the family that is right for these sizes, or nearest to them; the first of equally good
         ones."""
         text = json.dumps(asked, sort_keys=True, separators=(",", ":"))  # as they are written
-        found = [each for each in known if each.workload["sizes"] == text]
+        found = [each for each in known if each.sizes_text == text]
         if not found:
-            away = {each.workload["sizes"]: distance(each.sizes, asked) for each in known}
+            away = {each.sizes_text: distance(each.sizes, asked) for each in known}
             nearest = min(away.values())
-            found = [each for each in known if away[each.workload["sizes"]] == nearest]
+            found = [each for each in known if away[each.sizes_text] == nearest]
         return min(found, key=lambda each: bool(self._changes(each)))
 
     def _changes(self, each: Candidate) -> list[str]:
         """What was another one when this record was found; what is unknown then or now is no change."""
         then = each.env
         changed = [name for name, value in self.today.items() if value and then.get(name) and then[name] != value]
-        return changed + ["strategy"] * (each.workload["strategy_version"] != each.version_today)
+        return changed + ["strategy"] * (each.strategy_version != each.version_today)
+
+
+def _names_counted(device: str | None) -> bool:
+    """Whether answers that nobody has measured are asked for."""
+    return device is not None and device not in ("auto", "all")
 
 
 def _sizes_asked(last: Candidate, given: Mapping[str, int], name: str) -> dict[str, int]:

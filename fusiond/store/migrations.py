@@ -89,6 +89,7 @@ def m005_faults(database: Database) -> None:
     database.table("jobs").add_column("retry_at", str)
     database.table("jobs").add_column("retries", int)  # without a trial in between
     database.table("measurements").add_column("effort", str)  # NULL for what was measured before
+    database.table("records").add_column("counted", str)  # what both sides would pay, by launch; NULL: nobody counted
     database.table("calibrations").create(  # what `calibrate` found, for each driver
         {"device_key": str, "driver": str, "figures": str, "at": str}, pk=("device_key", "driver")
     )

@@ -10,7 +10,7 @@ from sqlite_utils import Database
 
 from fusiond.errors import StoreError
 from fusiond.keys import canonical
-from fusiond.model import Record, Verdict
+from fusiond.model import COUNTED, Record, Verdict
 from fusiond.store import names, tables
 from fusiond.store.connection import Row
 from fusiond.store.encoding import config_from, config_text, decoding, mapping_from, printable
@@ -93,6 +93,13 @@ class Records(Programs):
             [workload_key, device_key, cache],
         )
 
+    def counted(self, workload_key: str) -> list[Record]:
+        """The answers of today that are counted for GPUs that are not here, whatever their caches."""
+        return self._records(
+            f"{_RECORDS} WHERE w.workload_key = ? AND r.evidence = ? AND r.replaced_by IS NULL ORDER BY r.id",
+            [workload_key, COUNTED],
+        )
+
     def history(self, workload_key: str, device_key: str, cache: str = "warm") -> list[Record]:
         """All answers that there ever were, the newest first."""
         key = [workload_key, device_key, cache]
@@ -154,6 +161,7 @@ class Records(Programs):
             "verified": int(record.verified),
             "checks": canonical([printable(each) for each in record.checks]),
             "figures": canonical(dict(record.figures)),
+            "counted": canonical([dict(each) for each in record.counted]) if record.counted else None,
             "trials": record.trials,
             "processes": record.processes,
             "ended": record.ended,
@@ -192,6 +200,7 @@ class Records(Programs):
             verified=bool(row["verified"]),
             checks=tuple(json.loads(row["checks"])),
             figures=mapping_from(row["figures"] or "{}"),
+            counted=tuple(json.loads(row["counted"] or "[]")),
             evidence=row["evidence"],
             cache=row["cache"],
             trials=row["trials"],

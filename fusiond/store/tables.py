@@ -51,7 +51,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "records": (
             "id workload_key lookup_name device_key device_name env_key cache evidence verdict config program_key "
             "time_us baseline baseline_us baseline_program_key speedup ci_low ci_high verified checks trials found_at "
-            "source source_hashes job_id replaced_by figures baseline_config processes ended replaced"
+            "source source_hashes job_id replaced_by figures baseline_config processes ended replaced counted"
         ),
         "strategies": "strategy version wrong_versions names fusiond",
         "catalogue": "kind name path",

@@ -145,6 +145,9 @@ def _launch(name: str, entry: str, *arguments: str | int | float, **fields: Any)
 class DeviceContract:
     """Subclass it and give `provider`; pytest finds the tests."""
 
+    samples_run = True
+    """Whether a sample runs the program. One that is counted does not."""
+
     def provider(self) -> DeviceProvider:
         raise NotImplementedError
 
@@ -214,7 +217,7 @@ class DeviceContract:
         again = self.provider().devices()[0]
         assert (again.key, again.env_key) == (device.key, device.env_key)
         assert device.name.partition(":")[0] == self.provider().kind
-        assert device.evidence in ("measured", "emulated")
+        assert device.evidence in ("measured", "emulated", "counted")
         assert device.memory_bytes > 0
         assert device.limits.multiprocessors >= 1
         assert {each.name for each in self.provider().devices()} >= {device.name}
@@ -319,7 +322,7 @@ class DeviceContract:
         np.testing.assert_array_equal(loaded.read("y"), 6 * data)
         loaded.write("y", 0 * data)
         assert loaded.sample_us(2) > 0
-        np.testing.assert_array_equal(loaded.read("y"), 6 * data)
+        np.testing.assert_array_equal(loaded.read("y"), 6 * data if self.samples_run else 0 * data)
         assert loaded.broken_guards() == ()
 
     def test_a_cooperative_grid_waits_for_all_its_blocks(self, load: Callable[..., Loaded]) -> None:
@@ -442,10 +445,11 @@ class DeviceContract:
         assert loaded.sample_us(1) > 0
         loaded.restore()
         assert loaded.sample_us(3, cold=True) > 0
-        np.testing.assert_array_equal(loaded.read("y"), 2 * ones)  # each of the three runs began with ones
+        if self.samples_run:  # each of the three began with ones
+            np.testing.assert_array_equal(loaded.read("y"), 2 * ones)
         loaded.restore()
         np.testing.assert_array_equal(loaded.read("y"), ones)
-        assert loaded.clock in ("device", "wall", "emulated")
+        assert loaded.clock in ("device", "wall", "emulated", "counted")
         assert isinstance(executor.state(), DeviceState)
         clock = executor.clock_mhz()
         assert clock is None or clock > 0

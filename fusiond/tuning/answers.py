@@ -15,11 +15,14 @@ from datetime import UTC, datetime
 from fusiond import events as say
 from fusiond import verdict
 from fusiond.measuring import References
-from fusiond.model import MeasureFailed, Measurement, Outcome, Record, Verdict, frozen, median
-from fusiond.tuning import finals, health
+from fusiond.model import COUNTED, MeasureFailed, Measurement, Outcome, Record, Verdict, frozen, median
+from fusiond.tuning import counts, finals, health
 from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.finals import Entrant, Field, Incumbent
 from fusiond.verdict import Conclusion
+
+_OF_BOUNDS = {Verdict.FUSE: Verdict.PROMISING, Verdict.KEEP: Verdict.UNPROMISING}
+"""A ratio of two lower bounds proves nothing: what the verdict on times would be is no verdict on bounds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ def conclude(
     """Choose, check the winner's outputs once more in a fresh process, and decide: the record to write down, or None
     when the answer of today stands, and in one line why."""
     least_gain = context.search.least_gain
+    if context.device.evidence == COUNTED:
+        least_gain = max(least_gain, counts.MARGIN)
     while True:
         compared = _compared(context, entered)
         if compared is None:
@@ -87,6 +92,7 @@ def conclude(
         processes=len(compared.processes),
         verified=True,
         checks=checks,
+        counted=counts.of_answer(context, compared.opponent.program, entrant.program),
         source=str(context.store.save_artifact(text.encode(), ".cu")),
     )
     return _against_incumbent(context, entered.incumbent, record)
@@ -269,7 +275,9 @@ def _passed_over(context: Context) -> str | None:
 def _record(context: Context, decision: Verdict, way: Entrant, time_us: float | None, ended: str) -> Record:
     """A record without a winner."""
     workload, device = context.prepared.workload, context.device
-    if decision is Verdict.FUSE and context.analysis.alone:
+    if device.evidence == COUNTED:
+        decision = _OF_BOUNDS.get(decision, decision)
+    elif decision is Verdict.FUSE and context.analysis.alone:
         decision = Verdict.TUNED
     if time_us is None:
         measured = context.store.trial_of_work(context.row.id, context.work(way.program))

@@ -19,7 +19,7 @@ from fusiond.planning import inspected, refused_seeds
 from fusiond.program import Program, SizeError
 from fusiond.space import check_seeds
 from fusiond.study import Study
-from fusiond.tuning import health
+from fusiond.tuning import counts, health
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
 from fusiond.tuning.recording import Recorder
 from fusiond.words import counted
@@ -106,7 +106,8 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
 def _study(context: Context, asks: list[Ask]) -> Study:
     store, job = context.store, context.row.id
     space = context.strategy.space(context.analysis, context.known)
-    seeds, refused = check_seeds(space, context.strategy.seeds(context.analysis, space, context.known))
+    own = context.strategy.seeds(context.analysis, space, context.known)
+    seeds, refused = check_seeds(space, (*own, *counts.seeds(context)))
     if context.row.space_hash is None:
         store.add_rejections(job, (*context.analysis.rejections, *refused_seeds(refused)))
         store.set_space(job, space.hash)

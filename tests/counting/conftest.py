@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fusiond.build.cache import BuildCache
 from fusiond.counting import layout, library
-from fusiond.counting.kernels import Result, Shape, Unit
+from fusiond.counting.kernels import Limits, Result, Shape, Unit
 from fusiond.counting.library import COUNTS, Cache, Library
 from fusiond.counting.model import H100, Gpu
 
@@ -46,6 +46,7 @@ class Bench:
         block: tuple[int, ...] = (32,),
         begins: int = 0,
         gpu: Gpu = H100,
+        limits: Limits | None = None,
         **more: Any,
     ) -> Ran:
         """Pointers are given as the arrays, which stay as they are; their memory begins at 256-byte boundaries, and the
@@ -61,9 +62,10 @@ class Bench:
                 packed.append(each.tobytes())
         shape = Shape(grid=(*grid, 1, 1)[:3], block=(*block, 1, 1)[:3], **more)
         cache = Cache(self.library, gpu.l2_bytes)
-        result = self.unit.launch(kernel, shape, packed, places, cache, gpu)
+        result = self.unit.launch(kernel, shape, packed, places, cache, gpu, limits=limits or Limits())
         cache.flush()
-        dram = cache.dram_bytes(0)
+        read, written = cache.dram_bytes(0)
+        dram = read + result.dram_correction[0], written + result.dram_correction[1]
         cache.close()
         given = [each for each in arguments if isinstance(each, np.ndarray)]
         arrays = tuple(place.view(each.dtype).reshape(each.shape) for place, each in zip(places, given, strict=True))

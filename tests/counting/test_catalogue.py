@@ -16,6 +16,7 @@ import pytest
 from fusiond import jobs
 from fusiond.build import nvcc, nvdisasm
 from fusiond.counting.library import Library
+from fusiond.counting.model import H100
 from fusiond.counting.run import count
 from fusiond.devices.compare import compare
 from fusiond.devices.cpu.executor import CpuExecutor
@@ -66,8 +67,6 @@ def uncontracted(program: Program) -> Program:
 @pytest.mark.sampled(25)
 @pytest.mark.parametrize(("strategy", "name"), NAMES, ids=lambda value: value)
 def test_the_ptx_computes_what_the_emulation_does(counting: Library, strategy: str, name: str) -> None:
-    if nvcc.find() is None:
-        pytest.skip(nvcc.missing() or "no nvcc")
     provider, executor = CpuProvider(), CpuExecutor()
     for label, program in programs(Registry.load(), strategy, name):
         binaries: dict[str, Path] = {}
@@ -76,7 +75,7 @@ def test_the_ptx_computes_what_the_emulation_does(counting: Library, strategy: s
             assert not isinstance(built, BuildFailed)
             binaries[source.name] = built.path
         found = count(uncontracted(program), label=label)
-        assert [row.error for row in found.rows if row.error] == []
+        assert [row.failed for row in found.rows if row.failed] == []
         for row in found.rows:
             assert row.ptx_instructions
             if nvdisasm.missing() is None:
@@ -102,3 +101,26 @@ def test_the_ptx_computes_what_the_emulation_does(counting: Library, strategy: s
             else:
                 assert ours.tobytes() == expected.tobytes(), f"{label}: {buffer.name}"
         loaded.close()
+
+
+@pytest.mark.needs_nvcc
+@pytest.mark.slow
+@pytest.mark.sampled(25)
+@pytest.mark.parametrize(("strategy", "name"), NAMES, ids=lambda value: value)
+def test_sampled_launches_of_the_catalogue_are_within_the_error_told(
+    counting: Library, strategy: str, name: str
+) -> None:
+    """On a GPU so small that its launches have many waves."""
+    gpu = dataclasses.replace(H100, multiprocessors=1, most_blocks=1, l2_bytes=8 << 10)
+    fields = (
+        "global_read_bytes", "global_write_bytes", "read_sectors", "write_sectors", "shared_wavefronts",
+        "ptx_instructions", "minimal_bytes", "dram_bytes",
+    )  # fmt: skip
+    for label, program in programs(Registry.load(), strategy, name):
+        whole = count(program, label=label, gpu=gpu, budget=None)
+        sampled = count(program, label=label, gpu=gpu, budget=2000)
+        for row, expected in zip(sampled.rows, whole.rows, strict=True):
+            assert row.failed is None
+            for field in fields:
+                ours, theirs = getattr(row, field), getattr(expected, field)
+                assert abs(ours - theirs) <= ((row.error or 0.0) + 0.02) * theirs, f"{label}: {row.launch}: {field}"

@@ -49,7 +49,7 @@ def program(opcode: str, types: tuple[str, ...], result: str) -> str:
 def applied(library: Library, opcode: str, types: tuple[str, ...], result: str, values: list[Array]) -> Array:
     bench = Bench(program(opcode, types, result), library)
     ran = bench.run("k", [*values, np.zeros(32, TYPES[result])])
-    assert ran.result.error is None
+    assert ran.result.failed is None
     return ran.arrays[-1]
 
 

@@ -34,7 +34,7 @@ def functions() -> Mapping[str, sass.Function]:
 
 
 def executed(functions: Mapping[str, sass.Function], kernel: str, ran: Ran) -> sass.Executed:
-    assert ran.result.error is None
+    assert ran.result.failed is None
     return sass.executed(functions[kernel], sass.lines_of(ran.result))
 
 
@@ -308,7 +308,7 @@ def test_a_launch_says_its_instructions_by_class(tools: nvcc.Toolkit, shared_cac
         source = Source(name="k", kind=SourceKind.DEVICE, text=text, entries=("straight", "branch"), register_cap=cap)
         program = program_of(source)
         rows = run.count(program, cache=BuildCache(shared_cache)).rows
-        assert [each.error for each in rows] == [None, None]
+        assert [each.failed for each in rows] == [None, None]
         for row in rows:
             assert row.instruction_classes is not None
             assert row.warp_instructions is not None

@@ -36,7 +36,7 @@ def test_copies(truths: Bench, kind: str, size: int, stride: int, start: int) ->
     x = np.arange(room, dtype=np.uint32).astype(np.uint8)
     y = np.zeros_like(x)
     ran = truths.run(f"copy_{kind}", [x, y, np.int32(stride), np.int32(start)], grid=(2,), block=(THREADS // 2,))
-    assert ran.result.error is None
+    assert ran.result.failed is None
     expected = lanes_sectors(size, stride, start)
     assert ran.sums["read_sectors"] == ran.sums["write_sectors"] == expected
     assert ran.sums["read_bytes"] == ran.sums["write_bytes"] == THREADS * size
@@ -200,7 +200,7 @@ def test_lanes_that_part_meet_again(truths: Bench) -> None:
 def test_barriers_count_and_halves_of_a_block(truths: Bench) -> None:
     x = np.arange(128, dtype=np.int32)
     ran = truths.run("barriers", [x, np.zeros(128, np.int32)], block=(128,))
-    assert ran.result.error is None
+    assert ran.result.failed is None
     assert ran.arrays[1].tolist() == [63 - i + 64000 + 300000 for i in range(64)] + [64] * 64
 
 
@@ -209,13 +209,13 @@ def test_blocks_that_wait_for_one_another(truths: Bench) -> None:
     tight = dataclasses.replace(H100, multiprocessors=1)
     arguments = [x, np.zeros(301, np.int32), np.zeros(1, np.uint32)]
     ran = truths.run("last_block", arguments, grid=(300,), block=(1,), cooperative=True, gpu=tight)
-    assert ran.result.error is None
+    assert ran.result.failed is None
     assert ran.arrays[1][0] == x.sum()
 
 
 def test_a_deadlock_is_said(truths: Bench) -> None:
     ran = truths.run("stuck", [np.zeros(64, np.int32)], block=(64,))
-    assert "deadlock" in (ran.result.error or "")
+    assert "deadlock" in (ran.result.failed or "")
 
 
 # --- the L2 ---
@@ -230,7 +230,7 @@ def test_what_does_not_fit_is_read_again(truths: Bench) -> None:
     small = dataclasses.replace(H100, l2_bytes=x.nbytes // 2)
     again = truths.run("passes", [x, y, np.int32(n)], grid=(rows,), gpu=small)
     assert again.dram == (3 * x.nbytes, y.nbytes)
-    alone = dataclasses.replace(small, multiprocessors=1, blocks=1)  # a row at a time fits
+    alone = dataclasses.replace(small, multiprocessors=1, most_blocks=1)  # a row at a time fits
     assert truths.run("passes", [x, y, np.int32(n)], grid=(rows,), gpu=alone).dram == (x.nbytes, y.nbytes)
 
 
@@ -241,10 +241,10 @@ def test_accesses_that_no_buffer_holds(truths: Bench) -> None:
     x = np.zeros(32, np.float32)
     outside = truths.run("copy_float", [x, x, np.int32(1), np.int32(1)])
     said = r"truths\.cu:\d+: ld\.global\S* an access of 4 bytes at 0x\w+ is outside"
-    assert re.match(said, outside.result.error or "")
+    assert re.match(said, outside.result.failed or "")
     pairs = np.zeros(99, np.float64)
     askew = truths.run("copy_float2", [pairs, pairs, np.int32(1), np.int32(0)], begins=4)
-    assert "misaligned" in (askew.result.error or "")
+    assert "misaligned" in (askew.result.failed or "")
 
 
 @pytest.mark.needs_nvcc

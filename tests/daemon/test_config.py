@@ -49,7 +49,7 @@ def test_one_device_needs_no_list(tmp_path: Path) -> None:
         ("poll_sec: 1\n", "fusiond.yaml:1: unknown key 'poll_sec'; did you mean 'poll_secs'?"),
         ("poll_secs: soon\n", "poll_secs: is 'soon'; a number is wanted"),
         ("poll_secs: 0\n", "must be from"),
-        ("devices: [gpu]\n", "is 'gpu'; write all, cpu, cuda or cuda:0"),
+        ("devices: [gpu]\n", "is 'gpu'; write all, cpu, cuda, cuda:0 or counted:h100"),
         ("devices: []\n", "names no device"),
         ("when_busy: never\n", "it can be share, wait, exclusive"),
         ("log_level: loud\n", "it can be debug"),

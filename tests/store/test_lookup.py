@@ -46,6 +46,7 @@ def test_the_answer_has_exactly_the_fields_of_the_contract(store: Store, make: A
         "processes": 5,
         "ended": "20 trials without a gain",
         "replaced": "a faster one was found",
+        "counted": ({"program": "native", "dram_bytes": 12},),
     }
     make.known(store, workload, device, source=str(source), **more)
     assert ask() == {
@@ -85,8 +86,27 @@ def test_the_answer_has_exactly_the_fields_of_the_contract(store: Store, make: A
         "sizes_asked": {"a.n": 1000, "b.n": 1000},
         "checks": ["2 seeds, equal"],
         "figures": {"whole_us": 40.5},
+        "counted": [{"program": "native", "dram_bytes": 12}],
         "notes": [],
     }
+
+
+def test_what_is_counted_is_for_those_who_name_the_device_and_is_no_time(store: Store, make: Any, ask: Ask) -> None:
+    workload = make.workload()
+    absent = make.device("counted:h100", model="NVIDIA H100 (counted)", evidence="counted")
+    make.known(store, workload, absent, verdict=Verdict.PROMISING)
+    assert ask() is None
+    assert ask(device="all") is None
+    assert ask(device="cuda") is None
+    found = ask(device="counted:h100")
+    assert (found["verdict"], found["evidence"]) == ("promising", "counted")
+    assert (found["bound_us"], found["unfused_bound_us"], found["bound_ratio"]) == (10.0, 15.0, 1.5)
+    times = ("time_us", "baseline_us", "speedup", "ci95")
+    assert [found[name] for name in times] == [None] * 4
+    assert found["unfused"]["time_us"] is None
+    make.known(store, workload, make.device())
+    assert ask()["evidence"] == "measured"
+    assert ask(device="counted:h100")["evidence"] == "counted"
 
 
 def test_keep_them_apart_is_an_answer(store: Store, make: Any, ask: Ask) -> None:

@@ -167,6 +167,9 @@ def test_records(shared: Store, data: st.DataObject, sizes: Mapping[str, int]) -
             content_key=st.just(workload.content_key),
             speedup=st.none() | FLOATS,
             figures=st.dictionaries(st.sampled_from(["fusable_ratio", "library_us"]), FLOATS),
+            counted=st.lists(
+                st.dictionaries(st.sampled_from(["launch", "dram_bytes"]), st.none() | st.integers() | st.text())
+            ).map(tuple),
         )
     )
     shared.save_record(record, job=id, source_hashes={})

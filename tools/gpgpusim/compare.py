@@ -84,8 +84,8 @@ def count(case: Case, library: Library) -> tuple[dict[str, int], list[Array]]:
     cache.flush()
     dram_bytes, _ = cache.dram_bytes(0)
     cache.close()
-    if result.error is not None:
-        raise ValueError(f"{case.kernel}: {result.error}")
+    if result.failed is not None:
+        raise ValueError(f"{case.kernel}: {result.failed}")
     sums = {name: int(result.counts[name].sum()) for name in COUNTS.names or ()}
     accesses = int(result.counts["warps"][result.counts["wavefronts"] > 0].sum())
     counted = {

@@ -49,7 +49,10 @@ struct Allocation {
     uint64_t begin, end;
 };
 
+struct Footprint;
+
 struct Request {
+    Footprint* footprint;  // of the launch, over all of its calls
     const Instruction* code;
     int32_t instructions;
     int32_t register_bytes;
@@ -73,7 +76,9 @@ struct Request {
     int32_t allocation_count;
     int64_t limit;  // instructions of warps until the launch is given up; 0: none
     Counts* counts;
-    uint64_t compulsory_read_sectors, compulsory_write_sectors;  // out
+    // All that follow are added to. Of each allocation, sectors that no call of this launch had touched before:
+    uint64_t *new_read_sectors, *new_write_sectors;
+    int64_t shortest_block;  // instructions of warps, of the blocks of this call
 };
 
 }  // namespace counting

@@ -52,10 +52,10 @@ void count_global(Launch& launch, const Instruction& i, const uint64_t* address,
         const int32_t at = allocation(launch, sectors[k] << 5, 1);
         const uint64_t place = sectors[k] - (launch.request.allocations[at].begin >> 5);
         const uint8_t bit = 1 << (place & 7);
-        uint8_t& read = launch.read[at][place >> 3];
-        uint8_t& written = launch.written[at][place >> 3];
-        if (what != 1 && !(written & bit) && !(read & bit)) read |= bit, ++launch.request.compulsory_read_sectors;
-        if (what != 0 && !(written & bit)) written |= bit, ++launch.request.compulsory_write_sectors;
+        uint8_t& read = launch.request.footprint->read[at][place >> 3];
+        uint8_t& written = launch.request.footprint->written[at][place >> 3];
+        if (what != 1 && !(written & bit) && !(read & bit)) read |= bit, ++launch.request.new_read_sectors[at];
+        if (what != 0 && !(written & bit)) written |= bit, ++launch.request.new_write_sectors[at];
         if (what != 1) launch.cache.touch(sectors[k], false);
         if (what != 0) launch.cache.touch(sectors[k], true);
     }

@@ -16,11 +16,8 @@ class Cache {
 
     // One sector (address / 32) is read, or written: a write fetches nothing.
     void touch(uint64_t sector, bool write) {
-        const uint64_t tag = sector >> 2;
         const uint8_t bit = 1 << (sector & 3);
-        int32_t at = newest_;
-        if (at < 0 || lines_[at].tag != tag) at = used(tag);
-        Line& line = lines_[at];
+        Line& line = lines_[recent(sector >> 2)];
         if (write) {
             line.valid |= bit;
             line.dirty |= bit;
@@ -30,6 +27,19 @@ class Cache {
             line.valid |= bit;
         }
     }
+
+    // The same for sectors that a launch touched while nobody counted: whatever was read is on its account already.
+    void hold(uint64_t sector, bool write) {
+        const uint8_t bit = 1 << (sector & 3);
+        Line& line = lines_[recent(sector >> 2)];
+        line.valid |= bit;
+        if (write) line.dirty |= bit, line.writer = launch_;
+    }
+
+    // From here on lines are counted that are touched for the first time. When there are as many as the L2 has, what
+    // it holds does not depend on anything before the mark.
+    void mark() { ++era_, fresh_ = 0; }
+    bool renewed() const { return fresh_ >= static_cast<int32_t>(lines_.size()); }
 
     void begin_launch() { traffic_.emplace_back(), launch_ = static_cast<int32_t>(traffic_.size()) - 1; }
 
@@ -44,6 +54,7 @@ class Cache {
     struct Line {
         uint64_t tag = ~uint64_t(0);
         uint8_t valid = 0, dirty = 0;
+        uint32_t era = 0;
         int32_t writer = -1, older = -1, newer = -1, chained = -1;
     };
 
@@ -53,6 +64,12 @@ class Cache {
     }
 
     size_t bucket(uint64_t tag) const { return (tag * 0x9e3779b97f4a7c15u >> 20) % heads_.size(); }
+
+    int32_t recent(uint64_t tag) {
+        const int32_t at = newest_ >= 0 && lines_[newest_].tag == tag ? newest_ : used(tag);
+        if (lines_[at].era != era_) lines_[at].era = era_, ++fresh_;
+        return at;
+    }
 
     int32_t used(uint64_t tag) {
         int32_t at = heads_[bucket(tag)];
@@ -75,7 +92,7 @@ class Cache {
 
     void enter(int32_t at, uint64_t tag) {
         Line& line = lines_[at];
-        line.tag = tag, line.valid = 0, line.dirty = 0;
+        line.tag = tag, line.valid = 0, line.dirty = 0, line.era = 0;
         int32_t& head = heads_[bucket(tag)];
         line.chained = head, head = at;
     }
@@ -102,7 +119,8 @@ class Cache {
     std::vector<Line> lines_;
     std::vector<int32_t> heads_;
     std::vector<Traffic> traffic_;
-    int32_t filled_ = 0, newest_ = -1, oldest_ = -1, launch_ = -1;
+    int32_t filled_ = 0, newest_ = -1, oldest_ = -1, launch_ = -1, fresh_ = 0;
+    uint32_t era_ = 1;
 };
 
 }  // namespace counting

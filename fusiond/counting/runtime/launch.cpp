@@ -33,7 +33,7 @@ class Runner {
         const int64_t together = request_.cooperative ? request_.block_count : std::min<int64_t>(request_.resident, request_.block_count);
         std::vector<std::unique_ptr<Block>> blocks;
         int64_t next = 0;
-        for (; next < together; ++next) blocks.push_back(begin(std::make_unique<Block>(), request_.blocks[next]));
+        for (; next < together; ++next) blocks.push_back(begin(taken(), request_.blocks[next]));
         size_t left = blocks.size();
         while (left > 0) {
             bool moved = false;
@@ -41,8 +41,9 @@ class Runner {
                 if (!block) continue;
                 moved |= turn(*block);
                 if (block->ended < static_cast<int32_t>(block->warps.size())) continue;
+                request_.shortest_block = std::min(request_.shortest_block, block->issued);
                 if (next < request_.block_count) block = begin(std::move(block), request_.blocks[next++]);
-                else block.reset(), --left;
+                else request_.footprint->spare.push_back(std::move(block)), --left;
             }
             if (!moved) fail("deadlock: every warp waits at a barrier");
         }
@@ -51,6 +52,14 @@ class Runner {
     int32_t at = 0;  // the instruction that runs
 
    private:
+    std::unique_ptr<Block> taken() {
+        auto& spare = request_.footprint->spare;
+        if (spare.empty()) return std::make_unique<Block>();
+        auto found = std::move(spare.back());
+        spare.pop_back();
+        return found;
+    }
+
     std::unique_ptr<Block> begin(std::unique_ptr<Block> block, int64_t index) {
         const uint32_t* grid = request_.grid;
         const uint32_t* dim = request_.block;
@@ -61,6 +70,7 @@ class Runner {
         block->local.assign(size_t(warps) * LANES * request_.local_bytes, 0xcd);
         block->warps.resize(warps);
         block->ended = 0;
+        block->issued = 0;
         for (Barrier& each : block->barriers) each = Barrier();
         for (uint32_t k = 0; k < warps; ++k) {
             Warp& w = block->warps[k];
@@ -126,6 +136,7 @@ class Runner {
             if (i.counted) {
                 Counts& counts = request_.counts[at];
                 ++counts.warps;
+                ++w.block->issued;
                 counts.lanes += __builtin_popcount(w.active);
                 if (++launch_.issued == static_cast<uint64_t>(request_.limit)) fail("the limit of instructions is reached");
             }
@@ -249,10 +260,6 @@ void fail(const std::string& text) { throw Failure{text}; }
 
 Launch::Launch(Request& request, Cache& cache) : request(request), cache(cache) {
     for (int32_t k = 0; k < request.instructions; ++k) operations.push_back(request.code[k].operation < 0 ? nullptr : table()[request.code[k].operation].operation);
-    for (int32_t k = 0; k < request.allocation_count; ++k) {
-        const uint64_t sectors = ((request.allocations[k].end + 31) >> 5) - (request.allocations[k].begin >> 5);
-        read.emplace_back(sectors / 8 + 1, 0), written.emplace_back(sectors / 8 + 1, 0);
-    }
 }
 
 }  // namespace counting
@@ -277,14 +284,31 @@ int counting_sizes(int which) { return which == 0 ? sizeof(Instruction) : which 
 Cache* counting_cache(uint64_t bytes) { return new Cache(bytes); }
 void counting_cache_end(Cache* cache) { delete cache; }
 void counting_cache_flush(Cache* cache) { cache->flush(); }
+void counting_cache_mark(Cache* cache) { cache->mark(); }
+int counting_cache_renewed(Cache* cache) { return cache->renewed(); }
+void counting_cache_hold(Cache* cache, uint64_t begin, uint64_t end, int write) {
+    for (uint64_t sector = begin >> 5; sector < (end + 31) >> 5; ++sector) cache->hold(sector, write != 0);
+}
+void counting_begin_launch(Cache* cache) { cache->begin_launch(); }
+
+Footprint* counting_footprint(const Allocation* allocations, int32_t count) {
+    auto* made = new Footprint();
+    for (int32_t k = 0; k < count; ++k) {
+        const uint64_t sectors = ((allocations[k].end + 31) >> 5) - (allocations[k].begin >> 5);
+        made->read.emplace_back(sectors / 8 + 1, 0), made->written.emplace_back(sectors / 8 + 1, 0);
+    }
+    return made;
+}
+void counting_footprint_end(Footprint* footprint) { delete footprint; }
+
 uint64_t counting_dram_bytes(Cache* cache, int launch, int write) {
     const Traffic& of = cache->traffic()[launch];
     return write ? of.dram_write_bytes : of.dram_read_bytes;
 }
 
-// nullptr: it ran to its end; else why not, and `at` is the instruction.
+// Runs blocks of the launch that was begun last. nullptr: they ran to their ends; else why not, and `at` is the
+// instruction.
 const char* counting_launch(Cache* cache, Request* request, int32_t* at) {
-    cache->begin_launch();
     Launch launch(*request, *cache);
     Runner runner(launch);
     try {

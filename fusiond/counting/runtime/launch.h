@@ -22,13 +22,19 @@ struct Block {
     Barrier barriers[16];
     uint32_t index[3];
     int32_t ended;  // warps
+    int64_t issued;  // instructions of its warps
+};
+
+// What the calls of one launch have touched: of each allocation, a bit for each sector.
+struct Footprint {
+    std::vector<std::vector<uint8_t>> read, written;
+    std::vector<std::unique_ptr<Block>> spare;  // their memory is used again
 };
 
 struct Launch {
     Request& request;
     Cache& cache;
     std::vector<Operation> operations;  // of each instruction
-    std::vector<std::vector<uint8_t>> read, written;  // of each allocation, a bit for each sector
     int32_t last = 0;                   // the allocation that was used last
     uint64_t issued = 0;
 

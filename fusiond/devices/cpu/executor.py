@@ -48,11 +48,11 @@ class CpuExecutor:
     """`fusiond.devices.base.Executor` for the processor."""
 
     def __init__(self) -> None:
-        self._runtime = native.Runtime(gxx.scheduler())
+        self.runtime = native.Runtime(gxx.scheduler())
         self.data: DataPlane = HostData()
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> CpuProgram:
-        return CpuProgram(self._runtime, program, binaries)
+        return CpuProgram(self.runtime, program, binaries)
 
     def state(self) -> DeviceState:
         return DeviceState()

@@ -1,0 +1,67 @@
+"""Counting in processes of its own: host code of a program runs there, and what it breaks is a row with the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fusiond import children, faults
+from fusiond.build.working import working_folder
+from fusiond.bundle import write_bundle
+from fusiond.errors import MachineFault
+from fusiond.program import Launch, Program
+
+TIMEOUT_SECS = 600.0
+
+
+def counted(programs: Mapping[str, Program], *, model: str, timeout_secs: float = TIMEOUT_SECS) -> list[dict[str, Any]]:
+    """The rows of `python -m fusiond.devices.cpu.count --json` for programs by their labels, in their order; a program
+    that cannot be counted has rows that say why. Several at once, on all cores.
+
+    MachineFault where the machine does not let it run.
+    """
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        found = pool.map(lambda each: _rows(each, programs[each], model, timeout_secs), programs)
+        return [row for rows in found for row in rows]
+
+
+def _rows(label: str, program: Program, model: str, timeout_secs: float) -> list[dict[str, Any]]:
+    with working_folder("count") as folder:
+        write_bundle(folder / "bundle", program, {})
+        command = [sys.executable, "-m", "fusiond.devices.cpu.count", str(folder / "bundle"), "--json"]
+        try:
+            done = children.run([*command, "--label", label, "--gpu", model], timeout_secs=timeout_secs)
+        except subprocess.TimeoutExpired:
+            return _failed_rows(program, label, model, f"not counted: it takes longer than {timeout_secs:g} s")
+    fault = faults.of_end(done.returncode, "counting")
+    if fault is not None:
+        raise fault
+    said = (done.stderr.strip().splitlines() or [""])[-1]
+    if done.returncode == faults.TEMPORARY:
+        raise MachineFault(said)
+    if done.returncode < 0:
+        return _failed_rows(program, label, model, f"counting died of {faults.signal_name(-done.returncode)}")
+    try:
+        rows: list[dict[str, Any]] = json.loads(done.stdout)["counted"]
+    except (ValueError, KeyError):
+        return _failed_rows(program, label, model, said or f"counting ended with status {done.returncode}")
+    return rows
+
+
+def _failed_rows(program: Program, label: str, model: str, why: str) -> list[dict[str, Any]]:
+    from fusiond.counting.run import Row  # SciPy, below it, would cost each command a third of a second
+
+    return [
+        {
+            **dataclasses.asdict(Row(program=label, launch=step.name, kernel=step.entry, failed=why, model=model)),
+            "program_bound_us": None,
+        }
+        for step in program.steps
+        if isinstance(step, Launch)
+    ]

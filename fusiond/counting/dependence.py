@@ -1,0 +1,193 @@
+"""Which data decide what a program does: buffers whose values reach an address or a branch of some launch.
+
+A launch of which only some blocks were run leaves buffers that do not hold right values. That does no harm to counts
+unless a later launch goes by those values. What may be is found in the PTX alone, without regard to the order of
+instructions: a register depends on all that any instruction may put into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from fusiond.counting.ptx import Address, Instruction, Kernel, Name, Negated, Operand, Pair, Vector
+from fusiond.program import Bytes, Copy, CopyBatch, HostCall, Launch, Pointer, Program
+
+ANY = "*"
+"""An address of which nobody knows where it is from."""
+_ENDS = ("ret", "exit", "bra", "bar", "barrier", "trap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """What a kernel does with the memory behind its parameters (or its module's variables, by name), or `ANY`."""
+
+    reads: frozenset[str]
+    writes: frozenset[str]
+    steering: frozenset[str]
+    """Whose values may reach an address or a branch."""
+
+
+def uses(kernel: Kernel, pointers: Collection[str]) -> Uses:
+    """Of a kernel whose parameters `pointers` are, or hold, addresses."""
+    return _Analysis(kernel, pointers).uses()
+
+
+class _Analysis:
+    def __init__(self, kernel: Kernel, pointers: Collection[str]) -> None:
+        self._kernel = kernel
+        self._own = {each.name for each in kernel.variables}
+        self._parameters = {each.name for each in kernel.parameters}
+        self._pointers = set(pointers)
+        self._places: dict[str, set[str]] = {}  # register -> what it may point into
+        self._values: dict[str, set[str]] = {}  # register -> whose values it may depend on
+        self._on_chip: set[str] = set()  # the same of shared and local memory, as a whole
+        self._reads: set[str] = set()
+        self._writes: set[str] = set()
+        self._steering: set[str] = set()
+
+    def uses(self) -> Uses:
+        size = -1
+        while size != (size := self._size()):
+            for each in self._kernel.instructions:
+                self._one(each)
+        return Uses(reads=frozenset(self._reads), writes=frozenset(self._writes), steering=frozenset(self._steering))
+
+    def _size(self) -> int:
+        known = [*self._places.values(), *self._values.values()]
+        return sum(map(len, [*known, self._on_chip, self._reads, self._writes, self._steering]))
+
+    def _one(self, at: Instruction) -> None:
+        base, *rest = at.opcode.split(".")
+        guard = self._of(self._values, [at.guard] if at.guard is not None else [])
+        addresses = [each for each in at.operands if isinstance(each, Address)]
+        if addresses or base in _ENDS:
+            self._steering |= guard
+        if base in ("ld", "ldu", "st", "atom", "red") and addresses:
+            self._access(at, base, rest, addresses[0])
+            return
+        target, sources = at.operands[:1], at.operands[1:]
+        values, places = guard | self._of(self._values, sources), self._of(self._places, sources)
+        for name in _names(target):
+            self._values.setdefault(name, set()).update(values)
+            self._places.setdefault(name, set()).update(places)
+
+    def _access(self, at: Instruction, base: str, rest: list[str], address: Address) -> None:
+        spaces = {word.partition("::")[0] for word in rest}
+        data = at.operands[1:] if base in ("st", "red") else at.operands[2:]
+        target = at.operands[:1] if base not in ("st", "red") else ()
+        self._steering |= self._of(self._values, [address.base])
+        where = self._of(self._places, [address.base])
+        found: set[str] = set()
+        if "param" in spaces:
+            pointing = where
+        else:
+            pointing = set()
+            generic = not spaces & {"global", "shared", "local", "const"}
+            memory = where & self._pointers or where - self._parameters or {ANY}
+            if generic or spaces & {"global", "const"}:
+                if base != "st":
+                    found |= memory
+                    self._reads |= memory
+                if base not in ("ld", "ldu"):
+                    self._writes |= memory
+            if generic or spaces & {"shared", "local"}:
+                found |= self._on_chip
+                self._on_chip |= self._of(self._values, data)
+        for name in _names(target):
+            self._values.setdefault(name, set()).update(found)
+            self._places.setdefault(name, set()).update(pointing)
+
+    def _of(self, table: Mapping[str, set[str]], operands: Iterable[Operand]) -> set[str]:
+        found: set[str] = set()
+        for name in _names(operands):
+            found |= table.get(name, set())
+            variable = name not in self._kernel.registers and name not in self._own and not name.startswith("%")
+            if table is self._places and variable:
+                found.add(name)  # a parameter, or a variable of the module
+        return found
+
+
+def _names(operands: Iterable[Operand]) -> Iterator[str]:
+    for each in operands:
+        if isinstance(each, Name):
+            yield each.name
+        elif isinstance(each, Negated):
+            yield each.name.name
+        elif isinstance(each, Address):
+            yield from _names([each.base])
+        elif isinstance(each, Vector):
+            yield from _names(each.items)
+        elif isinstance(each, Pair):
+            yield from _names([each.first, each.second])
+
+
+# --- of a program ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    whole: Mapping[str, str]
+    """Launch that must run whole -> why."""
+    buffers: frozenset[str]
+    """Whose contents at the start decide what is done, as the others' do not."""
+    touched: Mapping[str, tuple[frozenset[str], frozenset[str]]]
+    """Launch -> arenas (buffers that are in none: their own names) that it reads, and that it writes."""
+
+
+def needs(program: Program, of_launch: Callable[[Launch], tuple[Kernel, Mapping[str, str]]]) -> Needs:
+    """`of_launch` gives a launch's kernel, and which buffer each variable of its module is. Buffers of one arena are
+    taken as one."""
+    arenas = {each.name: each.arena or each.name for each in program.buffers}
+    everything = frozenset(arenas.values())
+    needed: set[str] = set()
+    whole: dict[str, str] = {}
+    touched: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+    for step in reversed(program.steps):
+        if isinstance(step, Launch):
+            kernel, symbols = of_launch(step)
+            behind = _behind(kernel, step, arenas) | {name: {arenas[each]} for name, each in symbols.items()}
+            found = uses(kernel, [name for name, each in behind.items() if each])
+
+            def held(names: Iterable[str], behind: Mapping[str, set[str]] = behind) -> set[str]:
+                # A variable that is no buffer is kept under its own name: it too holds values.
+                parts = [everything if each == ANY else behind.get(each, {each}) for each in names]
+                return set().union(*parts)
+
+            reads, writes, steering = (held(each) for each in (found.reads, found.writes, found.steering))
+            touched[step.name] = frozenset(reads), frozenset(writes)
+            if steering & writes:
+                whole[step.name] = f"it goes by what it writes itself ({_said(steering & writes)})"
+            if writes & needed:
+                whole[step.name] = f"a later step goes by the values in {_said(writes & needed)}"
+            if step.name in whole:
+                needed |= reads
+            needed |= steering
+        elif isinstance(step, Copy | CopyBatch):
+            pairs = zip(step.source, step.target, strict=True) if isinstance(step, Copy) else step.copies
+            needed |= {arenas[source] for source, target in pairs if arenas[target] in needed}
+        elif isinstance(step, HostCall):
+            needed |= {arenas[each] for argument in step.arguments for each in _pointers(argument)}
+    return Needs(
+        whole=whole,
+        buffers=frozenset(name for name, arena in arenas.items() if arena in needed),
+        touched=touched,
+    )
+
+
+def _behind(kernel: Kernel, step: Launch, arenas: Mapping[str, str]) -> dict[str, set[str]]:
+    """Parameter -> arenas that it points into."""
+    return {
+        parameter.name: {arenas[each] for each in _pointers(argument)}
+        for parameter, argument in zip(kernel.parameters, step.arguments, strict=False)
+    }
+
+
+def _pointers(argument: object) -> list[str]:
+    if isinstance(argument, Pointer):
+        return [argument.buffer]
+    return [name for _, name in argument.pointers] if isinstance(argument, Bytes) else []
+
+
+def _said(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)[:3])

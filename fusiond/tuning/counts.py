@@ -1,0 +1,57 @@
+"""What both sides of an answer would pay, counted on the processor: beside times, and never in their place."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fusiond.counting import apart
+from fusiond.counting.model import GPUS, Gpu
+from fusiond.errors import FusiondError
+from fusiond.model import COUNTED, Config, DeviceInfo
+from fusiond.program import Program
+from fusiond.tuning.context import Context
+
+MARGIN = 1.2
+"""By how much one bound must be below another for `promising`. No table of bounds beside measured times supports a
+smaller one yet."""
+
+log = logging.getLogger(__name__)
+
+
+def like(device: DeviceInfo) -> Gpu | None:
+    """The GPU in the table that a device is, or else the one of its architecture; None for what is none."""
+    words = re.split(r"[^a-z0-9]+", device.model.lower())
+    said = {*words, *(one + other for one, other in itertools.pairwise(words))}  # `RTX 4090`
+    named = [each for each in GPUS.values() if each.name in said]
+    return next(iter([*named, *(each for each in GPUS.values() if each.arch == device.arch)]), None)
+
+
+def seeds(context: Context) -> list[tuple[str, Config]]:
+    """The configs that won by bounds, for a device that measures: those that were counted for its architecture."""
+    if context.device.evidence == COUNTED:
+        return []
+    found = context.store.counted(context.prepared.workload.key)
+    archs = {f"counted:{each.name}": each.arch for each in GPUS.values()}
+    return [
+        (each.device_name, each.config)
+        for each in found
+        if each.config is not None and archs.get(each.device_name) == context.device.arch
+    ]
+
+
+def of_answer(context: Context, native: Program, fused: Program) -> tuple[Mapping[str, Any], ...]:
+    """Rows for `native` and `fused` on the job's GPU; none where it is no GPU, or nothing can be counted: an answer
+    does not wait for this."""
+    gpu = like(context.device)
+    if gpu is None:
+        return ()
+    context.phase("counting", f"what both would pay on {gpu.name}")
+    try:
+        return tuple(apart.counted({"native": native, "fused": fused}, model=gpu.name))
+    except FusiondError as problem:
+        log.warning("%s is not counted: %s", context.prepared.workload.name, problem)
+        return ()

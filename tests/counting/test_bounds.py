@@ -1,0 +1,206 @@
+"""Lower bounds of times: by hand, and how they depend on what was counted."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusiond.counting import kept
+from fusiond.counting.bounds import Bound, Work, bound, program_bound_us
+from fusiond.counting.classes import CLASSES
+from fusiond.counting.model import A100, GPUS, H100, L4, SOURCES, Gpu, gpu_named, gpu_of
+from fusiond.errors import RequestError
+from fusiond.program import HostCall, Launch, Program
+
+NOTHING = Work(
+    blocks=132 * 8,
+    warps_per_block=8,
+    resident_per_sm=8,
+    dram_bytes=0,
+    compulsory_read_sectors=0,
+    read_sectors=0,
+    write_sectors=0,
+    atomic_sectors=0,
+    shared_wavefronts=0,
+    warps={},
+)
+
+
+def test_a_copy_is_bound_by_dram() -> None:
+    sectors = 10**9 // 32
+    work = dataclasses.replace(
+        NOTHING,
+        dram_bytes=2 * 10**9,
+        compulsory_read_sectors=sectors,
+        read_sectors=sectors,
+        write_sectors=sectors,
+        warps={"global": 2 * sectors // 4, "integer": 6 * sectors // 4},
+    )
+    found = bound(work, H100)
+    assert found.binding == "dram"
+    assert found.us == pytest.approx(2e9 / 3.35e12 * 1e6)
+    assert bound(work, L4).us == pytest.approx(2e9 / 300e9 * 1e6)
+
+
+def test_arithmetic_is_bound_by_issue_slots_or_by_its_lanes() -> None:
+    count = 132 * 4 * 10**6
+    found = bound(dataclasses.replace(NOTHING, warps={"fp32": count}), H100)
+    assert (found.binding, found.us) == ("issue", pytest.approx(1e6 / 1980))
+    doubles = bound(dataclasses.replace(NOTHING, warps={"fp64": count}), H100)
+    assert (doubles.binding, doubles.us) == ("issue_fp64", pytest.approx(2e6 / 1980))
+    special = bound(dataclasses.replace(NOTHING, warps={"sfu": count, "fp32": count}), H100)
+    assert (special.binding, special.us) == ("issue_sfu", pytest.approx(8e6 / 1980))
+
+
+def test_bank_conflicts_are_bound_by_shared_memory() -> None:
+    found = bound(dataclasses.replace(NOTHING, shared_wavefronts=132 * 32 * 1000, warps={"shared": 132 * 1000}), H100)
+    assert (found.binding, found.us) == ("shared", pytest.approx(32_000 / 1980))
+
+
+def test_one_warp_issues_one_instruction_a_clock() -> None:
+    alone = dataclasses.replace(NOTHING, blocks=1, warps_per_block=1, warps={"fp32": 1980})
+    assert (bound(alone, H100).binding, bound(alone, H100).us) == ("latency", pytest.approx(1.0))
+    waiting = dataclasses.replace(alone, warps={"fp32": 4, "global": 1}, compulsory_read_sectors=1)
+    assert bound(waiting, H100).us == pytest.approx(H100.load_cycles / 1980)
+
+
+def test_a_tail_of_equal_blocks() -> None:
+    """133 blocks on 132 multiprocessors: one of them has two."""
+    work = dataclasses.replace(NOTHING, blocks=133, warps={"fp32": 133 * 8000}, shortest_share=1.0)
+    assert bound(work, H100).terms["tail"] == pytest.approx(2 * 8000 / 4 / 1980)
+    assert bound(dataclasses.replace(work, shortest_share=0.0), H100).terms["tail"] == 0
+
+
+def test_nothing_is_bound_by_nothing() -> None:
+    assert bound(dataclasses.replace(NOTHING, blocks=0), H100) == Bound(
+        us=0.0, binding="none", terms=bound(NOTHING, H100).terms
+    )
+
+
+counts = st.integers(0, 10**12)
+works = st.builds(
+    Work,
+    blocks=st.integers(1, 10**7),
+    warps_per_block=st.integers(1, 32),
+    resident_per_sm=st.integers(1, 32),
+    dram_bytes=counts,
+    compulsory_read_sectors=counts,
+    read_sectors=counts,
+    write_sectors=counts,
+    atomic_sectors=counts,
+    shared_wavefronts=counts,
+    warps=st.dictionaries(st.sampled_from(CLASSES), counts),
+    shortest_share=st.floats(0, 1),
+)
+gpus = st.sampled_from(tuple(GPUS.values()))
+
+
+@given(works, gpus, st.data())
+def test_more_work_never_takes_less(work: Work, gpu: Gpu, data: st.DataObject) -> None:
+    fields = [each.name for each in dataclasses.fields(Work) if each.type == "int" and "resident" not in each.name]
+    fields = [each for each in fields if each not in ("blocks", "warps_per_block")]
+    name = data.draw(st.sampled_from([*fields, "warps"]))
+    more: object = (
+        getattr(work, name) + data.draw(counts)
+        if name != "warps"
+        else {**work.warps, "fp32": work.warps.get("fp32", 0) + data.draw(counts)}
+    )
+    assert bound(dataclasses.replace(work, **{name: more}), gpu).us >= bound(work, gpu).us  # type: ignore[arg-type]
+
+
+@given(works, gpus, st.sampled_from(["clock_mhz", "dram_gbs", "l2_bytes_per_clock"]), st.floats(1, 4))
+def test_a_faster_part_never_takes_more(work: Work, gpu: Gpu, name: str, times: float) -> None:
+    faster = dataclasses.replace(gpu, **{name: getattr(gpu, name) * times})
+    assert bound(work, faster).us <= bound(work, gpu).us
+
+
+@given(works, gpus)
+def test_the_bound_is_the_largest_part(work: Work, gpu: Gpu) -> None:
+    found = bound(work, gpu)
+    assert found.us == max(found.terms.values())
+    assert min(found.terms.values()) >= 0
+
+
+# --- programs -------------------------------------------------------------------------------------------
+
+
+def step(name: str, stream: int = 0, after: tuple[str, ...] = (), counted: bool = True) -> Launch:
+    return Launch(
+        name=name, source="s", entry="e", grid=(1, 1, 1), block=(32, 1, 1), arguments=(), stream=stream, after=after,
+        counted=counted,
+    )  # fmt: skip
+
+
+def test_a_program_takes_its_longest_chain_with_gaps() -> None:
+    one = Bound(us=10.0, binding="latency", terms={"latency": 10.0, "dram": 2.0})
+
+    def us(*steps: Launch | HostCall) -> float:
+        program = Program(name="p", buffers=(), sources=(), steps=steps)
+        return program_bound_us(program, {each.name: one for each in steps if isinstance(each, Launch)}, H100)
+
+    gap = H100.launch_gap_us
+    assert us(step("a")) == 10
+    assert us(step("a"), step("b")) == 20 + gap
+    assert us(step("a"), step("b", 1)) == 10
+    assert us(step("a"), step("b", 1), step("c", 0, ("b",))) == 20 + gap
+    assert us(step("a"), step("b", counted=False), step("c")) == 20 + gap
+    assert us(*(step(f"s{k}", k) for k in range(8))) == 16.0  # side by side, DRAM is asked eight times
+
+
+# --- the table ------------------------------------------------------------------------------------------
+
+
+def test_peaks_are_those_of_the_data_sheets() -> None:
+    """FP32 TFLOP/s: 2 * lanes * multiprocessors * clock."""
+    lanes = {"a100": 64, "h100": 128, "h200": 128, "l4": 128, "rtx4090": 128}
+    peaks = {name: 2 * lanes[name] * gpu.multiprocessors * gpu.clock_mhz / 1e6 for name, gpu in GPUS.items()}
+    assert {name: round(peak, 1) for name, peak in peaks.items()} == {
+        "a100": 19.5, "h100": 66.9, "h200": 66.9, "l4": 30.3, "rtx4090": 82.6
+    }  # fmt: skip
+
+
+def test_every_figure_has_its_source() -> None:
+    figures = {each.name for each in dataclasses.fields(Gpu)} - {"name", "arch", "most_blocks"}
+    assert figures == set(SOURCES)
+    assert all(set(gpu.lanes) <= set(CLASSES) for gpu in GPUS.values())
+
+
+def test_a_calibration_takes_the_place_of_the_data_sheet() -> None:
+    found = H100.calibrated({"copy_gbs": 3000.0, "fp32_tflops": 60.0, "kernel_gap_us": 1.2})
+    assert (found.dram_gbs, found.launch_gap_us) == (3000.0, 1.2)
+    assert found.clock_mhz == pytest.approx(60e6 / (2 * 128 * 132))
+    assert H100.calibrated({}) == H100
+    assert A100.calibrated({"fp32_tflops": 19.5}).clock_mhz == pytest.approx(1410, rel=0.01)
+
+
+def test_gpus_by_name_and_by_architecture() -> None:
+    assert gpu_named("H200").name == "h200"
+    assert (gpu_of("sm_90").name, gpu_of("sm_90a").name, gpu_of("sm_80").name) == ("h100", "h100", "a100")
+    with pytest.raises(RequestError, match="known: a100, h100"):
+        gpu_named("v100")
+    with pytest.raises(RequestError, match="sm_75"):
+        gpu_of("sm_75")
+
+
+def test_registers_and_shared_memory_decide_what_is_resident() -> None:
+    assert H100.resident(256, 0) == 132 * 8
+    assert H100.resident(256, 0, registers=64) == 132 * 4
+    assert H100.resident(256, 100 * 1024) == 132 * 2  # 101 KiB each, of 228
+    assert H100.resident(1024, 0, registers=255) == 132  # refused by the driver: counted as one all the same
+
+
+@pytest.mark.parametrize(
+    ("opcode", "kind"),
+    [
+        ("ld.global.nc.v4.f32", "global"), ("ld.param.u64", None), ("st.shared.f32", "shared"), ("ld.f32", "global"),
+        ("atom.shared.add.u32", "shared"), ("fma.rn.f32", "fp32"), ("add.f32", None), ("add.rn.f32", "fp32"),
+        ("mul.f64", "fp64"), ("ex2.approx.ftz.f32", "sfu"), ("shfl.sync.bfly.b32", "shuffle"), ("mov.b32", None),
+        ("mad.lo.s32", None), ("bar.sync", "barrier"), ("bra.uni", None),
+    ],
+)  # fmt: skip
+def test_what_no_compiler_leaves_out(opcode: str, kind: str | None) -> None:
+    assert kept.class_of(opcode) == kind
+    assert kind is None or kind in CLASSES

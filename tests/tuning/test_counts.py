@@ -1,0 +1,107 @@
+"""What is counted for a GPU that is not here: its verdicts, who is given them, and what they are good for on a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fusiond import jobs, tuner
+from fusiond.errors import DeviceError
+from fusiond.events import Events
+from fusiond.model import Config, DeviceInfo, Record, Verdict
+from fusiond.planning import choose_device, devices_for
+from fusiond.registry import Registry
+from fusiond.store.database import Store
+from fusiond.testing.fakes import FakePlugin, FakeProvider, InProcess
+from fusiond.tuning import counts
+
+BOUNDS = ("counted:h100", "counted")
+
+
+class AsIf(FakeProvider):
+    """The fake device as if its times were of this evidence, on hardware of this architecture."""
+
+    def __init__(self, name: str, evidence: str, arch: str = "sm_90") -> None:
+        self.kind = name.partition(":")[0]
+        self._fields = {"name": name, "evidence": evidence, "arch": arch, "model": f"{name} of {arch}"}
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        return tuple(dataclasses.replace(each, **self._fields) for each in super().devices())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.sqlite") as opened:
+        yield opened
+
+
+def registry(*providers: FakeProvider) -> Registry:
+    made = Registry()
+    made.add(FakePlugin(), "fakes")
+    made.providers = {each.kind: each for each in providers}
+    return made
+
+
+def tuned(store: Store, here: Registry, device: str, text: str = "strategy: toy\n") -> Record:
+    (job,) = jobs.read("toy.yaml", f"{text}device: {device}\n")
+    row = tuner.submit(store, here, job)
+    store.claim("test", job=row.id)
+    tuner.Tuner(store, here, Events(), runner=InProcess).run(row.id, lambda: False)
+    (_, info) = choose_device(here, device)
+    return store.incumbents(row.workload_key, info.key)[0]
+
+
+@pytest.mark.parametrize(
+    ("unfused", "verdict"), [(20, Verdict.PROMISING), (12.2, Verdict.UNPROMISING), (5, Verdict.UNPROMISING)]
+)
+def test_a_bound_below_the_other_by_more_than_the_margin_is_promising(
+    store: Store, unfused: float, verdict: Verdict
+) -> None:
+    """The best fused one takes 10 us, the unfused one 0.95 of `unfused` once it is tuned."""
+    found = tuned(store, registry(AsIf(*BOUNDS)), BOUNDS[0], f"strategy: toy\nunfused: {unfused}\n")
+    assert (found.verdict, found.evidence) == (verdict, "counted")
+    assert (0.95 * unfused / 10 > counts.MARGIN) == (verdict is Verdict.PROMISING)
+    measured = tuned(store, registry(AsIf("cuda:0", "measured")), "cuda:0", f"strategy: toy\nunfused: {unfused}\n")
+    assert (measured.verdict is Verdict.FUSE) == (0.95 * unfused / 10 > 1.02)
+
+
+def test_it_has_to_be_named() -> None:
+    absent, board = AsIf(*BOUNDS), AsIf("cuda:0", "measured")
+    both = registry(absent, board)
+    assert choose_device(both, "auto")[1].name == "cuda:0"
+    assert devices_for(both, "all") == ("cuda:0",)
+    assert choose_device(both, "counted")[1].name == "counted:h100"
+    assert choose_device(both, "counted:h100")[1].evidence == "counted"
+    with pytest.raises(DeviceError, match="no device for 'auto'"):
+        choose_device(registry(absent), "auto")
+
+
+@pytest.mark.parametrize(("arch", "tried"), [("sm_90", True), ("sm_80", False)])
+def test_what_won_by_bounds_is_among_the_first_that_a_gpu_of_that_kind_tries(
+    store: Store, arch: str, tried: bool
+) -> None:
+    tuned(store, registry(AsIf(*BOUNDS)), BOUNDS[0])
+    board = AsIf("cuda:0", "measured", arch)
+    found = tuned(store, registry(board), "cuda:0", "strategy: toy\nsearch: {trials: 3}\n")
+    (row,) = [each for each in store.jobs() if each.device == "cuda:0"]
+    origins = {each.origin: each.config for each in store.trials(row.id)}
+    best = Config.of({"x": 3, "y": 5})
+    assert (origins.get("seed:counted:h100") == best) == tried
+    assert (found.config == best) == tried
+
+
+def test_a_device_is_the_gpu_of_its_name_else_of_its_architecture() -> None:
+    def named(model: str, arch: str) -> str | None:
+        (info,) = AsIf("cuda:0", "measured", arch).devices()
+        found = counts.like(dataclasses.replace(info, model=model))
+        return found and found.name
+
+    assert named("NVIDIA H200", "sm_90") == "h200"
+    assert named("NVIDIA GeForce RTX 4090", "sm_89") == "rtx4090"
+    assert named("NVIDIA L4", "sm_89") == "l4"
+    assert named("NVIDIA H100 80GB HBM3", "sm_90") == named("NVIDIA GH200 96GB", "sm_90") == "h100"
+    assert named("Tesla T4", "sm_75") is None
+    assert named("AMD EPYC", "cpu") is None

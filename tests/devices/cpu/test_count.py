@@ -21,7 +21,7 @@ extern "C" __global__ void outside(const float* x, float* y) { y[threadIdx.x + 1
 KEYS = {
     *("program", "launch", "kernel", "global_read_bytes", "global_write_bytes", "read_sectors", "write_sectors"),
     *("minimal_bytes", "dram_bytes", "shared_wavefronts", "shared_minimal_wavefronts", "instructions"),
-    *("ptx_instructions", "model", "sampled", "error"),
+    *("ptx_instructions", "model", "sampled", "error", "failed"),
 }
 
 
@@ -66,7 +66,7 @@ def test_a_row_for_each_launch(tools: None, tmp_path: Path, capsys: pytest.Captu
     assert [each["launch"] for each in rows] == ["0:twice", "1:twice"]
     assert [each["program"] for each in rows] == ["pair", "pair"]
     assert [each["kernel"] for each in rows] == ["twice", "twice"]
-    assert [(each["global_read_bytes"], each["read_sectors"], each["error"]) for each in rows] == [(256, 8, None)] * 2
+    assert [(each["global_read_bytes"], each["read_sectors"], each["failed"]) for each in rows] == [(256, 8, None)] * 2
     assert main([folder]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
@@ -80,9 +80,9 @@ def test_a_launch_that_fails(tools: None, tmp_path: Path, capsys: pytest.Capture
     assert main([folder, "--json"]) == 1
     said = capsys.readouterr()
     first, second = json.loads(said.out)["counted"]
-    assert "k.cu:3: st.global" in first["error"]
+    assert "k.cu:3: st.global" in first["failed"]
     assert first["read_sectors"] is None
-    assert second["error"] == "not run: 0:outside failed"
+    assert second["failed"] == "not run: 0:outside failed"
     assert said.err == ""
     assert main([folder]) == 1
     assert capsys.readouterr().out.splitlines()[1] == "1:twice (twice): not run: 0:outside failed"

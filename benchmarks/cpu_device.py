@@ -3,15 +3,22 @@
 For hist (16 M values) and maxpool (32 x 64 planes of 112 x 112, a window of 5 x 5 that moves by 1): the CUDA kernel
 of the catalogue on the cpu device, beside two serial C++ loops with the same arithmetic, compiled by the same
 compiler at the same level: one in the order of memory (what one would write for a processor), one in the order in
-which the threads of the grid visit the data. Each figure is the least of several interleaved runs.
+which the threads of the grid visit the data. Each figure is the least of several interleaved runs, in processor time.
+
+`scatter`: how far the ratios of equal launches, taken in pairs, are from one another (robust standard deviation of the
+log ratios, in percent) by the device's clock and by the wall's, of the same launches, on idle cores and beside two
+busy loops a core.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,14 +30,20 @@ from fusiond.devices.cpu import native
 from fusiond.program import Source
 
 ROUNDS = 5
+PAIRS = 40
 KERNELS = Path(fusiond_hfuse.__file__).parent / "kernels"
 LOOPS = r"""
 #include <algorithm>
-#include <chrono>
+#include <time.h>
+static long long now() {
+    timespec found;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &found);
+    return found.tv_sec * 1000000000ll + found.tv_nsec;
+}
 template <typename Body> static long long nanoseconds(Body body) {
-    auto begun = std::chrono::steady_clock::now();
+    const long long begun = now();
     body();
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begun).count();
+    return now() - begun;
 }
 static inline void count(unsigned* counts, float value, int bins) {
     if (value >= 0.0f && value < 1.0f) ++counts[std::min(static_cast<int>(value * static_cast<float>(bins)), bins - 1)];
@@ -79,6 +92,7 @@ def main() -> None:
             "hist_16M_grid_512": hist(runtime, loops, 512),
             "hist_16M_grid_10000": hist(runtime, loops, 10_000),
             "maxpool_32x64x112x112": maxpool(runtime, loops),
+            "scatter": {"idle": scatter(runtime, busy=0), "busy": scatter(runtime, busy=2 * (os.cpu_count() or 1))},
         }
     print(json.dumps(result, indent=1))
 
@@ -143,6 +157,31 @@ def maxpool(runtime: native.Runtime, loops: ctypes.CDLL) -> dict[str, float]:
     device()
     assert np.array_equal(largest, expected)
     return least(cpu_device=device, in_order=loop)
+
+
+def scatter(runtime: native.Runtime, *, busy: int) -> dict[str, float]:
+    """By both clocks, beside so many processes that never rest."""
+    n, bins = 1_000_000, 20
+    arguments = [np.zeros(bins, np.uint32), np.random.default_rng(0).random(n, np.float32), np.int32(n), np.int32(bins)]
+    kernel = entry(runtime, "hist", "histogram")
+    launch = native.Launch(grid=(64, 1, 1), block=(512, 1, 1), shared_bytes=4 * bins)
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
+    try:
+        times: dict[str, list[float]] = {"device": [], "wall": []}
+        for _ in range(2 * PAIRS):
+            begun = time.perf_counter_ns()
+            times["device"].append(run(runtime, kernel, launch, arguments))
+            times["wall"].append(time.perf_counter_ns() - begun)
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+    return {f"{name}_percent": _scatter(np.array(found)) for name, found in times.items()}
+
+
+def _scatter(times: np.ndarray) -> float:
+    logs = np.log(times[::2] / times[1::2])
+    return round(100 * 1.4826 * float(np.median(np.abs(logs - np.median(logs)))), 2)
 
 
 def run(

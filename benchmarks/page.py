@@ -278,10 +278,20 @@ def _cpu_device(result: Run) -> Iterable[str]:
             each.get("ratio_to_as_threads", ""),
         )
         for name, each in result.items()
-        if isinstance(each, dict)
+        if isinstance(each, dict) and "cpu_device_ms" in each
     ]
     columns = ("kernel", "cpu device", "loop in the order of memory", "ratio", "ratio to a loop in the threads' order")
     yield _table(columns, rows)
+    if "scatter" in result:
+        yield _said(
+            "Robust standard deviation of the ratios of equal launches, by the device's clock (processor time) and by",
+            "the wall's, of the same launches; `busy` is beside two processes a core that never rest.",
+        )
+        scatter = [
+            (name, f"{each['device_percent']:.1f} %", f"{each['wall_percent']:.1f} %")
+            for name, each in result["scatter"].items()
+        ]
+        yield _table(("cores", "processor time", "wall clock"), scatter)
 
 
 def _data_plane(result: Run) -> Iterable[str]:

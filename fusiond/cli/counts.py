@@ -39,7 +39,7 @@ def _cells(row: Row) -> tuple[object, ...]:
         *begin,
         size(asked),
         f"{100 * asked / sectors:.0f} %" if sectors else "",
-        size(dram),
+        size(dram) + (f" (to {row['error']:.0%})" if row["sampled"] < 1 else ""),
         size(least),
         f"{dram / least:.2f}" if least else "",
         f"{row['shared_wavefronts'] / phases:.2f}" if phases else "",

@@ -20,21 +20,24 @@ from fusiond.program import Launch, Program
 TIMEOUT_SECS = 600.0
 
 
-def counted(programs: Mapping[str, Program], *, model: str, timeout_secs: float = TIMEOUT_SECS) -> list[dict[str, Any]]:
+def counted(
+    programs: Mapping[str, Program], *, model: str, whole: bool = False, timeout_secs: float = TIMEOUT_SECS
+) -> list[dict[str, Any]]:
     """The rows of `python -m fusiond.devices.cpu.count --json` for programs by their labels, in their order; a program
-    that cannot be counted has rows that say why. Several at once, on all cores.
+    that cannot be counted has rows that say why. `whole`: launches are not sampled. Several at once, on all cores.
 
     MachineFault where the machine does not let it run.
     """
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        found = pool.map(lambda each: _rows(each, programs[each], model, timeout_secs), programs)
+        found = pool.map(lambda each: _rows(each, programs[each], model, whole, timeout_secs), programs)
         return [row for rows in found for row in rows]
 
 
-def _rows(label: str, program: Program, model: str, timeout_secs: float) -> list[dict[str, Any]]:
+def _rows(label: str, program: Program, model: str, whole: bool, timeout_secs: float) -> list[dict[str, Any]]:
     with working_folder("count") as folder:
         write_bundle(folder / "bundle", program, {})
         command = [sys.executable, "-m", "fusiond.devices.cpu.count", str(folder / "bundle"), "--json"]
+        command += ["--whole"] if whole else []
         try:
             done = children.run([*command, "--label", label, "--gpu", model], timeout_secs=timeout_secs)
         except subprocess.TimeoutExpired:

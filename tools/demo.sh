@@ -23,14 +23,14 @@ done
 
 job=configs/jobs/softmax-h100.yaml
 show fusiond submit $job --wait
-show fusiond plan $job --count --svg demo/softmax.svg --json >demo/softmax.json
+printf '\n$ fusiond plan %s --count --svg demo/softmax.svg --json >demo/softmax.json\n' $job
+fusiond plan $job --count --svg demo/softmax.svg --json >demo/softmax.json
 show fusiond best $job
 cat <<'END'
 
-What happened: a softmax, written as XLA gets it from JAX, is four kernels when each instruction is compiled by XLA's
-rules. fusiond wrote kernels that do it in fewer, checked each on the processor against the unfused ones, and counted what
-an H100 would have to do for them: the bytes that must come from its memory, the instructions, the shortest time in which
-that can be done. `promising` means that the fused one must move or do so much less that trying it on a GPU is worth it;
-nothing was measured, and on a GPU the same command measures. demo/softmax.svg shows each kernel below the roof of what an
-H100 can do, demo/softmax.json all that was counted.
+What happened: a softmax, as JAX hands it to XLA, is four kernels by XLA's rules. fusiond wrote others that do it in
+fewer, checked each of them on the processor against the unfused one, and counted what an H100 would have to do: bytes
+from and to its memory, instructions, and the shortest time in which they can be done. `promising` says that trying the
+fused one on a GPU is worth it; nothing was measured. On a machine with a GPU, `device: cuda` in the job measures it.
+demo/softmax.svg shows each kernel below the roof of what an H100 can do, demo/softmax.json all that was counted.
 END

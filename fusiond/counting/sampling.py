@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 LEAST_WAVES = 12
 """A launch with fewer is run whole."""
 _BETWEEN = 3
-"""Places between the begin and the end; fewer where waves are so large that they would not stay within the budget."""
+"""Places between the begin and the end; of one wave behind one, where all would not stay within the budget."""
 _MEASURED = 2
 """Waves at each place."""
 _WARM = 2
@@ -149,9 +149,9 @@ class _Sampler:
         spent = sum(each.issued for each in self._pieces.values())
         each = max(1, spent // len(self._pieces))
         left = self._budget - spent - (self._filling + _MEASURED + 1) * each
-        between = max(0, min(_BETWEEN, left // ((_WARM + _MEASURED) * each)))
-        for place in range(1, between + 1):
-            self._place(place * (self._waves - 1) // (between + 1))
+        thin = left < _BETWEEN * (_WARM + _MEASURED) * each
+        for place in range(1, _BETWEEN + 1):
+            self._place(place * (self._waves - 1) // (_BETWEEN + 1), thin=thin)
         self._place(self._waves - 1 - _MEASURED - self._filling, to_end=True)
         if len(self._pieces) == self._waves:
             return _together([self._pieces[wave] for wave in range(self._waves)])
@@ -175,7 +175,7 @@ class _Sampler:
             self._run(each)
         self._places.append(measured)
 
-    def _place(self, start: int, *, to_end: bool = False) -> None:
+    def _place(self, start: int, *, thin: bool = False, to_end: bool = False) -> None:
         """Warm up from `start`, then measure; on to the last wave where it is the end."""
         after = max(self._pieces) + 1
         joined = start <= after
@@ -184,7 +184,7 @@ class _Sampler:
         spent, measured = 0, list[int]()
         for wave in range(start, self._waves):
             near = wave >= self._waves - 1 - _MEASURED
-            enough = spent >= self._budget // 20 and wave - start >= _WARM
+            enough = wave > start if thin else spent >= self._budget // 20 and wave - start >= _WARM
             ready = joined or self._runs.renewed() or (near if to_end else enough)
             if to_end and ready and not measured:
                 self._filled &= joined or self._runs.renewed()
@@ -193,7 +193,7 @@ class _Sampler:
                 measured.append(wave)
             else:
                 self._warm.add(wave)
-            if len(measured) == _MEASURED and not to_end:
+            if len(measured) == (1 if thin else _MEASURED) and not to_end:
                 break
         # The last wave is at the edge, and seldom a whole one: it stands for itself alone, as the first one does.
         inner = [each for each in measured if each < self._waves - 1]

@@ -142,7 +142,7 @@ def _first_wave_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
             super()._begin()
             self._places = [[0]]
 
-        def _place(self, start: int, *, to_end: bool = False) -> None:
+        def _place(self, start: int, *, thin: bool = False, to_end: bool = False) -> None:
             return
 
     monkeypatch.setattr(sampling, "_Sampler", First)

@@ -57,10 +57,11 @@ def main(argv: Sequence[str]) -> int:
     before = next((each for each in runs.kept("counting", where.parent) if each["device"]["model"] == gpu.name), None)
     run["workloads"] = {} if before is None or given.anew else before["workloads"]
     run["cost"] = {} if before is None else before.get("cost", {})
-    if given.page:
-        DOCS.joinpath("results-counted.md").write_text(page(before or run), encoding="utf-8")
-        return 0
     registry = Registry.load()
+    names = [name for name, _ in asked(registry)]
+    if given.page:
+        DOCS.joinpath("results-counted.md").write_text(page(before or run, names), encoding="utf-8")
+        return 0
     for name, job in () if given.cost else asked(registry):
         strategy = name.partition(":")[0]
         if (given.only and not {name, strategy} & set(given.only)) or name in run["workloads"]:
@@ -69,9 +70,10 @@ def main(argv: Sequence[str]) -> int:
         runs.write(where, run)
         sys.stdout.write(f"{name}: {run['workloads'][name].get('problem') or 'counted'}\n")
     if given.cost:
+        run |= {name: before[name] for name in ("command", "date", "machine")} if before else {}
         run["cost"] = {name: cost(registry, name, job) for name, job in asked(registry) if name in COSTS}
         runs.write(where, run)
-    DOCS.joinpath("results-counted.md").write_text(page(run), encoding="utf-8")
+    DOCS.joinpath("results-counted.md").write_text(page(run, names), encoding="utf-8")
     return 0
 
 
@@ -173,11 +175,11 @@ def cost(registry: Registry, name: str, job: Job) -> dict[str, float]:
     return {"count_secs": round(secs[0], 4), "run_secs": round(secs[1], 4), "ratio": round(secs[0] / secs[1], 1)}
 
 
-def page(run: Mapping[str, Any]) -> str:
-    """docs/results-counted.md."""
+def page(run: Mapping[str, Any], names: Sequence[str]) -> str:
+    """docs/results-counted.md; `names` are the workloads that should be on it."""
     head = ("workload", "program", "launches", "DRAM", "least", "x least", "bound", "bound by", "error")
     lines: list[tuple[str, ...]] = []
-    lacking = []
+    lacking = [f"{name}: not run yet" for name in names if name not in run["workloads"]]
     for name, found in run["workloads"].items():
         if "problem" in found:
             lacking.append(f"{name}: {found['problem']}")
@@ -205,7 +207,8 @@ on {run["date"].partition("T")[0]}, for {run["device"]["model"]}, with nvcc {run
 **Nothing on this page is measured on a GPU**: bytes are those that would go to and from DRAM, bounds are times that no
 run can be shorter than ([counting.md](counting.md)). `reference` is the unfused program as given, the others are what
 the strategies try first, before any search. `least` is what the smallest of a workload's programs must touch, and no
-more than all inputs read once and all outputs written once. `error` is what sampling says of itself.
+more than all inputs read once and all outputs written once. `error` is what sampling says of itself; where that is
+100 % or more, the DRAM bytes are only the least.
 
 {table(head, lines)}
 ## Not counted

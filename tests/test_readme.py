@@ -46,5 +46,5 @@ def test_every_page_that_the_readme_names_is_there() -> None:
 
 def test_the_transcript_is_one() -> None:
     text = block("text")
-    assert "$ fusiond best --pair hist,maxpool" in text
+    assert "$ fusiond best configs/jobs/softmax-h100.yaml" in text
     assert "verdict" in text

@@ -80,6 +80,7 @@ class Runner {
             w.local = block->local.data() + size_t(k) * LANES * request_.local_bytes;
             w.pc = 0, w.until = -1, w.index = static_cast<int32_t>(k), w.state = State::READY;
             w.below.clear();
+            w.gave_way = false;
             const uint32_t here = std::min<uint32_t>(LANES, threads - k * LANES);
             w.live = w.active = here == LANES ? ALL : (1u << here) - 1;
             specials(w);
@@ -156,6 +157,7 @@ class Runner {
         const Path path = w.below.back();
         w.below.pop_back();
         w.pc = path.pc, w.until = path.until, w.active = path.mask & w.live;
+        w.gave_way = false;
     }
 
     void branch(Warp& w, const Instruction& i, uint32_t taken) {
@@ -196,12 +198,34 @@ class Runner {
         return found;
     }
 
+    // Lets lanes that wait for their turn run before those at a barrier: they may be on their way to the end, and the
+    // dead are not waited for. Whether there were any.
+    bool give_way(Warp& w, const Instruction& i) {
+        for (size_t k = w.below.size(); !w.gave_way && k-- > 0;) {
+            const Path other = w.below[k];
+            if (!(other.mask & w.live) || other.mask & w.active) continue;
+            w.below.erase(w.below.begin() + static_cast<std::ptrdiff_t>(k));
+            w.below.push_back({w.pc, w.until, w.active});
+            if (i.counted) {  // it comes again
+                Counts& counts = request_.counts[at];
+                --counts.warps, --w.block->issued, --launch_.issued;
+                counts.lanes -= static_cast<uint64_t>(__builtin_popcount(w.active));
+            }
+            w.pc = other.pc, w.until = other.until, w.active = other.mask & w.live;
+            return w.gave_way = true;
+        }
+        return false;
+    }
+
     void barrier(Warp& w, const Instruction& i, uint32_t mask) {
         if (!mask) {
             ++w.pc;
             return;
         }
-        if (mask != w.live) fail("a barrier that not all lanes of a warp reach together");
+        if (mask != w.live) {
+            if (!give_way(w, i)) fail("a barrier that not all lanes of a warp reach together");
+            return;
+        }
         const uint32_t id = w.in<uint32_t>(i.a)[__builtin_ctz(mask)];
         const uint32_t count = i.b == INT32_MIN ? 0 : w.in<uint32_t>(i.b)[__builtin_ctz(mask)];
         if (id >= 16 || count % LANES) fail("a barrier whose id is above 15, or its count no multiple of 32");

@@ -46,6 +46,7 @@ struct Warp {
     int32_t index;  // in its block
     State state;
     std::vector<Path> below;
+    bool gave_way;  // at a barrier, to lanes that have not ended since
 
     const uint8_t* source(int32_t offset) const { return offset >= 0 ? registers + offset : constants + ~offset; }
 

@@ -16,7 +16,7 @@ from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse.strategy import Hfuse
 
-from .fuzzing import JointRunner, analysed, chosen, differences, generated
+from .fuzzing import JointRunner, NotJudged, analysed, chosen, differences, differences_in_ptx, generated
 from .generator import Choices, Drawn, Recorded, Replayed, Seeded, pick, reduced
 
 CHUNKS = 20
@@ -35,7 +35,7 @@ class Seen:
         return f"{self.problem}\n\n{self.text}"
 
 
-Compare = Callable[[Choices], Seen]
+Compare = Callable[..., Seen]
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +47,7 @@ def joint(tmp_path_factory: pytest.TempPathFactory, scheduler_library: Path) -> 
 def compare(joint: JointRunner, registry: Registry, strategy: Hfuse, cpu_target: Target, tmp_path: Path) -> Compare:
     """Generates two or three kernels and a config, and compares what comes out."""
 
-    def problem(choices: Choices, text: list[str]) -> str:
+    def problem(choices: Choices, text: list[str], ptx: bool) -> str:
         kernels = generated(choices, ["x", "y", "z"][: 3 if choices.number(0, 9) == 9 else 2])
         text += [f"{each.source}\n{each.yaml}" for each in kernels]
         analysis = analysed(tmp_path, registry, cpu_target, kernels, pick(choices, (32, 64, 128)))
@@ -70,11 +70,14 @@ def compare(joint: JointRunner, registry: Registry, strategy: Hfuse, cpu_target:
         for schedule in (0, order, order + 1):
             if found := differences(reference, wanted, joint.run(program, order=schedule)):
                 return f"fused, by schedule {schedule}: {found}"
+        for name, each in (("the kernels by themselves", reference), ("fused", program)) if ptx else ():
+            if found := differences_in_ptx(each, wanted):
+                return f"{name}, as PTX: {found}"
         return ""
 
-    def compare(choices: Choices) -> Seen:
+    def compare(choices: Choices, *, ptx: bool = False) -> Seen:
         text: list[str] = []
-        found = problem(choices, text)
+        found = problem(choices, text, ptx)
         return Seen("\n".join(text), found)
 
     return compare
@@ -109,3 +112,15 @@ def test_many_pairs_of_random_kernels(compare: Compare, chunk: int) -> None:
             plain = reduced(choices.made, lambda replay: compare(replay).problem.startswith(kind))  # noqa: B023
             pytest.fail(f"seed {seed}: {compare(Replayed(plain))}")
     assert len(texts) == AT_ONCE
+
+
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(1, 40))])
+def test_random_kernels_compute_as_ptx_what_they_are_emulated_to(compare: Compare, seed: int) -> None:
+    try:
+        seen = compare(Recorded(Seeded(1000 + seed)), ptx=True)
+    except NotJudged as reason:
+        pytest.skip(str(reason))
+    assert seen.problem == "", str(seen)

@@ -115,9 +115,7 @@ class _Translator:
             row["guard"] != -1 or not (row["kind"] == EXIT or target is not None)
             for row, target in zip(self._rows, targets, strict=True)
         ]
-        # Who leaves a kernel early waits for nobody: a barrier may lie between him and the others' end.
-        ends = {at for at, row in enumerate(self._rows) if row["kind"] == EXIT and row["guard"] == -1}
-        meeting = [-1 if each in ends else each for each in flow.meeting_points(targets, falls)]
+        meeting = flow.meeting_points(targets, falls)
         made = np.zeros(len(self._rows), CODE)
         made["reconverge"] = meeting
         for k, row in enumerate(self._rows):

@@ -80,7 +80,7 @@ def run(program: Program) -> dict[str, Any]:
 
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("name", JOBS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_nvcc_compiles_it(real: Registry, tmp_path: Path, name: str) -> None:
     toolkit = nvcc.find()
     assert toolkit is not None

@@ -217,11 +217,27 @@ class Runner {
         return false;
     }
 
+    // Ends the lanes that wait for the others where nothing but the end is left: compilers let all end at one place.
+    void let_go(Warp& w) {
+        uint32_t elsewhere = w.active;
+        for (size_t k = w.below.size(); k-- > 0; elsewhere |= w.below[k].mask) {
+            const Path& path = w.below[k];
+            const Instruction& end = request_.code[path.pc];
+            const uint32_t waiting = path.mask & w.live & ~elsewhere;
+            if (end.kind != EXIT || end.guard >= 0 || !waiting || !(path.mask & w.active)) continue;
+            w.live &= ~waiting;
+            Counts& counts = request_.counts[path.pc];
+            ++counts.warps, ++w.block->issued, ++launch_.issued;
+            counts.lanes += static_cast<uint64_t>(__builtin_popcount(waiting));
+        }
+    }
+
     void barrier(Warp& w, const Instruction& i, uint32_t mask) {
         if (!mask) {
             ++w.pc;
             return;
         }
+        if (mask != w.live) let_go(w);
         if (mask != w.live) {
             if (!give_way(w, i)) fail("a barrier that not all lanes of a warp reach together");
             return;

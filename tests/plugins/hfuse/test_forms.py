@@ -279,7 +279,7 @@ FORMS |= {f"together: {name}": text for name, text in TOGETHER.items()}
 
 
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_form_gives_what_it_gives_unfused(beside_hist, strategy, same, name):
     analysis = beside_hist(FORMS[name])
     assert analysis.rejections == ()

@@ -52,7 +52,7 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", ring(1), ids="-".join)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_pair_gives_what_it_gives_unfused(pair, strategy, same, names):
     analysis = pair(names)
     config = some(strategy, analysis, len(names[0]) * 100 + len(names[1]))

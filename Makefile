@@ -48,7 +48,7 @@ test-alone:
 	$(BIN)/pytest -n 2 --dist worksteal -m "not campaign"
 
 test-all-alone:
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile=all
 
 fast: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"

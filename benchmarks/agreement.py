@@ -28,10 +28,10 @@ from typing import Any
 
 from benchmarks import benches, commands, runs
 from benchmarks.commands import say
-from fusiond.bundle import read_bundle
 from fusiond.cuda.entries import read_table
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError
+from fusiond.exporting.bundle import read_bundle
 from fusiond.keys import plain
 from fusiond.model import MeasureFailed, Purpose
 from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source

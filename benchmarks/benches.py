@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusiond import tuner
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.events import Event, Events, PhaseStarted
-from fusiond.measuring import Measurer, References
 from fusiond.model import DeviceInfo, JobState, MeasureFailed, Measurement, Purpose, Record
 from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
+from fusiond.tuning import tuner
+from fusiond.tuning.measuring import Measurer, References
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from fusiond import jobs, tuner
 from fusiond.events import Events
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakePlugin, InProcess
+from fusiond.tuning import tuner
 
 ROUNDS = 30
 

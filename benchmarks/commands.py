@@ -16,8 +16,8 @@ from benchmarks.runs import RESULTS, Run, slug
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import FusiondError, RequestError
 from fusiond.model import DeviceInfo
-from fusiond.planning import choose_device
 from fusiond.registry import Registry
+from fusiond.requests.planning import choose_device
 
 
 def parser(benchmark: str, about: str | None, *, quick: str) -> argparse.ArgumentParser:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import runs
-from fusiond import verdict
 from fusiond.devices import check, protocol
 from fusiond.devices.base import MORE
 from fusiond.devices.lock import device_lock
@@ -28,6 +27,7 @@ from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.keys import plain
 from fusiond.model import DeviceInfo, MeasureFailed, Measurement, Purpose
+from fusiond.tuning import verdict
 
 LEAST_GAIN = 1.02
 MOST_LOST = 10

@@ -20,18 +20,18 @@ from typing import Any
 from benchmarks import runs
 from benchmarks.hfuse.pairs import PAIRS
 from benchmarks.pages import DOCS, table
-from fusiond import jobs
 from fusiond.cli.counts import size
 from fusiond.counting import apart
 from fusiond.counting.model import GPUS, gpu_named
 from fusiond.counting.run import count
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.errors import FusiondError
-from fusiond.fills import initial
+from fusiond.inputs.fills import initial
 from fusiond.model import BuildFailed, Job
-from fusiond.planning import Plan, plan, reference
 from fusiond.program import Program, Role
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import Plan, plan, reference
 from tools.gpu_box.build import catalogue, small
 
 MODELS = Path(__file__).parents[1] / "configs" / "jobs" / "gpu"
@@ -97,7 +97,7 @@ def of_workload(registry: Registry, job: Job, gpu: str, arch: str, seeds: int) -
         found = plan(registry, job, arch=arch)
         programs = chosen(found, seeds)
         rows = apart.counted(programs, model=gpu, timeout_secs=SECS)
-        unsure = {row["program"] for row in rows if row["failed"] is None and row["error"] > MOST_ERROR}
+        unsure = {row["program"] for row in rows if row["failed"] is None and not is_sure(row["error"])}
         again = apart.counted({name: programs[name] for name in unsure}, model=gpu, whole=True, timeout_secs=WHOLE_SECS)
         sure = {row["program"] for row in again} - {row["program"] for row in again if row["failed"]}
         rows = [row for row in rows if row["program"] not in sure]
@@ -141,11 +141,16 @@ def summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "launches": len(rows),
         **whole,
         "instructions": None if None in sass else sum(sass),
+        "spill_bytes": sum(each["spill_bytes"] or 0 for each in rows),
         "bound_us": rows[0]["program_bound_us"],
         "binding": longest["binding"],
         "sampled": min(each["sampled"] for each in rows),
-        "error": max(each["error"] for each in rows),
+        "error": None if any(each["error"] is None for each in rows) else max(each["error"] for each in rows),
     }
+
+
+def is_sure(error: float | None) -> bool:
+    return error is not None and error <= MOST_ERROR
 
 
 def cost(registry: Registry, name: str, job: Job) -> dict[str, float]:
@@ -192,7 +197,7 @@ def page(run: Mapping[str, Any], names: Sequence[str]) -> str:
             lines.append((
                 name.replace("|", " "), label, str(each["launches"]), size(each["dram_bytes"]), size(least),
                 f"{each['dram_bytes'] / least:.2f}" if least else "", f"{each['bound_us']:.1f} us", each["binding"],
-                f"{100 * each['error']:.1f} %",
+                "unknown" if each["error"] is None else f"{100 * each['error']:.1f} %",
             ))  # fmt: skip
     missing = "\n".join(f"- {line}" for line in lacking) or "None."
     costs = [
@@ -208,7 +213,7 @@ on {run["date"].partition("T")[0]}, for {run["device"]["model"]}, with nvcc {run
 run can be shorter than ([counting.md](counting.md)). `reference` is the unfused program as given, the others are what
 the strategies try first, before any search. `least` is what the smallest of a workload's programs must touch, and no
 more than all inputs read once and all outputs written once. `error` is what sampling says of itself; where that is
-100 % or more, the DRAM bytes are only the least.
+unknown, or 100 % or more, the DRAM bytes are as near as one can tell.
 
 {table(head, lines)}
 ## Not counted

@@ -27,8 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from fusiond import jobs
-from fusiond.bundle import read_bundle, write_bundle
 from fusiond.devices.base import DataPlane, Executor, Loaded
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cuda.driver import Driver
@@ -37,11 +35,13 @@ from fusiond.devices.cuda.provider import CudaProvider, index_of
 from fusiond.devices.data import HostData, content
 from fusiond.devices.protocol import Check, Checked, Reference
 from fusiond.devices.worker import Worker
-from fusiond.fills import fill, is_read
+from fusiond.exporting.bundle import read_bundle, write_bundle
+from fusiond.inputs.fills import fill, is_read
 from fusiond.model import BuildFailed
-from fusiond.planning import plan, reference
 from fusiond.program import Buffer, Fill, FillStep, Program, Role
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import plan, reference
 
 LIMIT_MS = 50.0
 ROUNDS = 5

@@ -31,7 +31,7 @@ from typing import Any
 from urllib.parse import quote
 
 from benchmarks.store import SIZES_PER_NAME, fill
-from fusiond.client import Client
+from fusiond.client.client import Client
 
 TRIAL_SECS = 0.1
 """Ten trials a second, more than a search on a GPU writes."""

@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fusiond import jobs
-from fusiond.cli.tuning import checked
+from fusiond.client.here import checked
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.registry import IsolatedRegistry, load, read
-from fusiond.planning import prepare, refuse_hopeless, target_for_arch
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import prepare, target_for_arch
 
 JOBS = ("hist-maxpool", "mincut-harris", "stitching-lr", "transfer-fig2")
 FOLDER = Path(__file__).parents[1] / "configs" / "jobs"
@@ -65,8 +65,7 @@ def _run(command: list[str]) -> None:
 
 
 def _submit(registry: Registry, name: str) -> None:
-    for job in checked(registry, read(registry, str(FOLDER / f"{name}.yaml"), device="cpu")):
-        refuse_hopeless(registry, prepare(registry, job))
+    checked(registry, read(registry, str(FOLDER / f"{name}.yaml"), device="cpu"))
 
 
 def _emits(here: Registry, children: Registry, name: str) -> dict[str, float]:

@@ -27,7 +27,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.devices.base import Binary, DeviceProvider
 from fusiond.events import Event, Events, PhaseStarted, TrialFinished
@@ -35,10 +34,12 @@ from fusiond.hookspecs import hookimpl
 from fusiond.model import Analysis, BuildFailed, Config, DeviceInfo, JobState
 from fusiond.program import Program, Source
 from fusiond.registry import Registry
-from fusiond.space import Parameter, Space
+from fusiond.requests import jobs
+from fusiond.search.space import Parameter, Space
 from fusiond.store.database import Store
 from fusiond.strategy import Known
 from fusiond.testing.fakes import FakeProvider, InProcess, ToyStrategy
+from fusiond.tuning import tuner
 
 TIMES = Path(__file__).with_name("pipeline_times.json")
 CORES = (2, 8)
@@ -248,9 +249,9 @@ def record(count: int = 32) -> dict[str, Any]:
     from fusiond.build.gxx import version
     from fusiond.devices.supervisor import Supervisor
     from fusiond.devices.timing import Sampling
-    from fusiond.measuring import Measurer, References
     from fusiond.model import MeasureFailed, Purpose
-    from fusiond.planning import choose_device, prepare, reference, target_for_arch, target_of
+    from fusiond.requests.planning import choose_device, prepare, reference, target_for_arch, target_of
+    from fusiond.tuning.measuring import Measurer, References
 
     registry = Registry.load()
     text = "strategy: hfuse\npair: [hist, maxpool]\nsizes: {hist.n: 20000, maxpool.height: 40, maxpool.width: 40}\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import fusiond
-from fusiond import driver
 from fusiond.build import nvcc
+from fusiond.system import driver
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import psutil
 
-from fusiond.client import Client
+from fusiond.client.client import Client
 from fusiond.errors import DaemonError, FusiondError
 from fusiond.model import JobState
 
@@ -47,6 +47,8 @@ TOLERANCES: Mapping[str, float] = {
 }
 """Last quarter to second one, at most. Look-ups share the cores with whatever else runs on this machine."""
 TOY = "strategy: toy\nside: {side}\nlabel: soak{label}\nsearch: {{trials: {trials}, seed: {seed}}}\n"
+CHILD_SECS = 10.0
+"""How long a process that measures is waited for before none is killed."""
 BEST = {"x": 3, "y": 5}
 """The toy strategy's best config, of a space that is searched whole."""
 
@@ -150,11 +152,15 @@ class Soak:
         self._daemon = self._start()
 
     def kill_child(self) -> None:
-        found = [each for each in psutil.Process(self._daemon.pid).children(recursive=True) if _is_worker(each)]
-        if found:
-            with contextlib.suppress(psutil.NoSuchProcess):
+        """Kill one of the processes that measure; where none is there yet (the daemon has just begun), the first."""
+        limit = time.monotonic() + CHILD_SECS
+        while time.monotonic() < limit:
+            found = [each for each in psutil.Process(self._daemon.pid).children(recursive=True) if _is_worker(each)]
+            with contextlib.suppress(psutil.NoSuchProcess, IndexError):
                 self._random.choice(found).kill()
                 self.counts.children_killed += 1
+                return
+            time.sleep(0.01)
 
     # --- its users ---
 
@@ -175,8 +181,8 @@ class Soak:
             found = client.best(name)
             elapsed_ms = (time.perf_counter() - began) * 1e3
         self.counts.lookups += 1
-        if found is not None and (found["config"], found["verdict"]) != (BEST, "fuse"):
-            self.counts.wrong_answers.append(f"{name}: {found['verdict']} {found['config']}")
+        if found is not None and (found.config, found.verdict) != (BEST, "fuse"):
+            self.counts.wrong_answers.append(f"{name}: {found.verdict} {found.config}")
         return elapsed_ms
 
     def prune(self) -> None:

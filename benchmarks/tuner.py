@@ -25,14 +25,15 @@ from pathlib import Path
 
 import optuna
 
-from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.events import Event, Events, TrialFinished
 from fusiond.model import DeviceInfo
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakePlugin, InProcess
+from fusiond.tuning import tuner
 
 SIDE = 100
 MEASURING_SECS = 0.05

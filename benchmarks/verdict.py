@@ -24,10 +24,10 @@ import random
 from collections import Counter
 from collections.abc import Collection
 
-from fusiond import verdict
 from fusiond.devices import timing
 from fusiond.devices.timing import Sampling
 from fusiond.model import Measurement, Purpose, median
+from fusiond.tuning import verdict
 
 FINALISTS, PROCESSES, PAIRS = 3, verdict.LEAST_PROCESSES, 10
 LEAST_GAIN = 1.02

@@ -16,13 +16,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from fusiond.bundle import write_bundle
 from fusiond.devices import probe, protocol
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Supervisor
+from fusiond.exporting.bundle import write_bundle
 from fusiond.model import MeasureFailed
-from fusiond.planning import choose_device
 from fusiond.registry import Registry
+from fusiond.requests.planning import choose_device
 
 
 def main() -> None:

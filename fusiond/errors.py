@@ -2,12 +2,13 @@
 
     FusiondError
     ├── RequestError            the request is wrong: one line says what, where and what would be right
-    │   └── UnknownName         a name that is not in a catalogue (carries the nearest one)
+    │   ├── UnknownName         a name that is not in a catalogue (carries the nearest one)
+    │   └── Ambiguous           a name that stands for several contents (carries what each is)
     ├── NothingKnown            the store has no answer for this workload yet
     ├── DeviceError             a device cannot be used at all (no driver, no compiler)
     │   └── DeviceSick          it failed on what is known to be good; jobs for it wait
     ├── StoreError              the store cannot be used (newer schema, network file system, damaged)
-    ├── MachineFault            the machine cannot do it just now (fusiond.faults); a job waits, and goes on by itself
+    ├── MachineFault            the machine cannot do it just now (system.faults); a job waits, and goes on by itself
     │   └── StoreUnavailable    the store's disk is full, its file locked or gone (a StoreError, too)
     ├── PluginError             a plugin broke its contract
     ├── DaemonError             the daemon cannot be reached, or answered something else than expected
@@ -20,7 +21,11 @@ value: see `Outcome`, `BuildFailed` and `MeasureFailed` in `fusiond.model`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` alone would cost more than a lookup
+    from typing import Any
 
 
 class FusiondError(Exception):
@@ -67,6 +72,17 @@ class UnknownName(RequestError):
         super().__init__(f"unknown {kind} {name[:80]!r}; {hint}", where=where)
 
 
+class Ambiguous(RequestError):
+    """A name that stands for several contents, and nothing says which one is meant. `answers` has a mapping for each:
+    path, strategy, content_key, found_at."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.answers: tuple[Mapping[str, Any], ...] = tuple(document["answers"])
+        super().__init__(
+            f"{document['name']} stands for {len(self.answers)} contents; ask with a job file, or in the folder of one"
+        )
+
+
 class NothingKnown(FusiondError):
     """No record answers this question."""
 
@@ -91,7 +107,7 @@ class StoreError(FusiondError):
 
 class MachineFault(FusiondError):
     """Nothing is wrong with what was asked for: the machine lacks space, memory, descriptors or a file that was there,
-    or something killed a process of ours. The text says what is lacking; `fusiond.faults` decides what is one."""
+    or something killed a process of ours. The text says what is lacking; `system.faults` decides what is one."""
 
 
 class StoreUnavailable(StoreError, MachineFault):

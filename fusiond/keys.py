@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 GENERATOR = "philox4x64-10, 1"
-"""What draws data (`fusiond.fills`): part of every workload's key, since an answer belongs to the data it was found
-with. Another number when the same fill draws other data."""
+"""What draws data (`fusiond.inputs.fills`): part of every workload's key, since an answer belongs to the data it was
+found with. Another number when the same fill draws other data."""
 
 
 def plain(value: object) -> Any:

@@ -10,12 +10,19 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias
+
+from typing_extensions import TypeVar
 
 from fusiond.keys import GENERATOR, content_key
 
 Value: TypeAlias = bool | int | float | str | None
 """What a parameter can be: exactly what Optuna can store as a categorical choice."""
+
+Asked = TypeVar("Asked", default=Any)
+"""What a strategy makes of a job."""
+Analysed = TypeVar("Analysed", default=Any)
+"""What it makes of that for a target."""
 
 
 COUNTED = "counted"
@@ -61,6 +68,8 @@ class Job:
     sizes: Mapping[str, int]
     device: str = "auto"
     search: Search = field(default_factory=Search)
+    accept_constant: bool = False
+    """Outputs of the unfused program that are constant, or left as they were, may be compared with."""
     path: str = "<job>"
     """Where the job came from, for messages and for resolving relative paths."""
     lines: Mapping[str, int] = field(default_factory=frozen)
@@ -79,7 +88,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Generic[Asked]):
     """What is tuned, with all its sizes.
 
     `content` is everything that decides the result of a measurement (sources, fills, flags) as plain JSON values,
@@ -93,7 +102,7 @@ class Workload:
     members: tuple[str, ...]
     sizes: Mapping[str, int]
     content: Any
-    payload: Any = field(compare=False, repr=False)
+    payload: Asked = field(compare=False, repr=False)
     source_hashes: Mapping[str, str] = field(default_factory=frozen)
     """File -> text_key of its content when it was parsed; `best` compares it with the file of today."""
 
@@ -207,19 +216,19 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
+class Analysis(Generic[Asked, Analysed]):
     """What a strategy knows without running anything.
 
     `report` is the JSON of `plan --json` (its shape per strategy is in docs/plugins.md), `payload` the strategy's
     own value.
     """
 
-    workload: Workload
+    workload: Workload[Asked]
     report: Mapping[str, Any]
     rejections: tuple[Rejection, ...] = ()
     alone: bool = False
     """The workload is one kernel by itself: there is nothing to fuse, and a better shape of it is `tuned`."""
-    payload: Any = field(default=None, compare=False, repr=False)
+    payload: Analysed = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +296,8 @@ class Outcome(enum.StrEnum):
     WORKER_DIED = "worker_died"
     """The child vanished without a fault of the candidate's that we can name (twice, alone)."""
     TOO_NOISY = "too_noisy"
+    PRUNED = "pruned"
+    """A bound that was counted says that it cannot be as fast as what was measured before: it was not measured."""
 
 
 class Verdict(enum.StrEnum):
@@ -437,8 +448,8 @@ class Trial:
     role: str = "candidate"
     """`candidate`, or `baseline:NAME`: a point of that baseline's own small space (numbered apart)."""
     origin: str
-    """`seed:NAME`, `grid`, `sampler`, `neighbour` (of what the sampler asked for); a baseline's is `given` or
-    `tuned`."""
+    """`seed:NAME`, `grid`, `prior` (drawn by what was counted), `sampler`, `neighbour` (of what the sampler asked for);
+    a baseline's is `given` or `tuned`."""
     outcome: Outcome
     reason: str = ""
     """One line; empty for `measured`."""

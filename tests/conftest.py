@@ -17,14 +17,15 @@ from fusiond.testing.fakes import FakePlugin
 from tests.devices.cuda import stand_in
 
 # No deadline for one example: a busy machine is no bug. The timeout of each test stands.
-settings.register_profile("fusiond", deadline=None)
-settings.load_profile("fusiond")
+settings.register_profile("all", deadline=None)
+settings.register_profile("sample", deadline=None, max_examples=40)  # `make test-all` asks for "all"
+settings.load_profile("sample")
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers select
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a compiler or a GPU that is not here; the reason is the remedy. What needs nvcc is slow. Every
-    n-th case of what is `sampled(n)` is run by `make test`, and the others are a campaign."""
+    """Skip what needs a compiler or a GPU that is not here; the reason is the remedy. What needs nvcc and what is a
+    campaign is slow. Every n-th case of what is `sampled(n)` is run by `make test`, and the others are a campaign."""
     seen: collections.Counter[str] = collections.Counter()
     for item in items:
         if (sampled := item.get_closest_marker("sampled")) and not item.get_closest_marker("campaign"):
@@ -37,6 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in lacking.items():
             if reason is not None and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+        if item.get_closest_marker("campaign"):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("needs_nvcc"):  # each takes a second or more, and tells a developer little
             item.add_marker(pytest.mark.slow)
 

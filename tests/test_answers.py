@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 import pytest
 
 from fusiond import events as say
-from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.events import Event, Events
-from fusiond.measuring import Measurer
 from fusiond.model import Analysis, Config, JobState, MeasureFailed, Outcome, Purpose, Record, Rejection, Verdict
 from fusiond.program import Program
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import InProcess, ToyStrategy
-from fusiond.tuning import finals
+from fusiond.tuning import finals, tuner
+from fusiond.tuning.measuring import Measurer
 
 FULL = "strategy: toy\n"
 ONE = "strategy: toy\nsearch: {trials: 1}\n"
@@ -117,6 +117,7 @@ class Forgetful(ToyStrategy):
         )
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_program_that_was_measured(store: Store, fakes: Registry) -> None:
     """Stopped and gone on with, verified, asked for again: every config is emitted once in its job, and what the
     answer names is what the trial measured."""
@@ -151,6 +152,7 @@ def test_the_answer_is_the_program_that_was_measured(store: Store, fakes: Regist
     assert set(Forgetful.asked.values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_program_is_in_the_store_before_it_is_built(
     store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +194,7 @@ def test_times_and_speedup_say_the_same(store: Store, fakes: Registry) -> None:
 # --- the incumbent ---
 
 
+@pytest.mark.slow
 def test_a_short_search_does_not_replace_a_good_answer(store: Store, fakes: Registry) -> None:
     """In November 2026 two runs with --trials 1 made a `fuse 2.04x` a `keep`."""
     _, first, _ = tuned(store, fakes)
@@ -207,6 +210,7 @@ def test_a_short_search_does_not_replace_a_good_answer(store: Store, fakes: Regi
     ]
 
 
+@pytest.mark.slow
 def test_a_better_one_that_was_measured_beside_it_replaces_an_answer(store: Store, fakes: Registry) -> None:
     _, kept, _ = tuned(store, fakes, ONE)
     assert kept.verdict is Verdict.KEEP
@@ -220,6 +224,7 @@ def test_a_better_one_that_was_measured_beside_it_replaces_an_answer(store: Stor
     assert (costs(store, after), after.replaced) == ("10.0", "a faster one was measured beside it")
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_as_good_keeps_its_place(store: Store, fakes: Registry) -> None:
     """Within the noise of a device there is always one that looks better today."""
 
@@ -244,6 +249,7 @@ def test_an_answer_that_is_as_good_keeps_its_place(store: Store, fakes: Registry
         assert after.program_key == first.program_key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", [Outcome.WRONG_RESULT, Outcome.BUILD_FAILED, Outcome.CRASHED])
 def test_an_answer_that_fails_is_replaced_and_it_is_said_why(store: Store, fakes: Registry, outcome: Outcome) -> None:
     tuned(store, fakes)
@@ -298,6 +304,7 @@ def test_a_keep_whose_unfused_way_fails_is_replaced(store: Store, fakes: Registr
     assert after.replaced == "it failed: wrong_result: seed 0: y differs"
 
 
+@pytest.mark.slow
 def test_a_candidate_that_could_not_be_judged_leaves_it_undecided(store: Store, fakes: Registry) -> None:
     """The one that is set aside for noise is 2.6 % faster than the unfused way, and all others are slower."""
 
@@ -313,6 +320,7 @@ def test_a_candidate_that_could_not_be_judged_leaves_it_undecided(store: Store, 
     assert "a candidate could not be judged: too noisy or lost in 5 processes" in record.ended
 
 
+@pytest.mark.slow
 def test_an_answer_whose_process_was_lost_stands(store: Store, fakes: Registry) -> None:
     _, first, _ = tuned(store, fakes)
 
@@ -328,6 +336,7 @@ def test_an_answer_whose_process_was_lost_stands(store: Store, fakes: Registry) 
     assert store.jobs()[0].finding == "the answer of today stands: it could not be measured this time: killed"
 
 
+@pytest.mark.slow
 def test_no_evidence_never_replaces_any(store: Store, fakes: Registry) -> None:
     _, first, _ = tuned(store, fakes)
     for text in (ONE, FULL):
@@ -337,6 +346,7 @@ def test_no_evidence_never_replaces_any(store: Store, fakes: Registry) -> None:
         assert "10 processes of the finals were too noisy or lost (such as too_noisy: the pairs scatter by 49 %" in said
 
 
+@pytest.mark.slow
 def test_finals_that_give_up_say_how_noisy_it_was(store: Store, fakes: Registry) -> None:
     _, record, _ = tuned(store, fakes, runner=noisy(1.0))
     assert (record.verdict, record.speedup, record.processes) == (Verdict.UNDECIDED, None, 0)
@@ -344,6 +354,8 @@ def test_finals_that_give_up_say_how_noisy_it_was(store: Store, fakes: Registry)
     assert record.baseline == "sequential"
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_drop_outs_at_random_cost_time_and_no_verdict(store: Store, fakes: Registry, seed: int) -> None:
     """A third of all samples is too noisy: whoever loses one, all of them get another process."""
@@ -359,6 +371,7 @@ def test_drop_outs_at_random_cost_time_and_no_verdict(store: Store, fakes: Regis
     assert not {process for each in measured.values() for process in each} & set(lost)
 
 
+@pytest.mark.slow
 def test_one_candidate_that_is_always_noisy_does_not_hold_up_the_others(store: Store, fakes: Registry) -> None:
     class OneIsNoisy(InProcess):
         def call(self, request: Any, timeout_secs: float) -> Any:
@@ -373,6 +386,7 @@ def test_one_candidate_that_is_always_noisy_does_not_hold_up_the_others(store: S
     assert struck.startswith("too noisy or lost in 5 processes")
 
 
+@pytest.mark.slow
 def test_every_process_measures_everybody_in_an_order_that_is_drawn(store: Store, fakes: Registry) -> None:
     orders: list[list[str]] = []
 
@@ -405,6 +419,7 @@ class SecondAndFirstWasWrong(Second):
     wrong_versions = (1,)
 
 
+@pytest.mark.slow
 def test_an_answer_of_an_earlier_version_is_the_incumbent(store: Store, fakes: Registry) -> None:
     _, first, _ = tuned(store, fakes)
     fakes.strategies["toy"] = Second()
@@ -416,6 +431,7 @@ def test_an_answer_of_an_earlier_version_is_the_incumbent(store: Store, fakes: R
     assert store.record(first.workload_key, first.device_key) is None  # history
 
 
+@pytest.mark.slow
 def test_an_answer_of_a_wrong_version_is_nobody(store: Store, fakes: Registry) -> None:
     tuned(store, fakes)
     fakes.strategies["toy"] = SecondAndFirstWasWrong()
@@ -453,6 +469,7 @@ def test_a_search_that_is_ended_goes_on_to_its_finals(store: Store, fakes: Regis
     assert record.ended == f"the search ended after {record.trials} of 64 trials, as somebody asked"
 
 
+@pytest.mark.slow
 def test_finals_that_have_begun_keep_their_baseline_when_a_job_is_to_finish(store: Store, fakes: Registry) -> None:
     """The tuned unfused way of the first session, and not the one as given."""
     (job,) = jobs.read("toy.yaml", FULL)
@@ -494,6 +511,7 @@ def test_run_goes_on_with_its_own_interrupted_job_whatever_the_budget(store: Sto
     assert done <= answer(store, fakes, row).trials < 45
 
 
+@pytest.mark.slow
 def test_cold_and_warm_are_two_answers(store: Store, fakes: Registry) -> None:
     _, warm, _ = tuned(store, fakes)
     row, _, _ = tuned(store, fakes, search={"cache": "cold"})
@@ -539,6 +557,7 @@ def fails(cost: str, outcome: Outcome, request_kind: type, purpose: Purpose | No
     return Fails
 
 
+@pytest.mark.slow
 def test_an_answer_that_fails_goes_also_where_the_others_are_too_close_to_call(store: Store, fakes: Registry) -> None:
     tuned(store, fakes, "strategy: toy\nfaults: {}\nunfused: 26.6\n")
     some = "strategy: toy\nfaults: {}\nunfused: 26.6\nsearch: {trials: 1}\n"
@@ -560,6 +579,7 @@ def test_an_answer_that_fails_goes_also_where_the_others_are_too_close_to_call(s
     assert after.replaced == "it failed: wrong_result: it fails"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.WORKER_DIED, Outcome.TOO_NOISY])
 def test_an_answer_that_cannot_be_measured_in_the_finals_stands(
     store: Store, fakes: Registry, outcome: Outcome
@@ -571,6 +591,7 @@ def test_an_answer_that_cannot_be_measured_in_the_finals_stands(
     assert "10 processes of the finals were too noisy or lost" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", [Outcome.TIMED_OUT, Outcome.WORKER_DIED])
 def test_an_answer_whose_last_check_was_lost_stands(store: Store, fakes: Registry, outcome: Outcome) -> None:
     _, first, _ = tuned(store, fakes)
@@ -597,6 +618,7 @@ def test_a_keep_stands_when_the_fused_program_of_then_fails(store: Store, fakes:
     assert after == kept
 
 
+@pytest.mark.slow
 def test_an_unfused_way_that_times_out_once_stays_in_the_finals(store: Store, fakes: Registry) -> None:
     """Without it a candidate might win that should not."""
     late = 0
@@ -615,6 +637,7 @@ def test_an_unfused_way_that_times_out_once_stays_in_the_finals(store: Store, fa
     assert not [each for each in store.rejections(row.id) if each.rule == "struck_out"]
 
 
+@pytest.mark.slow
 def test_what_replaces_an_answer_without_evidence_says_so(store: Store, fakes: Registry) -> None:
     _, first, _ = tuned(store, fakes, runner=noisy(1.0))
     assert (first.verdict, first.ci95) == (Verdict.UNDECIDED, None)
@@ -622,6 +645,7 @@ def test_what_replaces_an_answer_without_evidence_says_so(store: Store, fakes: R
     assert history(store, after) == [(Verdict.UNDECIDED, None), (Verdict.FUSE, "nothing was measured for it")]
 
 
+@pytest.mark.slow
 def test_what_replaces_an_answer_of_a_wrong_version_says_so(store: Store, fakes: Registry) -> None:
     tuned(store, fakes)
     fakes.strategies["toy"] = SecondAndFirstWasWrong()
@@ -629,6 +653,7 @@ def test_what_replaces_an_answer_of_a_wrong_version_says_so(store: Store, fakes:
     assert after.replaced == "version 1 of toy is known to be wrong"
 
 
+@pytest.mark.slow
 def test_a_verification_says_how_an_older_answer_was_unfused(store: Store, fakes: Registry, tmp_path: Path) -> None:
     """Records that an earlier fusiond wrote name no config of their unfused way; its trial does."""
     tuned(store, fakes)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond import bundle
-from fusiond.bundle import read_bundle, write_bundle
 from fusiond.errors import RequestError
+from fusiond.exporting import bundle
+from fusiond.exporting.bundle import read_bundle, write_bundle
 from fusiond.keys import text_key
 from fusiond.program import Buffer, Fill, Launch, Program, Role, Source, SourceKind
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from fusiond import jobs, tuner
-from fusiond.cli import exporting
+from fusiond.client import exporting
 from fusiond.events import Events
 from fusiond.model import JobState, Measurement, Purpose
-from fusiond.planning import prepare, target_of
 from fusiond.program import SourceKind, decode
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import prepare, target_of
 from fusiond.store import lookup
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
+from fusiond.tuning import tuner
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("gxx_here"), pytest.mark.timeout(600)]
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import expressions, hookspecs, jobs
+from fusiond import hookspecs
 from fusiond.errors import RequestError
-from fusiond.jobs import CORE_KEYS, MEASURE_KEYS, SEARCH_KEYS, check_keys
+from fusiond.language import expressions
 from fusiond.model import Job, Search
-from fusiond.planning import prepare
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.jobs import CORE_KEYS, MEASURE_KEYS, SEARCH_KEYS, check_keys
+from fusiond.requests.planning import prepare
 from fusiond.strategy import Strategy
 
 ROOT = Path(__file__).parents[1]

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond import documents
-from fusiond.documents import Node
 from fusiond.errors import RequestError
+from fusiond.inputs import documents
+from fusiond.inputs.documents import Node
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -55,6 +55,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -168,3 +169,13 @@ def test_mapping_and_choice() -> None:
 def test_a_key_with_a_line_break_stays_on_one_line() -> None:
     node = parse('"a\\nb": x').mapping()["a\nb"]
     assert len(str(node.fail("is wrong")).splitlines()) == 1
+
+
+def test_a_place_in_a_literal_block_has_its_own_line() -> None:
+    text = "a: 1\nbody: |\n  x +\n    y * $\nplain: x + $\n"
+    root = documents.parse(text, "f.yaml").mapping()
+    column = root["body"].text().index("$") + 1
+    problem = root["body"].fail_in("no such sign", column)
+    assert str(problem) == "f.yaml:4: body: column 7: no such sign"
+    assert str(root["plain"].fail_in("no such sign", 5)) == "f.yaml:5: plain: column 5: no such sign"
+    assert root["body"].line == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import driver
+from fusiond.system import driver
 
 
 @pytest.mark.parametrize(

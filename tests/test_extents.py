@@ -13,8 +13,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fusiond import expressions
-from fusiond.extents import Extent, ceil_div, least, most, size, text_of
+from fusiond.language import expressions
+from fusiond.language.extents import Extent, ceil_div, least, most, size, text_of
 from fusiond.program import (
     Buffer,
     Bytes,

@@ -10,15 +10,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fusiond import fills
 from fusiond.errors import RequestError
-from fusiond.fills import Recipe, fill, initial, poison, recipe
+from fusiond.inputs import fills
+from fusiond.inputs.fills import Recipe, fill, initial, poison, recipe
 from fusiond.keys import text_key
-from fusiond.program import DTYPES as ALL_DTYPES
+from fusiond.language.dtypes import DTYPES as ALL_DTYPES
+from fusiond.language.narrow import NARROW
 from fusiond.program import Buffer, Fill, Role
 
 FLOATS = ("float16", "float32", "float64")
-DTYPES = tuple(name for name in ALL_DTYPES if name != "bfloat16")  # which has tests of its own
+DTYPES = tuple(name for name in ALL_DTYPES if name not in NARROW)  # which have tests of their own
 INTEGERS = tuple(name for name in DTYPES if "int" in name)
 
 GOLDEN = {

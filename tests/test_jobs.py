@@ -13,13 +13,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fusiond import jobs
 from fusiond.errors import RequestError, UnknownName
-from fusiond.jobs import JobInputs
 from fusiond.keys import text_key
 from fusiond.model import Job, Search
-from fusiond.planning import prepare
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.jobs import JobInputs
+from fusiond.requests.planning import prepare
 
 FULL = """\
 strategy: hfuse

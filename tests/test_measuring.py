@@ -15,11 +15,11 @@ from fusiond.devices import protocol
 from fusiond.devices.base import Binary
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError, Interrupted, StoreError
-from fusiond.measuring import SEEDS, Measurer, References
 from fusiond.model import BuildFailed, DeviceInfo, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
-from fusiond.neighbours import Neighbours, Policy
 from fusiond.program import Alloc, Program, Source
 from fusiond.testing.fakes import FakeProvider, InProcess, fake_program
+from fusiond.tuning.contention import Contention, Policy
+from fusiond.tuning.measuring import SEEDS, Measurer, References
 
 PLAN = Sampling(purpose=Purpose.SEARCH)
 DEVICE = FakeProvider().devices()[0]
@@ -258,12 +258,12 @@ def test_a_batch_beside_others(tmp_path: Path, policy: Policy) -> None:
         return there.pop() if there else None
 
     runner = Told(FakeProvider(), DEVICE, beside)
-    neighbours = Neighbours(policy=policy, busy=busy, waiting=told.append, poll_secs=0.001)
+    contention = Contention(policy=policy, busy=busy, waiting=told.append, poll_secs=0.001)
     if policy is Policy.EXCLUSIVE:
         with pytest.raises(Interrupted, match="put back, since 1 other process uses fake"):
-            _sampled(tmp_path, runner, 1, neighbours=neighbours)
+            _sampled(tmp_path, runner, 1, contention=contention)
         return
-    (found,) = _sampled(tmp_path, runner, 1, neighbours=neighbours)
+    (found,) = _sampled(tmp_path, runner, 1, contention=contention)
     assert isinstance(found, Measurement)
     assert found.after.others == (1 if policy is Policy.SHARE else 0)
     assert told == ([] if policy is Policy.SHARE else ["1 other process uses fake"])
@@ -272,9 +272,9 @@ def test_a_batch_beside_others(tmp_path: Path, policy: Policy) -> None:
 
 
 def test_waiting_for_others_ends_when_the_job_is_to_end() -> None:
-    neighbours = Neighbours(policy=Policy.WAIT, busy=lambda: "they are there", stop=lambda: True, poll_secs=0.001)
+    contention = Contention(policy=Policy.WAIT, busy=lambda: "they are there", stop=lambda: True, poll_secs=0.001)
     with pytest.raises(Interrupted, match="stopped while waiting: they are there"):
-        neighbours.wait()
+        contention.wait()
 
 
 @pytest.mark.parametrize("quiet", ["shares_cores", "host_sensitive", ""])
@@ -336,7 +336,7 @@ def test_a_disk_that_is_full_is_the_stores_trouble(measurer: Measurer, monkeypat
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fusiond.measuring.write_bundle", full)
+    monkeypatch.setattr("fusiond.tuning.measuring.write_bundle", full)
     with pytest.raises(StoreError, match="no space left"):
         measurer.bundle(program())
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from fusiond import jobs
-from fusiond.bundle import read_bundle
 from fusiond.cli import main
 from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
+from fusiond.exporting.bundle import read_bundle
 from fusiond.hookspecs import hookimpl
 from fusiond.model import (
     Analysis,
@@ -28,7 +27,10 @@ from fusiond.model import (
     Rejection,
     Verdict,
 )
-from fusiond.planning import (
+from fusiond.program import Program
+from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import (
     Plan,
     choose_device,
     chosen_config,
@@ -40,11 +42,9 @@ from fusiond.planning import (
     reference,
     with_config,
 )
-from fusiond.program import Program
-from fusiond.registry import Registry
-from fusiond.space import Parameter, Space
+from fusiond.search.space import Parameter, Space
 from fusiond.store.database import Store
-from fusiond.strategy import Known, Probe
+from fusiond.strategy import Answers, Probe
 from fusiond.testing.fakes import FakeProvider, ToyStrategy
 
 
@@ -57,12 +57,12 @@ class Rich(ToyStrategy):
         side = analysis.report["side"]
         return f"  a valley,\n  {side} wide [bold]\n"
 
-    def space(self, analysis: Analysis, known: Known) -> Space:
-        plain = super().space(analysis, known)
+    def space(self, analysis: Analysis, answers: Answers) -> Space:
+        plain = super().space(analysis, answers)
         tile = Parameter(name="tile", values=(8, 16), when="x == 1")
         return Space(parameters=(*plain.parameters, tile), restrictions=("x + y <= 9",))
 
-    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
+    def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         return (
             ("good", Config.of({"x": 1, "y": 2, "tile": 8})),
             ("outside", Config.of({"x": 99, "y": 2})),
@@ -79,7 +79,7 @@ class Rich(ToyStrategy):
 class Sloppy(ToyStrategy):
     name = "sloppy"
 
-    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+    def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program | Rejection:
         return dataclasses.replace(self._program(analysis, 5.0, ""), issue="eager")
 
 
@@ -122,6 +122,7 @@ def test_what_a_plan_knows(found: Plan) -> None:
     assert found.description == "  a valley,\n  8 wide [bold]\n"
 
 
+@pytest.mark.slow
 def test_a_plan_knows_what_the_device_has_answered_for_parts_and_probes(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

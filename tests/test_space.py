@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusiond.model import Config
-from fusiond.space import EMPTY, Parameter, Space
+from fusiond.search.space import EMPTY, Parameter, Space
 
 CONDITIONS = ("a == 1", "a > 0 and b == 'x'", "b != 'y'", "c == 2")
 RESTRICTIONS = ("a + c <= 3", "b == 'x' or a == 0", "d >= c", "not (a == 2 and c == 1)")

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from fusiond import jobs
 from fusiond.model import Job
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.strategy import Strategy
 from fusiond.testing.strategies import StrategyContract
 
@@ -25,7 +25,8 @@ JOB = "strategy: saxpy-unroll\nsaxpy: small\ndevice: cpu\nsizes: {n: 3000}\nsear
 
 TUNE = """
 import json, sys
-from fusiond import jobs, tuner
+from fusiond.requests import jobs
+from fusiond.tuning import tuner
 from fusiond.events import Events, TrialFinished
 from fusiond.registry import Registry
 from fusiond.store.database import Store
@@ -94,6 +95,7 @@ def plugins(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return {each["name"]: each for each in json.loads(done.stdout)}
 
 
+@pytest.mark.slow
 def test_it_is_found_by_its_entry_point(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     found = plugins(python("-m", "fusiond", "plugins", "--json"))
     assert found["stranger"] == {
@@ -107,6 +109,7 @@ def test_it_is_found_by_its_entry_point(python: Callable[..., subprocess.Complet
     assert found["hfuse"]["problem"] is None
 
 
+@pytest.mark.slow
 def test_a_plugin_that_raises_is_shown_and_the_others_load(
     python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -121,10 +124,12 @@ def test_a_plugin_that_raises_is_shown_and_the_others_load(
     assert "saxpy-unroll" in refused.stdout + refused.stderr
 
 
+@pytest.mark.slow
 def test_without_it_nobody_knows_its_strategy(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     assert "stranger" not in plugins(python("-m", "fusiond", "plugins", "--json", PYTHONPATH=""))
 
 
+@pytest.mark.slow
 def test_a_plan_of_it_can_be_shown(python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     done = python("-m", "fusiond", "plan", "job.yaml", "--json")
@@ -136,6 +141,30 @@ def test_a_plan_of_it_can_be_shown(python: Callable[..., subprocess.CompletedPro
     wrong = python("-m", "fusiond", "plan", "job.yaml")
     assert wrong.returncode == 2
     assert "did you mean 'small'?" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_what_it_reads_is_read_as_everywhere(
+    python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB.replace("saxpy: small", "saxpy: mine.yaml"))
+    (tmp_path / "mine.yaml").write_text("n: 100\nscale: 2\nfill: {normal: [0, -1]}\n")
+    refused = python("-m", "fusiond", "plan", "job.yaml")
+    assert refused.returncode == 2
+    assert "mine.yaml:3: fill.normal[1]: is -1; a standard deviation is not negative" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+def test_its_programs_are_counted(python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    done = python("-m", "fusiond", "plan", "job.yaml", "--count", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["counted"]
+    assert {each["program"] for each in rows} == {"native", "seed 0", "seed 1"}
+    for each in rows:
+        assert (each["global_read_bytes"], each["global_write_bytes"]) == (2 * 4 * 3000, 4 * 3000)
+        assert each["minimal_bytes"] == 3 * 4 * 3000
 
 
 @pytest.mark.slow
@@ -157,6 +186,9 @@ def test_a_job_of_it_is_tuned_from_end_to_end(
     lines = notes.read_text().splitlines()
     assert sum(line.startswith("trial ") for line in lines) == 3
     assert lines[-1].startswith("record saxpy ")
+    exported = python("-m", "fusiond", "best", "--workload", "saxpy", "--db", "store.sqlite", "--export", "answer")
+    assert exported.returncode == 0, exported.stderr
+    assert "scale * x[i + 0] + y[i + 0]" in next((tmp_path / "answer").glob("**/*.cu")).read_text()
 
 
 # --- in this process: the contract ---

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from fusiond.model import Ask, Config, Outcome, Trial
-from fusiond.space import Parameter, Space, check_seeds
-from fusiond.study import Study, _JointSampler
+from fusiond.search.space import Parameter, Space, check_seeds
+from fusiond.search.study import Study, _JointSampler
 
 GRID = Space(parameters=(Parameter(name="x", values=(0, 1, 2)), Parameter(name="y", values=("a", "b"))))
 CONDITIONAL = Space(
@@ -185,6 +185,8 @@ def state_of(study: Study) -> list[object]:
     return [(each.state, each.value, sorted(each.params.items())) for each in known]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("space", "budget", "seeds"), [(CONDITIONAL, 30, SEEDS), (GRID, 6, ()), (GRID, 4, ())])
 @pytest.mark.parametrize("ahead", [1, 2, 3])
 def test_rebuilding_goes_on_exactly(space: Space, budget: int, seeds: Sequence[tuple[str, Config]], ahead: int) -> None:
@@ -203,6 +205,7 @@ def test_rebuilding_goes_on_exactly(space: Space, budget: int, seeds: Sequence[t
         assert first == log
 
 
+@pytest.mark.slow
 @given(st.integers(0, 24), st.integers(0, 24), st.integers(0, 2**31))
 @settings(max_examples=8, deadline=None)
 def test_rebuilding_twice_gives_the_sampler_the_same_knowledge(one: int, two: int, seed: int) -> None:
@@ -220,6 +223,7 @@ def test_rebuilding_twice_gives_the_sampler_the_same_knowledge(one: int, two: in
     assert state_of(study) == state_of(whole)
 
 
+@pytest.mark.slow
 def test_asks_that_were_not_written_down_are_asked_again() -> None:
     """The store writes asks with the next trial, so a killed process loses the last ones: nothing changes."""
     space = Space(

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from fusiond import events as say
-from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
@@ -22,9 +21,11 @@ from fusiond.hookspecs import hookimpl
 from fusiond.model import Analysis, Config, DeviceInfo, Job, JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
 from fusiond.program import Program, Source
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import FakeLoaded, InProcess, ToyStrategy
+from fusiond.tuning import tuner
 from fusiond.tuning.baselines import ranked
 from fusiond.tuning.context import Unfused
 
@@ -55,6 +56,7 @@ def recorded(store: Store, row: JobRow, registry: Registry) -> Record:
     return record
 
 
+@pytest.mark.slow
 def test_the_best_config_is_found_and_beats_the_tuned_baseline(store: Store, fakes: Registry) -> None:
     row = submit(store, fakes, "strategy: toy\nsearch: {trials: 64}\n")
     state, seen = run(store, fakes, row)
@@ -100,6 +102,7 @@ def test_a_job_says_who_has_its_device(store: Store, fakes: Registry) -> None:
     assert store._known(row.id).waiting_for == ""
 
 
+@pytest.mark.slow
 def test_what_does_not_pay_is_kept_apart(store: Store, fakes: Registry) -> None:
     row = submit(store, fakes, "strategy: toy\nunfused: 8.0\nsearch: {trials: 64}\n")
     run(store, fakes, row)
@@ -108,6 +111,7 @@ def test_what_does_not_pay_is_kept_apart(store: Store, fakes: Registry) -> None:
     assert record.speedup == pytest.approx(0.76, rel=0.01)
 
 
+@pytest.mark.slow
 def test_native_against_native_is_kept(store: Store, fakes: Registry) -> None:
     """The control: 10 us fused against 10 us unfused (10.526 us, 5 % faster with the other block)."""
     for seed in range(5):
@@ -116,6 +120,8 @@ def test_native_against_native_is_kept(store: Store, fakes: Registry) -> None:
         assert recorded(store, row, fakes).verdict is Verdict.KEEP
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "outcome"),
     [
@@ -147,6 +153,7 @@ def test_a_bad_candidate_is_an_outcome_and_the_job_goes_on(
     assert dict(record.config) in ({"x": 3, "y": 4}, {"x": 3, "y": 6})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "outcome"),
@@ -164,6 +171,7 @@ def test_a_deadly_candidate_kills_only_the_child(store: Store, fakes: Registry, 
     assert dict(record.config) == {"x": 1, "y": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "config", "says"),
     [
@@ -197,6 +205,7 @@ def sick_after(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return ill
 
 
+@pytest.mark.slow
 def test_a_device_that_fails_on_what_is_known_to_be_good_is_sick(
     store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -250,6 +259,7 @@ def test_an_unfused_program_that_fails_is_the_device_s_fault_if_it_worked_before
     assert store.sick(info.key, info.uuid) is None
 
 
+@pytest.mark.slow
 def test_a_stopped_job_goes_on_where_it_was(store: Store, fakes: Registry) -> None:
     """Stopped after every 5 trials, in the search and in the finals: the same trials as without, none of them twice."""
     text = "strategy: toy\nside: 16\nsearch: {trials: 40, seed: 7}\n"
@@ -297,6 +307,7 @@ def test_a_cancelled_job_ends_as_cancelled(store: Store, fakes: Registry) -> Non
     assert 0 < ended.trials < 64
 
 
+@pytest.mark.slow
 def test_equal_programs_are_measured_once(store: Store, fakes: Registry) -> None:
     """A second job over the same programs is answered from the store (the final check excepted)."""
     first = submit(store, fakes, "strategy: toy\nlabel: one\n")
@@ -340,6 +351,7 @@ def test_verify_without_a_record_says_so(store: Store, fakes: Registry) -> None:
     assert "nothing is recorded" in seen[-1].problem
 
 
+@pytest.mark.slow
 def test_the_time_limit_ends_the_search_and_not_the_job(store: Store, fakes: Registry) -> None:
     class Slow(InProcess):
         def __init__(self, provider: DeviceProvider, device: DeviceInfo) -> None:
@@ -404,6 +416,7 @@ def failing(outcome: Outcome, *when: int) -> type[FailsInFinals]:
     return type("Failing", (FailsInFinals,), {"outcome": outcome, "when": when, "count": 0})
 
 
+@pytest.mark.slow
 def test_a_finalist_that_crashes_in_any_process_is_struck_out(store: Store, fakes: Registry) -> None:
     row = submit(store, fakes, "strategy: toy\n")
     run(store, fakes, row, runner=failing(Outcome.CRASHED, 3))
@@ -414,6 +427,7 @@ def test_a_finalist_that_crashes_in_any_process_is_struck_out(store: Store, fake
     assert "process 3: crashed: illegal address" in struck.detail
 
 
+@pytest.mark.slow
 def test_a_noisy_process_is_replaced_by_another(store: Store, fakes: Registry) -> None:
     row = submit(store, fakes, "strategy: toy\n")
     """Once more in the same process, and if that is no better, all of them in another."""
@@ -464,6 +478,7 @@ def test_a_job_of_which_nothing_can_be_tried_is_refused_before_it_is_stored(stor
     submit(store, fakes, text.replace(', "1,1": rejected', ""))  # one of them can be
 
 
+@pytest.mark.slow
 def test_a_verification_without_evidence_leaves_the_record_alone(store: Store, fakes: Registry) -> None:
     text = "strategy: toy\n"
     first = submit(store, fakes, text)
@@ -477,6 +492,7 @@ def test_a_verification_without_evidence_leaves_the_record_alone(store: Store, f
     assert recorded(store, first, fakes) == before
 
 
+@pytest.mark.slow
 def test_a_job_that_finds_itself_on_another_device_begins_anew(
     store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs, tuner
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.events import Events
 from fusiond.hookspecs import hookimpl
 from fusiond.model import Analysis, Config, Job, JobState, Outcome, Workload, frozen
 from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
 from fusiond.registry import Registry
-from fusiond.space import Parameter, Space
+from fusiond.requests import jobs
+from fusiond.search.space import Parameter, Space
 from fusiond.store.database import Store
-from fusiond.strategy import Baseline, Inputs, Known, StrategyBase, Target
+from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond.tuning import tuner
 
 ELEMENTS = 100_000
 
@@ -95,18 +96,18 @@ class Faulty(StrategyBase):
         )
 
     def analyse(self, workload: Workload, target: Target) -> Analysis:
-        return Analysis(workload=workload, report=frozen())
+        return Analysis(workload=workload, report=frozen(), payload=None)
 
-    def space(self, analysis: Analysis, known: Known) -> Space:
+    def space(self, analysis: Analysis, answers: Answers) -> Space:
         return Space(parameters=(Parameter(name="body", values=tuple(BODIES)),))
 
-    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
+    def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         return (("first", Config.of({"body": "hangs"})),)
 
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
         return (Baseline(name="plain", detail="as given", emit=lambda config: program(UNFUSED)),)
 
-    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program:
+    def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program:
         body = BODIES[config.text("body")]
         head = "{\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    "
         return program(UNFUSED.partition("{")[0] + head + body + "\n}\n")

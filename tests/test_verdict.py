@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fusiond.model import Measurement, Purpose, Verdict
-from fusiond.verdict import (
+from fusiond.tuning.verdict import (
     LEAST_PROCESSES,
     beats,
     conclude,

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from fusiond import jobs, tuner
-from fusiond.cli import tuning
 from fusiond.cli.render import Lines
+from fusiond.client import here
 from fusiond.daemon.complaints import Complaints
 from fusiond.daemon.worker import Worker
 from fusiond.devices import protocol
@@ -26,6 +25,7 @@ from fusiond.events import Event, Events
 from fusiond.model import BuildFailed, DeviceInfo, JobState, MeasureFailed, Outcome
 from fusiond.progress import of_event, of_row
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store import backup
 from fusiond.store import format as formats
 from fusiond.store import jobs as store_jobs
@@ -33,6 +33,7 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
 from fusiond.testing.fakes import FakeProvider, InProcess
+from fusiond.tuning import tuner
 from fusiond.wire import job_entry
 
 JOB = "strategy: toy\nside: 4\nsearch: {trials: 8}\n"
@@ -80,6 +81,8 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("problem", FAULTS, ids=repr)
 @pytest.mark.parametrize("at", [1, 4, 9])
 def test_a_job_that_lacks_something_waits_and_ends_as_if_nothing_had_happened(
@@ -248,7 +251,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_run_waits_and_goes_on(store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeProvider, "build", Flaky(FakeProvider().build, FAULTS[0], {1, 3}))
     said: list[str] = []
-    found = tuning.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml", when_busy="share")
+    found = here.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml", when_busy="share")
     assert found["verdict"]
     assert store._known(row.id).state is JobState.DONE
     reasons = [line for line in said if " is waiting: " in line]
@@ -273,7 +276,7 @@ def test_run_goes_on_in_a_copy_of_the_store_that_takes_its_place(
         add_trial(*given, **more)
 
     monkeypatch.setattr(Store, "add_trial", replaced)
-    found = tuning.tune(store, fakes, row, Lines([].append), again="fusiond run job.yaml", when_busy="share")
+    found = here.tune(store, fakes, row, Lines([].append), again="fusiond run job.yaml", when_busy="share")
     assert found["job"]["id"] == row.id
     with Store.open(store.path) as there:
         assert there._known(row.id).state is JobState.DONE
@@ -290,7 +293,7 @@ def test_run_waits_for_a_store_that_takes_nothing(
     monkeypatch.setattr(Store, "wait", Flaky(store.wait, full, {1}))
     monkeypatch.setattr(Store, "finish", Flaky(store.finish, full, {1}))
     said: list[str] = []
-    found = tuning.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml", when_busy="share")
+    found = here.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml", when_busy="share")
     assert found["job"]["id"] == row.id
     assert store._known(row.id).state is JobState.DONE
     assert [line for line in said if line.startswith("waiting: the disk is full; trying again in")]
@@ -309,7 +312,7 @@ def test_ctrl_c_ends_the_waiting(store: Store, fakes: Registry, row: JobRow, mon
                 threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 
     with pytest.raises(Interrupted, match=r"stopped after 0 trials; `fusiond run job\.yaml` goes on from there"):
-        tuning.tune(store, fakes, row, Says(), again="fusiond run job.yaml", when_busy="share")
+        here.tune(store, fakes, row, Says(), again="fusiond run job.yaml", when_busy="share")
     assert store._known(row.id).state is JobState.WAITING
     (job,) = jobs.read("toy.yaml", JOB)
     assert tuner.submit(store, fakes, job, resume=True).id == row.id

@@ -27,6 +27,7 @@ def test_what_can_be_read_stays(text: str) -> None:
     assert shown(text) == text
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(codec=None)))
 def test_no_text_gets_through(text: str) -> None:
     for each in shown(text):

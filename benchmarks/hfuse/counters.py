@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusiond.bundle import write_bundle
 from fusiond.devices.base import DeviceProvider
+from fusiond.exporting.bundle import write_bundle
 from fusiond.model import BuildFailed, DeviceInfo
 from fusiond.program import Launch, Program
 

@@ -25,12 +25,12 @@ from benchmarks.benches import TunedBench, answer, problem
 from benchmarks.hfuse import counters, pairs
 from benchmarks.hfuse.pairs import Pair
 from benchmarks.rivals import asking
-from fusiond import tuner
 from fusiond.devices.timing import Sampling
 from fusiond.model import Config, Job, JobState, MeasureFailed, Outcome, Purpose, Trial
-from fusiond.planning import Prepared, kernel_facts, prepare, reference, target_of
 from fusiond.program import Launch, Pointer, Program
+from fusiond.requests.planning import Prepared, kernel_facts, prepare, reference, target_of
 from fusiond.store.jobs import JobRow
+from fusiond.tuning import tuner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond import jobs
 from fusiond.model import Job
+from fusiond.requests import jobs
 
 HERE = Path(__file__).parent
 

@@ -28,9 +28,9 @@ from fusiond.build import nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.model import Analysis, BuildFailed, Config, Rejection
-from fusiond.planning import Prepared, kernel_facts, prepare, reference, target_for_arch
 from fusiond.program import Launch, Program, Source
 from fusiond.registry import Registry
+from fusiond.requests.planning import Prepared, kernel_facts, prepare, reference, target_for_arch
 from fusiond.strategy import Target
 
 SEEDS = ("paper_even_split", "paper_r0", "vertical")

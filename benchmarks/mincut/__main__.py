@@ -22,11 +22,11 @@ from benchmarks import commands, runs
 from benchmarks.commands import say
 from benchmarks.mincut import measure, page, paper, peers, planning
 from benchmarks.runs import RESULTS, Run
-from fusiond import documents
 from fusiond.build.cache import default_folder
+from fusiond.inputs import documents
 from fusiond.store.database import Store
-from fusiond_mincut import reading
-from fusiond_mincut.graph import Pipeline
+from fusiond_mincut.frontend import parser
+from fusiond_mincut.frontend.graph import Pipeline
 from fusiond_mincut.plugin import PIPELINES
 
 TRIALS, BLOCKS = 48, 16
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 def pipeline(name: str) -> Pipeline:
     """An application at the paper's size."""
     path = PIPELINES / f"{name}.yaml"
-    return reading.read(documents.parse(path.read_text(encoding="utf-8"), str(path)))
+    return parser.read(documents.parse(path.read_text(encoding="utf-8"), str(path)))
 
 
 def kept(folder: Path = RESULTS) -> Iterator[Run]:

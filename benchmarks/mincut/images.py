@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fusiond_mincut import expr as tree
-from fusiond_mincut.expr import Access, Binary, Call, Cast, Const, Expr, Let, Local, Select, Unary
-from fusiond_mincut.graph import Border, Kernel, Pipeline
+from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend.expr import Access, Binary, Call, Cast, Const, Expr, Let, Local, Select, Unary
+from fusiond_mincut.frontend.graph import Border, Kernel, Pipeline
 
 PADS = {"clamp": "edge", "mirror": "reflect", "reflect": "symmetric", "repeat": "wrap", "constant": "constant"}
 RENAMED = {"min": "fmin", "max": "fmax", "pow": "power", "atan": "arctan", "atan2": "arctan2"}

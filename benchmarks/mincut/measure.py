@@ -13,10 +13,11 @@ from typing import Any
 
 from benchmarks.benches import TunedBench, answer
 from benchmarks.rivals import asking
-from fusiond import jobs, tuner
 from fusiond.model import JobState, Outcome, Record, Trial
-from fusiond.planning import prepare, target_of
-from fusiond_mincut import shapes
+from fusiond.requests import jobs
+from fusiond.requests.planning import prepare, target_of
+from fusiond.tuning import tuner
+from fusiond_mincut.codegen import shapes
 from fusiond_mincut.strategy import Mincut
 
 METHODS = ("unfused", "basic", "algorithm1", "exact", "general")

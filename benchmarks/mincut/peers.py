@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.mincut import images
-from fusiond.fills import fill
+from fusiond.inputs.fills import fill
 from fusiond.program import Buffer, Role
-from fusiond_mincut.graph import Pipeline
+from fusiond_mincut.frontend.graph import Pipeline
 
 Arrays = dict[str, NDArray[Any]]
 WARM, REPEATS = 2, 9

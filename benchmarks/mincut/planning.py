@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusiond import documents
-from fusiond_mincut import partition, plan, reading
-from fusiond_mincut.benefit import PAPER
+from fusiond.inputs import documents
+from fusiond_mincut.analysis import partition, plan
+from fusiond_mincut.analysis.benefit import PAPER
+from fusiond_mincut.frontend import parser
 
 COUNTS = (10, 100, 1000)
 REPEATS = 3
@@ -77,7 +78,7 @@ def measured(shape: str, count: int) -> dict[str, Any]:
     read, cut = [], []
     for _ in range(REPEATS if count < 1000 else 1):
         begun = time.process_time()
-        pipeline = reading.read(documents.parse(text, f"{shape}.yaml"))
+        pipeline = parser.read(documents.parse(text, f"{shape}.yaml"))
         between = time.process_time()
         found = partition.planned(pipeline, PAPER)
         cut.append(time.process_time() - between)

@@ -13,9 +13,9 @@ from typing import Any
 
 from benchmarks import benches
 from benchmarks.rivals.base import About, Rival
-from fusiond import children
-from fusiond.measuring import Measurer
 from fusiond.program import Program
+from fusiond.system import children
+from fusiond.tuning.measuring import Measurer
 
 Row = dict[str, Any]
 """`name`, `what`, and either `problem` or what `benchmarks.rivals.child.measured` says: `ratio` (how many times as long

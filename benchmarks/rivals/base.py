@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fusiond.devices.base import Loaded
 from fusiond.devices.compare import compare
 from fusiond.devices.cuda.executor import CudaExecutor
-from fusiond.dtypes import BFLOAT16, bfloat16_values
+from fusiond.language.narrow import readable
 from fusiond.program import Buffer, Program
 
 Array = NDArray[np.generic]
@@ -61,8 +61,7 @@ def difference(buffer: Buffer, ours: Array, theirs: Array) -> float:
     ours, theirs = ours.reshape(-1), theirs.reshape(-1)
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return math.inf
-    if buffer.dtype == BFLOAT16:
-        ours, theirs = bfloat16_values(ours), bfloat16_values(theirs)
+    ours, theirs = readable(ours, buffer.dtype), readable(theirs, buffer.dtype)
     if not np.issubdtype(ours.dtype, np.floating):
         return compare(buffer, ours, theirs).worst / max(1, ours.size)
     finite = np.isfinite(ours)

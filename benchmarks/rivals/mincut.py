@@ -14,12 +14,12 @@ from benchmarks.mincut.images import Images, JaxNames, Names, TorchNames
 from benchmarks.rivals.base import About, Rival
 from benchmarks.rivals.called import Called, Function
 from benchmarks.rivals.frameworks import CuPy, Framework, Jax, Torch, lacks
-from fusiond import documents
 from fusiond.devices.base import Loaded
 from fusiond.devices.cuda.executor import CudaExecutor
+from fusiond.inputs import documents
 from fusiond.program import Program
-from fusiond_mincut import reading
-from fusiond_mincut.graph import Pipeline
+from fusiond_mincut.frontend import parser
+from fusiond_mincut.frontend.graph import Pipeline
 from fusiond_mincut.plugin import PIPELINES
 
 CLOSE = 0.005
@@ -51,7 +51,7 @@ class Arrays:
 def pipeline(application: str, width: int, height: int) -> Pipeline:
     path = PIPELINES / f"{application}.yaml"
     sizes = {"width": width, "height": height}
-    return reading.read(documents.parse(path.read_text(encoding="utf-8"), str(path)), sizes)
+    return parser.read(documents.parse(path.read_text(encoding="utf-8"), str(path)), sizes)
 
 
 def flat(of: Pipeline, images: Function) -> Function:

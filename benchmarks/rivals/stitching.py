@@ -22,7 +22,7 @@ from benchmarks.stitching.beside import CLOSE
 from fusiond.devices.base import Loaded
 from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.program import Program
-from fusiond_stitching.graph import Module
+from fusiond_stitching.frontend.graph import Module
 
 
 class Unknown(Exception):

@@ -20,7 +20,7 @@ from benchmarks.commands import say
 from benchmarks.runs import RESULTS, Run
 from benchmarks.stitching import measure, modules, page, paper, static, xla
 from fusiond.errors import RequestError
-from fusiond.planning import target_for_arch
+from fusiond.requests.planning import target_for_arch
 
 
 def main(argv: Sequence[str]) -> int:

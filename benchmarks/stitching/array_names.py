@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fusiond_stitching.graph import DTYPES
+from fusiond_stitching.frontend.graph import DTYPES
 
 NO_ARITHMETIC = ("u16", "u32", "u64")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.stitching.array_names import Names
-from fusiond_stitching.graph import Instruction
+from fusiond_stitching.frontend.graph import Instruction
 
 Dims = Sequence[int]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.stitching.array_names import Names, NoCounterpart
 from benchmarks.stitching.array_places import gathered_places, scattered_places, started_places
-from fusiond_stitching.graph import Instruction, Module
-from fusiond_stitching.semantics import TYPES
+from fusiond_stitching.codegen.semantics import TYPES
+from fusiond_stitching.frontend.graph import Instruction, Module
 
 Step = Callable[..., Any]
 """From the arrays of the operands to the result."""

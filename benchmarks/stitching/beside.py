@@ -21,11 +21,11 @@ from benchmarks.rivals import base as rivals
 from benchmarks.stitching import modules, xla
 from benchmarks.stitching.xla import Array, Profile
 from fusiond.devices.timing import Sampling
-from fusiond.fills import fill
-from fusiond.measuring import Measurer, References
+from fusiond.inputs.fills import fill
 from fusiond.model import MeasureFailed, Purpose
 from fusiond.program import Program
-from fusiond_stitching.graph import Module
+from fusiond.tuning.measuring import Measurer, References
+from fusiond_stitching.frontend.graph import Module
 
 CLOSE = {"cuda": 0.02, "cpu": 1e-4}
 """How far an output may be from ours, over its largest element: on a GPU, XLA's dots may use tensor cores, whose

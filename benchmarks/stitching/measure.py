@@ -18,10 +18,12 @@ from benchmarks import benches
 from benchmarks.rivals import asking, named
 from benchmarks.stitching import beside, modules, paper, xla
 from fusiond.keys import plain
-from fusiond.measuring import Measurer, References
 from fusiond.model import MeasureFailed, Rejection
 from fusiond.program import Launch, Program
-from fusiond_stitching import emit, fills, planner
+from fusiond.tuning.measuring import Measurer, References
+from fusiond_stitching.analysis import planner
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import fills
 
 STRATEGY = "stitching"
 NOT_ASKED = "not asked yet"

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import fusiond_stitching
+from fusiond.cuda.limits import STATIC_SHARED_BYTES
 from fusiond.model import DeviceLimits
-from fusiond_stitching import lower, policy, space
-from fusiond_stitching.graph import Module
-from fusiond_stitching.policy import Policy
+from fusiond_stitching import space
+from fusiond_stitching.analysis import policy
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.frontend import importer
+from fusiond_stitching.frontend.graph import Module
 
 FOLDER = Path(fusiond_stitching.__file__).parent / "modules"
 
@@ -41,7 +44,7 @@ def text(name: str) -> str:
 
 @functools.cache
 def module(name: str) -> Module:
-    return lower.read(text(name), f"{name}.hlo")
+    return importer.read(text(name), f"{name}.hlo")
 
 
 @functools.cache
@@ -54,7 +57,7 @@ def xla() -> Mapping[str, Any]:
 def policies(limits: DeviceLimits) -> dict[str, Policy]:
     """Plan -> policy: the strategy's own baselines and seeds on a device."""
     multiprocessors = max(1, limits.multiprocessors)
-    shared = min(space.DEFAULT_SHARED_BYTES, limits.shared_bytes_per_block)
+    shared = min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block)
     plain = {
         "unfused": policy.unfused(multiprocessors=multiprocessors),
         "xla_rules": policy.xla_rules(multiprocessors=multiprocessors),

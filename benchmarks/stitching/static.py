@@ -11,10 +11,11 @@ from typing import Any
 from benchmarks.stitching import generate, modules
 from fusiond.model import DeviceLimits, Job, Workload
 from fusiond.strategy import Target
-from fusiond_stitching import fills, hlo, lower, planner, traffic, verify
-from fusiond_stitching.asking import GROUPS, PROBES, Asked
-from fusiond_stitching.graph import Module
-from fusiond_stitching.plan import Plan
+from fusiond_stitching.analysis import planner, traffic, verify
+from fusiond_stitching.analysis.plan import Plan
+from fusiond_stitching.frontend import fills, hlo, importer
+from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.request import GROUPS, PROBES, Asked
 from fusiond_stitching.strategy import Stitching
 
 SIZES = (100, 1_000, 10_000)
@@ -62,7 +63,7 @@ def others(limits: DeviceLimits, say: Callable[[str], None]) -> dict[str, Any]:
         return {"problem": str(problem), "functions": []}
     rows = []
     for name, each in found.functions().items():
-        module = lower.read(each.text, name)
+        module = importer.read(each.text, name)
         whole = (module, *module.all_frames)
         row: dict[str, Any] = {
             "module": name,
@@ -123,7 +124,7 @@ def growth(limits: DeviceLimits, say: Callable[[str], None], sizes: Sequence[int
         begun = time.process_time()
         raw = hlo.parse(text, f"generated-{size}.hlo")
         parsed = time.process_time()
-        module = lower.module(raw)
+        module = importer.module(raw)
         lowered = time.process_time()
         row: dict[str, Any] = {
             "lines": size,
@@ -176,7 +177,7 @@ def _no_file(node: Any) -> tuple[str, str]:
 def crossing(limits: DeviceLimits, say: Callable[[str], None], size: int = CROSSING) -> dict[str, Any]:
     """The same for a module that is bad for the paper's fusion: shared memory refuses one huge group again and
     again."""
-    module = lower.module(hlo.parse(generate.crossing(size), f"crossing-{size}.hlo"))
+    module = importer.module(hlo.parse(generate.crossing(size), f"crossing-{size}.hlo"))
     row: dict[str, Any] = {"lines": size, "instructions": len(module.instructions), "plans": {}}
     for plan, policy in modules.policies(limits).items():
         begun = time.process_time()

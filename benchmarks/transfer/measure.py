@@ -18,15 +18,17 @@ from benchmarks.transfer import paper
 from benchmarks.transfer.planning import catalogued
 from fusiond.devices.timing import Sampling
 from fusiond.keys import plain
-from fusiond.measuring import Measurer, References
 from fusiond.model import MeasureFailed, Purpose
 from fusiond.program import Memory, Program
-from fusiond_transfer import cost, emit
-from fusiond_transfer.emit import Way
-from fusiond_transfer.graph import Graph, Mix
-from fusiond_transfer.schedule import Schedule
-from fusiond_transfer.script import script
-from fusiond_transfer.ways import Ways
+from fusiond.tuning.measuring import Measurer, References
+from fusiond_transfer.analysis import cost
+from fusiond_transfer.analysis.schedule import Schedule
+from fusiond_transfer.analysis.schedules import Ways
+from fusiond_transfer.analysis.script import script
+from fusiond_transfer.codegen import emit
+from fusiond_transfer.codegen.emit import Way
+from fusiond_transfer.codegen.probes import probes
+from fusiond_transfer.frontend.graph import Graph, Mix
 
 GRAPHS = tuple(paper.TABLE_5)
 COUNTED = tuple(paper.TABLE_6)
@@ -106,7 +108,7 @@ def _short(row: dict[str, Any]) -> str:
 
 
 def _probe(bench: Bench, measurer: Measurer, graph: Graph, known: dict[str, float]) -> None:
-    for probe in cost.probes(graph):
+    for probe in probes(graph):
         if probe.key in known:
             continue
         program = bench.provider.normalise(probe.program)

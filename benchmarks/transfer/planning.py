@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.transfer.paper import TABLE_4, Row
-from fusiond import documents
+from fusiond.inputs import documents
 from fusiond.strategy import Inputs
-from fusiond_transfer import generator, heuristic, intervals, read, schedule
-from fusiond_transfer.generator import Shape
-from fusiond_transfer.graph import Graph
+from fusiond_transfer.analysis import heuristic, intervals, schedule
+from fusiond_transfer.frontend import generator, parser
+from fusiond_transfer.frontend.generator import Shape
+from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.plugin import GRAPHS
 
 SEEDS = 11
@@ -50,7 +51,7 @@ class Catalogue(Inputs):
 def catalogued(name: str) -> Graph:
     """A graph of the catalogue at its own sizes."""
     path = str(GRAPHS / f"{name}.yaml")
-    return read.read(Catalogue(), path, sizes={}, where=path, size_where={}).graph
+    return parser.read(Catalogue(), path, sizes={}, where=path, size_where={}).graph
 
 
 def graphs(row: Row, seeds: int = SEEDS) -> list[Graph]:

@@ -23,9 +23,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusiond import faults
 from fusiond.keys import text_key
 from fusiond.model import BuildFailed
+from fusiond.system import faults
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fusiond import children, faults, memory
 from fusiond.errors import MachineFault
+from fusiond.system import children, faults, memory
 
 log = logging.getLogger(__name__)
 

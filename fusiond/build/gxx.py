@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond import faults
 from fusiond.build import compiler as compilers
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
@@ -21,6 +20,7 @@ from fusiond.errors import DeviceError, StoreError
 from fusiond.keys import content_key, text_key
 from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceKind
+from fusiond.system import faults
 
 TIMEOUT_SECS = 120.0
 _PRECOMPILING = threading.Lock()

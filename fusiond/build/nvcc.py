@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond import faults
 from fusiond.build import compiler
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
@@ -39,6 +38,7 @@ from fusiond.cuda.ptxas import parse_report
 from fusiond.keys import content_key, plain, text_key
 from fusiond.model import BuildFailed, CompileFacts
 from fusiond.program import Source, SourceKind
+from fusiond.system import faults
 
 log = logging.getLogger(__name__)
 

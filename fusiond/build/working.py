@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusiond import faults
 from fusiond.build.cache import default_folder
 from fusiond.errors import StoreError
+from fusiond.system import faults
 
 
 def place() -> Path:

@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _say_error(f"cannot write the output: {problem.strerror}")
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        from fusiond import faults  # a lookup goes without it
+        from fusiond.system import faults  # a lookup goes without it
 
         fault = faults.of(problem)
         if fault is not None:

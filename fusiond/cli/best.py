@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fusiond import asking
 from fusiond.cli import answer, options, output
 from fusiond.errors import NothingKnown, RequestError, StoreError, UnknownName
+from fusiond.requests import best
 from fusiond.store import lookup
 from fusiond.store.document import DAMAGED_SOURCE
 from fusiond.wire import error_document
@@ -54,7 +54,7 @@ def find(
     database: Path, name: str, *, device: str | None, sizes: dict[str, int], cache: str = "warm"
 ) -> dict[str, Any]:
     """The document of `best --json`; NothingKnown, with what is known, when there is no such record."""
-    document = asking.by_name(database, name, device=device, sizes=sizes, cache=cache)
+    document = best.by_name(database, name, device=device, sizes=sizes, cache=cache)
     if document is not None:
         return document
     _check_device(database, device)
@@ -97,7 +97,7 @@ def _of_job(arguments: argparse.Namespace, database: Path) -> int:
     if not arguments.job.endswith((".yaml", ".yml")) and not Path(arguments.job).exists():
         option = "--pair" if "," in arguments.job else "--workload"
         raise RequestError(f"there is no file {arguments.job}; a name is asked for with {option}", where="JOB.yaml")
-    found = asking.by_job(
+    found = best.by_job(
         database,
         arguments.job,
         device=options.device(arguments),
@@ -134,7 +134,7 @@ def _say(arguments: argparse.Namespace, database: Path, document: dict[str, Any]
         output.complain(*answer.ambiguous(document))
         return AMBIGUOUS
     if arguments.export is not None:
-        from fusiond.cli.exporting import export  # builds the strategy's files: plugins and all
+        from fusiond.client.exporting import export  # builds the strategy's files: plugins and all
 
         files = export(database, document, Path(arguments.export), unfused=arguments.unfused, arch=arguments.arch)
         if arguments.json:

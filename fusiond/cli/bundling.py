@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fusiond.bundle import write_bundle
 from fusiond.errors import DeviceError, NothingKnown, RequestError
+from fusiond.exporting.bundle import write_bundle
 from fusiond.isolation import registry as plugins
 from fusiond.model import BuildFailed, DeviceInfo, Outcome, Trial
 from fusiond.program import Program

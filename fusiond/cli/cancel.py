@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fusiond.cli import options, output
-from fusiond.client import Client
+from fusiond.client.client import Client
 from fusiond.wire import job_document
 
 

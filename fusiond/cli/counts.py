@@ -39,7 +39,7 @@ def _cells(row: Row) -> tuple[object, ...]:
         *begin,
         size(asked),
         f"{100 * asked / sectors:.0f} %" if sectors else "",
-        size(dram) + (f" (to {row['error']:.0%})" if row["sampled"] < 1 else ""),
+        size(dram) + _error(row),
         size(least),
         f"{dram / least:.2f}" if least else "",
         f"{row['shared_wavefronts'] / phases:.2f}" if phases else "",
@@ -47,6 +47,12 @@ def _cells(row: Row) -> tuple[object, ...]:
         microseconds(row["bound_us"]),
         row["binding"],
     )
+
+
+def _error(row: Row) -> str:
+    if row["error"] is None:
+        return " (error unknown)"
+    return f" (to {row['error']:.0%})" if row["error"] or row["sampled"] < 1 else ""
 
 
 def _programs(rows: Sequence[Row]) -> list[str]:

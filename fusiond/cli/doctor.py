@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond import __version__, driver
+from fusiond import __version__
 from fusiond.build import nvcc, nvdisasm
 from fusiond.build.cache import default_folder
 from fusiond.cli import options, output
@@ -28,6 +28,7 @@ from fusiond.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
 from fusiond.store.location import file_system
+from fusiond.system import driver
 from fusiond.words import counted
 
 SHOWN = ("event_us", "empty_kernel_us", "steady_mhz", "settle_secs", "copy_gbs", "fp32_tflops")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from fusiond.cli import bundling, counts, options, output, render
 from fusiond.cli.answer import figures, microseconds, paid
-from fusiond.client import Client
+from fusiond.client.client import Client
 from fusiond.errors import RequestError
 from fusiond.keys import plain
 from fusiond.model import Measurement, Outcome, Record, Rejection, Trial
@@ -20,6 +20,7 @@ from fusiond.words import counted
 
 BASELINE = "baseline:"
 STRUCK_OUT = "struck_out"
+BOUND_BROKEN = "bound_broken"
 Lost: TypeAlias = dict[int, tuple[str, Outcome, str]]
 
 
@@ -74,6 +75,8 @@ def _document(
         "rejections": [{"rule": each.rule, "nodes": list(each.nodes), "detail": each.detail} for each in rejections],
         "baselines": [_trial(each) for each in trials if each.role.startswith(BASELINE)],
         "trials": [_trial(each) for each in trials if not each.role.startswith(BASELINE)],
+        "pruned": sum(each.outcome is Outcome.PRUNED for each in trials),
+        "bounds_broken": [each.detail for each in rejections if each.rule == BOUND_BROKEN],
         "finals": {key: [_final(each) for each in found] for key, found in finals.items()},
         "lost": [
             {"process": process, "program": key, "outcome": outcome.value, "reason": reason}
@@ -146,13 +149,16 @@ def _print(
         output.say(f"problem: {row.problem}")
     if row.finding:
         output.say(row.finding)
-    before = [each for each in rejections if each.rule != STRUCK_OUT]
+    before = [each for each in rejections if each.rule not in (STRUCK_OUT, BOUND_BROKEN)]
     if before:
         rows = [(each.rule, ", ".join(each.nodes), each.detail) for each in before]
         render.table("what was rejected before anything ran", ("rule", "nodes", "why"), rows)
     render.table("unfused", ("#", "way", "config", "time", "outcome"), _baseline_rows(trials))
     render.table("fused", ("#", "origin", "config", "ratio", "time", "outcome"), _candidate_rows(trials))
     output.say(_counts(trials))
+    for each in rejections:
+        if each.rule == BOUND_BROKEN:
+            output.say(f"A BOUND WAS WRONG: {each.detail}; nothing was left out for its bound from there on")
     if row.device_share is not None:
         output.say(f"{row.wall_secs:.1f} s, the device measured for {row.device_share:.0%} of it")
     measurements = [each.measurement for each in trials if each.measurement is not None]

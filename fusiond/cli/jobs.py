@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fusiond.cli import options, output, render
-from fusiond.client import Client
+from fusiond.client.client import Client
 from fusiond.errors import NothingKnown
 from fusiond.model import JobState
 from fusiond.store.jobs import JobRow

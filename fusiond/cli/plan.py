@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fusiond import jobs
 from fusiond.cli import counts, options, output, render
 from fusiond.cli.answer import figures
 from fusiond.counting.model import H100, Gpu, gpu_of
 from fusiond.counting.roofline import draw
 from fusiond.errors import RequestError, StoreError
 from fusiond.isolation import registry as plugins
-from fusiond.planning import Plan, emit_bundles, plan, with_config, with_counts
+from fusiond.requests import jobs
+from fusiond.requests.planning import Plan, emit_bundles, plan, with_config, with_counts
 from fusiond.store.database import Store
 from fusiond.words import counted
 

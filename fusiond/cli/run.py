@@ -6,11 +6,13 @@ import argparse
 import shlex
 from contextlib import closing
 
-from fusiond import contents, jobs, tuner
-from fusiond.cli import answer, options, output, tuning
+from fusiond.cli import answer, options, output
 from fusiond.cli.render import display
+from fusiond.client import here
 from fusiond.isolation import registry as plugins
+from fusiond.requests import contents, jobs
 from fusiond.store.database import Store
+from fusiond.tuning import tuner
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,18 +23,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    wanted = jobs.read(arguments.job, device=arguments.device, trials=arguments.trials, seed=arguments.seed)
+    read = jobs.read(arguments.job, device=arguments.device, trials=arguments.trials, seed=arguments.seed)
     registry = plugins.load()
-    wanted = tuning.checked(registry, wanted)
+    wanted = here.checked(registry, read)
     documents = []
     with closing(Store.open(options.database(arguments))) as store:
         store.recover()
         contents.index(store, registry)
-        rows = [tuner.submit(store, registry, each, resume=True) for each in wanted]
-        for row in rows:
+        rows = [tuner.enqueue(store, each, resume=True) for each in wanted]
+        for row, prepared in zip(rows, wanted, strict=True):
             with display(plain=arguments.json) as shown:
                 again = f"fusiond run {shlex.quote(arguments.job)}"
-                documents.append(tuning.tune(store, registry, row, shown, again=again, when_busy=arguments.when_busy))
+                found = here.tune(
+                    store, registry, row, shown, again=again, when_busy=arguments.when_busy, prepared=prepared
+                )
+            documents.append(found)
             if not arguments.json:
                 output.say(*answer.lines(documents[-1]))
     if arguments.json:

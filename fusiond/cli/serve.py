@@ -10,11 +10,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fusiond import contents, tuner
 from fusiond.build.working import sweep
 from fusiond.cli import options
 from fusiond.cli.plugins import entry
-from fusiond.cli.tuning import checked
+from fusiond.client.here import checked
 from fusiond.daemon import config, logs
 from fusiond.daemon.app import JobQuestion, Submission
 from fusiond.daemon.config import Config
@@ -27,11 +26,13 @@ from fusiond.errors import NothingKnown
 from fusiond.events import Events
 from fusiond.isolation import registry as plugins
 from fusiond.model import DeviceInfo, JobState
-from fusiond.neighbours import Policy
 from fusiond.registry import Registry
+from fusiond.requests import contents
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.tuner import Tuner
+from fusiond.tuning import tuner
+from fusiond.tuning.contention import Policy
+from fusiond.tuning.tuner import Tuner
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +66,7 @@ def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work
     def submit(submission: Submission) -> tuple[JobRow, ...]:
         options = {"device": submission.device, "trials": submission.trials, "seed": submission.seed}
         ready = checked(registry, plugins.read(registry, submission.path, submission.text, **options))
-        return tuple(tuner.submit(store, registry, job, priority=submission.priority) for job in ready)
+        return tuple(tuner.enqueue(store, each, priority=submission.priority) for each in ready)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
         return Tuner(store, registry, events, policy=policy, busy=busy).run(row.id, stop, device)

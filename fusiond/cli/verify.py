@@ -7,13 +7,15 @@ import dataclasses
 import shlex
 from contextlib import closing
 
-from fusiond import contents, tuner
-from fusiond.cli import answer, options, output, tuning
+from fusiond.cli import answer, options, output
 from fusiond.cli.best import find
 from fusiond.cli.render import display
+from fusiond.client import here
 from fusiond.errors import NothingKnown, RequestError
 from fusiond.isolation import registry as plugins
+from fusiond.requests import contents
 from fusiond.store.database import Store
+from fusiond.tuning import tuner
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,12 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     with closing(Store.open(database, create=False)) as store, display(plain=arguments.json) as shown:
         store.recover()
         contents.index(store, registry)
-        job = tuning.recorded_job(store, before["workload"]["key"])
+        job = here.recorded_job(store, before["workload"]["key"])
         search = dataclasses.replace(job.search, cache=before["cache"])
-        here = dataclasses.replace(job, device=before["device"]["name"], search=search)
-        row = tuner.submit(store, registry, here, kind="verify", priority=1)
+        wanted = dataclasses.replace(job, device=before["device"]["name"], search=search)
+        row = tuner.submit(store, registry, wanted, kind="verify", priority=1)
         again = f"fusiond verify --workload {shlex.quote(name)}"
-        after = tuning.tune(store, registry, row, shown, again=again, when_busy=arguments.when_busy)
+        after = here.tune(store, registry, row, shown, again=again, when_busy=arguments.when_busy)
     if arguments.json:
         options.say_json(after)
         return 0

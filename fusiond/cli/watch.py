@@ -6,7 +6,7 @@ import argparse
 
 from fusiond.cli import options, output
 from fusiond.cli.render import Lines
-from fusiond.client import Client
+from fusiond.client.client import Client
 from fusiond.model import JobState
 from fusiond.wire import job_document
 from fusiond.words import shortened

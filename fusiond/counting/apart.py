@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from fusiond import children, faults
 from fusiond.build.working import working_folder
-from fusiond.bundle import write_bundle
 from fusiond.errors import MachineFault
+from fusiond.exporting.bundle import write_bundle
 from fusiond.program import Launch, Program
+from fusiond.system import children, faults
 
 TIMEOUT_SECS = 600.0
+_NO_COUNTS = "what was written is no counts: does host code write to standard output?"
 
 
 def counted(
@@ -50,11 +51,22 @@ def _rows(label: str, program: Program, model: str, whole: bool, timeout_secs: f
         raise MachineFault(said)
     if done.returncode < 0:
         return _failed_rows(program, label, model, f"counting died of {faults.signal_name(-done.returncode)}")
+    rows = _rows_in(done.stdout)
+    if rows is not None:
+        return rows
+    if not said:
+        said = f"counting ended with status {done.returncode}" if done.returncode else _NO_COUNTS
+    return _failed_rows(program, label, model, said)
+
+
+def _rows_in(text: str) -> list[dict[str, Any]] | None:
+    """None for what is no document of rows: host code of the program writes to the same standard output."""
     try:
-        rows: list[dict[str, Any]] = json.loads(done.stdout)["counted"]
-    except (ValueError, KeyError):
-        return _failed_rows(program, label, model, said or f"counting ended with status {done.returncode}")
-    return rows
+        document = json.loads(text)
+    except ValueError:
+        return None
+    rows = document.get("counted") if isinstance(document, dict) else None
+    return rows if isinstance(rows, list) and all(isinstance(each, dict) for each in rows) else None
 
 
 def _failed_rows(program: Program, label: str, model: str, why: str) -> list[dict[str, Any]]:

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusiond import faults
-from fusiond.bundle import read_bundle
 from fusiond.counting.cached import counted
 from fusiond.counting.kernels import CountError
 from fusiond.counting.model import GPUS, H100, gpu_named
 from fusiond.counting.run import BUDGET
 from fusiond.errors import FusiondError, MachineFault, RequestError
+from fusiond.exporting.bundle import read_bundle
 from fusiond.program import SourceKind, problems
+from fusiond.system import faults
 
 _COLUMNS = ("global_read_bytes", "global_write_bytes", "read_sectors", "write_sectors", "minimal_bytes", "dram_bytes")
 
@@ -60,6 +60,7 @@ def _line(row: Mapping[str, Any]) -> str:
         return f"{begin}: {row['failed']}"
     figures = (f"{name.replace('_', ' ')} {row[name]:,}" for name in _COLUMNS)
     said = f"{begin}: {', '.join(figures)}, at least {row['bound_us']:,.2f} us ({row['binding']})"
-    if row["sampled"] == 1.0:
+    if row["sampled"] == 1.0 and row["error"] == 0.0:
         return said
-    return f"{said}, {row['sampled']:.1%} of the blocks run: up to {row['error']:.1%} off"
+    off = "nobody knows how far off" if row["error"] is None else f"up to {row['error']:.1%} off"
+    return f"{said}, {row['sampled']:.1%} of the blocks run: {off}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fusiond.counting.ptx import Address, Instruction, Kernel, Name, Negated, Operand, Pair, Vector
-from fusiond.program import Bytes, Copy, CopyBatch, HostCall, Launch, Pointer, Program
+from fusiond.program import Bytes, HostCall, Launch, Pointer, Program
 
 ANY = "*"
 """An address of which nobody knows where it is from."""
@@ -131,6 +131,8 @@ class Needs:
     """Launch that must run whole -> why."""
     buffers: frozenset[str]
     """Whose contents at the start decide what is done, as the others' do not."""
+    steered: frozenset[str]
+    """Launches that go by values in memory: what their blocks do may be anything."""
     touched: Mapping[str, tuple[frozenset[str], frozenset[str]]]
     """Launch -> arenas (buffers that are in none: their own names) that it reads, and that it writes."""
 
@@ -143,6 +145,7 @@ def needs(program: Program, of_launch: Callable[[Launch], tuple[Kernel, Mapping[
     needed: set[str] = set()
     whole: dict[str, str] = {}
     touched: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+    steered: set[str] = set()
     for step in reversed(program.steps):
         if isinstance(step, Launch):
             kernel, symbols = of_launch(step)
@@ -156,6 +159,8 @@ def needs(program: Program, of_launch: Callable[[Launch], tuple[Kernel, Mapping[
 
             reads, writes, steering = (held(each) for each in (found.reads, found.writes, found.steering))
             touched[step.name] = frozenset(reads), frozenset(writes)
+            if found.steering:
+                steered.add(step.name)
             if steering & writes:
                 whole[step.name] = f"it goes by what it writes itself ({_said(steering & writes)})"
             if writes & needed:
@@ -163,14 +168,14 @@ def needs(program: Program, of_launch: Callable[[Launch], tuple[Kernel, Mapping[
             if step.name in whole:
                 needed |= reads
             needed |= steering
-        elif isinstance(step, Copy | CopyBatch):
-            pairs = zip(step.source, step.target, strict=True) if isinstance(step, Copy) else step.copies
-            needed |= {arenas[source] for source, target in pairs if arenas[target] in needed}
+        elif step.messages:
+            needed |= {arenas[source] for source, target in step.messages if arenas[target] in needed}
         elif isinstance(step, HostCall):
-            needed |= {arenas[each] for argument in step.arguments for each in _pointers(argument)}
+            needed |= {arenas[each] for each in step.touched}
     return Needs(
         whole=whole,
         buffers=frozenset(name for name, arena in arenas.items() if arena in needed),
+        steered=frozenset(steered),
         touched=touched,
     )
 

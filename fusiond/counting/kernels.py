@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,9 +61,26 @@ class Result:
     shortest_block: int
     """Instructions of warps of the block that has the fewest, of those that were run."""
     resident: int
+    least: Mapping[str, float]
+    """Field of COUNTS -> what its sum is not below, as far as one can tell."""
     sampled: float
     error: float
-    """Relative, as far as sampling makes one."""
+    """Relative, as far as sampling makes one, of all but the DRAM bytes."""
+    dram_error: float
+    """The same of the DRAM bytes, as far as they differ from place to place."""
+    seen_read_sectors: int
+    """Distinct ones of the blocks that were run."""
+    seen_write_sectors: int
+    overlapping: bool
+    """How many sectors the blocks that were not run share with others is not known."""
+    alike: bool
+    """All blocks at once, or as good as: those of one wave end together."""
+    settled: bool
+    """The blocks that were run found the L2 as it would be."""
+    renewed: bool
+    """The L2 holds nothing from before the launch, and what it would hold had all blocks run."""
+    steered: bool = False
+    """What blocks do depends on values in memory."""
     failed: str | None
 
 
@@ -164,8 +181,18 @@ class Unit:
             dram_correction=(round(correction[0]), round(correction[1])),
             shortest_block=found.shortest_block if found else 0,
             resident=resident,
+            least=dict(
+                zip(COUNTS.names or (), found.least if found else np.zeros(len(COUNTS.names or ())), strict=True)
+            ),
             sampled=found.sampled if found else 0.0,
             error=found.error if found else 0.0,
+            dram_error=found.dram_error if found else 0.0,
+            seen_read_sectors=round(found.seen_read_sectors) if found else 0,
+            seen_write_sectors=round(found.seen_write_sectors) if found else 0,
+            overlapping=found is not None and found.overlapping,
+            alike=found is None or found.alike,
+            settled=found is None or found.settled,
+            renewed=found is not None and found.renewed,
             failed=failed,
         )
 

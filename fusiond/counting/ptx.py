@@ -14,6 +14,7 @@ from typing import TypeAlias
 SIZES: Mapping[str, int] = {
     **{f"{kind}{bits}": bits // 8 for kind in "bus" for bits in (8, 16, 32, 64)},
     **{"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "f16x2": 4, "bf16x2": 4, "pred": 0, "b128": 16},
+    **{"e4m3x2": 2, "e5m2x2": 2},
 }
 """Bytes of one element of each type."""
 

@@ -20,22 +20,22 @@ from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.counting import bounds, dependence, kept, layout, library, sass
 from fusiond.counting.bounds import SECTOR_BYTES, Bound, Work
+from fusiond.counting.certainty import MOST as MOST_ERROR
+from fusiond.counting.certainty import Traffic, known, traffic
 from fusiond.counting.kernels import CountError, Limits, Result, Shape, Unit
 from fusiond.counting.library import COUNTS, Cache
 from fusiond.counting.model import H100, Gpu
 from fusiond.counting.ptx import Kernel, PtxError
 from fusiond.counting.sass import Executed, Function
 from fusiond.devices.host import HostLibrary
-from fusiond.dtypes import numpy_dtype, scalar
 from fusiond.errors import DeviceError
-from fusiond.fills import DRAWN, initial, is_read
+from fusiond.inputs.fills import DRAWN, initial, is_read
+from fusiond.language.narrow import numpy_dtype, scalar
 from fusiond.model import BuildFailed, CompileFacts
 from fusiond.program import (
     Argument,
     Buffer,
     Bytes,
-    Copy,
-    CopyBatch,
     FillStep,
     HostCall,
     Launch,
@@ -79,6 +79,9 @@ class Row:
     shared_wavefronts: int | None = None
     shared_minimal_wavefronts: int | None = None
     local_bytes: int | None = None
+    spill_bytes: int | None = None
+    """Registers that ptxas spills to local memory and reads back, were each such instruction executed once by every
+    thread; the PTX does not show them. None where ptxas has not said."""
     instructions: int | None = None
     """Of SASS, as ptx_instructions: None where there is no nvdisasm, or a jump goes where a register says."""
     instruction_classes: Mapping[str, int] | None = None
@@ -102,7 +105,8 @@ class Row:
     sampled: float | None = None
     """The part of the blocks that was run."""
     error: float | None = None
-    """Relative: how far the counts of a sampled launch may be off. 0.0 where all blocks were run."""
+    """Relative: how far the counts may be off, where this launch or another one before it is sampled; 0.0 where all
+    blocks of all were run. None: unknown; the bound then takes the fewest DRAM bytes that are possible."""
     failed: str | None = None
     """Why it was not counted."""
     model: str
@@ -118,6 +122,8 @@ class Counted:
     """A lower bound of the program's timed span; None where a launch was not counted."""
     lines: Mapping[str, Mapping[str, NDArray[np.void]]]
     """Launch -> `file:line` -> counts."""
+    broke: str | None = None
+    """Why a launch ended that a GPU would not have finished either: a deadlock, an access out of bounds, a trap."""
 
 
 def count(
@@ -199,6 +205,7 @@ class _Run:
         cache = Cache(self._library, self._gpu.l2_bytes)
         done: list[tuple[Launch, Result | str]] = []
         failed = ""
+        broke: str | None = None
         for step in self._program.steps:
             if failed:
                 if isinstance(step, Launch):
@@ -210,18 +217,24 @@ class _Run:
                     result = str(problem)
                 error = result if isinstance(result, str) else result.failed
                 failed = f"{step.name} failed" if error else ""
+                if isinstance(result, Result) and error:
+                    broke = f"{step.name}: {error}"
                 done.append((step, result))
                 self._mark_wrong(step, result)
             else:
                 self._step(step)
         cache.flush()
+        ran = [result for _, result in done if isinstance(result, Result)]
+        as_it_would_be = known(ran)
         rows, launches = [], 0
         for step, result in done:
-            dram = 0
+            found = Traffic(bytes=0, least=0, error=0.0)
             if isinstance(result, Result):
                 dram = sum(cache.dram_bytes(launches)) + sum(result.dram_correction)
+                ends = {"first": launches == 0, "last": launches == len(ran) - 1}
+                found = traffic(result, dram, self._gpu.l2_bytes, known=as_it_would_be[launches], **ends)
                 launches += 1
-            rows.append(self._row(step, result, dram))
+            rows.append(self._row(step, result, found))
         cache.close()
         outputs = {
             each.name: self._views[each.name].view(numpy_dtype(each.dtype)).copy()
@@ -232,7 +245,7 @@ class _Run:
         bound_us = None
         if not failed:
             bound_us = bounds.program_bound_us(self._program, self._bounds, self._gpu)
-        return Counted(rows=tuple(rows), outputs=outputs, bound_us=bound_us, lines=lines)
+        return Counted(rows=tuple(rows), outputs=outputs, bound_us=bound_us, lines=lines, broke=broke)
 
     def _allocate(self, symbols: Mapping[str, Mapping[str, str]]) -> None:
         arenas: dict[str, int] = defaultdict(int)
@@ -288,7 +301,7 @@ class _Run:
         if result.failed and "the limit of instructions" in result.failed:
             why = must or ("it is cooperative" if step.cooperative else "it has few waves of blocks")
             raise CountError(f"too large to be run whole ({MOST:,} instructions of warps), and {why}")
-        return result
+        return dataclasses.replace(result, steered=step.name in self._needs.steered)
 
     def _kernel(self, step: Launch, symbols: Mapping[str, Mapping[str, str]]) -> tuple[Kernel, dict[str, str]]:
         """A launch's kernel, and the buffers that its module's variables are."""
@@ -315,13 +328,9 @@ class _Run:
         return int(self._views[buffer].ctypes.data)
 
     def _step(self, step: Step) -> None:
-        if isinstance(step, Copy):
-            for source, target in zip(step.source, step.target, strict=True):
-                self._copy(source, target)
-        elif isinstance(step, CopyBatch):
-            for source, target in step.copies:
-                self._copy(source, target)
-        elif isinstance(step, FillStep):
+        for source, target in step.messages:
+            self._copy(source, target)
+        if isinstance(step, FillStep):
             self._views[step.buffer][:] = step.byte
         elif isinstance(step, HostCall):
             self._hosts[step.source].call(step.entry, step.arguments, self._address)
@@ -331,7 +340,7 @@ class _Run:
         if self._arenas[source] in self._wrong:
             self._wrong.add(self._arenas[target])
 
-    def _row(self, step: Launch, result: Result | str, dram: int) -> Row:
+    def _row(self, step: Launch, result: Result | str, dram: Traffic) -> Row:
         begin = Row(program=self._label, launch=step.name, kernel=step.entry, model=self._gpu.name)
         failed = result if isinstance(result, str) else result.failed
         if isinstance(result, str) or failed is not None:
@@ -341,6 +350,10 @@ class _Run:
         executed = self._executed(step, result)
         facts = self._facts[step.source].get(step.entry)
         threads, blocks = int(np.prod(step.block)), int(np.prod(step.grid, dtype=np.int64))
+        least = total if dram.error is not None else _least(result, total)
+        share = least["warps"] / max(total["warps"], 1)
+        read = result.compulsory_read_sectors if dram.error is not None else result.seen_read_sectors
+        issued = executed.warps if executed else kept.warps(result.code.sources, result.counts)
         occupancy = self._gpu.occupancy(
             threads,
             result.code.layout.shared_bytes + step.shared_bytes,
@@ -352,13 +365,13 @@ class _Run:
                 blocks=blocks,
                 warps_per_block=-(-threads // 32),
                 resident_per_sm=max(occupancy.blocks_per_sm, 1),
-                dram_bytes=dram,
-                compulsory_read_sectors=result.compulsory_read_sectors,
-                read_sectors=total["read_sectors"],
-                write_sectors=total["write_sectors"],
-                atomic_sectors=total["atomic_sectors"],
-                shared_wavefronts=total["wavefronts"],
-                warps=executed.warps if executed else kept.warps(result.code.sources, result.counts),
+                dram_bytes=dram.least,
+                compulsory_read_sectors=read,
+                read_sectors=least["read_sectors"],
+                write_sectors=least["write_sectors"],
+                atomic_sectors=least["atomic_sectors"],
+                shared_wavefronts=least["wavefronts"],
+                warps={name: int(share * each) for name, each in issued.items()},
                 shortest_share=min(1.0, result.shortest_block * blocks / max(total["warps"], 1)),
             ),
             self._gpu,
@@ -372,10 +385,11 @@ class _Run:
             write_sectors=total["write_sectors"],
             atomic_sectors=total["atomic_sectors"],
             minimal_bytes=SECTOR_BYTES * compulsory,
-            dram_bytes=dram,
+            dram_bytes=dram.bytes,
             shared_wavefronts=total["wavefronts"],
             shared_minimal_wavefronts=total["minimal_wavefronts"],
             local_bytes=total["local_bytes"],
+            spill_bytes=(facts.spill_store_bytes + facts.spill_load_bytes) * threads * blocks if facts else None,
             instructions=sum(executed.threads.values()) if executed else None,
             instruction_classes=executed.threads if executed else None,
             warp_instructions=executed.warps if executed else None,
@@ -387,7 +401,7 @@ class _Run:
             bound_us=bound.us,
             binding=bound.binding,
             sampled=result.sampled,
-            error=result.error,
+            error=dram.error,
         )
 
     def _executed(self, step: Launch, result: Result) -> Executed | None:
@@ -415,3 +429,11 @@ class _Run:
             for name in COUNTS.names or ():
                 total[name] += counts[name]
         return found
+
+
+def _least(result: Result, total: Mapping[str, int]) -> dict[str, int]:
+    """The counts as a bound may take them where nobody knows how far off all of them are: less what sampling says of
+    itself, and where that is too much, what is certain."""
+    if result.error > MOST_ERROR:
+        return {name: int(min(result.least[name], value)) for name, value in total.items()}
+    return {name: int(value / (1 + result.error)) for name, value in total.items()}

@@ -27,6 +27,11 @@ _MEASURED = 2
 _WARM = 2
 """Waves before them, at least."""
 
+_SLIGHT = 0.02
+"""Relative; of edges that no wave that was run has."""
+_ALIKE = 0.9
+"""The shortest block's instructions against the average of its wave."""
+
 Floats = NDArray[np.float64]
 
 
@@ -56,10 +61,25 @@ class Estimate:
     write_sectors: Floats
     dram: Floats
     shortest_block: int
+    least: Floats
+    """(fields of COUNTS): what no count is below, if waves that were not run do no less than the least one that was."""
     sampled: float
     """The part of the blocks that was run."""
     error: float
-    """Relative, of the count that it is largest for."""
+    """Relative, of the count that it is largest for; of DRAM apart."""
+    dram_error: float
+    seen_read_sectors: float
+    seen_write_sectors: float
+    """Distinct sectors of the blocks that were run."""
+    overlapping: bool
+    """Blocks that are far from one another touch the same sectors, and nobody knows how many of those that were not run
+    do: more were estimated than there are, or the places differ."""
+    alike: bool
+    """The blocks ran all at once, or those of each wave do the same, so that they would end together."""
+    settled: bool
+    """What was run found the L2 as it would be, and left it so."""
+    renewed: bool
+    """The L2 holds what it would hold, whatever was in it before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +114,13 @@ def estimate(runs: Runs, budget: int | None) -> Estimate:
     waves = -(-runs.blocks // runs.resident)
     runs.mark()
     if budget is None or waves < LEAST_WAVES:
-        return _whole(runs)
+        return _whole(runs)  # also: in one go
     pieces = list[Piece]()
     for wave in range(waves):
         pieces.append(_ran(runs, wave))
         if pieces[-1].issued * waves > budget and wave < waves // 2:
             return _Sampler(runs, pieces, waves, budget).estimate()
-    return _together(pieces)
+    return _together(pieces, alike=_alike(pieces, runs), renewed=runs.renewed())
 
 
 def _ran(runs: Runs, wave: int) -> Piece:
@@ -114,18 +134,32 @@ def _whole(runs: Runs) -> Estimate:
     piece = runs.run(0, runs.blocks)
     if piece.failed is not None:
         raise Failed(*piece.failed)
-    return _together([piece])
+    return _together([piece], alike=True, renewed=runs.renewed())
 
 
-def _together(found: Sequence[Piece]) -> Estimate:
+def _alike(pieces: Sequence[Piece], runs: Runs) -> bool:
+    """Whether the blocks of each wave take about as many instructions; the last wave may be at the edge."""
+    inner = pieces[:-1] or pieces
+    return all(each.shortest_block * runs.resident >= _ALIKE * each.issued for each in inner)
+
+
+def _together(found: Sequence[Piece], *, alike: bool, renewed: bool) -> Estimate:
     return Estimate(
         counts=_sum([each.counts for each in found]),
         read_sectors=_sum([each.read_sectors for each in found]),
         write_sectors=_sum([each.write_sectors for each in found]),
         dram=_sum([each.dram for each in found]),
         shortest_block=min(each.shortest_block for each in found),
+        least=_sum([each.counts for each in found]).sum(axis=0),
         sampled=1.0,
         error=0.0,
+        dram_error=0.0,
+        seen_read_sectors=sum(each.read_sectors.sum() for each in found),
+        seen_write_sectors=sum(each.write_sectors.sum() for each in found),
+        overlapping=False,
+        alike=alike,
+        settled=alike,
+        renewed=renewed,
     )
 
 
@@ -146,6 +180,11 @@ class _Sampler:
 
     def estimate(self) -> Estimate:
         self._begin()
+        if 4 * self._least_waves() > 3 * self._waves:  # to run them all costs a third more at most
+            for wave in range(len(self._pieces), self._waves):
+                self._run(wave)
+            found = [self._pieces[wave] for wave in range(self._waves)]
+            return _together(found, alike=_alike(found, self._runs), renewed=self._runs.renewed())
         spent = sum(each.issued for each in self._pieces.values())
         each = max(1, spent // len(self._pieces))
         left = self._budget - spent - (self._filling + _MEASURED + 1) * each
@@ -154,8 +193,13 @@ class _Sampler:
             self._place(place * (self._waves - 1) // (_BETWEEN + 1), thin=thin)
         self._place(self._waves - 1 - _MEASURED - self._filling, to_end=True)
         if len(self._pieces) == self._waves:
-            return _together([self._pieces[wave] for wave in range(self._waves)])
+            found = [self._pieces[wave] for wave in range(self._waves)]
+            return _together(found, alike=_alike(found, self._runs), renewed=self._filled)
         return self._estimate()
+
+    def _least_waves(self) -> int:
+        """How many will be run."""
+        return 2 * (self._filling + _MEASURED) + 2 * _BETWEEN
 
     def _run(self, wave: int) -> int:
         """Its instructions of warps."""
@@ -214,18 +258,17 @@ class _Sampler:
             weights = np.stack([np.interp(unknown, at, row).sum() for row in np.eye(len(at))])
             return exact + np.tensordot(weights, nodes, axes=1)
 
-        read, written = (
-            np.minimum(totals(of, past_warm=True), runs.allocation_sectors)
-            for of in (lambda piece: piece.read_sectors, lambda piece: piece.write_sectors)
-        )
+        fully_read = totals(lambda piece: piece.read_sectors, past_warm=True)
+        fully_written = totals(lambda piece: piece.write_sectors, past_warm=True)
+        read, written = (np.minimum(each, runs.allocation_sectors) for each in (fully_read, fully_written))
+        distinct = read.sum() + written.sum()
         dram = totals(lambda piece: piece.dram, past_warm=True)
-        error = self._error(at, len(cold))
-        if not self._filled:
-            if max(read.sum(), written.sum()) > runs.l2_sectors:
-                error = max(error, 1.0)  # the L2 would have been full, and what it drops is not known
-            else:
-                dram[0] = min(dram[0], 32 * read.sum())
-                runs.hold(read, written)
+        errors = self._errors(at, len(cold))
+        overlapping = fully_read.sum() + fully_written.sum() > (1 + _SLIGHT) * distinct or errors[-2] > _SLIGHT
+        if not self._filled and max(read.sum(), written.sum()) <= runs.l2_sectors:
+            dram[0] = min(dram[0], 32 * read.sum())
+            runs.hold(read, written)
+        alike = _alike([pieces[wave] for wave in sorted(pieces)], runs)
         ran = sum(min(runs.blocks, (wave + 1) * runs.resident) - wave * runs.resident for wave in pieces)
         return Estimate(
             counts=totals(lambda piece: piece.counts, past_warm=False),
@@ -233,13 +276,28 @@ class _Sampler:
             write_sectors=written,
             dram=dram,
             shortest_block=min(each.shortest_block for each in pieces.values()),
+            least=self._least(len(missing)),
             sampled=ran / runs.blocks,
-            error=error,
+            error=float(errors[:-1].max()),
+            dram_error=float(errors[-1]),
+            seen_read_sectors=sum(each.read_sectors.sum() for each in pieces.values()),
+            seen_write_sectors=sum(each.write_sectors.sum() for each in pieces.values()),
+            overlapping=overlapping,
+            alike=alike,
+            settled=alike and self._filled,
+            renewed=self._filled,
         )
 
-    def _error(self, at: Floats, unknown: int) -> float:
+    def _least(self, missing: int) -> Floats:
+        ran = {wave: each.counts.sum(axis=0) for wave, each in self._pieces.items()}
+        least = np.stack([each for wave, each in ran.items() if wave < self._waves - 1]).min(axis=0)  # the last: a part
+        found: Floats = _sum(list(ran.values())) + missing * least
+        return found
+
+    def _errors(self, at: Floats, unknown: int) -> Floats:
         """How far a place is from the line between its neighbours (two alone: from their middle), and the waves of one
-        place from one another; over the waves that are interpolated, against all."""
+        place from one another; over the waves that are interpolated, against all. Of each count, then of distinct
+        sectors, then of DRAM."""
 
         def figures(piece: Piece) -> Floats:
             memory = [piece.read_sectors.sum() + piece.write_sectors.sum(), piece.dram.sum()]
@@ -257,7 +315,8 @@ class _Sampler:
         spread = np.max([np.abs(each[0] - each[-1]) / 2 for each in waves], axis=0)
         typical = nodes.mean(axis=0)
         relative = np.divide(apart + spread, typical, out=np.zeros_like(apart), where=typical > 0)
-        return float(relative.max() * unknown / self._waves)
+        found: Floats = relative * unknown / self._waves
+        return found
 
 
 def rounded(values: Floats) -> NDArray[np.uint64]:

@@ -100,6 +100,8 @@ def lines_of(result: Result) -> dict[int, frequencies.Line]:
     entered = _entered(result, threads)
     found: dict[int, frequencies.Line] = {}
     for k, source in enumerate(result.code.sources):
+        if not source.line:  # the end that every kernel is given, behind its text
+            continue
         known = found.get(source.line)
         opcodes = (source.opcode,) if known is None else tuple(dict.fromkeys((*known.opcodes, source.opcode)))
         guarded = source.guard is not None and (known is None or known.guarded)

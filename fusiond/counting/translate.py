@@ -349,11 +349,12 @@ class _Translator:
         if which not in _BARRIERS:
             raise PtxError(f"{at.opcode} is not known here", at.line)
         operands = list(at.operands)
-        fields: dict[str, Any] = {"b": NOTHING, "immediate": _BARRIERS[which]}
+        apart = 0 if at.opcode.startswith("bar.") or "aligned" in rest else 4
+        fields: dict[str, Any] = {"b": NOTHING, "immediate": _BARRIERS[which], "negated": apart}
         if words[0] == "red":
             held = operands.pop()
             if isinstance(held, Negated):
-                fields["negated"], held = 2, held.name
+                fields["negated"], held = 2 | apart, held.name
             fields["c"] = self._in(held, "pred", at)
             fields["d"] = self._out(operands.pop(0), 4 if which == "popc" else 0, at)
         fields["a"] = self._in(operands[0], "b32", at)

@@ -13,6 +13,16 @@ from dataclasses import dataclass
 from fusiond.errors import RequestError
 from fusiond.model import DeviceLimits
 
+STATIC_SHARED_BYTES = 48 * 1024
+"""What the static `__shared__` arrays of a kernel may have together, and what a launch gets without asking for more."""
+MOST_SHARED_BYTES = 227 * 1024
+"""Of a block, on the architectures that have most (9.0 and 10.x)."""
+MOST_THREADS = 1024
+"""Of a block."""
+MOST_GRID_Y = 65535
+BARRIER_IDS = 16
+"""Named barriers of a block; `__syncthreads()` is number 0."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:

@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond import documents, files
-from fusiond.documents import Node
-from fusiond.neighbours import Policy
+from fusiond.inputs import documents
+from fusiond.inputs.documents import Node
+from fusiond.system import files
+from fusiond.tuning.contention import Policy
 
 LEVELS = ("debug", "info", "warning", "error")
 _DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|counted(:[a-z0-9]{1,16})?)")

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import uvicorn
 
-from fusiond import faults
 from fusiond.daemon.limits import LimitedProtocol, Limits
+from fusiond.system import faults
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from fusiond import __version__, driver, faults
+from fusiond import __version__
 from fusiond.daemon import socket as sockets
 from fusiond.daemon.app import Actions, App, JobQuestion, Question, Submission
 from fusiond.daemon.complaints import Complaints
@@ -37,6 +37,7 @@ from fusiond.store import lookup
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
+from fusiond.system import driver, faults
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import stat
 from pathlib import Path
 from typing import TypeAlias
 
-from fusiond import files
 from fusiond.errors import DaemonError, RequestError
 from fusiond.keys import text_key
+from fusiond.system import files
 
 Listener: TypeAlias = socket.socket
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusiond import faults
 from fusiond.daemon.complaints import Complaints
 from fusiond.errors import DeviceSick, FusiondError, RequestError, StoreError
 from fusiond.events import Events, JobEnded
 from fusiond.model import DeviceInfo, JobState
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
+from fusiond.system import faults
 
 log = logging.getLogger(__name__)
 

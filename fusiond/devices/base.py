@@ -107,7 +107,7 @@ class DataPlane(Protocol):
     """
 
     def fill(self, loaded: Loaded, buffer: Buffer, seed: int, *, kind: int | None = None) -> None:
-        """What `fusiond.fills.initial` says, bit for bit."""
+        """What `fusiond.inputs.fills.initial` says, bit for bit."""
         ...
 
     def intact(self, loaded: Loaded, buffer: Buffer, seed: int) -> bool:

@@ -7,7 +7,8 @@ FOLDER/index.json lists them (tools/gpu_box/build.py writes it):
 
 The native one's outputs are the reference, on two seeds; every candidate is checked against them and sampled in pairs
 with it. `expect: any` is for questions: whatever becomes of the candidates is an answer, and no failure. Everything
-runs in child processes, as in a job: a crash or a hang is an outcome. Needs NumPy, and PyCUDA for a GPU.
+runs in child processes, as in a job: a crash or a hang is an outcome. Needs NumPy, and PyCUDA for a GPU. With
+`--judge ptx` (nvcc, g++, SciPy) a second judge runs the PTX of every bundle, and says whether it agrees (`judged`).
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--with", nargs="+", default=[], dest="having", metavar="WORD", help="names that have this")
     parser.add_argument("--without", nargs="+", default=[], metavar="WORD", help="names that have it not")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no entry after so long")
+    parser.add_argument("--judge", choices=["ptx"], help="compare with what the PTX of each bundle computes, too")
     given = parser.parse_args(argv)
     try:
         provider, device = find(given.device)
@@ -73,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
                 if time.monotonic() > end:
                     left += 1
                     continue
-                results += run_entry(runner, given.folder, entry, work)
+                results += run_entry(runner, given.folder, entry, work, judged=given.judge is not None)
                 if given.out is not None:
                     kept = given.out.with_suffix(".new")
                     kept.write_text(json.dumps(document, indent=1) + "\n")
@@ -120,8 +122,10 @@ def read_index(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def run_entry(runner: Runner, folder: Path, entry: Mapping[str, Any], work: Path) -> list[dict[str, Any]]:
-    """A result for each candidate; for the native one instead, where that does not run."""
+def run_entry(
+    runner: Runner, folder: Path, entry: Mapping[str, Any], work: Path, *, judged: bool = False
+) -> list[dict[str, Any]]:
+    """A result for each candidate; for the native one instead, where that does not run, and too where it is judged."""
     timeout = float(entry.get("timeout_secs", TIMEOUT_SECS))
     native = str(folder / entry["native"])
     question = entry.get("expect", "equal") == "any"
@@ -133,6 +137,9 @@ def run_entry(runner: Runner, folder: Path, entry: Mapping[str, Any], work: Path
             return [_result(entry, "native", reply.outcome.value, reply.reason, as_expected=False)]
         references.append((seed, path))
     found = []
+    if judged:
+        native_result = _result(entry, "native", "right", "", as_expected=True)
+        found.append(_judged(native_result, runner.device, native, references, timeout))
     for candidate in entry["candidates"]:
         path = str(folder / candidate["path"])
         reply = runner.call(protocol.Check(bundle=path, references=tuple(references)), timeout)
@@ -159,8 +166,20 @@ def run_entry(runner: Runner, folder: Path, entry: Mapping[str, Any], work: Path
             noisy = measured.outcome is Outcome.TOO_NOISY  # right, and how fast is not known
             result |= {"timing" if noisy else "outcome": measured.outcome.value, "reason": measured.reason}
             result["as_expected"] = question or noisy
-        found.append(result)
+        found.append(_judged(result, runner.device, path, references, timeout) if judged else result)
     return found
+
+
+def _judged(
+    result: dict[str, Any], device: DeviceInfo, bundle: str, references: Sequence[tuple[int, str]], timeout: float
+) -> dict[str, Any]:
+    """A result with what the second judge says of its outputs, on the data of the first seed."""
+    from fusiond.counting import judge  # a GPU box need not have what it imports
+
+    seed, outputs = references[0]
+    said = judge.apart(Path(bundle), Path(outputs), seed=seed, fmad=device.evidence == "measured", timeout_secs=timeout)
+    _say(f"{result['name']}: {result['candidate']}: PTX {said}")
+    return {**result, "judged": str(said), "as_expected": result["as_expected"] and said.agrees is not False}
 
 
 def _result(

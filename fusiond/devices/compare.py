@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.dtypes import BFLOAT16, bfloat16_values, is_float
+from fusiond.language.dtypes import is_float
+from fusiond.language.narrow import readable
 from fusiond.program import Buffer
 
 Array = NDArray[np.generic]
@@ -32,8 +33,7 @@ def compare(buffer: Buffer, reference: Array, actual: Array) -> Comparison:
             detail=f"{buffer.name}: {actual.size} x {actual.dtype} for {reference.size} x {reference.dtype}",
         )
     reference_bits, actual_bits = reference, actual
-    if buffer.dtype == BFLOAT16:
-        reference, actual = bfloat16_values(reference), bfloat16_values(actual)
+    reference, actual = readable(reference, buffer.dtype), readable(actual, buffer.dtype)
     if by_tolerance(buffer):
         error = _relative_error(reference, actual, buffer.compare.rtol, buffer.compare.atol)
         wrong = error > 1.0
@@ -50,6 +50,17 @@ def compare(buffer: Buffer, reference: Array, actual: Array) -> Comparison:
     return difference(buffer, reference.size, count, worst, first, **wrong_ones)
 
 
+def constant(buffer: Buffer, found: Array) -> str:
+    """`0`, where every element of an output (more than one) holds that: equal to it proves little. Else an empty text.
+
+    Elements are compared bit by bit, so NaN of one kind is constant, too.
+    """
+    words = found.view(f"u{found.dtype.itemsize}")
+    if found.size < 2 or not np.array_equal(words[1:], words[:-1]):
+        return ""
+    return str(readable(found[:1], buffer.dtype)[0])
+
+
 def by_tolerance(buffer: Buffer) -> bool:
     """Whether `worst` is an error, and not a count."""
     return buffer.compare.kind != "equal" and is_float(buffer.dtype)
@@ -60,8 +71,7 @@ def difference(
 ) -> Comparison:
     """What is said of an output of which `count` elements are wrong; `reference` and `actual` are arrays of one
     element, the first wrong one."""
-    if buffer.dtype == BFLOAT16:
-        reference, actual = bfloat16_values(reference), bfloat16_values(actual)
+    reference, actual = readable(reference, buffer.dtype), readable(actual, buffer.dtype)
     return Comparison(
         equal=False,
         worst=worst,

@@ -9,7 +9,7 @@ import numpy as np
 
 from fusiond.devices.base import Array, Loaded
 from fusiond.devices.compare import Comparison, compare
-from fusiond.fills import initial, is_read, poison
+from fusiond.inputs.fills import initial, is_read, poison
 from fusiond.program import Buffer
 
 KEPT_BYTES = 512 << 20

@@ -16,11 +16,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from fusiond import faults
 from fusiond.devices.presence import Asking, Holder, Presence
 from fusiond.errors import DeviceError, Interrupted, MachineFault
 from fusiond.keys import text_key
 from fusiond.model import DeviceInfo
+from fusiond.system import faults
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from fusiond.build.working import working_folder
-from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.errors import FusiondError, Interrupted
-from fusiond.fills import initial
+from fusiond.exporting.bundle import write_bundle
+from fusiond.inputs.fills import initial
 from fusiond.model import DeviceInfo, MeasureFailed, Purpose
 from fusiond.program import Buffer, Copy, Fill, FillStep, Program, Role
 

@@ -56,6 +56,8 @@ class Checked:
     """The outputs are right. `worst` as in `fusiond.devices.compare.Comparison`."""
 
     worst: float
+    unproven: tuple[str, ...] = ()
+    """Of a reference: outputs to which anything might be equal, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ def decode_reply(line: str) -> Reply:
     if kind == MachineFault.__name__:
         raise MachineFault(values["reason"])
     if kind == "Checked":
-        return Checked(**values)
+        return Checked(worst=values["worst"], unproven=tuple(values["unproven"]))
     if kind == "Calibrated":
         return Calibrated(**values)
     if kind == "MeasureFailed":

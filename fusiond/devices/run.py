@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fusiond.bundle import read_bundle
 from fusiond.devices.base import Array, DataPlane, ExecutionError, Executor, Loaded
-from fusiond.dtypes import numpy_dtype
 from fusiond.errors import FusiondError, RequestError
+from fusiond.exporting.bundle import read_bundle
+from fusiond.language.narrow import numpy_dtype
 from fusiond.model import Outcome
 from fusiond.program import Buffer, Program
 

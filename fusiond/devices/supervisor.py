@@ -12,13 +12,13 @@ import sys
 import time
 from typing import Protocol
 
-from fusiond import children, faults
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import DeviceError, MachineFault
-from fusiond.memory import out_of_memory_kills
 from fusiond.model import DeviceInfo, MeasureFailed, Outcome
-from fusiond.tail import Tail, last_line
+from fusiond.system import children, faults
+from fusiond.system.memory import out_of_memory_kills
+from fusiond.system.tail import Tail, last_line
 
 log = logging.getLogger(__name__)
 

@@ -15,19 +15,21 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from fusiond import faults
-from fusiond.bundle import read_bundle
 from fusiond.devices import protocol
-from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
+from fusiond.devices.base import Array, DeviceProvider, ExecutionError, Executor, Loaded
+from fusiond.devices.compare import constant
 from fusiond.devices.timing import sample_pair
 from fusiond.errors import FusiondError, MachineFault
+from fusiond.exporting.bundle import read_bundle
 from fusiond.model import COUNTED, MeasureFailed, Outcome
-from fusiond.program import Program, Role
+from fusiond.program import Buffer, Program, Role
+from fusiond.system import faults
 
 TIMING_SEED = 0
 """Data for timed runs are always those of this seed."""
@@ -109,6 +111,7 @@ class Worker:
         data.forget(request.outputs)
         self._run(loaded, request.seed, kind=0)
         outputs = {each.name: data.keep(loaded, each, request.outputs) for each in compared}
+        unproven = tuple(why for each in compared if (why := self._proves_little(loaded, each, outputs, request.seed)))
         self._run(loaded, request.seed, kind=1)
         for buffer in compared:
             found = data.compare(loaded, buffer, request.outputs, functools.partial(outputs.__getitem__, buffer.name))
@@ -119,7 +122,16 @@ class Worker:
                 )
         np.savez(request.outputs, **outputs)  # type: ignore[arg-type]
         self._files[request.outputs] = _identity(request.outputs)
-        return protocol.Checked(worst=0.0)
+        return protocol.Checked(worst=0.0, unproven=unproven)
+
+    def _proves_little(self, loaded: Loaded, buffer: Buffer, outputs: Mapping[str, Array], seed: int) -> str:
+        """Why anything might be equal to this output; an empty text where it tells right from wrong."""
+        value = constant(buffer, outputs[buffer.name])
+        if value:
+            return f"{buffer.name} is {value} in all of its {buffer.elements} elements"
+        if buffer.role is Role.INOUT and self._executor.data.intact(loaded, buffer, seed):
+            return f"{buffer.name} is left as it was"
+        return ""
 
     def _check(self, request: protocol.Check) -> protocol.Reply:
         loaded = self._load(request.bundle)

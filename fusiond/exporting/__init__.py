@@ -4,7 +4,7 @@ One function of any Program, `files.export`; strategies have no part in it.
 
     layout      who gives each allocation: the caller, the workspace, the plan itself
     cxx         formulas, numbers and names as C++
-    header, implementation, steps, adapters     the C++ side, over the CUDA runtime API
+    header, implementation, parts, steps, adapters     the C++ side, over the CUDA runtime API
     launch      the Python side, over the driver; copied into each export as it is
     readme      README.txt
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fusiond.codegen.statements import Statements
 from fusiond.program import Program, Source, SourceKind
 
 _SYSTEM_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", re.MULTILINE)
@@ -47,25 +48,24 @@ def _ending(source: Source) -> str:
 
 def adapter(program: Program, source: Source) -> str:
     """The text of an adapter."""
-    is_device = source.kind is SourceKind.DEVICE
-    lines = [f"// Hands out what {file_name(source)} holds. Compile this file, not that one. Written by fusiond."]
-    lines += [f"#define {name} {value or '1'}" for name, value in source.defines]
+    text = Statements()
+    text.line(f"// Hands out what {file_name(source)} holds. Compile this file, not that one. Written by fusiond.")
+    text.lines(*(f"#define {name} {value or '1'}" for name, value in source.defines))
     # Read before the macros below, which are meant for the source alone.
-    lines += [f"#include <{each}>" for each in dict.fromkeys(_SYSTEM_INCLUDE.findall(source.text))]
+    text.lines(*(f"#include <{each}>" for each in dict.fromkeys(_SYSTEM_INCLUDE.findall(source.text))))
     number = [each.name for each in program.sources].index(source.name)
     for name in dict.fromkeys(map(_plain_name, source.entries)):
-        lines.append(f"#define {name} {name}_{program.key[:8]}_{number}")
-    lines += [f'#include "{file_name(source)}"', ""]
+        text.line(f"#define {name} {name}_{program.key[:8]}_{number}")
+    text.lines(f'#include "{file_name(source)}"', "")
+    is_device = source.kind is SourceKind.DEVICE
     if is_device:
-        lines.append(_KERNEL_OF)
-        lines += _switch(getter(program, source.name, "entry"), [f"kernel_of(&{each})" for each in source.entries])
-        if source.symbols:
-            symbols = [f"reinterpret_cast<const void*>(&{each})" for each in source.symbols]
-            lines += _switch(getter(program, source.name, "symbol"), symbols)
-    else:
-        addresses = [f"reinterpret_cast<const void*>(&{each})" for each in source.entries]
-        lines += _switch(getter(program, source.name, "entry"), addresses)
-    return "\n".join(lines) + "\n"
+        text.line(_KERNEL_OF)
+    address = "kernel_of" if is_device else "reinterpret_cast<const void*>"
+    _switch(text, getter(program, source.name, "entry"), [f"{address}(&{each})" for each in source.entries])
+    if is_device and source.symbols:
+        symbols = [f"reinterpret_cast<const void*>(&{each})" for each in source.symbols]
+        _switch(text, getter(program, source.name, "symbol"), symbols)
+    return text.text()
 
 
 def _plain_name(entry: str) -> str:
@@ -73,13 +73,6 @@ def _plain_name(entry: str) -> str:
     return entry.partition("<")[0].strip().rpartition("::")[2].strip()
 
 
-def _switch(function: str, values: Sequence[str]) -> list[str]:
-    cases = [f"        case {index}: return {value};" for index, value in enumerate(values)]
-    return [
-        f'extern "C" const void* {function}(int index) {{',
-        "    switch (index) {",
-        *cases,
-        "        default: return nullptr;",
-        "    }",
-        "}",
-    ]
+def _switch(text: Statements, function: str, values: Sequence[str]) -> None:
+    cases = text.block(f'extern "C" const void* {function}(int index)').block("switch (index)")
+    cases.lines(*(f"case {index}: return {value};" for index, value in enumerate(values)), "default: return nullptr;")

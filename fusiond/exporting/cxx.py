@@ -1,20 +1,24 @@
 """Numbers, names and types of a Program as C++.
 
 Sizes are members of a struct; what follows from them is computed with 64 bits, and rounds down as in
-`fusiond.expressions`:
+`fusiond.language.expressions`:
 
-    ceil_div(4 * hist.n, 256)    ->    ceil_div((4LL * sizes.hist_n), 256LL)
+    ceil_div(4 * hist.n, 256)    ->    ceil_div(4LL * sizes.hist_n, 256LL)
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from fusiond.expressions import Call, Literal, Name, Node, parse_formula
-from fusiond.extents import Extent
-from fusiond.program import DTYPES, Program, Scalar
+from fusiond.codegen.code import Code, bare, call, cpp, joined
+from fusiond.codegen.literals import literal
+from fusiond.codegen.operators import ATOM, UNARY, Term, atom, binary, prefix
+from fusiond.language.dtypes import DTYPES, whole_numbers
+from fusiond.language.expressions import parse_formula
+from fusiond.language.extents import Extent
+from fusiond.language.grammar import Call, Literal, Name, Node
+from fusiond.program import Program
 
 _CXX20 = (
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class compl "
@@ -32,18 +36,13 @@ HELPERS = """\
 [[maybe_unused]] inline long long floor_div(long long a, long long b) {
     return b == 0 ? 0 : a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
+[[maybe_unused]] inline long long quotient(long long a, long long b) { return b == 0 || a % b != 0 ? 0 : a / b; }
 [[maybe_unused]] inline long long floor_mod(long long a, long long b) { return a - floor_div(a, b) * b; }
 [[maybe_unused]] inline long long ceil_div(long long a, long long b) { return -floor_div(-a, b); }
 [[maybe_unused]] inline long long least(std::initializer_list<long long> values) { return std::min(values); }
 [[maybe_unused]] inline long long most(std::initializer_list<long long> values) { return std::max(values); }
 """
-"""A division by zero is 0, which the checks of grids and lengths refuse."""
-
-_RANGES: Mapping[str, tuple[int, int]] = {
-    name: (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1) if name.startswith("int") else (0, 2 ** (8 * size) - 1)
-    for name, (_, size) in DTYPES.items()
-    if name.startswith(("int", "uint"))
-}
+"""A division by zero is 0, and one with a remainder where none may be: the checks of grids and lengths refuse it."""
 
 
 class Names:
@@ -70,72 +69,49 @@ def _identifiers(names: Iterable[str], taken: set[str]) -> dict[str, str]:
     return found
 
 
-def number(value: int, names: Names) -> str:
-    """A whole number of the plan as an expression of `sizes`."""
-    if isinstance(value, Extent):
-        return _translated(parse_formula(value.text).root, names)
-    return _literal(value)
+def number(value: int, names: Names) -> Code:
+    """A whole number of the plan as an expression of `sizes` that binds as tightly as a name."""
+    term = _translated(parse_formula(value.text).root, names) if isinstance(value, Extent) else _literal(value)
+    return term.within(ATOM)
 
 
-def _literal(value: int) -> str:
-    return f"{value}LL" if value >= 0 else f"({value}LL)"
+def _literal(value: int) -> Term:
+    return Term(literal(value, "int64"), ATOM if value >= 0 else UNARY)
 
 
-_FUNCTIONS = {"//": "floor_div", "%": "floor_mod", "ceil_div": "ceil_div"}
+_FUNCTIONS = {"/": "quotient", "//": "floor_div", "%": "floor_mod", "ceil_div": "ceil_div"}
 
 
-def _translated(node: Node, names: Names) -> str:
+def _translated(node: Node, names: Names) -> Term:
     if isinstance(node, Literal):
         return _literal(int(node.value))
     if isinstance(node, Name):
-        return f"sizes.{names.sizes[node.name]}"
+        return atom(f"sizes.{names.sizes[node.name]}")
     assert isinstance(node, Call)
     operands = [_translated(each, names) for each in node.operands]
-    if node.operator == "negate":
-        return f"(-{operands[0]})"
+    if len(operands) == 1 and node.operator == "-":
+        return prefix("-", operands[0])
+    listed = joined(", ", [each.code for each in operands])
     if node.operator in _FUNCTIONS:
-        return f"{_FUNCTIONS[node.operator]}({', '.join(operands)})"
+        return Term(call(_FUNCTIONS[node.operator], listed))
     if node.operator in ("min", "max"):
-        return f"{'least' if node.operator == 'min' else 'most'}({{{', '.join(operands)}}})"
-    return f"({operands[0]} {node.operator} {operands[1]})"
+        return Term(cpp("{}({{{}}})", "least" if node.operator == "min" else "most", listed))
+    return binary(node.operator, *operands)
 
 
 def element(dtype: str) -> str:
     """The C++ type of a buffer's elements."""
-    return DTYPES[dtype][0]
+    return DTYPES[dtype].cuda
 
 
-def scalar(value: Scalar, names: Names) -> str:
-    """The value of an argument, of its very type."""
-    return typed(value.dtype, value.value, names)
-
-
-def typed(dtype: str, value: int | float, names: Names) -> str:
+def typed(dtype: str, value: int | float, names: Names) -> Code:
     """A number as an expression of a type; floats that are known bit for bit."""
-    kind = DTYPES[dtype][0]
+    kind = DTYPES[dtype].cuda
+    narrow = kind.startswith("__")
     if isinstance(value, Extent):
-        wide = number(value, names)
-        return f"{kind}(static_cast<float>({wide}))" if kind.startswith("__") else f"static_cast<{kind}>({wide})"
-    if kind.startswith("__"):
-        return f"{kind}({_float_text(value)}f)" if math.isfinite(value) else f"{kind}({_special(value)})"
-    if "float" in dtype:
-        return f"static_cast<{kind}>({_float_text(value) if math.isfinite(value) else _special(value)})"
-    if dtype == "bool":
-        return "true" if value else "false"
-    if int(value) == -(2**63):
-        return "(-9223372036854775807LL - 1)"
-    return f"static_cast<{kind}>({int(value)}{'ULL' if int(value) >= 2**63 else 'LL'})"
-
-
-def _float_text(value: float) -> str:
-    text = repr(float(value))
-    return text if any(each in text for each in ".e") else f"{text}.0"
-
-
-def _special(value: float) -> str:
-    if math.isnan(value):
-        return "std::numeric_limits<float>::quiet_NaN()"
-    return f"{'-' if value < 0 else ''}std::numeric_limits<float>::infinity()"
+        found = number(value, names)
+        return call(kind, call("static_cast<float>", found)) if narrow else call(f"static_cast<{kind}>", found)
+    return call(kind if narrow else f"static_cast<{kind}>", bare(literal(value, dtype)))
 
 
 def quoted(text: str) -> str:
@@ -146,7 +122,7 @@ def quoted(text: str) -> str:
 
 def limits(dtype: str) -> tuple[int, int] | None:
     """The least and the greatest value of a whole-number type that 64 bits with sign do not hold by themselves."""
-    low, high = _RANGES.get(dtype, (0, 0))
-    if not high or dtype == "int64":
+    if DTYPES[dtype].floating or dtype in ("bool", "int64"):
         return None
+    low, high = whole_numbers(dtype)
     return low, min(high, 2**63 - 1)

@@ -42,8 +42,8 @@ Seam = Callable[[list[Any], list[Any], int], object]
 the stream on which to enqueue."""
 
 _BYTES = {
-    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "uint32": 4,
-    "float32": 4, "int64": 8, "uint64": 8, "float64": 8,
+    "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "int16": 2, "uint16": 2, "float16": 2,
+    "bfloat16": 2, "int32": 4, "uint32": 4, "float32": 4, "int64": 8, "uint64": 8, "float64": 8,
 }  # fmt: skip
 _PACKED = {
     "bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "float16": "e", "int32": "i", "uint32": "I",
@@ -131,7 +131,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*(\s*\()?")
 
 
 def _evaluated(text: str, sizes: Mapping[str, int]) -> int:
-    """A formula of the plan: whole numbers, + - * // %, min, max, ceil_div. Its names are replaced by their numbers, so
+    """A formula of the plan: whole numbers, + - * / // %, min, max, ceil_div. Its names are replaced by their numbers:
     it is plain arithmetic by the time Python's parser sees it."""
 
     def number(match: re.Match[str]) -> str:
@@ -154,10 +154,17 @@ def _evaluated(text: str, sizes: Mapping[str, int]) -> int:
         raise LaunchError(f"{text!r}: division by zero at {dict(sizes)}") from None
 
 
+def _quotient(a: int, b: int) -> int:
+    if a % b:
+        raise LaunchError(f"{a} / {b} is not a whole number, which these sizes need")
+    return a // b
+
+
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,
+    ast.Div: _quotient,
     ast.FloorDiv: lambda a, b: a // b,
     ast.Mod: lambda a, b: a % b,
 }
@@ -358,6 +365,9 @@ class _DLManagedVersioned(ctypes.Structure):
     )  # fmt: skip
 
 
+_HELD_AS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+"""What arrays of types that NumPy does not have may be of, too: their bits."""
+_DL_EIGHTS = {10: "float8_e4m3fn", 12: "float8_e5m2"}
 _DL_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 _DL_PLACES = {1: "host", 2: "device", 3: "host", 13: "managed"}
 _KINDS = {"i": "int", "u": "uint", "f": "float"}
@@ -417,6 +427,7 @@ def _of_dlpack(value: Any, stream: int) -> _Array:
         tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
     name = _DL_CODES.get(tensor.code, "unknown")
     dtype = "bool" if name == "bool" else f"{name}{tensor.bits * tensor.lanes}"
+    dtype = _DL_EIGHTS.get(tensor.code, dtype)
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(each * tensor.bits // 8 for each in tensor.strides[: tensor.ndim]) if tensor.strides else None
     return _Array((tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, _DL_PLACES[kind], read_only,
@@ -435,12 +446,12 @@ class DeviceArray:
 
 
 def _typestr(dtype: str) -> str:
-    kind = {"bool": "b", "bfloat16": "u"}.get(dtype, dtype[0])
+    kind = "b" if dtype == "bool" else "u" if dtype in _HELD_AS else dtype[0]
     return f"{'|' if _BYTES[dtype] == 1 else '<'}{kind}{_BYTES[dtype]}"
 
 
 def _host_array(address: int, elements: int, dtype: str) -> Any:
-    """Host memory as a NumPy array (of uint16 for bfloat16)."""
+    """Host memory as a NumPy array (of `_HELD_AS` for what NumPy does not have)."""
     try:
         import numpy
     except ImportError:
@@ -905,7 +916,7 @@ def _checked(value: object, buffer: Mapping[str, Any], optional: frozenset[str],
             f"{name} is a {type(value).__name__}; pass an array with __cuda_array_interface__ or DLPack"
             + ("" if buffer["memory"] == "device" else ", or a NumPy array")
         )
-    if array.dtype != dtype and not (dtype == "bfloat16" and array.dtype == "uint16"):
+    if array.dtype not in (dtype, _HELD_AS.get(dtype)):
         raise LaunchError(f"{name} has elements of {array.dtype}; it must have {dtype}")
     if math.prod(array.shape) != elements:
         raise LaunchError(
@@ -1260,10 +1271,27 @@ def _packed(dtype: str, value: float, where: str) -> bytes:
     """A number as the device holds it."""
     if dtype == "bfloat16":
         return _bfloat16(float(value))
+    if dtype in _EIGHTS:
+        return _eight(float(value), *_EIGHTS[dtype])
     try:
         return struct.pack(f"<{_PACKED[dtype]}", float(value) if "float" in dtype else value)
     except (struct.error, OverflowError):
         raise LaunchError(f"step {where} would pass {value} as {dtype}, which does not hold it") from None
+
+
+_EIGHTS = {"float8_e4m3fn": (3, 7, 0x7E), "float8_e5m2": (2, 15, 0x7B)}
+"""Bits of the fraction, bias of the exponent, and the code of the largest number."""
+
+
+def _eight(value: float, fraction: int, bias: int, largest: int) -> bytes:
+    """Rounded once, to nearest even; what is beyond the largest number becomes that."""
+    if math.isnan(value):
+        return b"\x7f"
+    code = largest
+    if abs(value) < 2.0**bias * 4:
+        exponent = max(math.frexp(value)[1] - 1, 1 - bias) if value else 1 - bias
+        code = min(largest, (exponent + bias - 1 << fraction) + round(abs(value) * 2.0 ** (fraction - exponent)))
+    return bytes([code | (0x80 if math.copysign(1.0, value) < 0 else 0)])
 
 
 def _bfloat16(value: float) -> bytes:

@@ -6,22 +6,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from fusiond.program import (
-    Alloc,
-    Buffer,
-    Copy,
-    CopyBatch,
-    FillStep,
-    Free,
-    HostCall,
-    Launch,
-    Memory,
-    Program,
-    Role,
-    Seam,
-    Step,
-    pooled_frees,
-)
+from fusiond.program import Buffer, Memory, Program, Role, Seam, Step, blocking_steps
 
 
 class Giver(enum.Enum):
@@ -50,7 +35,7 @@ def giver(program: Program, home: str) -> Giver:
     """ValueError where a step allocates what the caller gives: such a plan cannot be called."""
     members = homes(program)[home]
     given = [each.name for each in members if is_argument(each)]
-    if any(isinstance(step, Alloc) and step.arena == home for step in program.steps):
+    if any(step.allocates == home for step in program.steps):
         if given:
             raise ValueError(f"the plan itself allocates {home!r}, which holds the argument {given[0]!r}")
         return Giver.PLAN
@@ -83,36 +68,6 @@ def seams_before(program: Program, step: Step | None) -> tuple[Seam, ...]:
     return tuple(each for each in program.seams if each.stand_in is None and each.before == name)
 
 
-def on_host(program: Program, step: Step) -> bool:
-    """Whether the calling thread does the step, after what it waits for."""
-    if isinstance(step, Alloc):
-        return not step.pooled
-    if isinstance(step, Free):
-        return step.name not in pooled_frees(program)
-    if isinstance(step, Copy):
-        return not any(_on_device(program, name) for name in (step.source[0], step.target[0]))
-    return isinstance(step, HostCall) or (isinstance(step, FillStep) and not _on_device(program, step.buffer))
-
-
 def in_graph(program: Program) -> bool:
     """Whether the program is launched as one graph: `issue` says so, and no step of it keeps the host busy."""
-    return program.issue == "graph" and not any(_holds_up(program, step) for step in program.steps)
-
-
-def _holds_up(program: Program, step: Step) -> bool:
-    touched: tuple[str, ...] = ()
-    if isinstance(step, Copy):
-        touched = (*step.source, *step.target)
-    elif isinstance(step, CopyBatch):
-        touched = tuple(name for pair in step.copies for name in pair)
-    pageable = any(program.buffer(name).memory is Memory.PAGEABLE for name in touched)
-    return pageable or isinstance(step, Alloc | Free) or on_host(program, step)
-
-
-def _on_device(program: Program, name: str) -> bool:
-    return program.buffer(name).memory is Memory.DEVICE
-
-
-def launches(program: Program) -> tuple[Launch, ...]:
-    """The kernels that are launched, in order."""
-    return tuple(step for step in program.steps if isinstance(step, Launch))
+    return program.issue == "graph" and not blocking_steps(program)

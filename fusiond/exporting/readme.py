@@ -8,21 +8,13 @@ from typing import Any
 
 from fusiond.exporting import adapters, cxx, layout
 from fusiond.exporting.header import caller_arenas, has_host_workspace
-from fusiond.extents import Extent, text_of
+from fusiond.language.extents import Extent, text_of
 from fusiond.program import (
-    Alloc,
     Buffer,
-    Copy,
-    CopyBatch,
-    FillStep,
-    Free,
-    HostCall,
-    Launch,
     Memory,
     Program,
     Source,
     SourceKind,
-    Step,
 )
 
 _WIDTH = 100
@@ -203,7 +195,7 @@ def _notes(program: Program) -> list[str]:
             "Some arguments are variables in a source. launch.py copies them at every launch; in C++ call "
             f"{', '.join(f'set_{name}' for name in names)} before the first launch, and again when they change."
         )
-    if any(isinstance(step, CopyBatch) for step in program.steps):
+    if program.copies_in_batches:
         notes.append(
             "Batches of copies are one call of cudaMemcpyBatchAsync (C++: CUDA 12.8; Python: a driver of CUDA 13). "
             "Older ones, and graphs, get the copies one by one."
@@ -260,32 +252,10 @@ def _steps(program: Program) -> list[str]:
     for number, step in enumerate(program.steps, start=1):
         after = f", after {', '.join(step.after)}" if step.after else ""
         lines += textwrap.wrap(
-            f"{number}. {step.name} (stream {step.stream}{after}): {_said(step)}", _WIDTH, subsequent_indent="   ",
-            break_on_hyphens=False,
+            f"{number}. {step.name} (stream {step.stream}{after}): {step.said(_amount_of)}", _WIDTH,
+            subsequent_indent="   ", break_on_hyphens=False,
         )  # fmt: skip
     return lines
-
-
-def _said(step: Step) -> str:
-    if isinstance(step, Launch):
-        grid, block = (" x ".join(_amount_of(each) for each in shape) for shape in (step.grid, step.block))
-        more = ", cooperative" if step.cooperative else ""
-        return (
-            f"{step.entry} of {step.source}; grid {grid}, block {block}, {_amount_of(step.shared_bytes)} bytes of "
-            f"dynamic shared memory{more}"
-        )
-    if isinstance(step, Copy):
-        return f"copy {', '.join(step.source)} to {', '.join(step.target)}, as one message"
-    if isinstance(step, CopyBatch):
-        return "copy " + ", ".join(f"{source} to {target}" for source, target in step.copies) + ", in one call"
-    if isinstance(step, FillStep):
-        return f"set every byte of {step.buffer} to {step.byte}"
-    if isinstance(step, HostCall):
-        return f"call {step.entry} of {step.source} on the host"
-    if isinstance(step, Alloc):
-        return f"allocate {step.arena}{' from the stream-ordered pool' if step.pooled else ''}"
-    assert isinstance(step, Free)
-    return f"free {step.arena}"
 
 
 def _amount_of(value: int) -> str:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+from fusiond.codegen.code import Code, cpp
+from fusiond.codegen.statements import Statements, wrapped
 from fusiond.exporting import cxx, layout
 from fusiond.exporting.adapters import getter
-from fusiond.extents import Extent, text_of
+from fusiond.exporting.header import one_line
+from fusiond.language.extents import Extent, text_of
 from fusiond.program import (
     Alloc,
     Argument,
@@ -19,7 +22,6 @@ from fusiond.program import (
     Copy,
     CopyBatch,
     FillStep,
-    Free,
     HostCall,
     Launch,
     Memory,
@@ -28,6 +30,7 @@ from fusiond.program import (
     Scalar,
     Seam,
     Step,
+    host_steps,
 )
 
 
@@ -41,6 +44,9 @@ class Writer:
         across = (name for step in program.steps for name in step.after if of[name] != step.stream)
         self._events = {name: index for index, name in enumerate(dict.fromkeys(across))}
         self._of: Mapping[str, int] = of
+        self._on_host = host_steps(program)
+        self.helpers: set[str] = set()
+        """The functions beside the runtime's that the statements call."""
 
     @property
     def streams(self) -> int:
@@ -51,29 +57,28 @@ class Writer:
         """How many steps another stream waits for."""
         return len(self._events)
 
-    def lines(self) -> list[str]:
+    def write(self, body: Statements) -> None:
         """All steps, and the seams between them."""
-        lines: list[str] = []
         for step in self._program.steps:
-            lines += self._step(step)
-        lines += [f"    TRY(state.join(streams, {self.streams}));"] if self.streams > 1 else []
+            self._step(body, step)
+        if self.streams > 1:
+            body.line(f"TRY(state.join(streams, {self.streams}));")
         for seam in layout.seams_before(self._program, None):
-            lines += self._seam(seam, "streams[0]")
-        return lines + self._left_over()
+            self._seam(body, seam, "streams[0]")
+        self._left_over(body)
 
-    def _left_over(self) -> list[str]:
+    def _left_over(self, body: Statements) -> None:
         """Frees what the plan has allocated and not freed."""
         held: dict[str, Alloc] = {}
         for step in self._program.steps:
             if isinstance(step, Alloc):
                 held[step.arena] = step
-            elif isinstance(step, Free):
-                held.pop(step.arena, None)
-        lines = []
+            elif step.frees is not None:
+                held.pop(step.frees, None)
         for arena, step in held.items():
-            lines += [] if step.pooled else ["    TRY(cudaStreamSynchronize(streams[0]));"]
-            lines += self._released(arena, "streams[0]", pooled=step.pooled)
-        return lines
+            if not step.pooled:
+                body.line("TRY(cudaStreamSynchronize(streams[0]));")
+            self._release(body, arena, "streams[0]", pooled=step.pooled)
 
     def bytes_of(self, name: str) -> str:
         """The length of a buffer, as std::size_t."""
@@ -84,70 +89,58 @@ class Writer:
         ends = [self._number(each.offset_bytes + each.size_bytes) for each in layout.homes(self._program)[home]]
         return f"most({{{', '.join(dict.fromkeys(ends))}}})" if len(set(ends)) > 1 else ends[0]
 
-    def _number(self, value: int) -> str:
+    def _number(self, value: int) -> Code:
         return cxx.number(value, self._names)
 
-    def _step(self, step: Step) -> list[str]:
+    def _step(self, body: Statements, step: Step) -> None:
         stream = f"streams[{self._streams.index(step.stream)}]"
-        lines = [f"    {{  // {' '.join(step.name.split())}"]
-        lines += [
-            f"        TRY(cudaStreamWaitEvent({stream}, state.event({self._events[name]}), 0));"
-            for name in step.after
-            if self._of[name] != step.stream
-        ]
+        body.line(f"// {one_line(step.name)}")
+        block = body.block("")
+        for name in step.after:
+            if self._of[name] != step.stream:
+                block.line(f"TRY(cudaStreamWaitEvent({stream}, state.event({self._events[name]}), 0));")
         for seam in layout.seams_before(self._program, step):
-            lines += self._indented(self._seam(seam, stream))
-        if layout.on_host(self._program, step):
-            lines.append(f"        TRY(cudaStreamSynchronize({stream}));")
-        lines += self._indented(self._one(step, stream))
+            self._seam(block, seam, stream)
+        if step.name in self._on_host:
+            block.line(f"TRY(cudaStreamSynchronize({stream}));")
+        self._one(block, step, stream)
         if step.name in self._events:
-            lines.append(f"        TRY(cudaEventRecord(state.event({self._events[step.name]}), {stream}));")
-        return [*lines, "    }"]
+            block.line(f"TRY(cudaEventRecord(state.event({self._events[step.name]}), {stream}));")
 
-    def _indented(self, lines: list[str]) -> list[str]:
-        return [f"    {each}" for each in lines]
-
-    def _one(self, step: Step, stream: str) -> list[str]:
+    def _one(self, body: Statements, step: Step, stream: str) -> None:
         if isinstance(step, Launch):
-            return self._launch(step, stream)
-        if isinstance(step, Copy):
-            return self._copy(step, stream)
-        if isinstance(step, CopyBatch):
-            return self._copy_batch(step, stream)
-        if isinstance(step, FillStep):
-            where, size = self._at(step.buffer), self.bytes_of(step.buffer)
-            if layout.on_host(self._program, step):
-                return [f"    std::memset({where}, {step.byte}, {size});"]
-            return [f"    TRY(cudaMemsetAsync({where}, {step.byte}, {size}, {stream}));"]
-        if isinstance(step, HostCall):
-            return self._host_call(step)
-        if isinstance(step, Alloc):
-            return self._allocate(step, stream)
-        return self._free(step, stream)
+            self._launch(body, step, stream)
+        elif isinstance(step, Copy):
+            self._copy(body, step, stream)
+        elif isinstance(step, CopyBatch):
+            self._copy_batch(body, step, stream)
+        elif isinstance(step, FillStep):
+            given = f"{self._at(step.buffer)}, {step.byte}, {self.bytes_of(step.buffer)}"
+            on_host = step.name in self._on_host
+            body.line(f"std::memset({given});" if on_host else f"TRY(cudaMemsetAsync({given}, {stream}));")
+        elif isinstance(step, HostCall):
+            self._host_call(body, step)
+        elif isinstance(step, Alloc):
+            self._allocate(body, step, stream)
+        else:
+            self._release(body, step.arena, stream, pooled=step.name not in self._on_host)
 
     # --- kernels and functions ---
 
-    def _launch(self, step: Launch, stream: str) -> list[str]:
+    def _launch(self, body: Statements, step: Launch, stream: str) -> None:
         seam = layout.stand_in_of(self._program, step)
-        lines = []
         if seam is not None:
-            lines += [f"    if (seams.{self._names.seams[seam.name]}) {{", *self._indented(self._seam(seam, stream))]
-            lines += ["    } else {"]
-        inner = []
+            self._seam(body.block(f"if (seams.{self._names.seams[seam.name]})", end=None), seam, stream)
+            body = body.block("} else")
         for index, argument in enumerate(step.arguments):
-            inner += [f"    {each}" for each in self._argument(index, argument)]
+            self._argument(body, index, argument)
         given = [f"a{i}" if isinstance(each, Bytes) else f"&a{i}" for i, each in enumerate(step.arguments)]
-        inner.append(f"    void* arguments[] = {{{', '.join(given) or 'nullptr'}}};")
-        grid, block = (self._shape(each) for each in (step.grid, step.block))
+        body.line(f"void* arguments[] = {{{', '.join(given) or 'nullptr'}}};")
+        body.line(f"const dim3 grid = {self._shape(step.grid)};")
+        body.line(f"const dim3 block = {self._shape(step.block)};")
         shared = self._cast("std::size_t", step.shared_bytes)
         call = "cudaLaunchCooperativeKernel" if step.cooperative else "cudaLaunchKernel"
-        inner += [
-            f"    const dim3 grid = {grid};",
-            f"    const dim3 block = {block};",
-            f"    TRY({call}({self.kernel(step)}, grid, block, arguments, {shared}, {stream}));",
-        ]
-        lines += self._indented(inner) if seam is not None else inner
-        return [*lines, "    }"] if seam is not None else lines
+        body.line(f"TRY({call}({self.kernel(step)}, grid, block, arguments, {shared}, {stream}));")
 
     def kernel(self, step: Launch) -> str:
         """The address of a launch's kernel."""
@@ -161,75 +154,81 @@ class Writer:
         """A number as an expression that converts to a type without a warning."""
         return f"static_cast<{kind}>({self._number(value)})" if isinstance(value, Extent) else str(value)
 
-    def _argument(self, index: int, argument: Argument) -> list[str]:
+    def _argument(self, body: Statements, index: int, argument: Argument) -> None:
         """A variable with an argument's value."""
         if isinstance(argument, Pointer):
-            return [f"void* a{index} = {self._at(argument.buffer)};"]
-        if isinstance(argument, Scalar):
-            return [f"{cxx.element(argument.dtype)} a{index} = {cxx.scalar(argument, self._names)};"]
-        data = bytes.fromhex(argument.hex)
-        rows = [", ".join(map(str, data[start : start + 24])) for start in range(0, len(data), 24)]
-        lines = [f"alignas(16) unsigned char a{index}[{len(data)}] = {{{(',' + chr(10) + ' ' * 12).join(rows)}}};"]
-        for offset, dtype, value in argument.numbers:
-            lines.append(f"put(a{index} + {offset}, {cxx.typed(dtype, value, self._names)});")
-        for offset, buffer in argument.pointers:
-            lines.append(f"put(a{index} + {offset}, static_cast<void*>({self._at(buffer)}));")
-        return lines
+            body.line(f"void* a{index} = {self._at(argument.buffer)};")
+        elif isinstance(argument, Scalar):
+            body.line(
+                f"{cxx.element(argument.dtype)} a{index} = {cxx.typed(argument.dtype, argument.value, self._names)};"
+            )
+        else:
+            data = bytes.fromhex(argument.hex)
+            head = f"alignas(16) unsigned char a{index}[{len(data)}] = {{"
+            body.line(f"{head}{wrapped(map(str, data), len(head))}}};")
+            for offset, dtype, value in argument.numbers:
+                self._put(body, f"a{index} + {offset}", cxx.typed(dtype, value, self._names))
+            for offset, buffer in argument.pointers:
+                self._put(body, f"a{index} + {offset}", f"static_cast<void*>({self._at(buffer)})")
 
-    def _host_call(self, step: HostCall) -> list[str]:
-        types, values = [], []
+    def _passed(self, argument: Pointer | Scalar) -> tuple[str, str]:
+        """The type and the value of an argument."""
+        if isinstance(argument, Pointer):
+            return "void*", self._at(argument.buffer)
+        return cxx.element(argument.dtype), cxx.typed(argument.dtype, argument.value, self._names)
+
+    def _put(self, body: Statements, place: str, value: str) -> None:
+        self.helpers.add("put")
+        body.line(f"put({place}, {value});")
+
+    def _host_call(self, body: Statements, step: HostCall) -> None:
+        passed = []
         for each in step.arguments:
             if isinstance(each, Bytes):
                 raise ValueError(
                     f"step {step.name!r} passes a struct to a host function; it takes pointers and numbers"
                 )
-            types.append("void*" if isinstance(each, Pointer) else cxx.element(each.dtype))
-            values.append(self._at(each.buffer) if isinstance(each, Pointer) else cxx.scalar(each, self._names))
+            passed.append(self._passed(each))
         index = self._program.source(step.source).entries.index(step.entry)
         function = f"{getter(self._program, step.source, 'entry')}({index})"
-        return [
-            f"    using Function = void (*)({', '.join(types)});",
-            f"    reinterpret_cast<Function>(const_cast<void*>({function}))({', '.join(values)});",
-        ]
+        body.line(f"using Function = void (*)({', '.join(kind for kind, _ in passed)});")
+        values = ", ".join(value for _, value in passed)
+        body.line(f"reinterpret_cast<Function>(const_cast<void*>({function}))({values});")
 
-    def _seam(self, seam: Seam, stream: str) -> list[str]:
+    def _seam(self, body: Statements, seam: Seam, stream: str) -> None:
         reads = ", ".join(self._at(each) for each in seam.reads) or "nullptr"
         writes = ", ".join(self._at(each) for each in seam.writes) or "nullptr"
-        return [
-            f"    {{  // seam {' '.join(seam.name.split())}",
-            f"        const void* const reads[] = {{{reads}}};",
-            f"        void* const writes[] = {{{writes}}};",
-            f"        TRY(seams.{self._names.seams[seam.name]}(reads, writes, sizes, {stream}));",
-            "    }",
-        ]
+        body.line(f"// seam {one_line(seam.name)}")
+        block = body.block("")
+        block.line(f"const void* const reads[] = {{{reads}}};")
+        block.line(f"void* const writes[] = {{{writes}}};")
+        block.line(f"TRY(seams.{self._names.seams[seam.name]}(reads, writes, sizes, {stream}));")
 
     # --- memory ---
 
     def _at(self, name: str) -> str:
         return f"at.{self._names.buffers[name]}"
 
-    def _copy(self, step: Copy, stream: str) -> list[str]:
+    def _copy(self, body: Statements, step: Copy, stream: str) -> None:
         source, target = self._at(step.source[0]), self._at(step.target[0])
         size = self.bytes_of(step.source[0])
         if len(step.source) > 1:
             last = step.source[-1]
             size = f"static_cast<std::size_t>({self._at(last)} - {source}) + {self.bytes_of(last)}"
-        if layout.on_host(self._program, step):
-            return [f"    std::memcpy({target}, {source}, {size});"]
-        kind = self._kind(step.source[0], step.target[0])
-        return [f"    TRY(cudaMemcpyAsync({target}, {source}, {size}, {kind}, {stream}));"]
+        if step.name in self._on_host:
+            body.line(f"std::memcpy({target}, {source}, {size});")
+        else:
+            kind = self._kind(step.source[0], step.target[0])
+            body.line(f"TRY(cudaMemcpyAsync({target}, {source}, {size}, {kind}, {stream}));")
 
-    def _copy_batch(self, step: CopyBatch, stream: str) -> list[str]:
-        targets = ", ".join(self._at(target) for _, target in step.copies)
-        sources = ", ".join(self._at(source) for source, _ in step.copies)
-        lengths = ", ".join(self.bytes_of(source) for source, _ in step.copies)
+    def _copy_batch(self, body: Statements, step: CopyBatch, stream: str) -> None:
+        self.helpers.add("copy_batch")
         kind = self._kind(*step.copies[0])
-        return [
-            f"    void* targets[] = {{{targets}}};",
-            f"    const void* sources[] = {{{sources}}};",
-            f"    std::size_t lengths[] = {{{lengths}}};",
-            f"    TRY(copy_batch(targets, sources, lengths, {len(step.copies)}, {kind}, {stream}, capturing));",
-        ]
+        body.line(f"void* targets[] = {{{', '.join(self._at(target) for _, target in step.copies)}}};")
+        body.line(f"const void* sources[] = {{{', '.join(self._at(source) for source, _ in step.copies)}}};")
+        body.line(f"std::size_t lengths[] = {{{', '.join(self.bytes_of(source) for source, _ in step.copies)}}};")
+        given = f"targets, sources, lengths, {len(step.copies)}, {kind}, {stream}, capturing"
+        body.line(f"TRY(copy_batch({given}));")
 
     def _kind(self, source: str, target: str) -> str:
         sides = [
@@ -237,7 +236,7 @@ class Writer:
         ]
         return f"cudaMemcpy{sides[0]}To{sides[1]}"
 
-    def _allocate(self, step: Alloc, stream: str) -> list[str]:
+    def _allocate(self, body: Statements, step: Alloc, stream: str) -> None:
         members = layout.homes(self._program)[step.arena]
         size = f"static_cast<std::size_t>({self.home_bytes(step.arena)})"
         call = {
@@ -245,57 +244,60 @@ class Writer:
             Memory.PINNED: f"cudaMallocHost(&base, {size})",
             Memory.PAGEABLE: f"allocate_host(&base, {size})",
         }[members[0].memory]
-        lines = ["    void* base = nullptr;", f"    TRY({call});"]
-        return lines + [
-            f"    {self._at(each.name)} = static_cast<char*>(base) + {self._number(each.offset_bytes)};"
-            for each in members
-        ]
+        if members[0].memory is Memory.PAGEABLE:
+            self.helpers.add("allocate_host")
+        body.lines("void* base = nullptr;", f"TRY({call});")
+        for each in members:
+            body.line(f"{self._at(each.name)} = static_cast<char*>(base) + {self._number(each.offset_bytes)};")
 
-    def _free(self, step: Free, stream: str) -> list[str]:
-        return self._released(step.arena, stream, pooled=not layout.on_host(self._program, step))
-
-    def _released(self, arena: str, stream: str, *, pooled: bool) -> list[str]:
+    def _release(self, body: Statements, arena: str, stream: str, *, pooled: bool) -> None:
         first = layout.homes(self._program)[arena][0]
         base = f"{self._at(first.name)} - {self._number(first.offset_bytes)}"
         if first.memory is Memory.DEVICE:
-            return [f"    TRY(cudaFreeAsync({base}, {stream}));" if pooled else f"    TRY(cudaFree({base}));"]
-        if first.memory is Memory.PINNED:
-            return [f"    TRY(cudaFreeHost({base}));"]
-        return [f"    ::operator delete({base});"]
+            body.line(f"TRY(cudaFreeAsync({base}, {stream}));" if pooled else f"TRY(cudaFree({base}));")
+        elif first.memory is Memory.PINNED:
+            body.line(f"TRY(cudaFreeHost({base}));")
+        else:
+            body.line(f"::operator delete({base});")
 
     # --- what is refused ---
 
     def opt_in(self) -> list[str]:
         """Statements that allow kernels more than 48 KiB of dynamic shared memory."""
-        lines = []
-        for step in layout.launches(self._program):
-            if isinstance(step.shared_bytes, Extent) or step.shared_bytes > 48 << 10:
-                lines.append(f"    TRY(opt_in({self.kernel(step)}, {self._number(step.shared_bytes)}));")
-        return list(dict.fromkeys(lines))
+        large = (
+            each
+            for each in self._program.launches
+            if isinstance(each.shared_bytes, Extent) or each.shared_bytes > 48 << 10
+        )
+        calls = (f"TRY(opt_in({self.kernel(each)}, {self._number(each.shared_bytes)}));" for each in large)
+        return list(dict.fromkeys(calls))
 
-    def checks(self) -> list[str]:
+    def checks(self, body: Statements) -> None:
         """Statements that return a line for sizes that lead to no sound plan."""
-        lines = []
         for name, _ in self._program.sizes:
             if name not in self._program.fixed:
                 wrong = f"sizes.{self._names.sizes[name]} < 1"
-                lines.append(_refusal(wrong, f"the size {name} must be a whole number from 1"))
+                refuse(body, wrong, f"the size {name} must be a whole number from 1")
         for buffer in self._program.buffers:
             if isinstance(buffer.elements, Extent):
                 wrong = f"{self._number(buffer.elements)} < 1"
-                lines.append(_refusal(wrong, f"{buffer.name} would have no elements ({text_of(buffer.elements)})"))
-        for launch in layout.launches(self._program):
-            lines += self._launch_checks(launch)
+                refuse(body, wrong, f"{buffer.name} would have no elements ({text_of(buffer.elements)})")
+        for launch in self._program.launches:
+            self._launch_checks(body, launch)
         for step in self._program.steps:
-            for source, target in _copied(step):
+            for source, target in step.messages:
                 one, other = (self._program.buffer(each).size_bytes for each in (source, target))
                 if text_of(one) != text_of(other):
                     wrong = f"{self._number(one)} != {self._number(other)}"
-                    said = f"step {step.name} would copy {source} to {target}, which has another length"
-                    lines.append(_refusal(wrong, said))
-        return lines + self._overlaps()
+                    refuse(body, wrong, f"step {step.name} would copy {source} to {target}, which has another length")
+        for home, members in layout.homes(self._program).items():
+            for left, right in itertools.pairwise(members):
+                end = left.offset_bytes + left.size_bytes
+                if isinstance(end, Extent) or isinstance(right.offset_bytes, Extent):
+                    wrong = f"{self._number(end)} > {self._number(right.offset_bytes)}"
+                    refuse(body, wrong, f"{left.name} and {right.name} would overlap in {home}")
 
-    def _launch_checks(self, step: Launch) -> list[str]:
+    def _launch_checks(self, body: Statements, step: Launch) -> None:
         conditions = []
         for dims, most in ((step.grid, (2**31 - 1, 65535, 65535)), (step.block, (1024, 1024, 64))):
             for each, limit in zip(dims, most, strict=True):
@@ -303,37 +305,19 @@ class Writer:
                     conditions.append(f"!within({self._number(each)}, 1, {limit}LL)")
         if isinstance(step.shared_bytes, Extent):
             conditions.append(f"!within({self._number(step.shared_bytes)}, 0, {2**31 - 1}LL)")
-        lines = []
         if conditions:
             said = f"step {step.name} would have no legal grid, block or shared memory at these sizes"
-            lines.append(_refusal(" || ".join(conditions), said))
+            refuse(body, " || ".join(conditions), said)
         for argument in step.arguments:
             for dtype, value in _numbers(argument):
                 if isinstance(value, Extent) and (bounds := cxx.limits(dtype)) is not None:
                     wrong = f"!within({self._number(value)}, {bounds[0]}LL, {bounds[1]}LL)"
-                    lines.append(_refusal(wrong, f"step {step.name}: {value.text} does not fit {dtype}"))
-        return lines
-
-    def _overlaps(self) -> list[str]:
-        lines = []
-        for home, members in layout.homes(self._program).items():
-            for left, right in itertools.pairwise(members):
-                end = left.offset_bytes + left.size_bytes
-                if isinstance(end, Extent) or isinstance(right.offset_bytes, Extent):
-                    wrong = f"{self._number(end)} > {self._number(right.offset_bytes)}"
-                    lines.append(_refusal(wrong, f"{left.name} and {right.name} would overlap in {home}"))
-        return lines
+                    refuse(body, wrong, f"step {step.name}: {value.text} does not fit {dtype}")
 
 
-def _refusal(condition: str, said: str) -> str:
-    return f"    if ({condition}) return {cxx.quoted(said)};"
-
-
-def _copied(step: Step) -> tuple[tuple[str, str], ...]:
-    """The pairs of buffers that a step copies."""
-    if isinstance(step, Copy):
-        return tuple(zip(step.source, step.target, strict=True))
-    return step.copies if isinstance(step, CopyBatch) else ()
+def refuse(body: Statements, condition: str, said: str) -> None:
+    """A statement that returns a line where the condition holds."""
+    body.line(cpp("if ({}) return {};", condition, cxx.quoted(said)))
 
 
 def _numbers(argument: Argument) -> list[tuple[str, int | float]]:

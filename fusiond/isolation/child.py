@@ -15,17 +15,18 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fusiond import documents, jobs
-from fusiond.documents import Node
 from fusiond.errors import FusiondError
 from fusiond.events import Event
+from fusiond.inputs import documents
+from fusiond.inputs.documents import Node
 from fusiond.isolation import messages
 from fusiond.isolation.messages import Here
 from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Job, Record, Rejection, Workload
 from fusiond.program import Program, Source
 from fusiond.registry import Registry
-from fusiond.space import Space
-from fusiond.strategy import Baseline, Known, Probe, Strategy, Target
+from fusiond.requests import jobs
+from fusiond.search.space import Space
+from fusiond.strategy import Answers, Baseline, Probe, Strategy, Target
 
 Call = Callable[..., Any]
 """(name, *arguments) -> what the other side says to that."""
@@ -165,7 +166,7 @@ class Desk:
         self._here = threading.local()
         self._kept: dict[int, tuple[Strategy, Any]] = {}
         self._baselines: dict[int, tuple[Baseline, ...]] = {}
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, Answers] = {}
 
     def drop(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -208,9 +209,9 @@ class Desk:
 
     # --- of an analysis ---
 
-    def know(self, call: Call, number: int, known: Known) -> None:
+    def know(self, call: Call, number: int, answers: Answers) -> None:
         """What `known` is from here on, for requests about this analysis."""
-        self._known[number] = known
+        self._known[number] = answers
 
     def describe(self, call: Call, number: int) -> str:
         strategy, analysis = self._of(call, number)

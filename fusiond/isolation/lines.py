@@ -6,7 +6,7 @@ import time
 
 from fusiond.isolation.helpers import Files
 from fusiond.isolation.planner import Planner
-from fusiond.jobs import JobInputs
+from fusiond.requests.jobs import JobInputs
 
 LOOK_SECS = 5.0
 """For how long the line is looked for; after that the file alone is named."""

@@ -1,8 +1,8 @@
 """The pool of children, seen from the program that asks.
 
 A request whose child dies is asked again, alone, in a child that has done nothing else: what dies of its own doing
-there (`fusiond.faults`) is to blame, and nobody else is. One that is killed from outside is asked again as long as the
-machine may be to blame, with a pause before each.
+there (`fusiond.system.faults`) is to blame, and nobody else is. One that is killed from outside is asked again as long
+as the machine may be to blame, with a pause before each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusiond import faults
 from fusiond.errors import MachineFault, PluginError
 from fusiond.isolation.messages import Description, Limits
 from fusiond.isolation.processes import (
@@ -33,6 +32,7 @@ from fusiond.isolation.processes import (
     how,
     nobody,
 )
+from fusiond.system import faults
 
 log = logging.getLogger(__name__)
 

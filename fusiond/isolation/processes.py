@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from fusiond import faults
 from fusiond.isolation import messages, start
 from fusiond.isolation.messages import Description, Limits
-from fusiond.tail import Tail, last_line
+from fusiond.system import faults
+from fusiond.system.tail import Tail, last_line
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from fusiond import files, hookspecs, jobs
+from fusiond import hookspecs
 from fusiond.errors import FusiondError, RequestError
 from fusiond.events import Event, RecordChanged, TrialFinished
 from fusiond.isolation.planner import Planner
@@ -17,6 +17,8 @@ from fusiond.isolation.processes import Crashed, TookTooLong
 from fusiond.isolation.strategy import IsolatedStrategy
 from fusiond.model import Job
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.system import files
 
 log = logging.getLogger(__name__)
 

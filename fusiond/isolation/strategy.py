@@ -13,11 +13,11 @@ from fusiond.isolation.helpers import Compiler, Files
 from fusiond.isolation.messages import Described, Here
 from fusiond.isolation.planner import Kept, Planner
 from fusiond.isolation.processes import Crashed, TookTooLong
-from fusiond.jobs import JobInputs
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Program
-from fusiond.space import Space
-from fusiond.strategy import Baseline, Inputs, Known, Probe, Target
+from fusiond.requests.jobs import JobInputs
+from fusiond.search.space import Space
+from fusiond.strategy import Answers, Baseline, Inputs, Probe, Target
 
 CRASHED, TOO_SLOW, TOO_LARGE = "crashed", "too_slow", "too_large"
 """Rules of the Rejections that stand for a config that cannot be emitted at all."""
@@ -81,12 +81,12 @@ class IsolatedStrategy:
         found: int | None = self._ask(analysis, "probe_limit")
         return found
 
-    def space(self, analysis: Analysis, known: Known) -> Space:
-        found: Space = self._ask(analysis, "space", known=known)
+    def space(self, analysis: Analysis, answers: Answers) -> Space:
+        found: Space = self._ask(analysis, "space", known=answers)
         return found
 
-    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
-        found: tuple[tuple[str, Config], ...] = self._ask(analysis, "seeds", space, known=known)
+    def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
+        found: tuple[tuple[str, Config], ...] = self._ask(analysis, "seeds", space, known=answers)
         return found
 
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
@@ -96,10 +96,10 @@ class IsolatedStrategy:
             for index, each in enumerate(found)
         )
 
-    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+    def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program | Rejection:
         kept: Kept = analysis.payload
         try:
-            found: Program | Rejection = self._planner.use(kept, "emit", config, known=known)
+            found: Program | Rejection = self._planner.use(kept, "emit", config, known=answers)
         except Crashed as crash:
             return Rejection(rule=CRASHED, nodes=(self.name,), detail=f"the emitter {crash.how} on this config")
         except TookTooLong as slow:
@@ -108,12 +108,12 @@ class IsolatedStrategy:
             return Rejection(rule=TOO_LARGE, nodes=(self.name,), detail="the emitter needs more memory than it may use")
         return found
 
-    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
-        found: Config = self._ask(analysis, "resolved", config, known=known)
+    def resolved(self, analysis: Analysis, config: Config, answers: Answers) -> Config:
+        found: Config = self._ask(analysis, "resolved", config, known=answers)
         return found
 
-    def figures(self, analysis: Analysis, record: Record | None, known: Known) -> Mapping[str, float]:
-        found: Mapping[str, float] = self._ask(analysis, "figures", record, known=known)
+    def figures(self, analysis: Analysis, record: Record | None, answers: Answers) -> Mapping[str, float]:
+        found: Mapping[str, float] = self._ask(analysis, "figures", record, known=answers)
         return found
 
     def unfused(self, analysis: Analysis, config: Config) -> Program | None:
@@ -128,7 +128,7 @@ class IsolatedStrategy:
             return Rejection(rule=CRASHED, nodes=(self.name,), detail=f"looking at what was compiled: {what}")
         return found
 
-    def _ask(self, analysis: Analysis, method: str, *arguments: object, known: Known | None = None) -> Any:
+    def _ask(self, analysis: Analysis, method: str, *arguments: object, known: Answers | None = None) -> Any:
         with _Blamed(self.name, _DOING[method], analysis.workload.payload.job):
             return self._planner.use(analysis.payload, method, *arguments, known=known)
 

@@ -9,10 +9,9 @@ the sums that the store keeps of them, and kept until these sums change.
 
 from __future__ import annotations
 
-import json
-
 from fusiond.errors import StoreError
 from fusiond.store import acknowledged, tables
+from fusiond.store.format import decoded
 from fusiond.store.tables import Damage
 
 TYPE_CHECKING = False
@@ -108,13 +107,13 @@ class Candidate:
     @property
     def sizes(self) -> dict[str, int]:
         if self._sizes is None:
-            self._sizes = json.loads(self.sizes_text)
+            self._sizes = decoded(self.sizes_text)
         return self._sizes
 
     @property
     def hashes(self) -> dict[str, str]:
         """File -> digest of the sources."""
-        found: dict[str, str] = json.loads(self.row["source_hashes"] or "{}")
+        found: dict[str, str] = decoded(self.row["source_hashes"], {})
         return found
 
 
@@ -165,8 +164,8 @@ class Contents:
         catalogue = self.whole("catalogue") if strategies else []
         return Says(
             versions={row["strategy"]: row["version"] for row in strategies},
-            wrong={row["strategy"]: json.loads(row["wrong_versions"]) for row in strategies},
-            kinds={row["strategy"]: tuple(json.loads(row["names"])) for row in strategies},
+            wrong={row["strategy"]: decoded(row["wrong_versions"]) for row in strategies},
+            kinds={row["strategy"]: tuple(decoded(row["names"])) for row in strategies},
             catalogue={(row["kind"], row["name"]): row["path"] for row in catalogue},
             fusiond={row["fusiond"] for row in strategies},
         )
@@ -309,8 +308,8 @@ class Contents:
     def _environment(self, env_key: str | None) -> Mapping[str, Any]:
         envs = self.reader.kept.get("decoded envs")
         if envs is None or envs[0] != self._sums.get("envs"):
-            decoded = {row["env_key"]: json.loads(row["env"] or "{}") for row in self.whole("envs")}
-            envs = self.reader.kept["decoded envs"] = self._sums.get("envs"), decoded
+            known = {row["env_key"]: decoded(row["env"], {}) for row in self.whole("envs")}
+            envs = self.reader.kept["decoded envs"] = self._sums.get("envs"), known
         found: Mapping[str, Any] = envs[1].get(env_key, {})
         return found
 

@@ -25,7 +25,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fusiond import faults
 from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store import acknowledged
 from fusiond.store.connection import translated
@@ -41,6 +40,7 @@ from fusiond.store.records import Records
 from fusiond.store.said import Said
 from fusiond.store.serving import Serving
 from fusiond.store.trials import Trials
+from fusiond.system import faults
 
 log = logging.getLogger(__name__)
 

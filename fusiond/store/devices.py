@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from fusiond.keys import canonical
 from fusiond.model import DeviceInfo, DeviceLimits
 from fusiond.store.connection import Connected
 from fusiond.store.encoding import decoding, mapping_from, printable
-from fusiond.store.format import now
+from fusiond.store.format import decoded, now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +68,7 @@ class Devices(Connected):
                         uuid=board["uuid"],
                         evidence=device["evidence"],
                         env=mapping_from(env["env"] if env else "{}"),
-                        limits=DeviceLimits(**json.loads(device["limits"])),
+                        limits=DeviceLimits(**decoded(device["limits"])),
                     )
                 found.append(DeviceRow(info=info, sick=board["sick"], seen_at=board["seen_at"]))
             return found

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from fusiond.store import sources
-from fusiond.store.format import ARTIFACT, artifact_path
+from fusiond.store.format import ARTIFACT, artifact_path, decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,14 +45,14 @@ def answer(
         "content_key": workload["content_key"] or None,
         "device": {"name": row["device_name"], "key": row["device_key"]},
         "verdict": row["verdict"],
-        "config": _json(row["config"]),
+        "config": decoded(row["config"]),
         "program_key": row["program_key"],
         "time_us": row["time_us"],
         "baseline": row["baseline"],
         "baseline_us": row["baseline_us"],
         "unfused": {
             "name": row["baseline"],
-            "config": _json(row["baseline_config"]),
+            "config": decoded(row["baseline_config"]),
             "time_us": row["baseline_us"],
             "program_key": row["baseline_program_key"],
         },
@@ -71,9 +70,9 @@ def answer(
         "source": source,
         "found_at": row["found_at"],
         "sizes_asked": asked,
-        "checks": json.loads(row["checks"]),
-        "figures": json.loads(row["figures"] or "{}"),
-        "counted": json.loads(row["counted"] or "[]"),
+        "checks": decoded(row["checks"]),
+        "figures": decoded(row["figures"], {}),
+        "counted": decoded(row["counted"], []),
         "notes": notes,
         **({"to_compare": found.hashes} if found.hashes and not confirmed else {}),
     }
@@ -130,7 +129,3 @@ def _notes(
             )
         else:
             yield f"found with {name} {found.env[name]}; today it is {today[name]}"
-
-
-def _json(text: str | None) -> Any:
-    return None if text is None else json.loads(text)

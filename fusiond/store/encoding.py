@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fusiond.errors import StoreError
 from fusiond.keys import canonical
 from fusiond.model import Config, DeviceState, Effort, Job, Measurement, Purpose, Search, frozen
+from fusiond.store.format import decoded
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 
 def mapping_from(text: str) -> Mapping[str, Any]:
-    return frozen(json.loads(text))
+    return frozen(decoded(text))
 
 
 def config_text(config: Config) -> str:
@@ -38,12 +38,16 @@ def config_text(config: Config) -> str:
 
 
 def config_from(text: str) -> Config:
-    return Config.of(json.loads(text))
+    return Config.of(decoded(text))
+
+
+def search_from(text: str) -> Search:
+    return Search(**decoded(text))
 
 
 def job_from(text: str) -> Job:
     """The Job of `canonical(job)`."""
-    values = json.loads(text)
+    values = decoded(text)
     for name in ("request", "sizes", "lines", "files"):
         values[name] = frozen(values[name])
     return Job(**{**values, "search": Search(**values["search"])})
@@ -67,7 +71,7 @@ def measurement_columns(measurement: Measurement) -> dict[str, object]:
 
 
 def _state_from(text: str) -> DeviceState:
-    values = json.loads(text)
+    values = decoded(text)
     values.pop("canary_us", None)  # of before the canary counted cycles
     return DeviceState(**values)
 
@@ -75,15 +79,15 @@ def _state_from(text: str) -> DeviceState:
 def _effort_from(text: str | None) -> Effort:
     if text is None:  # of a version that did not keep it
         return Effort()
-    values = json.loads(text)
+    values = decoded(text)
     return Effort(**{**values, "thrown_away": tuple(values["thrown_away"])})
 
 
 def measurement_from(row: Mapping[str, Any]) -> Measurement:
     return Measurement(
-        span_us=tuple(json.loads(row["span_us"])),
-        baseline_us=tuple(json.loads(row["baseline_us"])),
-        wall_us=tuple(json.loads(row["wall_us"])),
+        span_us=tuple(decoded(row["span_us"])),
+        baseline_us=tuple(decoded(row["baseline_us"])),
+        wall_us=tuple(decoded(row["wall_us"])),
         clock=row["clock"],
         cache=row["cache"],
         purpose=Purpose(row["purpose"]),

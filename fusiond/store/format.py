@@ -6,6 +6,7 @@ The numbers in the SQLite header say what a file is before any table is looked a
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -24,7 +25,19 @@ BUSY_SECS = 10.0
 ARTIFACT = "artifact:"
 """Before a path inside the artifacts, as it is stored: the file and its folder may be moved together."""
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _ID_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+
+
+def decoded(text: str | None, otherwise: Any = None) -> Any:
+    """What a column's JSON stands for: the one place where the store decodes. `otherwise`: where it is NULL or empty.
+
+    ValueError for what is no JSON; `encoding` makes nouns of it.
+    """
+    return json.loads(text) if text else otherwise
 
 
 def check_header(connection: sqlite3.Connection, path: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +10,7 @@ from fusiond.model import Job, JobState
 from fusiond.store import tables
 from fusiond.store.connection import Connected, Row
 from fusiond.store.encoding import decoding, job_from
+from fusiond.store.format import decoded
 from fusiond.store.job_rows import JobRow, job_row
 
 _WHOLE = "FROM jobs j LEFT JOIN workloads w USING (workload_key) LEFT JOIN tallies t ON t.job_id = j.id"
@@ -145,7 +145,7 @@ class JobReading(Connected):
             skip=True,
             j="jobs",
         )
-        return any(json.loads(row["search"]).get("cache") == cache for (row,) in rows)
+        return any(decoded(row["search"]).get("cache") == cache for (row,) in rows)
 
     def _plain(self, id: str) -> Row:
         """A job's row. RequestError when there is no such job."""

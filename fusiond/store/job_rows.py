@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from dataclasses import dataclass
 
 from fusiond.model import JobState, Search
 from fusiond.store.connection import Row
+from fusiond.store.encoding import search_from
 from fusiond.store.owner import is_alive
 
 
@@ -70,10 +71,14 @@ class JobRow:
         """It runs, as far as the store knows, but the process that ran it is gone."""
         return self.state is JobState.RUNNING and not is_alive(self.owner)
 
+    def as_it_is(self, problem: str) -> JobRow:
+        """A job whose process is gone runs no more, for that reason: the next daemon, or `run`, takes it up."""
+        return dataclasses.replace(self, state=JobState.QUEUED, problem=problem) if self.lost else self
+
 
 def job_row(job: Row, workload: Row, tally: Row) -> JobRow:
     """From the three rows that make it. ValueError, TypeError: see `encoding.decoding`."""
-    search = Search(**json.loads(job["search"]))
+    search = search_from(job["search"])
     return JobRow(
         number=job["number"],
         id=job["id"],

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -21,9 +20,9 @@ from sqlite_utils import Database
 
 from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.keys import canonical
-from fusiond.model import Job, JobState, Search, Workload
+from fusiond.model import Job, JobState, Workload
 from fusiond.store.connection import Row
-from fusiond.store.encoding import decoding, job_from, printable
+from fusiond.store.encoding import decoding, job_from, printable, search_from
 from fusiond.store.format import lookup_name, new_id, now
 from fusiond.store.job_reading import JobReading
 from fusiond.store.job_rows import JobRow
@@ -344,7 +343,7 @@ class Jobs(JobReading):
             )
             for (row,) in rows:
                 with decoding(self.path, "jobs", row["id"]):
-                    old = Search(**json.loads(row["search"]))
+                    old = search_from(row["search"])
                     before = job_from(row["job"])
                 if old.cache != job.search.cache:
                     continue

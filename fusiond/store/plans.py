@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 
 from fusiond.errors import StoreError
 from fusiond.store import tables
+from fusiond.store.format import decoded
 from fusiond.store.tables import Damage
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ def pack(text: str) -> bytes:
 def unpack(stored: bytes | str) -> Any:
     """The plan as JSON values; earlier versions stored the text itself. ValueError for what is neither."""
     try:
-        return json.loads(zlib.decompress(stored) if isinstance(stored, bytes) else stored)
+        return decoded(zlib.decompress(stored).decode() if isinstance(stored, bytes) else stored)
     except zlib.error as problem:
         raise ValueError(str(problem)) from problem
 

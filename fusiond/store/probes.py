@@ -3,13 +3,12 @@ kept until the next one under the same driver."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from fusiond.keys import canonical
 from fusiond.model import Measurement
 from fusiond.store.connection import Connected
-from fusiond.store.format import now
+from fusiond.store.format import decoded, now
 from fusiond.store.trials import add_measurement
 
 
@@ -27,10 +26,10 @@ class CalibrationRow:
 class Probes(Connected):
     def calibrations(self) -> list[CalibrationRow]:
         """All that are kept, the newest first."""
-        rows = self._sealed("FROM calibrations c ORDER BY at DESC", [], skip=True, c="calibrations")
+        rows = self._sealed("FROM calibrations c ORDER BY at DESC, c.rowid DESC", [], skip=True, c="calibrations")
         return [
             CalibrationRow(
-                device_key=row["device_key"], driver=row["driver"], figures=json.loads(row["figures"]), at=row["at"]
+                device_key=row["device_key"], driver=row["driver"], figures=decoded(row["figures"]), at=row["at"]
             )
             for (row,) in rows
         ]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import tempfile
 import time
 from pathlib import Path
 
-from fusiond import faults
 from fusiond.keys import canonical, text_key
 from fusiond.model import Rejection
 from fusiond.program import Program, decode, to_text
@@ -21,9 +19,10 @@ from fusiond.store.acknowledged import sync_folder
 from fusiond.store.connection import Connected
 from fusiond.store.document import is_intact
 from fusiond.store.encoding import decoding, printable
-from fusiond.store.format import artifacts_folder, disk_full, now
+from fusiond.store.format import artifacts_folder, decoded, disk_full, now
 from fusiond.store.plans import pack, unpack
 from fusiond.store.private import FOLDER_MODE, make_folder, tighten
+from fusiond.system import faults
 
 _UNFINISHED = ".writing-"
 
@@ -70,7 +69,7 @@ class Programs(Connected):
             if row["program_key"] is not None:
                 return self.program(row["program_key"])
             with decoding(self.path, "emitted", name):
-                nodes = tuple(json.loads(row["nodes"]))
+                nodes = tuple(decoded(row["nodes"]))
             return Rejection(rule=row["rule"], nodes=nodes, detail=row["detail"])
         return None
 

@@ -9,7 +9,7 @@ import sqlite3
 
 from fusiond.errors import StoreError
 from fusiond.store import acknowledged, tables
-from fusiond.store.format import SCHEMA_VERSION, check_header, new_id, now
+from fusiond.store.format import SCHEMA_VERSION, check_header, decoded, new_id, now
 from fusiond.store.reading import connect
 
 TYPE_CHECKING = False
@@ -82,7 +82,7 @@ def _insert(connection: sqlite3.Connection, workload_key: str, device_key: str, 
     if another is not None:
         return None
     id = new_id()
-    job = json.dumps({**json.loads(first["job"]), "device": device}, sort_keys=True, separators=(",", ":"))
+    job = json.dumps({**decoded(first["job"]), "device": device}, sort_keys=True, separators=(",", ":"))
     connection.execute(
         "INSERT INTO jobs (id, kind, workload_key, device, state, priority, cancel_requested, search, created_at, job) "
         "VALUES (?, 'verify', ?, ?, 'queued', 1, 0, ?, ?, ?)",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from fusiond.model import COUNTED, Record, Verdict
 from fusiond.store import names, tables
 from fusiond.store.connection import Row
 from fusiond.store.encoding import config_from, config_text, decoding, mapping_from, printable
-from fusiond.store.format import ARTIFACT, artifact_path, lookup_name
+from fusiond.store.format import ARTIFACT, artifact_path, decoded, lookup_name
 from fusiond.store.jobs import absolute
 from fusiond.store.programs import Programs
 from fusiond.store.tables import Damage, called
@@ -198,9 +197,9 @@ class Records(Programs):
             speedup=row["speedup"],
             ci95=(row["ci_low"], row["ci_high"]) if row["ci_low"] is not None else None,
             verified=bool(row["verified"]),
-            checks=tuple(json.loads(row["checks"])),
+            checks=tuple(decoded(row["checks"])),
             figures=mapping_from(row["figures"] or "{}"),
-            counted=tuple(json.loads(row["counted"] or "[]")),
+            counted=tuple(decoded(row["counted"], ())),
             evidence=row["evidence"],
             cache=row["cache"],
             trials=row["trials"],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlite_utils import Database
 
 from fusiond.keys import canonical
-from fusiond.model import Ask, Config, Measurement, Outcome, Rejection, Trial
+from fusiond.model import COUNTED, Ask, Config, Measurement, Outcome, Rejection, Trial
 from fusiond.store.connection import Connected, Row
 from fusiond.store.encoding import (
     config_from,
@@ -19,7 +19,7 @@ from fusiond.store.encoding import (
     measurement_from,
     printable,
 )
-from fusiond.store.format import now
+from fusiond.store.format import decoded, now
 from fusiond.store.jobs import got_on
 from fusiond.store.tables import called
 
@@ -35,6 +35,18 @@ _WAYS = {
     )
 }
 """Two indexes for the rows of a job: what one of them hides the other one finds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedTrial:
+    """A candidate that was checked on the processor, with its lower bound on a GPU that is not here."""
+
+    model: str
+    """Of the device, as it says itself: the GPU's own name, and `(counted)`."""
+    arch: str
+    config: Config
+    program_key: str
+    bound_us: float
 
 
 class Trials(Connected):
@@ -136,6 +148,33 @@ class Trials(Connected):
         )
         return found[0] if found else None
 
+    def counted_trials(self, workload_key: str, *, before: str) -> list[CountedTrial]:
+        """What is kept of bounds of a workload's candidates, in the order in which they were counted: those that were
+        written down before the first trial of the job `before`; of a job without trials, none. A damaged one is left
+        out, and said so in the log."""
+        rows = self._sealed(
+            "FROM trials t JOIN jobs j ON j.id = t.job_id JOIN devices d ON d.device_key = t.device_key "
+            "WHERE j.workload_key = ? AND d.evidence = ? AND t.role = 'candidate' AND t.outcome = ? "
+            "AND t.time_us IS NOT NULL AND t.id < (SELECT min(id) FROM trials WHERE job_id = ?) ORDER BY t.id",
+            [workload_key, COUNTED, Outcome.MEASURED.value, before],
+            skip=True,
+            t="trials",
+            d="devices",
+        )
+        found = []
+        for row, device in rows:
+            with decoding(self.path, "trials", called("trials", row)):
+                found.append(
+                    CountedTrial(
+                        model=device["model"],
+                        arch=device["arch"],
+                        config=config_from(row["config"]),
+                        program_key=row["program_key"],
+                        bound_us=row["time_us"],
+                    )
+                )
+        return found
+
     def trial_of_work(self, job: str, work: str) -> Trial | None:
         """The first trial of an unfused way of this job that did equal work; None when there is none."""
         where = "job_id = ? AND work_key = ? AND role <> 'candidate'"
@@ -205,7 +244,7 @@ class Trials(Connected):
         found = []
         for row in self._of_job("rejections", "rowid", job, skip=skip):
             with decoding(self.path, "rejections", job):
-                nodes = tuple(json.loads(row["nodes"]))
+                nodes = tuple(decoded(row["nodes"]))
             found.append(Rejection(rule=row["rule"], nodes=nodes, detail=row["detail"]))
         return found
 

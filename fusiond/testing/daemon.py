@@ -17,7 +17,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fusiond import jobs
 from fusiond.daemon import logs
 from fusiond.daemon.app import JobQuestion, Submission
 from fusiond.daemon.config import Config as DaemonConfig
@@ -38,6 +37,7 @@ from fusiond.model import (
     Verdict,
     Workload,
 )
+from fusiond.requests import jobs
 from fusiond.store import lookup
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -73,7 +73,7 @@ def workload_of(job: Job) -> Workload:
 
 
 def submit(store: Store, job: Job, *, priority: int = 0) -> JobRow:
-    """What `fusiond.tuner.submit` does, without a strategy."""
+    """What `fusiond.tuning.tuner.submit` does, without a strategy."""
     return store.submit(job, workload_of(job), priority=priority)
 
 

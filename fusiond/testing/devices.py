@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusiond import dtypes
-from fusiond.bundle import write_bundle
 from fusiond.devices.base import DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.compare import compare
 from fusiond.devices.protocol import Check, Checked, Reference, Sample
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.fills import initial
+from fusiond.exporting.bundle import write_bundle
+from fusiond.inputs.fills import initial
+from fusiond.language import dtypes, narrow
 from fusiond.model import BuildFailed, DeviceInfo, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.program import (
     Alloc,
@@ -353,8 +353,8 @@ class DeviceContract:
         loaded = load(self.program((x, y), step))
         loaded.run(seed=0, checked=True)
         product = (initial(x, 0).astype(np.float16) * np.float16(1.5)).astype(np.float32)
-        expected = dtypes.bfloat16_values(dtypes.bfloat16_bits(product)) - 2
-        np.testing.assert_array_equal(dtypes.bfloat16_values(loaded.read("y")), expected)
+        expected = narrow.readable(narrow.NARROW["bfloat16"].bits(product), "bfloat16") - 2
+        np.testing.assert_array_equal(narrow.readable(loaded.read("y"), "bfloat16"), expected)
         assert loaded.read("y").dtype == np.uint16
 
     def test_constants_are_buffers_too(self, load: Callable[..., Loaded]) -> None:

@@ -25,13 +25,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import fusiond
+from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices import protocol
 from fusiond.devices.base import Array, Binary, DataPlane, DeviceProvider, ExecutionError, Executor
 from fusiond.devices.data import HostData
 from fusiond.devices.worker import Worker
-from fusiond.extents import size
-from fusiond.fills import fill
 from fusiond.hookspecs import hookimpl
+from fusiond.inputs.fills import fill
+from fusiond.language.extents import size
 from fusiond.model import (
     Analysis,
     BuildFailed,
@@ -46,8 +47,8 @@ from fusiond.model import (
     frozen,
 )
 from fusiond.program import Buffer, Copy, Fill, FillStep, Launch, Program, Role, Source, sized
-from fusiond.space import Parameter, Space
-from fusiond.strategy import Baseline, Facts, Inputs, Known, StrategyBase, Target
+from fusiond.search.space import Parameter, Space
+from fusiond.strategy import Answers, Baseline, Facts, Inputs, StrategyBase, Target
 
 _ANSWER = Fill(kind="integers", low=0, high=1000)
 NOISE = 0.002
@@ -64,8 +65,8 @@ class FakeProvider:
     def devices(self) -> tuple[DeviceInfo, ...]:
         limits = DeviceLimits(
             multiprocessors=8,
-            shared_bytes_per_sm=233472,
-            shared_bytes_per_block=232448,
+            shared_bytes_per_sm=MOST_SHARED_BYTES + 1024,
+            shared_bytes_per_block=MOST_SHARED_BYTES,
             threads_per_sm=2048,
             blocks_per_sm=32,
         )
@@ -147,7 +148,7 @@ class FakeLoaded:
         self.program = program
         self.clock = "device"
         self.gate_failures = 0
-        self._directives = [_directives(texts[each.source]) for each in program.steps if isinstance(each, Launch)]
+        self._directives = [_directives(texts[each.source]) for each in program.launches]
         self._data: dict[str, Array] = {}
         self._random = random.Random(program.key)
 
@@ -273,13 +274,13 @@ class ToyStrategy(StrategyBase):
         )
 
     def analyse(self, workload: Workload, target: Target) -> Analysis:
-        return Analysis(workload=workload, report=frozen({"side": workload.payload["side"]}))
+        return Analysis(workload=workload, report=frozen({"side": workload.payload["side"]}), payload=None)
 
-    def space(self, analysis: Analysis, known: Known) -> Space:
+    def space(self, analysis: Analysis, answers: Answers) -> Space:
         values = tuple(range(analysis.workload.payload["side"]))
         return Space(parameters=(Parameter(name="x", values=values), Parameter(name="y", values=values)))
 
-    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
+    def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         return (("plain", Config.of({"x": 0, "y": 0})),)
 
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
@@ -298,7 +299,7 @@ class ToyStrategy(StrategyBase):
             Baseline(name="graph", detail="as a graph", emit=graph),
         )
 
-    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+    def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program | Rejection:
         x, y = config.integer("x"), config.integer("y")
         fault = analysis.workload.payload["faults"].get(f"{x},{y}", "")
         if fault == "rejected":

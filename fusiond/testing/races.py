@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fusiond.build import gxx
 from fusiond.devices.cpu.native import Argument, Launch
 from fusiond.devices.cpu.race import find_races
-from fusiond.fills import initial
+from fusiond.inputs.fills import initial
+from fusiond.language import narrow
 from fusiond.model import BuildFailed
-from fusiond.program import Launch as LaunchStep
 from fusiond.program import Pointer, Program, Scalar
 
 
@@ -18,9 +16,7 @@ def races(program: Program, seed: int = 1) -> list[str]:
     `fusiond.devices.cpu.race.find_in`, which does the steps before it too. AssertionError for a text that does not
     build."""
     found: list[str] = []
-    for step in program.steps:
-        if not isinstance(step, LaunchStep):
-            continue
+    for step in program.launches:
         source = program.source(step.source)
         built = gxx.build(source, races=True)
         assert not isinstance(built, BuildFailed), built.reason
@@ -30,7 +26,7 @@ def races(program: Program, seed: int = 1) -> list[str]:
                 arguments.append(initial(program.buffer(each.buffer), seed).copy())
             else:
                 assert isinstance(each, Scalar), each
-                arguments.append(np.dtype(each.dtype).type(each.value))
+                arguments.append(narrow.scalar(each.dtype, each.value))
         launch = Launch(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes)
         found += find_races(gxx.race_host(), built, gxx.exported(source, step.entry), launch, arguments)
     return found

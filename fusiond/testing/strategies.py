@@ -29,30 +29,31 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from fusiond import expressions
+from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.errors import RequestError
-from fusiond.jobs import JobInputs, check_keys
 from fusiond.keys import canonical, plain
+from fusiond.language import expressions
 from fusiond.model import Analysis, Config, DeviceLimits, Job, Rejection, Workload
-from fusiond.planning import plan, prepare
 from fusiond.program import Program, SizeError, decode, encode, problems, unsized
 from fusiond.registry import Registry
-from fusiond.space import Space, check_seeds
+from fusiond.requests.jobs import JobInputs, check_keys
+from fusiond.requests.planning import plan, prepare
+from fusiond.search.space import Space, check_seeds
 from fusiond.strategy import Strategy, Target
 
 PROCESSOR = DeviceLimits(
     multiprocessors=1,
     registers_per_sm=0,
     registers_per_block=0,
-    shared_bytes_per_sm=227 * 1024,
-    shared_bytes_per_block=227 * 1024,
+    shared_bytes_per_sm=MOST_SHARED_BYTES,
+    shared_bytes_per_block=MOST_SHARED_BYTES,
     threads_per_sm=2048,
     blocks_per_sm=32,
 )
 GPU = DeviceLimits(
     multiprocessors=132,
-    shared_bytes_per_sm=228 * 1024,
-    shared_bytes_per_block=227 * 1024,
+    shared_bytes_per_sm=MOST_SHARED_BYTES + 1024,
+    shared_bytes_per_block=MOST_SHARED_BYTES,
     threads_per_sm=2048,
     blocks_per_sm=32,
 )
@@ -61,7 +62,7 @@ POINTS_LIMIT = 20_000
 _CHILD = """
 import importlib, json, sys
 from pathlib import Path
-from fusiond.jobs import JobInputs
+from fusiond.requests.jobs import JobInputs
 from fusiond.model import Job
 from fusiond.registry import Registry
 from fusiond.strategy import CatalogueEntry

@@ -1,1 +1,1 @@
-"""The phases of tuning one job; `fusiond.tuner` runs them."""
+"""The phases of tuning one job; `fusiond.tuning.tuner` runs them."""

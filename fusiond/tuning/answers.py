@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from fusiond import events as say
-from fusiond import verdict
-from fusiond.measuring import References
 from fusiond.model import COUNTED, MeasureFailed, Measurement, Outcome, Record, Verdict, frozen, median
-from fusiond.tuning import counts, finals, health
+from fusiond.tuning import counts, finals, health, prior, verdict
 from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.finals import Entrant, Field, Incumbent
-from fusiond.verdict import Conclusion
+from fusiond.tuning.measuring import References
+from fusiond.tuning.verdict import Conclusion
 
 _OF_BOUNDS = {Verdict.FUSE: Verdict.PROMISING, Verdict.KEEP: Verdict.UNPROMISING}
 """A ratio of two lower bounds proves nothing: what the verdict on times would be is no verdict on bounds."""
@@ -255,7 +254,8 @@ def publish(context: Context, record: Record | None, why: str) -> None:
         context.phase("answer", finding)
         return
     hashes = context.prepared.workload.source_hashes
-    figures = context.strategy.figures(context.analysis, record, context.known)
+    own = prior.figures(context) if context.row.kind == "tune" else record.figures
+    figures = {**own, **context.strategy.figures(context.analysis, record, context.answers)}
     replaced = record.replaced or _passed_over(context)
     record = dataclasses.replace(record, figures=frozen(figures), replaced=replaced)
     context.store.save_record(record, job=context.row.id, source_hashes=hashes)

@@ -9,12 +9,12 @@ from typing import Any
 
 from fusiond import events as say
 from fusiond.errors import FusiondError
-from fusiond.measuring import References
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Trial
 from fusiond.program import Program
 from fusiond.strategy import Baseline
 from fusiond.tuning import health
 from fusiond.tuning.context import Context, Unfused, outcome_of
+from fusiond.tuning.measuring import References
 
 CONTENDERS = 1
 """Unfused ways beside the fastest that are measured again in the finals: the pick among noisy medians may be wrong."""

@@ -12,7 +12,6 @@ from fusiond.devices.calibration import fitted
 from fusiond.devices.timing import Sampling
 from fusiond.errors import Interrupted
 from fusiond.events import Events
-from fusiond.measuring import Measurer, References
 from fusiond.model import (
     Analysis,
     Config,
@@ -25,11 +24,12 @@ from fusiond.model import (
     Search,
     Trial,
 )
-from fusiond.planning import Prepared, emitted, first_baseline, sound
 from fusiond.program import Program
+from fusiond.requests.planning import Prepared, emitted, first_baseline, sound
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.strategy import Baseline, Strategy
+from fusiond.tuning.measuring import Measurer, References
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Context:
     analysis: Analysis
     calibrated: Mapping[str, float] = field(default_factory=dict)
     """What `fusiond calibrate` found on the device under its driver of today; empty where it never ran."""
-    known: dict[str, Record | float] = field(default_factory=dict)
+    answers: dict[str, Record | float] = field(default_factory=dict)
     """Grows while parts and probes are answered; read-only after that."""
     _work: dict[str, str] = field(default_factory=dict)
     """Program key -> the key of what this device does for it."""
@@ -101,7 +101,7 @@ class Context:
     def candidate(self, config: Config) -> Program | Rejection:
         """What a config is, emitted once: it is in the store before anything is built of it, and taken from there ever
         after, whatever has been answered meanwhile."""
-        return self._emitted(config.key, lambda: emitted(self.strategy, self.analysis, config, self.known))
+        return self._emitted(config.key, lambda: emitted(self.strategy, self.analysis, config, self.answers))
 
     def unfused(self, baseline: Baseline, config: Config) -> Program:
         """The same of an unfused way."""

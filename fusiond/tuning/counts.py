@@ -11,7 +11,7 @@ from typing import Any
 from fusiond.counting import apart
 from fusiond.counting.model import GPUS, Gpu
 from fusiond.errors import FusiondError
-from fusiond.model import COUNTED, Config, DeviceInfo
+from fusiond.model import DeviceInfo
 from fusiond.program import Program
 from fusiond.tuning.context import Context
 
@@ -24,23 +24,15 @@ log = logging.getLogger(__name__)
 
 def like(device: DeviceInfo) -> Gpu | None:
     """The GPU in the table that a device is, or else the one of its architecture; None for what is none."""
-    words = re.split(r"[^a-z0-9]+", device.model.lower())
+    return like_model(device.model, device.arch)
+
+
+def like_model(model: str, arch: str) -> Gpu | None:
+    """The same for a device by what its driver calls it."""
+    words = re.split(r"[^a-z0-9]+", model.lower())
     said = {*words, *(one + other for one, other in itertools.pairwise(words))}  # `RTX 4090`
     named = [each for each in GPUS.values() if each.name in said]
-    return next(iter([*named, *(each for each in GPUS.values() if each.arch == device.arch)]), None)
-
-
-def seeds(context: Context) -> list[tuple[str, Config]]:
-    """The configs that won by bounds, for a device that measures: those that were counted for its architecture."""
-    if context.device.evidence == COUNTED:
-        return []
-    found = context.store.counted(context.prepared.workload.key)
-    archs = {f"counted:{each.name}": each.arch for each in GPUS.values()}
-    return [
-        (each.device_name, each.config)
-        for each in found
-        if each.config is not None and archs.get(each.device_name) == context.device.arch
-    ]
+    return next(iter([*named, *(each for each in GPUS.values() if each.arch == arch)]), None)
 
 
 def of_answer(context: Context, native: Program, fused: Program) -> tuple[Mapping[str, Any], ...]:

@@ -15,12 +15,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusiond import verdict
-from fusiond.measuring import SEEDS, References
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Record, Rejection, Trial
 from fusiond.program import Program, SizeError
-from fusiond.tuning import health
+from fusiond.tuning import health, verdict
 from fusiond.tuning.context import Context, Odd, Unfused
+from fusiond.tuning.measuring import SEEDS, References
 from fusiond.words import counted
 
 log = logging.getLogger(__name__)

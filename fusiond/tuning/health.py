@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 from typing import NoReturn
 
-from fusiond.errors import DeviceSick, FusiondError, MachineFault
-from fusiond.measuring import References
+from fusiond.errors import DeviceSick, FusiondError, MachineFault, RequestError
 from fusiond.model import MeasureFailed, Outcome
 from fusiond.program import Program
 from fusiond.tuning.context import Context
+from fusiond.tuning.measuring import References
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +59,18 @@ def of_reference(context: Context, program: Program, name: str) -> References | 
 
 
 def references(context: Context, name: str) -> References:
-    """The outputs of the unfused program as given. FusiondError when it does not run: then nothing can be compared."""
+    """The outputs of the unfused program as given. FusiondError when it does not run: then nothing can be compared.
+    RequestError when anything could be equal to them, unless the job accepts that."""
     found = of_reference(context, context.reference, name)
     if isinstance(found, MeasureFailed):
         raise FusiondError(f"the unfused program does not work: {found.reason} ({found.outcome.value})")
+    if found.unproven and not context.prepared.job.accept_constant:
+        job = context.prepared.job
+        raise RequestError(
+            f"the comparison would prove nothing: {'; '.join(found.unproven)}, whatever the inputs; give the inputs"
+            " other fills, or say accept_constant: true",
+            where=job.where("accept_constant") if "accept_constant" in job.lines else job.path,
+        )
     return found
 
 

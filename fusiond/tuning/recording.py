@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 
-from fusiond import faults
-from fusiond.measuring import Measurer
+from fusiond.system import faults
+from fusiond.tuning.measuring import Measurer
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import time
 from collections import deque
 from concurrent.futures import Future
@@ -13,16 +14,19 @@ from typing import Any
 
 from fusiond import events as say
 from fusiond.errors import StoreError
-from fusiond.measuring import References
 from fusiond.model import Ask, Config, MeasureFailed, Measurement, Outcome, Purpose, Rejection, Trial
-from fusiond.planning import inspected, refused_seeds
 from fusiond.program import Program, SizeError
-from fusiond.space import check_seeds
-from fusiond.study import Study
-from fusiond.tuning import counts, health
+from fusiond.requests.planning import inspected, refused_seeds
+from fusiond.search.space import check_seeds
+from fusiond.search.study import Study
+from fusiond.tuning import health, prior
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
+from fusiond.tuning.measuring import References
+from fusiond.tuning.prior import Prior, Pruning
 from fusiond.tuning.recording import Recorder
 from fusiond.words import counted
+
+log = logging.getLogger(__name__)
 
 MOST_AHEAD = 16
 """Candidates that the sampler is asked for before the first of them is measured, at most; with few cores it is fewer.
@@ -45,28 +49,38 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
     its budget was spent; empty when it did not."""
     asks: list[Ask] = []
     """Not on disk yet: they go there with the next trial, in one commit."""
-    study = _study(context, asks)
-    context.phase("search", "the whole space" if study.whole else f"{study.budget} configs")
+    kept = prior.prior(context)
+    study = _study(context, asks, kept)
+    known = f"; bounds of {counted(len(kept.ranked), 'config')} are known" if kept.ranked else ""
+    context.phase("search", ("the whole space" if study.whole else f"{study.budget} configs") + known)
     search_plan = context.search
     begun, busy = time.monotonic(), context.measurer.busy_secs
     deadline = begun + search_plan.timeout_secs
-    ratios = [each.ratio or 0.0 for each in context.store.trials(context.row.id)]
+    before = context.store.trials(context.row.id)
+    pruning = Pruning(context, kept, baseline.time_us, before)
+    ratios = [each.ratio or 0.0 for each in before]
     best = max(ratios, default=0.0)
     idle = len(ratios) - 1 - ratios.index(best) if best else 0
     """Trials in a row without a gain."""
     ended = ""
 
-    def record(candidate: Candidate, trial: Trial, best: float) -> None:
+    def record(candidate: Candidate, trial: Trial, best: float, broken: Rejection | None) -> None:
         """What is left to do for a measured candidate: write it down, say so, and ask for more."""
         program = candidate.program if isinstance(candidate.program, Program) else None
         with context.store.transaction():
             context.store.add_asks(context.row.id, asks)
             context.save_trial(trial, program, baseline.program)
+            if broken is not None:
+                context.store.add_rejections(context.row.id, [broken])
         asks.clear()
         study.tell(candidate.ask, trial)
         context.events.publish(
             say.TrialFinished(job=context.row.id, trial=trial, done=study.done, budget=study.budget, best=best or None)
         )
+        if broken is not None:
+            loud = f"{broken.detail}; this job leaves nothing out for its bounds any more"
+            log.error("%s: %s", context.row.id, loud)
+            context.events.publish(say.PhaseStarted(job=context.row.id, phase="bounds", detail=loud))
         ahead.told()
 
     ahead = _Ahead(context, study, odd)
@@ -76,11 +90,12 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
         else:
             ahead.begin()
         while (candidate := ahead.next(recorder)) is not None:
-            trial = _trial(context, recorder, candidate, references, odd, baseline, best or None)
+            trial = _trial(context, recorder, candidate, references, odd, baseline, best or None, pruning)
+            broken = pruning.learn(trial)
             idle = 0 if (trial.ratio or 0.0) > best else idle + 1
             best = max(best, trial.ratio or 0.0)
             work = context.work(candidate.program) if isinstance(candidate.program, Program) else None
-            recorder.hand_over(work, functools.partial(record, candidate, trial, best))
+            recorder.hand_over(work, functools.partial(record, candidate, trial, best, broken))
             context.pause_point()
             if context.finish():
                 ended = "as somebody asked"
@@ -100,14 +115,16 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
     if wall > 0:
         tried = counted(study.done, "candidate")
         context.phase("searched", f"{tried} in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
+    if pruning.pruned:
+        context.phase("pruned", f"{counted(pruning.pruned, 'candidate')} not measured, for a bound that was counted")
     return ended
 
 
-def _study(context: Context, asks: list[Ask]) -> Study:
+def _study(context: Context, asks: list[Ask], kept: Prior) -> Study:
     store, job = context.store, context.row.id
-    space = context.strategy.space(context.analysis, context.known)
-    own = context.strategy.seeds(context.analysis, space, context.known)
-    seeds, refused = check_seeds(space, (*own, *counts.seeds(context)))
+    space = context.strategy.space(context.analysis, context.answers)
+    own = context.strategy.seeds(context.analysis, space, context.answers)
+    seeds, refused = check_seeds(space, (*own, *prior.seeds(context, kept)))
     if context.row.space_hash is None:
         store.add_rejections(job, (*context.analysis.rejections, *refused_seeds(refused)))
         store.set_space(job, space.hash)
@@ -119,6 +136,7 @@ def _study(context: Context, asks: list[Ask]) -> Study:
         budget=context.search.trials,
         seed=context.search.seed,
         remember=asks.append,
+        prior=kept.configs,
         asks=store.asks(job),
         trials=store.trials(job),
     )
@@ -178,6 +196,7 @@ def _trial(
     odd: Odd | None,
     baseline: Unfused,
     incumbent: float | None,
+    pruning: Pruning,
 ) -> Trial:
     """What becomes of one candidate."""
     ask, program = candidate.ask, candidate.program
@@ -187,7 +206,7 @@ def _trial(
     plain = dataclasses.replace(
         plain,
         program_key=program.key,
-        resolved=dict(context.strategy.resolved(context.analysis, ask.config, context.known)),
+        resolved=dict(context.strategy.resolved(context.analysis, ask.config, context.answers)),
     )
     recorder.wait_for(context.work(program))
     known = context.store.measured(
@@ -205,6 +224,8 @@ def _trial(
             measurement=known.measurement,
             worst_error=known.worst_error,
         )
+    if why := pruning.why(ask.config, program.key):
+        return dataclasses.replace(plain, outcome=Outcome.PRUNED, reason=why)
     built = context.measurer.bundle(program)
     if isinstance(built, MeasureFailed):
         return dataclasses.replace(plain, outcome=built.outcome, reason=built.reason)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.client import Client
+from fusiond.client.client import Client
 from fusiond.daemon import lock
 from fusiond.daemon import socket as sockets
 from fusiond.testing.commands import Said

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.client import LOST
+from fusiond.client.client import LOST
 
 pytestmark = pytest.mark.slow
 End = Callable[[subprocess.Popen[str], signal.Signals], int]

@@ -66,6 +66,7 @@ def test_a_ruler_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert agreement.asked(tmp_path) == dict.fromkeys(("profiler", "do_bench"), "not installed: torch")
 
 
+@pytest.mark.slow
 def test_the_kernel_is_what_it_is_said_to_be(gxx_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the cpu device: the program runs, and fusiond's own columns are filled."""
     monkeypatch.setattr(agreement, "asked", lambda bundle: dict.fromkeys(("profiler", "do_bench"), "no GPU"))

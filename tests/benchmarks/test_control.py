@@ -12,7 +12,7 @@ import pytest
 from benchmarks import control
 from fusiond.model import MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.tuning import finals
-from fusiond.verdict import LEAST_PROCESSES
+from fusiond.tuning.verdict import LEAST_PROCESSES
 
 NOISY = MeasureFailed(outcome=Outcome.TOO_NOISY, reason="it scatters")
 

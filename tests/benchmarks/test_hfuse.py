@@ -18,9 +18,9 @@ from benchmarks.runs import Run
 from fusiond.cuda.limits import limits
 from fusiond.devices.base import Binary
 from fusiond.model import BuildFailed, Config, DeviceInfo, Measurement, Outcome, Purpose, Trial
-from fusiond.planning import prepare, reference, sound, target_for_arch
 from fusiond.program import Launch, Program, Source
 from fusiond.registry import Registry
+from fusiond.requests.planning import prepare, reference, sound, target_for_arch
 
 EVERY = pytest.mark.parametrize("pair", PAIRS, ids=lambda each: each.name)
 

@@ -10,10 +10,12 @@ import pytest
 
 from benchmarks.mincut import __main__ as bench
 from benchmarks.mincut import measure, page, paper, peers, planning
-from fusiond import documents
+from fusiond.inputs import documents
 from fusiond.model import Config, Measurement, Outcome, Purpose, Trial
-from fusiond_mincut import partition, reading, shapes
-from fusiond_mincut.benefit import PAPER
+from fusiond_mincut.analysis import partition
+from fusiond_mincut.analysis.benefit import PAPER
+from fusiond_mincut.codegen import shapes
+from fusiond_mincut.frontend import parser
 from fusiond_mincut.plugin import PIPELINES
 from tests.plugins.mincut import oracle
 
@@ -22,9 +24,10 @@ SIZES = {"width": 37, "height": 23}
 
 def small(name: str):
     path = PIPELINES / f"{name}.yaml"
-    return reading.read(documents.parse(path.read_text(), str(path)), SIZES)
+    return parser.read(documents.parse(path.read_text(), str(path)), SIZES)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", paper.APPLICATIONS)
 def test_jax_computes_the_same_images(name: str) -> None:
@@ -56,7 +59,7 @@ def test_opencv_computes_nearly_the_same_images() -> None:
 
 def test_generated_pipelines_are_what_they_say() -> None:
     for shape, make in planning.SHAPES.items():
-        pipeline = reading.read(documents.parse(make(40), f"{shape}.yaml"))
+        pipeline = parser.read(documents.parse(make(40), f"{shape}.yaml"))
         assert len(pipeline.kernels) == 40
     row = planning.measured("chain", 10)
     assert (row["kernels"], row["edges"]) == (10, 9)

@@ -19,11 +19,11 @@ import pytest
 from benchmarks.rivals import asking, child, hfuse
 from benchmarks.rivals.called import Called
 from benchmarks.rivals.frameworks import NumPy, lacks
-from fusiond.bundle import write_bundle
 from fusiond.devices import timing
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda.driver import DriverError
 from fusiond.devices.timing import Sampling
+from fusiond.exporting.bundle import write_bundle
 from fusiond.model import DeviceState, Measurement, Outcome, Purpose
 from fusiond.program import Launch, Program, Role
 from tests.devices.cuda.stand_in import FakeGpu
@@ -64,6 +64,7 @@ def named(name: str) -> Any:
 # --- ways to issue kernels ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_rival_that_takes_twice_as_long_is_found_so(gpu: FakeGpu, tmp_path: Path) -> None:
     gpu.set(us_double_it=SPAN_US)
     apart = two_kernels(stream=1)

@@ -19,10 +19,10 @@ from benchmarks.rivals.frameworks import Torch
 from benchmarks.stitching import measure, modules
 from benchmarks.stitching.array_names import Names, NoCounterpart, NumPyNames, TorchNames
 from benchmarks.stitching.arrays import Arrays
-from fusiond.fills import fill
+from fusiond.inputs.fills import fill
 from fusiond.program import Buffer, Launch, Program, Role, Source
-from fusiond_stitching import fills, lower
-from fusiond_stitching.graph import DTYPES, Module
+from fusiond_stitching.frontend import fills, importer
+from fusiond_stitching.frontend.graph import DTYPES, Module
 from tests.plugins.stitching import cases, oracle
 
 CLOSE = {"float16": 2e-3, "bfloat16": 2e-2}
@@ -62,7 +62,7 @@ def inputs(module: Module) -> list[np.ndarray]:
 
 def run(text: str, given: Sequence[np.ndarray], names: Names) -> float:
     """The worst difference of the outputs from XLA's."""
-    module = lower.read(text, "module")
+    module = importer.read(text, "module")
     function = Arrays(module, names)
     flat = {module.buffer_of(name): each.reshape(-1) for name, each in zip(module.parameters, given, strict=True)}
     if not isinstance(names, NumPyNames):
@@ -82,6 +82,7 @@ def run(text: str, given: Sequence[np.ndarray], names: Names) -> float:
 # --- what they compute ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in modules.names()]
 )
@@ -106,9 +107,11 @@ def small(name: str) -> str:
 @pytest.mark.parametrize("name", modules.large())
 def test_the_large_modules_are_what_xla_computes(name: str) -> None:
     text = small(name)
-    assert run(text, inputs(lower.read(text, name)), NumPyNames()) < 1e-5
+    assert run(text, inputs(importer.read(text, name)), NumPyNames()) < 1e-5
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MAPPED)
 def test_operations_of_numpy_are_those_of_xla(name: str) -> None:
     case = cases.cases()[name]
@@ -167,7 +170,7 @@ def test_places_and_ends_of_pytorch_are_those_of_xla() -> None:
 
 def test_what_nobody_reads_needs_no_buffer_and_a_broadcast_may_turn() -> None:
     x = np.arange(6, dtype=np.float32)
-    found = Arrays(lower.read(TURNED, "turned.hlo"), NumPyNames())({"in_0": x})
+    found = Arrays(importer.read(TURNED, "turned.hlo"), NumPyNames())({"in_0": x})
     expected = np.broadcast_to(x.reshape(2, 3).T[:, None, :], (3, 4, 2))
     assert np.array_equal(found["out_0"], expected.reshape(-1))
 
@@ -220,7 +223,7 @@ def test_integers_of_pytorch_are_those_of_xla() -> None:
 @pytest.mark.parametrize("name", sorted(NO_COUNTERPART))
 def test_what_has_no_counterpart_is_named(name: str) -> None:
     case = cases.cases()[name]
-    module = lower.read(oracle.lowered(case.function, *case.inputs, x64=True), name)
+    module = importer.read(oracle.lowered(case.function, *case.inputs, x64=True), name)
     with pytest.raises(NoCounterpart, match=rf"^{NO_COUNTERPART[name]}.* \({name}:\d+\)$"):
         Arrays(module, NumPyNames())
 
@@ -247,7 +250,7 @@ ENTRY main {
 
 def test_a_loop_is_named() -> None:
     with pytest.raises(NoCounterpart, match=r"^while: .*left to a library.*\(loop.hlo:15\)$"):
-        Arrays(lower.read(LOOP, "loop.hlo"), NumPyNames())
+        Arrays(importer.read(LOOP, "loop.hlo"), NumPyNames())
 
 
 def test_pytorch_lacks_wide_unsigned_integers() -> None:

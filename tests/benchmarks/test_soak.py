@@ -11,7 +11,7 @@ from benchmarks.soak import TOLERANCES, Sample, compared, soak
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("minutes", [0.05, pytest.param(2.0, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("minutes", [0.04, pytest.param(2.0, marks=pytest.mark.campaign)])
 def test_a_daemon_needs_no_more_at_the_end_than_at_the_beginning(tmp_path: Path, minutes: float) -> None:
     folder = tmp_path / "soak"
     folder.mkdir()

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.stitching import __main__ as command
 from benchmarks.stitching import generate, measure, modules, page, static
-from fusiond.planning import target_for_arch
-from fusiond_stitching import hlo, lower
+from fusiond.requests.planning import target_for_arch
+from fusiond_stitching.frontend import hlo, importer
 
 
 def silent(line: str) -> None:
@@ -21,7 +21,7 @@ def silent(line: str) -> None:
 def test_generated_modules_have_the_size_asked_for(size):
     raw = hlo.parse(generate.module(size), "generated.hlo")
     assert size <= len(raw.computations[raw.entry].instructions) <= size + 50
-    module = lower.module(raw)
+    module = importer.module(raw)
     assert 0.7 * size <= len(module.instructions)
     assert not module.foreign
 
@@ -31,7 +31,7 @@ def test_generated_modules_are_what_xla_takes():
     jaxlib = pytest.importorskip("jaxlib._hlo", reason="XLA's parser comes with jax")
     text = generate.module(100)
     proto = jaxlib.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-    module = lower.read(text, "generated.hlo")
+    module = importer.read(text, "generated.hlo")
     assert len(jaxlib.XlaComputation(proto).program_shape().parameter_shapes()) == len(module.parameters)
 
 

@@ -16,7 +16,9 @@ from benchmarks.stitching import __main__ as command  # noqa: E402
 from benchmarks.stitching import beside, modules, page, xla  # noqa: E402
 from benchmarks.stitching.beside import Round  # noqa: E402
 from benchmarks.stitching.xla import Profile  # noqa: E402
-from fusiond_stitching import emit, fills, planner  # noqa: E402
+from fusiond_stitching.analysis import planner  # noqa: E402
+from fusiond_stitching.codegen import emit  # noqa: E402
+from fusiond_stitching.frontend import fills  # noqa: E402
 from tests.plugins.stitching.policies import LIMITS, POLICIES  # noqa: E402
 from tests.plugins.stitching.running import Runner  # noqa: E402
 

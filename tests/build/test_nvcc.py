@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import children
 from fusiond.build import nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.cuda.entries import read_table
 from fusiond.model import BuildFailed
 from fusiond.program import Source, SourceKind
+from fusiond.system import children
 
 ARCH = "sm_90"
 needs_nvcc = pytest.mark.needs_nvcc

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs
 from fusiond.cli import main
 from fusiond.events import Events
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.testing import daemon
 from fusiond.testing.commands import Said

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fusiond import contents
 from fusiond.cli import answer
 from fusiond.registry import Registry
+from fusiond.requests import contents
 from fusiond.store.database import Store
 
 Run = Callable[..., Any]
@@ -88,9 +88,9 @@ def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registr
     assert not modules & heavy
     ours = {name for name in modules if name.startswith("fusiond")}
     assert ours == {
-        "fusiond", "fusiond.asking", "fusiond.cli", "fusiond.cli.answer", "fusiond.cli.best", "fusiond.cli.options",
-        "fusiond.cli.output", "fusiond.driver", "fusiond.errors", "fusiond.names", "fusiond.store",
-        "fusiond.store.acknowledged",
+        "fusiond", "fusiond.cli", "fusiond.cli.answer", "fusiond.cli.best", "fusiond.cli.options", "fusiond.cli.output",
+        "fusiond.errors", "fusiond.names", "fusiond.requests", "fusiond.requests.best", "fusiond.system",
+        "fusiond.system.driver", "fusiond.store", "fusiond.store.acknowledged",
         "fusiond.store.candidates", "fusiond.store.document", "fusiond.store.format", "fusiond.store.hashing",
         "fusiond.store.identity", "fusiond.store.location", "fusiond.store.lookup", "fusiond.store.names",
         "fusiond.store.plans", "fusiond.store.reading", "fusiond.store.recheck", "fusiond.store.sources",

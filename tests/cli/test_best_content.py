@@ -3,6 +3,7 @@ made up: a record of a job is what counts here, not how it came about."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import shutil
@@ -15,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from fusiond import __version__, contents, jobs
-from fusiond.client import Client
+from fusiond import Ambiguous, AsyncClient, Client, __version__
 from fusiond.errors import RequestError
 from fusiond.isolation import registry as isolated
 from fusiond.model import Config, DeviceInfo, Record, Verdict
-from fusiond.planning import prepare
 from fusiond.program import Program, Source
 from fusiond.registry import Registry
+from fusiond.requests import contents, jobs
+from fusiond.requests.planning import prepare
 from fusiond.store.database import Store
 from fusiond.testing.daemon import DEVICE
 
@@ -152,25 +153,65 @@ def test_each_folder_gets_its_own_answer(
     assert fusiond("verify", "--pair", "scale,shift").status == 2
 
 
+@pytest.mark.slow
 def test_the_client_answers_as_the_command_line(
-    database: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    fusiond: Run, database: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = folders["plus"] / "job.yaml"
     with Client(db=database) as client:
         monkeypatch.chdir(folders["times"])
-        assert client.best("scale,shift")["trials"] == 1  # type: ignore[index]
-        assert client.best(job=job)["trials"] == 2  # type: ignore[index]
+        found = client.best("scale,shift")
+        assert found is not None
+        assert found.trials == 1
+        said = fusiond("best", "--pair", "scale,shift", "--json").json
+        assert (found.document, found.verdict, found.time_us) == (said, said["verdict"], said["time_us"])
+        assert (found.workload.name, found.device.name) == (said["workload"]["name"], "cpu")
+        assert found.ci95 == (said["ci95"] and tuple(said["ci95"]))
+        of_job = client.best(job=job)
+        assert of_job is not None
+        assert of_job.trials == 2
         assert client.best(job=job, cache="cold") is None
         (folders["times"] / "scale.cu").write_text(SOURCE.format(name="scale", sign="/"))
         assert client.best("scale,shift") is None
         monkeypatch.chdir(folders["elsewhere"])
-        assert client.best("scale,shift")["match"] == "ambiguous"  # type: ignore[index]
+        with pytest.raises(Ambiguous, match="scale,shift stands for 2 contents") as caught:
+            client.best("scale,shift")
+        assert len(caught.value.answers) == 2
         with pytest.raises(RequestError, match="give one of name and job"):
             client.best("scale,shift", job=job)
         job.write_text(job.read_text() + "sweep: {scale.n: [4096, 64]}\n")
         with pytest.raises(RequestError, match="asks about 2 workloads"):
             client.best(job=job)
-        assert [each and each["match"] for each in client.best_of_job(job)] == ["exact", "nearest"]
+        assert [each and each.match for each in client.best_of_job(job)] == ["exact", "nearest"]
+
+
+def test_the_asynchronous_client_answers_as_the_other(
+    database: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders["times"])
+
+    async def ask() -> tuple[object, ...]:
+        async with AsyncClient(db=database) as client:
+            several = await asyncio.gather(client.best("scale,shift"), client.jobs(), client.count_jobs())
+            (job, *_) = several[1]
+            shown, seen = await client.show(job.id), []
+            async for event in client.watch(job.id):
+                seen.append(event.event)
+                await client.cancel(job.id)
+            async for _ in client.watch(job.id):
+                break  # who leaves does not wait
+            with pytest.raises(RequestError, match="no job"):
+                _ = [event async for event in client.watch("none")]
+            with pytest.raises(RequestError, match="give one of name and job"):
+                await client.best("scale,shift", job="x")
+            return *several, shown, seen
+
+    with Client(db=database) as client:
+        jobs = client.jobs()
+        wanted = (client.best("scale,shift"), jobs, client.count_jobs(), client.show(jobs[0].id))
+    *found, seen = asyncio.run(ask())
+    assert tuple(found) == wanted
+    assert seen[-1] == "ended"  # type: ignore[index]
 
 
 def test_an_edited_file_is_another_question(
@@ -420,7 +461,7 @@ def test_an_export_is_told_which_way_and_for_what(
         told.append((path, document["verdict"], folder, unfused, arch))
         return [folder / "file"]
 
-    monkeypatch.setattr("fusiond.cli.exporting.export", export)
+    monkeypatch.setattr("fusiond.client.exporting.export", export)
     said = fusiond("best", folders["times"] / "job.yaml", "--export", "out", "--unfused", "--arch", "sm_90", "--json")
     assert said.json["files"] == ["out/file"]
     assert fusiond("best", folders["times"] / "job.yaml", "--export", "out").out == "out/file\n"

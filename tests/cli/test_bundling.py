@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond import jobs, tuner
 from fusiond.events import Events
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
-from fusiond.tuner import Tuner
+from fusiond.tuning import tuner
+from fusiond.tuning.tuner import Tuner
 
 JOB = """
 strategy: hfuse

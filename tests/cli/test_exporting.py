@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.cli.exporting import export
+from fusiond.client.exporting import export
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.errors import NothingKnown, RequestError
 from fusiond.program import decode

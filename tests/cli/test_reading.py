@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from fusiond import jobs
 from fusiond.cli import render
 from fusiond.cli.explain import _efforts
-from fusiond.client import LOST
+from fusiond.client.client import LOST
 from fusiond.model import Effort, Measurement, Purpose
 from fusiond.registry import PluginState, Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.store.owner import this_process
 from fusiond.testing import daemon
@@ -182,6 +182,7 @@ def test_doctor(fusiond: Run, registry: Registry, database: Path) -> None:
     assert "no device works here" in said.out
 
 
+@pytest.mark.slow
 def test_a_calibration_is_kept_and_shown(fusiond: Run, registry: Registry) -> None:
     said = fusiond("calibrate", "fake", "--json")
     assert (said.status, said.json["figures"]) == (0, {"event_us": 1.5, "steady_mhz": 1000.0})
@@ -272,6 +273,7 @@ def test_jobs_says_when_there_are_more(fusiond: Run, database: Path) -> None:
     assert fusiond("jobs", "--limit", 1, "--state", "done").err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -303,6 +305,7 @@ def test_a_folder_that_was_deleted(fusiond: Run, tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away(database: Path, done_job: str) -> None:
     """`fusiond jobs | true`: the status of a program that SIGPIPE ended, and no complaint."""
     read, write = os.pipe()

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fusiond.daemon.lock import StoreLock
 from fusiond.store.database import Store
 
@@ -20,6 +22,7 @@ def test_a_store_in_order(fusiond: Run, database: Path, done_job: str) -> None:
     assert fusiond("store", "check", "--json").json == {"store": str(database), "intact": True, "findings": []}
 
 
+@pytest.mark.slow
 def test_what_is_damaged_is_named_and_can_be_forgotten(fusiond: Run, database: Path, done_job: str) -> None:
     damage(database)
     said = fusiond("store", "check")

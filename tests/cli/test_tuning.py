@@ -12,20 +12,21 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fusiond import jobs, tuner
-from fusiond.cli import tuning
 from fusiond.cli.render import Lines, Live, line
+from fusiond.client import here
 from fusiond.errors import Interrupted, StoreError, StoreUnavailable
 from fusiond.events import TrialFinished
-from fusiond.model import Analysis, Config, JobState, Rejection
+from fusiond.model import Analysis, Config, Job, JobState, Rejection, Workload
 from fusiond.program import Program
 from fusiond.progress import Progress, from_json
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
-from fusiond.strategy import Known
+from fusiond.strategy import Answers, Inputs
 from fusiond.testing.fakes import ToyStrategy
+from fusiond.tuning import tuner
 
 TOY = "strategy: toy\nside: 8\nsearch: {trials: 40}\n"
 
@@ -47,7 +48,7 @@ class Fake:
     def __init__(self, store: Store, registry: Registry, events: object, **options: object) -> None:
         self.store = store
 
-    def run(self, job: str, stop: Callable[[], bool], *, finish: Callable[[], bool]) -> JobState:
+    def run(self, job: str, stop: Callable[[], bool], *, finish: Callable[[], bool], prepared: object) -> JobState:
         os.kill(os.getpid(), signal.SIGINT)
         assert finish()
         assert not stop()
@@ -60,7 +61,7 @@ class Fake:
 class Stubborn(Fake):
     """A tuner that does not stop when it is asked to."""
 
-    def run(self, job: str, stop: Callable[[], bool], *, finish: Callable[[], bool]) -> JobState:
+    def run(self, job: str, stop: Callable[[], bool], *, finish: Callable[[], bool], prepared: object) -> JobState:
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("not reached")
@@ -70,11 +71,11 @@ class Stubborn(Fake):
 def test_ctrl_c_puts_the_job_back(
     store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch, fake: type, error: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(tuning, "Tuner", fake)
+    monkeypatch.setattr(here, "Tuner", fake)
     said: list[str] = []
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(error) as caught:
-        tuning.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml")
+        here.tune(store, fakes, row, Lines(said.append), again="fusiond run job.yaml")
     if error is Interrupted:
         assert str(caught.value) == "stopped after 0 trials; `fusiond run job.yaml` goes on from there"
     assert said == [
@@ -89,12 +90,13 @@ def test_a_job_that_somebody_else_runs_is_followed(store: Store, fakes: Registry
     store.claim(this_process(), job=row.id)
     threading.Timer(0.2, lambda: store.finish(row.id, JobState.FAILED, "the device is sick")).start()
     said: list[str] = []
-    with pytest.raises(tuning.JobFailed, match=f"job {row.id} failed: the device is sick"):
-        tuning.tune(store, fakes, row, Lines(said.append), again="")
+    with pytest.raises(here.JobFailed, match=f"job {row.id} failed: the device is sick"):
+        here.tune(store, fakes, row, Lines(said.append), again="")
     assert said[0] == f"job {row.id} is run by another process; following it"
     assert said[-1] == f"job {row.id} is failed: the device is sick"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 def test_a_claim_that_the_store_does_not_answer_is_made_again(
     store: Store, fakes: Registry, row: JobRow, monkeypatch: pytest.MonkeyPatch, written: bool
@@ -110,7 +112,7 @@ def test_a_claim_that_the_store_does_not_answer_is_made_again(
 
     monkeypatch.setattr(tuner, "FIRST_WAIT_SECS", 0.01)
     monkeypatch.setattr(store, "claim", failing)
-    found = tuning.tune(store, fakes, row, Lines(said.append), again="again", when_busy="share")
+    found = here.tune(store, fakes, row, Lines(said.append), again="again", when_busy="share")
     assert found["verdict"] == "fuse"
     assert said[0] == "waiting: the disk is full; trying again in 0 s (Ctrl-C stops, and keeps what is measured)"
 
@@ -122,14 +124,15 @@ def test_what_fails_in_following_leaves_the_job_to_who_runs_it(
         raise StoreError("a row is damaged")
 
     store.claim(this_process(), job=row.id)
-    monkeypatch.setattr("fusiond.client.Client.watch", watch)
+    monkeypatch.setattr("fusiond.client.client.Client.watch", watch)
     with pytest.raises(StoreError, match="a row is damaged"):
-        tuning.tune(store, fakes, row, Lines(lambda text: None), again="")
+        here.tune(store, fakes, row, Lines(lambda text: None), again="")
     assert store._known(row.id).state is JobState.RUNNING
 
 
+@pytest.mark.slow
 def test_the_document_of_a_run_names_the_job_and_its_time(store: Store, fakes: Registry, row: JobRow) -> None:
-    found = tuning.tune(store, fakes, row, Lines(lambda text: None), again="again", when_busy="share")
+    found = here.tune(store, fakes, row, Lines(lambda text: None), again="again", when_busy="share")
     assert found["job"]["id"] == row.id
     assert found["job"]["wall_secs"] > 0
     assert 0 < found["job"]["device_share"] < 1
@@ -152,10 +155,10 @@ def test_nothing_is_stored_when_nothing_can_be_tried_of_one_job_of_a_sweep(
     fusiond: Callable[..., Any], fakes: Registry, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Choosy(ToyStrategy):
-        def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+        def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program | Rejection:
             if analysis.workload.sizes["n"] == 2:
                 return Rejection(rule="toy", nodes=("n",), detail="n is 2")
-            return super().emit(analysis, config, known)
+            return super().emit(analysis, config, answers)
 
     fakes.strategies["toy"] = Choosy()
     monkeypatch.setattr("fusiond.isolation.registry.load", lambda: fakes)
@@ -211,3 +214,22 @@ def test_the_live_display_survives_markup_and_missing_numbers(monkeypatch: pytes
 def test_events_of_a_trial_carry_no_samples() -> None:
     assert "measurement" not in Progress.__slots__
     assert TrialFinished.__dataclass_fields__.keys() >= {"trial", "done", "budget", "best"}
+
+
+@pytest.mark.slow
+def test_a_job_is_parsed_once(store: Store, fakes: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the file to the answer, in one process; by hand, the strategy parses each time that it is asked."""
+    parse, parsed = ToyStrategy.parse, []
+
+    def counting(strategy: ToyStrategy, job: Job, inputs: Inputs) -> Workload:
+        parsed.append(job)
+        return parse(strategy, job, inputs)
+
+    monkeypatch.setattr(ToyStrategy, "parse", counting)
+    (prepared,) = here.checked(fakes, jobs.read("/job.yaml", TOY))
+    row = tuner.enqueue(store, prepared, resume=True)
+    here.tune(store, fakes, row, Lines(lambda text: None), again="", when_busy="share", prepared=prepared)
+    assert len(parsed) == 1
+    other = tuner.submit(store, fakes, jobs.read("/job.yaml", TOY.replace("side: 8", "side: 9"))[0])
+    here.tune(store, fakes, other, Lines(lambda text: None), again="", when_busy="share", prepared=prepared)
+    assert len(parsed) == 3, "what was parsed is another job"

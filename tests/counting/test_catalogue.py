@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusiond import jobs
 from fusiond.build import nvcc, nvdisasm
 from fusiond.counting.library import Library
 from fusiond.counting.model import H100
@@ -22,11 +21,14 @@ from fusiond.devices.compare import compare
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.model import BuildFailed
-from fusiond.planning import emitted, plan, reference
 from fusiond.program import Program, SourceKind
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import emitted, plan, reference
 from tools.gpu_box.build import REQUESTS, small
 
+SLIGHT = 0.02
+"""Relative; of edges that no wave that was run has."""
 APPROXIMATE = (".approx", "ex2.", "rsqrt")
 NAMES = [
     ("stitching", "nmt_fig3"),  # the one that `make test` runs
@@ -123,4 +125,6 @@ def test_sampled_launches_of_the_catalogue_are_within_the_error_told(
             assert row.failed is None
             for field in fields:
                 ours, theirs = getattr(row, field), getattr(expected, field)
-                assert abs(ours - theirs) <= ((row.error or 0.0) + 0.02) * theirs, f"{label}: {row.launch}: {field}"
+                if row.error is not None:
+                    assert abs(ours - theirs) <= (row.error + SLIGHT) * theirs, f"{label}: {row.launch}: {field}"
+            assert row.bound_us <= (1 + (row.error or 0.0) + SLIGHT) * expected.bound_us

@@ -125,6 +125,7 @@ def drawn(data: st.DataObject, type_: str, *, least: int = 0) -> Array:
     return np.array([seeds[k * (k + least + 1) // 2 % 8] for k in range(32)], f"u{size}").view(TYPES[type_])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", INTEGERS, ids=lambda case: case[0])
 @settings(max_examples=5, deadline=None)
 @given(data=st.data())
@@ -192,6 +193,41 @@ def test_other_roundings(counting: Library, rounding: str) -> None:
     found = applied(counting, f"add.{rounding}.f32", ("f32", "f32"), "f32", [a, b])
     assert found.tolist() == directed(rounding, a, b).tolist()
     assert found.tolist() != (a + b).tolist()
+
+
+@pytest.mark.parametrize("name", ["e4m3", "e5m2"])
+@given(data=st.data())
+@settings(max_examples=30)
+def test_floats_of_8_bits(counting: Library, name: str, data: st.DataObject) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kind = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}[name]
+    most = float(ml_dtypes.finfo(kind).max)
+    numbers = (
+        st.floats(width=32)
+        | st.floats(-1.125 * most, 1.125 * most, width=32)
+        | st.floats(-(2.0**-6), 2.0**-6, width=32)
+    )
+    upper, lower = (np.array(data.draw(st.lists(numbers, min_size=32, max_size=32)), np.float32) for _ in range(2))
+
+    def codes(a: Array) -> Array:
+        bits = np.clip(a, -most, most).astype(kind).view(np.uint8)
+        return np.where(np.isnan(a), 0x7F, bits).astype(np.uint16)
+
+    packed = codes(upper) << 8 | codes(lower)
+    made = applied(counting, f"cvt.rn.satfinite.{name}x2.f32", ("f32", "f32"), "u16", [upper, lower])
+    assert made.tolist() == packed.tolist()
+    back = applied(counting, f"cvt.rn.f16x2.{name}x2", ("u16",), "u32", [packed])
+    halves = (packed & 255).astype(np.uint8).view(kind).astype(np.float16)
+    np.testing.assert_array_equal((back & 0xFFFF).astype(np.uint16).view(np.float16), halves)
+    with np.errstate(over="ignore"):
+        pair = upper.astype(np.float16).view(np.uint16).astype(np.uint32) << 16 | lower.astype(np.float16).view(
+            np.uint16
+        )
+        again = codes(upper.astype(np.float16).astype(np.float32)) << 8 | codes(
+            lower.astype(np.float16).astype(np.float32)
+        )
+    made = applied(counting, f"cvt.rn.satfinite.{name}x2.f16x2", ("u32",), "u16", [pair])
+    assert made.tolist() == again.tolist()
 
 
 def test_float_to_integer_clamps(counting: Library) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.bundle import write_bundle
 from fusiond.counting import command, run
 from fusiond.counting.model import H100
 from fusiond.counting.run import count
+from fusiond.exporting.bundle import write_bundle
+from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 
 from .test_dependence import N, chain
 
@@ -55,3 +56,35 @@ def test_the_command_takes_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "unknown GPU 'k80'; known: a100, h100, h200, l4, rtx4090\n"
     assert command.main([str(tmp_path / "bundle")]) == 0
     assert "at least" in capsys.readouterr().out
+
+
+ENDS_EARLY = """
+__global__ void ends_early(float* y)
+{
+    float value = y[blockIdx.x * 64 + threadIdx.x];
+    const int turns = blockIdx.x < EARLY ? 400 : 2;
+    for (int turn = 0; turn < turns; ++turn) value = value * value + 0.5f;
+    y[blockIdx.x * 64 + threadIdx.x] = value;
+}
+"""
+
+
+@pytest.mark.parametrize("early", [64, 100, 150])
+def test_a_bound_of_blocks_that_end_early_is_still_a_bound(early: int) -> None:
+    """The places that are run are at a quarter each: between two of them, twice too much is interpolated."""
+    blocks = 512
+    buffer = Buffer(name="y", dtype="float32", elements=64 * blocks, role=Role.INOUT, fill=Fill(kind="uniform"))
+    text = ENDS_EARLY.replace("EARLY", str(early))
+    launch = Launch(
+        name="ends_early", source="s", entry="ends_early", grid=(blocks, 1, 1), block=(64, 1, 1),
+        arguments=(Pointer(buffer="y"),),
+    )  # fmt: skip
+    source = Source(name="s", text=text, entries=("ends_early",))
+    program = Program(name="p", buffers=(buffer,), sources=(source,), steps=(launch,))
+    (whole,) = count(program, gpu=TINY, budget=None).rows
+    (sampled,) = count(program, gpu=TINY, budget=2000).rows
+    assert sampled.sampled < 0.5
+    assert sampled.bound_us is not None
+    assert whole.bound_us is not None
+    error = sampled.error or 0.0
+    assert sampled.bound_us <= (1 + error) * whole.bound_us

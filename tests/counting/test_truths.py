@@ -29,6 +29,7 @@ def lanes_sectors(size: int, stride: int, start: int) -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "size"), TYPES.items())
 @pytest.mark.parametrize(("stride", "start"), [(1, 0), (2, 0), (8, 0), (32, 0), (1, 1), (1, 3), (1, 7), (2, 5), (8, 1)])
 def test_copies(truths: Bench, kind: str, size: int, stride: int, start: int) -> None:

@@ -119,6 +119,7 @@ int main() {
 """
 
 
+@pytest.mark.slow
 def test_agrees_with_nvidias_calculator(tmp_path: Path) -> None:
     toolkit = nvcc.find()
     header = toolkit.root / "include" / "cuda_occupancy.h" if toolkit else None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.client import Client
+from fusiond.client.client import Client
 from fusiond.daemon.config import Config
 from fusiond.daemon.limits import Limits
 from fusiond.daemon.service import Service

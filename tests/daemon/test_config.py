@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import documents
 from fusiond.daemon import config
 from fusiond.errors import RequestError
+from fusiond.inputs import documents
 
 SHIPPED = Path(__file__).parents[2] / "configs" / "fusiond.yaml"
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fusiond.client import Client
+from fusiond.client.client import Client
 from fusiond.daemon.limits import BODY_BYTES, Limits
 from fusiond.errors import DaemonError, RequestError
 
@@ -92,6 +92,7 @@ def test_what_is_no_http_is_a_400(serving: Serving) -> None:
         assert status(everything(connection)) == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begun", "missing"),
     [
@@ -141,6 +142,7 @@ def test_an_answer_that_nobody_reads_is_given_up(serving: Serving) -> None:
         assert client.health()["state"] == "serving"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requests", [1, 200, 300, 400, 500, 600])
 def test_an_idle_connection_is_closed_though_its_last_answers_are_unread(serving: Serving, requests: int) -> None:
     """Some of these fill what the kernel holds, and not so much more that the daemon would pause."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.client import Client
+from fusiond.client.client import Client
 from fusiond.daemon.config import Config
 from fusiond.daemon.lock import Holder, StoreLock, holder, kept_out, lock_path
 from fusiond.daemon.service import Service
@@ -122,6 +122,7 @@ def test_only_its_user_reads_the_file(store: Store, umask: int) -> None:
     lock.release()
 
 
+@pytest.mark.slow
 def test_an_unlinked_lock_lets_nobody_in_and_is_put_back(store: Store) -> None:
     with other_process(store.path) as other:
         lock_path(store.path).unlink()

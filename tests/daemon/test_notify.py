@@ -86,6 +86,7 @@ def test_a_service_is_ready_alive_and_stopping(systemd: tuple[socket.socket, str
         assert status.result(20) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", ["http", "worker"])
 def test_the_watchdog_is_not_fed_while_a_part_hangs(
     systemd: tuple[socket.socket, str], watched: Service, monkeypatch: pytest.MonkeyPatch, hangs: str

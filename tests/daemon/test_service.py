@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from fusiond import client as client_module
-from fusiond import jobs
-from fusiond.client import Client
+from fusiond.client import client as client_module
+from fusiond.client.client import Client
 from fusiond.daemon import service as service_module
 from fusiond.daemon.config import Config
 from fusiond.daemon.service import Service, wanted
 from fusiond.errors import DaemonError, DeviceError, DeviceSick, RequestError, StoreError
 from fusiond.model import DeviceInfo, JobState
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.testing import daemon
 
@@ -33,6 +33,7 @@ def finished(client: Client, job: str) -> JobState:
     return client.show(job).state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "problem"),
     [
@@ -97,7 +98,7 @@ def test_a_job_whose_end_could_not_be_written_is_ended_later(
 
 
 def test_priority_first_then_age(store: Store, serving: Callable[..., Any], job_file: JobFile) -> None:
-    from fusiond import jobs
+    from fusiond.requests import jobs
 
     ids = []
     for index, priority in enumerate((0, 0, 5)):
@@ -278,7 +279,7 @@ def test_a_submission_may_take_longer_than_other_requests(
 
 
 def test_the_client_without_a_daemon(store: Store, job_file: JobFile) -> None:
-    from fusiond import jobs
+    from fusiond.requests import jobs
 
     row = daemon.submit(store, jobs.read(job_file())[0])
     with Client(db=store.path) as client:
@@ -293,6 +294,7 @@ def test_the_client_without_a_daemon(store: Store, job_file: JobFile) -> None:
             client.show("zzz")
 
 
+@pytest.mark.slow
 def test_a_watch_outlives_the_daemon(store: Store, serving: Callable[..., Any], job_file: JobFile) -> None:
     with Client(db=store.path) as watcher:
         with serving(trial_secs=0.05) as (_, client):
@@ -331,6 +333,7 @@ def test_nothing_is_acknowledged_while_the_store_is_gone_and_all_goes_on_when_it
     assert {row.id for row in store.jobs()} == {before, after}
 
 
+@pytest.mark.slow
 def test_a_store_that_takes_the_place_of_another_is_served_and_its_running_jobs_are_run(
     store: Store, serving: Callable[..., Any], job_file: JobFile, tmp_path: Path
 ) -> None:
@@ -373,6 +376,7 @@ def test_a_job_that_was_claimed_without_the_worker_learning_of_it_is_run_later(
     assert failed.is_set()
 
 
+@pytest.mark.slow
 def test_a_log_that_is_taken_away_under_the_daemon_costs_no_job(
     store: Store, serving: Callable[..., Any], job_file: JobFile
 ) -> None:

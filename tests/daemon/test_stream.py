@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from fusiond import jobs
 from fusiond.daemon.stream import QUEUE_LINES, Broker
 from fusiond.events import JobEnded, PhaseStarted
 from fusiond.model import JobState
 from fusiond.progress import Progress
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing import daemon

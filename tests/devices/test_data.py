@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.bundle import write_bundle
 from fusiond.devices import data as planes
 from fusiond.devices.data import HostData
 from fusiond.devices.protocol import Check, Checked, Reference
 from fusiond.devices.worker import Worker
-from fusiond.fills import initial
+from fusiond.exporting.bundle import write_bundle
+from fusiond.inputs.fills import initial
 from fusiond.model import BuildFailed, MeasureFailed
 from fusiond.program import EQUAL, Buffer, Fill, Role
 from fusiond.testing.fakes import FakeExecutor, FakeProvider, fake_program

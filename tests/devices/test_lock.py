@@ -187,6 +187,7 @@ def test_a_stopped_holder_is_named_and_passed_over(
             ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mute", "chatty", "closing", "full"])
 def test_who_squats_the_name_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
@@ -232,6 +233,7 @@ def test_who_squats_the_name_is_passed_over(
             each.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 def test_another_user_does_not_keep_it_for_ever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -246,6 +248,7 @@ def test_another_user_does_not_keep_it_for_ever(
         assert "did not let go within" in caplog.messages[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 def test_a_holder_that_was_passed_over_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def take() -> None:

@@ -16,14 +16,16 @@ import numpy as np
 import psutil
 import pytest
 
-from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices import supervisor as supervising
+from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.protocol import Check, Checked, Reference, Sample
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.errors import DeviceError, MachineFault
+from fusiond.exporting.bundle import write_bundle
 from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
+from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 from fusiond.testing.fakes import FakeProvider, fake_program
 
 PLAN = Sampling(purpose=Purpose.SEARCH)
@@ -65,6 +67,7 @@ def child_of(supervisor: Supervisor) -> int:
     return supervisor._child.pid
 
 
+@pytest.mark.slow
 def test_a_good_program_is_checked_and_sampled(
     supervisor: Supervisor, bundle: Callable[..., str], references: tuple[tuple[int, str], ...]
 ) -> None:
@@ -79,6 +82,8 @@ def test_a_good_program_is_checked_and_sampled(
         assert list(outputs) == ["y"]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "outcome", "reason", "replaced"),
     [
@@ -131,6 +136,7 @@ def test_what_does_not_build_never_reaches_a_child() -> None:
     assert built == BuildFailed(reason="s:1: expected a kernel")
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_is_gone_at_the_timeout(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
     supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30)
     child = child_of(supervisor)
@@ -207,6 +213,7 @@ def test_a_bundle_that_is_gone_is_no_programs_fault(supervisor: Supervisor, bund
     assert isinstance(supervisor.call(Sample(candidate=bundle(), baseline=None, plan=PLAN), 30), Measurement)
 
 
+@pytest.mark.slow
 def test_an_answer_that_makes_no_sense_is_the_programs_fault(
     supervisor: Supervisor, bundle: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +267,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervising, "MOST_PAUSE_SECS", 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", ["kill -9 $$", "kill -TERM $$", "kill -SEGV $$", "exit 75", "exit 0", "exit 1",
             "echo 'OSError: [Errno 24] Too many open files' >&2; exit 1"],
@@ -302,6 +310,7 @@ def test_a_child_that_says_why_it_cannot_start_is_not_asked_again(
     assert dying.starts == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kills", "strikes"), [([5, 6], 2), ([5, 5, 5, 5], 4), ([None, None], 2)])
 def test_a_request_loses_fewer_children_where_the_memory_ran_out(
     supervisor: Supervisor,
@@ -325,6 +334,7 @@ from fusiond.devices import protocol
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.model import Purpose
+from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 from fusiond.testing.fakes import FakeProvider, fake_program
 provider = FakeProvider()
 supervisor = Supervisor(provider, provider.devices()[0])
@@ -334,6 +344,7 @@ supervisor.call(protocol.Reference(bundle=sys.argv[2], seed=0, outputs=sys.argv[
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", ["hang", ""])
 def test_the_child_ends_with_a_parent_that_is_killed(bundle: Callable[..., str], busy: str) -> None:
     """kill -9 on fusiond: nothing is left that holds the device, even in the middle of a kernel."""
@@ -388,3 +399,44 @@ def test_replies_survive_the_wire(reply: protocol.Reply) -> None:
 def test_what_is_no_reply() -> None:
     with pytest.raises(ValueError, match="not a reply"):
         protocol.decode_reply('{"is": "Other"}')
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("gxx_here")
+@pytest.mark.parametrize(
+    ("body", "unproven"),
+    [
+        ("x[i] = 2 * x[i]; y[i] = i;", ()),
+        ("y[i] = 7;", ("x is left as it was", "y is 7 in all of its 64 elements")),
+        ("x[i] = 0; y[i] = x[0] * 0 + i;", ("x is 0 in all of its 64 elements",)),
+    ],
+)
+def test_a_reference_tells_which_outputs_prove_nothing(tmp_path: Path, body: str, unproven: tuple[str, ...]) -> None:
+    text = f"__global__ void k(int* x, int* y) {{ int i = threadIdx.x; {body} }}"
+    drawn = Fill(kind="integers", low=1, high=1000)
+    program = Program(
+        name="k",
+        buffers=(
+            Buffer(name="x", dtype="int32", elements=64, role=Role.INOUT, fill=drawn),
+            Buffer(name="y", dtype="int32", elements=64, role=Role.OUTPUT),
+        ),
+        sources=(Source(name="k", text=text, entries=("k",)),),
+        steps=(
+            Launch(
+                name="k", source="k", entry="k", grid=(1, 1, 1), block=(64, 1, 1),
+                arguments=(Pointer(buffer="x"), Pointer(buffer="y")),
+            ),
+        ),
+    )  # fmt: skip
+    provider = CpuProvider()
+    binary = provider.build(program.sources[0], "cpu")
+    assert not isinstance(binary, BuildFailed)
+    write_bundle(tmp_path / "bundle", program, {"k": binary.path})
+    supervisor = Supervisor(provider, provider.devices()[0])
+    try:
+        found = supervisor.call(
+            Reference(bundle=str(tmp_path / "bundle"), seed=0, outputs=str(tmp_path / "out.npz")), 60
+        )
+    finally:
+        supervisor.close()
+    assert found == Checked(worst=0.0, unproven=unproven)

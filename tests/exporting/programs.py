@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.extents import ceil_div, least, most, size
+from fusiond.language.extents import ceil_div, least, most, size
 from fusiond.program import (
     Alloc,
     Buffer,

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 from fusiond.exporting import cxx
-from fusiond.expressions import parse_formula
-from fusiond.extents import Extent
+from fusiond.language.expressions import parse_formula
+from fusiond.language.extents import Extent
 from fusiond.program import Buffer, Program, Role
 from tests.exporting import programs
 from tests.exporting.test_launch_cxx import run
@@ -49,14 +49,14 @@ def test_names_are_identifiers_and_unique() -> None:
 def test_numbers_have_their_types() -> None:
     names = cxx.Names(named("x"))
     for dtype, value, text in (
-        ("float32", 0.1, "static_cast<float>(0.1)"),
+        ("float32", 0.1, "static_cast<float>(0.1f)"),
         ("float64", 2, "static_cast<double>(2.0)"),
-        ("float32", float("-inf"), "static_cast<float>(-std::numeric_limits<float>::infinity())"),
+        ("float32", float("-inf"), "static_cast<float>(-INFINITY)"),
         ("float16", 0.5, "__half(0.5f)"),
-        ("bool", 1, "true"),
+        ("bool", 1, "static_cast<bool>(true)"),
         ("uint64", 2**64 - 1, "static_cast<unsigned long long>(18446744073709551615ULL)"),
-        ("int64", -(2**63), "(-9223372036854775807LL - 1)"),
-        ("int32", -3, "static_cast<int>(-3LL)"),
+        ("int64", -(2**63), "static_cast<long long>(-9223372036854775807LL - 1)"),
+        ("int32", -3, "static_cast<int>(-3)"),
     ):
         assert cxx.typed(dtype, value, names) == text
 

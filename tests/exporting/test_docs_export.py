@@ -22,6 +22,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_example_in_cxx_compiles(tmp_path: Path, gxx_here: None) -> None:
     program = dataclasses.replace(programs.two_streams().program, name="documented")
     written(program, tmp_path / "out")

@@ -12,7 +12,7 @@ import pytest
 from fusiond.exporting.adapters import adapter
 from fusiond.exporting.files import export
 from fusiond.exporting.launch import __file__ as launcher
-from fusiond.extents import size
+from fusiond.language.extents import size
 from fusiond.program import Alloc, Buffer, Fill, Program, Role, decode, problems
 from tests.exporting import programs
 from tests.exporting.programs import CASES

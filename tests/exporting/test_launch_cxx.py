@@ -221,12 +221,14 @@ def test_it_computes_what_numpy_does(name: str, tmp_path: Path, scheduler_librar
     check(case, folder, dict(case.sizes), stream=False, eager=False)
 
 
+@pytest.mark.slow
 def test_plain_kernels_when_asked(tmp_path: Path, scheduler_library: Path) -> None:
     case = programs.seams()
     program_of(case, tmp_path / "out", scheduler_library, naive=True)
     assert check(case, tmp_path / "out", {}, stream=True, eager=False).startswith("launches 6 ")
 
 
+@pytest.mark.slow
 def test_older_toolkits_copy_one_by_one(tmp_path: Path, scheduler_library: Path) -> None:
     case = programs.transfers()
     program_of(case, tmp_path / "out", scheduler_library, "-DCUDART_VERSION=12060")
@@ -253,6 +255,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_is_refused(tmp_path: Path, gxx_here: None) -> None:
     """All in one program: the namespaces keep exports apart."""
     cases = {name: CASES[name]() for name in dict.fromkeys(name for name, _, _ in REFUSED.values())}

@@ -98,6 +98,7 @@ def view(array: Any) -> Any:
     return np.frombuffer((ctypes.c_ubyte * size).from_address(of["data"][0]), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["late", "eager", "turns"])
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_what_numpy_does(exported: Callable[..., Exported], name: str, order: str) -> None:
@@ -426,17 +427,21 @@ def test_wrong_parameters_are_seen(exported: Callable[..., Exported]) -> None:
 
 
 def test_numbers_as_the_device_holds_them(exported: Callable[..., Exported]) -> None:
-    from fusiond.dtypes import scalar
+    from fusiond.language.narrow import scalar
 
     here = exported(programs.one().program)
     values = [0.0, -0.0, 1.0, 0.1, 1 + 2**-8, 1 + 3 * 2**-8, 3.4e38, 1e39, -1e39, 1e-40, 9e-41, 1e-46, float("inf")]
     for value in values:
         assert here.module._bfloat16(value) == scalar("bfloat16", value).tobytes(), value
     assert here.module._bfloat16(float("nan")) == b"\xff\x7f"
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        more = [448.0, 449.0, 464.0, 480.0, 57344.0, 1 / 1024, 3 / 2048, 2.0**-17, 3 * 2.0**-17, 1.0625, 1.1875, 1.125]
+        for value in [*values, *more, *(-each for each in more), float("nan")]:
+            assert here.module._packed(dtype, value, "k") == scalar(dtype, value).tobytes(), (dtype, value)
 
 
 def test_formulas_are_the_same_language(exported: Callable[..., Exported]) -> None:
-    from fusiond.expressions import parse_formula
+    from fusiond.language.expressions import parse_formula
 
     here = exported(programs.one().program)
     names = {"n": 1234, "a.n": 7, "min": 3, "class": 5, "a.0": 11}

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond import jobs
 from fusiond.build import gxx, nvcc
 from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cpu.provider import LIMITS
-from fusiond.fills import initial
+from fusiond.inputs.fills import initial
 from fusiond.model import BuildFailed
-from fusiond.planning import prepare
 from fusiond.program import Program, Role
 from fusiond.registry import Registry
-from fusiond.space import check_seeds
+from fusiond.requests import jobs
+from fusiond.requests.planning import prepare
+from fusiond.search.space import check_seeds
 from fusiond.strategy import Target
 from tests.exporting import test_launch_cxx, test_launch_py
 from tests.exporting.test_launch_py import Exported

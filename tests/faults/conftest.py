@@ -81,7 +81,7 @@ class Disturbed:
         (info / "entry_points.txt").write_text("[fusiond]\ntoy = toyplugin:plugin\n")
         # Each attempt of a job uses up a few of the failing calls, and waits double.
         short = "tuner.FIRST_WAIT_SECS = min(tuner.FIRST_WAIT_SECS, 0.1)"
-        text = f"from fusiond import tuner\nfrom {module} import {name}\n\n{short}\nplugin = {name}()\n"
+        text = f"from fusiond.tuning import tuner\nfrom {module} import {name}\n\n{short}\nplugin = {name}()\n"
         (plugin / "toyplugin.py").write_text(text)
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("FUSIOND_", "XDG_", "PYTEST"))

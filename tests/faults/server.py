@@ -16,13 +16,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fusiond import cli, tuner
+from fusiond import cli
 from fusiond.build import compiler
 from fusiond.cli import best, run, serve  # noqa: F401 - loaded before the forks
 from fusiond.devices import supervisor
 from fusiond.isolation import registry, start
 from fusiond.registry import Registry
-from fusiond.tuner import Tuner
+from fusiond.tuning import tuner
+from fusiond.tuning.tuner import Tuner
 
 
 def main() -> None:

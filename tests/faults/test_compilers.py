@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs, memory, tuner
 from fusiond.build import compiler
 from fusiond.events import Events
 from fusiond.model import JobState, Outcome
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
+from fusiond.system import memory
+from fusiond.tuning import tuner
 from tests import test_tuner_cpu
 from tests.test_tuner_cpu import BODIES, Plugin
 

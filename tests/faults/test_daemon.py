@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fusiond.client import Client
+from fusiond.client.client import Client
 from fusiond.errors import FusiondError
 from fusiond.store.jobs import JobRow
 from tests.faults.conftest import KINDS, Disturbed, Found

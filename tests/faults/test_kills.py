@@ -14,14 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fusiond import jobs, tuner
 from fusiond.devices import supervisor as supervising
 from fusiond.events import Events
 from fusiond.model import JobState, Trial
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.store.owner import this_process
 from fusiond.testing.fakes import FakePlugin, InProcess
+from fusiond.tuning import tuner
 from tests.faults.conftest import Disturbed, Found
 from tests.faults.mortal import STEPS, MortalPlugin
 
@@ -77,7 +78,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> object:
 @pytest.mark.slow
 @pytest.mark.parametrize("deaths", [1, pytest.param(3, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_children_that_die_at_one_step_change_nothing(
     store: Store,
     mortals: Registry,

@@ -14,8 +14,8 @@ from fusiond.hookspecs import hookimpl
 from fusiond.model import Analysis, Config, Job, Rejection, Trial, Workload
 from fusiond.program import Program
 from fusiond.registry import Registry
-from fusiond.space import Space
-from fusiond.strategy import Inputs, Known, Target
+from fusiond.search.space import Space
+from fusiond.strategy import Answers, Inputs, Target
 from fusiond.testing.fakes import FakePlugin, ToyStrategy
 
 
@@ -96,14 +96,14 @@ class Mischief(ToyStrategy):
         _do(workload.payload.get("analyse", ""))
         return super().analyse(workload, target)
 
-    def space(self, analysis: Analysis, known: Known) -> Space:
+    def space(self, analysis: Analysis, answers: Answers) -> Space:
         _do(analysis.workload.payload.get("space", ""))
-        return super().space(analysis, known)
+        return super().space(analysis, answers)
 
-    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+    def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program | Rejection:
         deeds = analysis.workload.payload.get("emit", {})
         _do(deeds.get(f"{config['x']},{config['y']}", ""))
-        return super().emit(analysis, config, known)
+        return super().emit(analysis, config, answers)
 
 
 class Listener:

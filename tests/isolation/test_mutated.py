@@ -16,8 +16,8 @@ from fusiond.cli import main
 from fusiond.isolation.messages import Limits
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.registry import IsolatedRegistry, read
-from fusiond.planning import plan
 from fusiond.registry import Registry
+from fusiond.requests.planning import plan
 from tests.isolation import mutants
 
 MOST_SECS = 10.0

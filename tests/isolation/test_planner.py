@@ -24,8 +24,8 @@ from fusiond.isolation.messages import Limits
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.registry import IsolatedRegistry
 from fusiond.model import Config, Job, Outcome, Rejection, Trial, frozen
-from fusiond.planning import Prepared, prepare
 from fusiond.program import Program
+from fusiond.requests.planning import Prepared, prepare
 from fusiond.strategy import Target
 from fusiond.testing.strategies import PROCESSOR
 
@@ -107,6 +107,7 @@ def emitted(found: Prepared, x: int = 0, y: int = 0) -> Program | Rejection:
     return found.strategy.emit(analysis, Config.of({"x": x, "y": y}), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("deed", "said"), [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("exit", "status 0"), ("overflow", "SIGSEGV")]
 )
@@ -117,6 +118,7 @@ def test_a_parser_that_ends_its_process_is_a_line_that_names_the_line(prepared: 
     assert isinstance(emitted(prepared("fine")), Program)
 
 
+@pytest.mark.slow
 def test_a_parser_that_takes_too_long_is_stopped_and_the_file_is_named(prepared: Plan) -> None:
     with pytest.raises(RequestError, match="more than 2 s") as problem:
         prepared("fine", "forever\n")
@@ -134,6 +136,7 @@ def test_a_bug_in_a_plugin_is_what_it_is(prepared: Plan) -> None:
     assert "mischief.py" in "".join(problem.value.__notes__), "the traceback of the other side"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["analyse", "space"])
 @pytest.mark.parametrize("deed", ["segfault", "forever"])
 def test_a_crash_in_planning_is_a_line_about_the_job(prepared: Plan, step: str, deed: str) -> None:
@@ -143,6 +146,7 @@ def test_a_crash_in_planning_is_a_line_about_the_job(prepared: Plan, step: str, 
     assert problem.value.where.endswith("job.yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("deed", "rule"),
     [("segfault", "crashed"), ("exit", "crashed"), ("forever", "too_slow"), ("eat", "too_large")],
@@ -208,6 +212,7 @@ def test_nothing_is_kept_of_what_is_forgotten(planner: Planner, prepared: Plan) 
     assert sum(len(child.keeps) for child in planner.children) <= 4
 
 
+@pytest.mark.slow
 def test_a_plugin_whose_import_kills_is_named(marker: Path) -> None:
     with planner_of("deadly", marker) as planner, pytest.raises(PluginError, match="too many plugins"):
         assert planner.description
@@ -234,6 +239,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nobody_outlives_the_program_that_asked(number: int) -> None:
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])

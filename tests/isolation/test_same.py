@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs
 from fusiond.errors import UnknownName
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.registry import IsolatedRegistry
 from fusiond.model import Rejection
-from fusiond.planning import Prepared, plan, prepare, target_for_arch
 from fusiond.program import Program
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import Prepared, plan, prepare, target_for_arch
 from fusiond.strategy import Strategy
 
 SAMPLE = ("hist-maxpool", "mincut-harris", "stitching-lr", "transfer-fig2", "four-kernels")
@@ -56,6 +56,7 @@ def everything(prepared: Prepared) -> list[object]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", JOBS)
 def test_a_job_is_the_same_to_both(real: Registry, isolated: Registry, path: Path) -> None:

@@ -76,6 +76,7 @@ def check(path: Path, job: str, acknowledged: int) -> None:
         assert len(store.collect_orphans(older_than_secs=-1)) <= 2  # a file without its row, or a part of one
 
 
+@pytest.mark.slow
 def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
     kill_writers(tmp_path / "fusiond.sqlite", rounds=4, seed=1)
 

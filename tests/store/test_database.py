@@ -145,6 +145,7 @@ def test_the_default_path_holds_the_hosts_name(monkeypatch: pytest.MonkeyPatch, 
 # --- a full disk ---
 
 
+@pytest.mark.slow
 def test_a_full_database_is_a_store_error_and_loses_nothing(store: Store, job: str, make: Any) -> None:
     def fill() -> None:
         for sequence in range(len(store.trials(job)), 100):
@@ -198,6 +199,7 @@ print("kept:", n, len(store.jobs(limit=100_000)))
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_is_a_store_error(tmp_path: Path) -> None:
     """As near as one comes to a full disk without one: the kernel refuses to write."""
     command = [sys.executable, "-c", _LIMITED, str(tmp_path / "fusiond.sqlite")]
@@ -212,6 +214,7 @@ def test_a_file_that_may_not_grow_is_a_store_error(tmp_path: Path) -> None:
 # --- several at once ---
 
 
+@pytest.mark.slow
 def test_many_threads_write_and_read(store: Store, job: str, make: Any) -> None:
     problems: list[BaseException] = []
 
@@ -251,6 +254,7 @@ def test_a_writer_that_waits_too_long_says_so(store: Store, monkeypatch: pytest.
         assert other.jobs() == []
 
 
+@pytest.mark.slow
 def test_several_processes_make_one_store(tmp_path: Path) -> None:
     script = f"from fusiond.store.database import Store; Store.open({str(tmp_path / 'fusiond.sqlite')!r}).close()"
     children = [subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) for _ in range(4)]

@@ -152,6 +152,7 @@ def test_a_job_that_runs_here_is_claimed_by_nobody_in_the_file_that_took_the_pla
         assert [row.state for row in opened.jobs()] == [JobState.RUNNING]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [("-wal",), ("-wal", "-shm"), ("-shm",)])
 @pytest.mark.parametrize("others", [False, True])
 def test_a_log_that_is_taken_away_costs_nothing(
@@ -179,6 +180,7 @@ def test_a_log_that_is_taken_away_costs_nothing(
     assert "acknowledged changes are missing" not in caplog.text
 
 
+@pytest.mark.slow
 def test_processes_that_come_and_go_leave_the_log_where_it_is(store: Store, make: Any) -> None:
     code = "import sys; from fusiond.store.database import Store; Store.open(sys.argv[1]).close()"
     for turn in range(3):

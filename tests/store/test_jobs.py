@@ -223,6 +223,7 @@ with Store.open(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_no_two_processes_claim_one_job(store: Store, make: Any) -> None:
     ids = {store.submit(make.job(), make.workload(sizes={"n": index})).id for index in range(60)}
     children = [

@@ -691,3 +691,9 @@ def test_no_query_reads_a_whole_table(store: Store, make: Any, ask: Ask, monkeyp
         if "INDEXED BY idx_records_heads" in query:  # no row is read, and each workload is looked for by its key
             assert [step for step in plan if step.startswith("SEARCH r USING COVERING INDEX")], plan
             assert [step for step in plan if step.startswith("SEARCH w USING COVERING INDEX") and "key=?" in step], plan
+
+
+def test_the_store_decodes_in_one_place() -> None:
+    folder = Path(lookup.__file__).parent
+    found = {path.name for path in folder.glob("*.py") if "json.loads" in path.read_text()}
+    assert found == {"format.py"}

@@ -160,6 +160,7 @@ def fill(store: Store, saved: list[Saved], make: Any) -> dict[tuple[str, str], l
     return keys
 
 
+@pytest.mark.slow
 @given(saved=st.lists(SAVED, max_size=12), questions=st.lists(QUESTIONS, min_size=5, max_size=12))
 @settings(max_examples=120, deadline=None)
 def test_best_follows_its_rules(shared: Store, make: Any, saved: list[Saved], questions: list[Question]) -> None:

@@ -113,6 +113,7 @@ def test_jobs(shared: Store, job: Job) -> None:
     assert (row.search, row.device) == (job.search, job.device)
 
 
+@pytest.mark.slow
 @given(trials=st.lists(TRIALS, unique_by=(lambda trial: trial.sequence, lambda trial: trial.config.key), max_size=4))
 @several
 def test_trials(shared: Store, trials: list[Trial]) -> None:
@@ -126,6 +127,7 @@ def test_trials(shared: Store, trials: list[Trial]) -> None:
     ]
 
 
+@pytest.mark.slow
 @given(
     asks=st.lists(nouns(Ask), unique_by=lambda ask: ask.sequence, max_size=4),
     rejections=st.lists(nouns(Rejection), unique=True, max_size=4),
@@ -152,6 +154,7 @@ def test_devices(shared: Store, info: DeviceInfo) -> None:
     assert info in [row.info for row in shared.devices()]
 
 
+@pytest.mark.slow
 @given(data=st.data(), sizes=SIZES)
 @several
 def test_records(shared: Store, data: st.DataObject, sizes: Mapping[str, int]) -> None:

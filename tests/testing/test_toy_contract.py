@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fusiond import jobs
 from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
 from fusiond.program import Program, unsized
 from fusiond.registry import Registry
-from fusiond.space import Parameter, Space
-from fusiond.strategy import Inputs, Known, Strategy
+from fusiond.requests import jobs
+from fusiond.search.space import Parameter, Space
+from fusiond.strategy import Answers, Inputs, Strategy
 from fusiond.testing.fakes import FakePlugin, ToyStrategy
 from fusiond.testing.strategies import StrategyContract
 
@@ -44,23 +44,23 @@ class Forgetful(ToyStrategy):
 class Moody(ToyStrategy):
     counter = itertools.count()
 
-    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
+    def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program | Rejection:
         return self._program(analysis, 1.0 + next(self.counter), "")
 
 
 class Tuples(ToyStrategy):
-    def space(self, analysis: Analysis, known: Known) -> Space:
+    def space(self, analysis: Analysis, answers: Answers) -> Space:
         return Space(parameters=(Parameter(name="x", values=((1, 2),)),))  # type: ignore[arg-type]
 
 
 class Elsewhere(ToyStrategy):
-    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
+    def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         return (("far", Config.of({"x": 99, "y": 99})),)
 
 
 class Sets(ToyStrategy):
     def analyse(self, workload: Workload, target: Any) -> Analysis:
-        return Analysis(workload=workload, report={"set": float("nan")})
+        return Analysis(workload=workload, report={"set": float("nan")}, payload=None)
 
 
 class Stuck(ToyStrategy):

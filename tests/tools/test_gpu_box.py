@@ -22,10 +22,10 @@ from benchmarks.hfuse.pairs import PAIRS
 from benchmarks.mincut import paper
 from benchmarks.stitching import modules
 from benchmarks.transfer import measure as transfer
-from fusiond import jobs
 from fusiond.devices.base import MORE
-from fusiond.planning import prepare, reference, target_for_arch
 from fusiond.program import Role
+from fusiond.requests import jobs
+from fusiond.requests.planning import prepare, reference, target_for_arch
 from tools.gpu_box import box as box_module
 from tools.gpu_box import build, run_all, units, wheels
 from tools.gpu_box.box import Box

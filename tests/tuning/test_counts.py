@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs, tuner
 from fusiond.errors import DeviceError
 from fusiond.events import Events
 from fusiond.model import Config, DeviceInfo, Record, Verdict
-from fusiond.planning import choose_device, devices_for
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import choose_device, devices_for
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakePlugin, FakeProvider, InProcess
-from fusiond.tuning import counts
+from fusiond.tuning import counts, tuner
 
 BOUNDS = ("counted:h100", "counted")
+
+pytestmark = pytest.mark.slow
 
 
 class AsIf(FakeProvider):
@@ -55,7 +57,8 @@ def tuned(store: Store, here: Registry, device: str, text: str = "strategy: toy\
 
 
 @pytest.mark.parametrize(
-    ("unfused", "verdict"), [(20, Verdict.PROMISING), (12.2, Verdict.UNPROMISING), (5, Verdict.UNPROMISING)]
+    ("unfused", "verdict"),
+    [pytest.param(20, Verdict.PROMISING, marks=pytest.mark.campaign), (12.2, Verdict.UNPROMISING)],
 )
 def test_a_bound_below_the_other_by_more_than_the_margin_is_promising(
     store: Store, unfused: float, verdict: Verdict
@@ -79,7 +82,7 @@ def test_it_has_to_be_named() -> None:
         choose_device(registry(absent), "auto")
 
 
-@pytest.mark.parametrize(("arch", "tried"), [("sm_90", True), ("sm_80", False)])
+@pytest.mark.parametrize(("arch", "tried"), [("sm_90", True), pytest.param("sm_80", False, marks=pytest.mark.campaign)])
 def test_what_won_by_bounds_is_among_the_first_that_a_gpu_of_that_kind_tries(
     store: Store, arch: str, tried: bool
 ) -> None:

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from fusiond import events as say
-from fusiond import jobs, tuner
 from fusiond.devices import protocol
 from fusiond.errors import StoreError
 from fusiond.events import Event, Events
-from fusiond.measuring import Measurer
 from fusiond.model import JobState, Purpose, Trial
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakeProvider, InProcess
+from fusiond.tuning import tuner
+from fusiond.tuning.measuring import Measurer
 from fusiond.tuning.recording import Recorder
 
 TRIALS = 24
@@ -152,6 +153,7 @@ def test_a_full_disk_ends_the_job_with_all_that_was_written(
     assert (state, row.problem, row.trials) == (JobState.FAILED, "the disk is full", 5)
 
 
+@pytest.mark.slow
 def test_the_order_of_asks_is_that_of_one_thread(
     tmp_path: Path, fakes: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

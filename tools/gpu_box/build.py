@@ -31,15 +31,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hfuse.pairs import TINY
-from fusiond import __version__, jobs
+from fusiond import __version__
 from fusiond.build import nvcc
-from fusiond.bundle import write_bundle
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import FusiondError
+from fusiond.exporting.bundle import write_bundle
 from fusiond.model import BuildFailed, Job
-from fusiond.planning import Plan, emitted, plan, prepare, reference, sound
 from fusiond.program import Program
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import Plan, emitted, plan, prepare, reference, sound
 from tools.gpu_box import questions, wheels
 
 HERE = Path(__file__).parent

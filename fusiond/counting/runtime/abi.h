@@ -16,7 +16,7 @@ enum Space : uint8_t { GENERIC, GLOBAL, SHARED, LOCAL, PARAMETER, CONSTANT };
 struct Instruction {
     int32_t operation;
     uint8_t kind;
-    uint8_t negated;   // 1 the guard, 2 the predicate of a barrier
+    uint8_t negated;   // 1 the guard, 2 the predicate of a barrier; 4: a barrier without .aligned
     uint8_t unused;
     uint8_t counted;   // 0: a further part of the instruction before it
     uint8_t space;

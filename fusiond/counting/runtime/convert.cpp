@@ -113,6 +113,27 @@ void to_narrow() {
     }
 }
 
+// Two at a time, the first operand in the upper half.
+template <class E>
+uint16_t eights(double upper, double lower) {
+    return static_cast<uint16_t>(E::nearest(upper).bits << 8 | E::nearest(lower).bits);
+}
+
+template <class E>
+uint32_t halves(uint16_t a) {
+    const auto half = [](int bits) -> uint32_t { return Half::nearest(E{static_cast<uint8_t>(bits)}.value()).bits; };
+    return half(a >> 8) << 16 | half(a & 255);
+}
+
+inline double half_value(uint32_t bits) { return Half{static_cast<uint16_t>(bits)}.value(); }
+
+template <class E>
+void to_eight(const std::string& name) {
+    add_operation("cvt.rn.satfinite." + name + "x2.f32", BINARY(uint16_t, float, float, eights<E>(a, b)));
+    add_operation("cvt.rn.satfinite." + name + "x2.f16x2", UNARY(uint16_t, uint32_t, eights<E>(half_value(a >> 16), half_value(a))));
+    add_operation("cvt.rn.f16x2." + name + "x2", UNARY(uint32_t, uint16_t, halves<E>(a)));
+}
+
 template <class T>
 T saturated(T a) {
     return a > T(0) ? (a < T(1) ? a : T(1)) : T(0);
@@ -177,6 +198,7 @@ void add_conversions() {
     add_operation("cvt.f32.bf16", UNARY(float, Brain, a.value()));
     add_operation("cvt.f64.f16", UNARY(double, Half, a.value()));
     add_operation("cvt.f64.bf16", UNARY(double, Brain, a.value()));
+    to_eight<E4m3>("e4m3"), to_eight<E5m2>("e5m2");
 }
 
 }  // namespace counting

@@ -8,6 +8,7 @@ namespace {
 
 // The lanes named by a mask must be here: others of a path that waits would have to come first.
 void together(Warp& w, uint32_t mask, uint32_t named) {
+    if (named & w.others) throw Elsewhere();
     if (named & w.live & ~mask) fail("a warp-wide operation whose mask names lanes that are elsewhere");
 }
 

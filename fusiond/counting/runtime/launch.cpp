@@ -45,7 +45,7 @@ class Runner {
                 if (next < request_.block_count) block = begin(std::move(block), request_.blocks[next++]);
                 else request_.footprint->spare.push_back(std::move(block)), --left;
             }
-            if (!moved) fail("deadlock: every warp waits at a barrier");
+            if (!moved) fail("deadlock: " + waiting(blocks));
         }
     }
 
@@ -83,6 +83,7 @@ class Runner {
             w.gave_way = false;
             const uint32_t here = std::min<uint32_t>(LANES, threads - k * LANES);
             w.live = w.active = here == LANES ? ALL : (1u << here) - 1;
+            w.others = 0;
             specials(w);
         }
         return block;
@@ -122,14 +123,32 @@ class Runner {
     // Whether any warp of the block did something.
     bool turn(Block& block) {
         bool moved = false;
-        for (Warp& w : block.warps)
+        for (size_t k = 0; k < block.warps.size(); ++k) {  // there may be more of them meanwhile
+            Warp& w = block.warps[k];
+            if (w.state == State::JOINING && rejoin(w)) moved = true;
             if (w.state == State::READY) moved = true, step(w);
+        }
         return moved;
+    }
+
+    static std::string waiting(const std::vector<std::unique_ptr<Block>>& blocks) {
+        std::string text;
+        int said = 0;
+        for (const auto& block : blocks)
+            for (const Warp& w : block ? block->warps : std::deque<Warp>()) {
+                if (w.state == State::DONE) continue;
+                if (++said > 4) return text + ", ...";
+                const bool barred = w.state == State::WAITING;
+                text += (text.empty() ? "" : ", ") + std::to_string(__builtin_popcount(w.active)) + " lanes of warp " + std::to_string(w.index) +
+                        (barred ? " wait at barrier " + std::to_string(w.barrier) : " wait for other lanes of it");
+            }
+        return text;
     }
 
     void step(Warp& w) {
         for (int32_t left = request_.turn; left > 0 && w.state == State::READY; --left) {
-            while (w.until == w.pc) pop(w);
+            while (w.until == w.pc)
+                if (!rejoin(w)) return;
             const Instruction& i = request_.code[w.pc];
             at = w.pc;
             uint32_t mask = w.active;
@@ -143,7 +162,7 @@ class Runner {
             }
             switch (i.kind) {
                 case PLAIN:
-                    if (mask) launch_.operations[at](w, i, mask);
+                    if (mask && !operate(w, i, mask)) break;
                     ++w.pc;
                     break;
                 case BRANCH: branch(w, i, mask); break;
@@ -151,6 +170,29 @@ class Runner {
                 case BARRIER: barrier(w, i, mask); break;
             }
         }
+    }
+
+    // False: it is to be done again, together with other strands.
+    bool operate(Warp& w, const Instruction& i, uint32_t mask) {
+        if (!w.others) {
+            launch_.operations[at](w, i, mask);
+            return true;
+        }
+        try {
+            launch_.operations[at](w, i, mask);
+        } catch (const Elsewhere&) {
+            meet(w, i);
+            return false;
+        }
+        return true;
+    }
+
+    // It comes again.
+    void uncount(Warp& w, const Instruction& i) {
+        if (!i.counted) return;
+        Counts& counts = request_.counts[w.pc];
+        --counts.warps, --w.block->issued, --launch_.issued;
+        counts.lanes -= static_cast<uint64_t>(__builtin_popcount(w.active));
     }
 
     void pop(Warp& w) {
@@ -169,33 +211,160 @@ class Runner {
         } else {
             int32_t until = w.until;
             if (i.reconverge >= 0 && i.reconverge != w.until) {
-                w.below.push_back({i.reconverge, w.until, w.active});
+                w.below.push_back({i.reconverge, w.until, w.active, ++paths_, true});
                 until = i.reconverge;
             }
-            w.below.push_back({w.pc + 1, until, rest});
+            w.below.push_back({w.pc + 1, until, rest, ++paths_, false});
             w.pc = i.target, w.until = until, w.active = taken;
         }
     }
 
     void end(Warp& w, uint32_t mask) {
         w.live &= ~mask, w.active &= ~mask;
+        Block& block = *w.block;
+        refresh(w);
         if (w.active) {
             ++w.pc;
-            return;
+        } else {
+            while (!w.active && !w.below.empty() && rejoin(w)) {}
+            if (!w.active && w.state == State::READY) w.state = State::DONE, ++block.ended;
         }
-        while (!w.active && !w.below.empty()) pop(w);
-        if (w.active) return;
-        w.state = State::DONE;
-        Block& block = *w.block;
-        ++block.ended;
+        siblings(w, [](Warp& each) {  // it may have waited for lanes that have ended
+            if (each.state == State::MEETING) each.state = State::READY;
+        });
+        if (w.state != State::DONE && !w.others) return;
         for (Barrier& each : block.barriers)
-            if (each.arrived && !each.expected) settle(block, each);
+            if (each.users) settle(block, each);
     }
 
     static int32_t living(const Block& block) {
-        int32_t found = 0;
-        for (const Warp& each : block.warps) found += each.state == State::DONE ? 0 : LANES;
+        uint32_t found = 0;
+        for (const Warp& each : block.warps)
+            if (each.state != State::DONE) found |= 1u << each.index;
+        return __builtin_popcount(found) * LANES;
+    }
+
+    // --- strands ---
+
+    template <class F>
+    static void siblings(Warp& w, F f) {
+        if (!w.others) return;
+        for (Warp& each : w.block->warps)
+            if (&each != &w && each.index == w.index && each.state != State::DONE) f(each);
+    }
+
+    // Tells the other strands of its warp which of its lanes live.
+    static void refresh(Warp& w) {
+        siblings(w, [](Warp& one) {
+            one.others = 0;
+            for (const Warp& each : one.block->warps)
+                if (&each != &one && each.index == one.index && each.state != State::DONE) one.others |= each.live;
+        });
+    }
+
+    // Lanes of the active path become a strand of their own, at the same instruction; the rest goes on behind it, or
+    // with the next path.
+    Warp& part(Warp& w, uint32_t mask) {
+        Warp& own = copied(w);
+        keep_lanes(own, mask);
+        keep_lanes(w, w.live & ~mask);
+        own.others |= w.live, w.others |= own.live;
+        refresh(own), refresh(w);
+        own.state = State::WAITING;
+        if (w.active) ++w.pc;
+        else rejoin(w);
+        return own;
+    }
+
+    // In the place of a strand that is part of another one now, if there is one: a loop may part in each iteration.
+    static Warp& copied(const Warp& w) {
+        Block& block = *w.block;
+        for (Warp& each : block.warps) {
+            if (each.state != State::DONE || each.index != w.index) continue;
+            --block.ended;
+            return each = w;
+        }
+        block.warps.push_back(w);
+        return block.warps.back();
+    }
+
+    static void keep_lanes(Warp& w, uint32_t mask) {
+        w.live &= mask, w.active &= mask;
+        for (Path& each : w.below) each.mask &= mask;
+        std::erase_if(w.below, [](const Path& each) { return !each.mask; });
+    }
+
+    // The places where the active lanes will meet others, from the outermost: positions in `below`.
+    static std::vector<size_t> meetings(const Warp& w) {
+        std::vector<size_t> found;
+        int32_t until = w.until;
+        for (size_t k = w.below.size(); k-- > 0;)
+            if (w.below[k].meeting && w.below[k].pc == until) until = w.below[k].until, found.insert(found.begin(), k);
         return found;
+    }
+
+    // Lanes that took a branch each by themselves, and have met behind it, meet where it ends, too: entries for the
+    // same places get one id in all strands of the warp, the smaller, so that they stay below what is to meet there.
+    static void unify(Warp& w, Warp& other) {
+        const std::vector<size_t> here = meetings(w), there = meetings(other);
+        for (size_t k = 0; k < std::min(here.size(), there.size()); ++k) {
+            const Path a = w.below[here[k]], b = other.below[there[k]];
+            if (a.pc != b.pc || a.until != b.until) return;
+            const auto [id, old] = std::minmax(a.id, b.id);
+            if (id == old) continue;
+            const auto rename = [id = id, old = old](Warp& each) {
+                for (Path& path : each.below)
+                    if (path.id == old) path.id = id;
+            };
+            rename(w);
+            siblings(w, rename);
+        }
+        const auto sort = [](Warp& each) { std::ranges::sort(each.below, {}, &Path::id); };
+        sort(w);
+        siblings(w, sort);
+    }
+
+    // The lanes of another strand, which stands at the same place, become part of this one.
+    void absorb(Warp& w, Warp& other) {
+        unify(w, other);
+        w.active |= other.active, w.live |= other.live;
+        std::vector<Path> both;
+        auto a = w.below.begin();
+        for (const Path& each : other.below) {
+            while (a != w.below.end() && a->id < each.id) both.push_back(*a++);
+            both.push_back(each);
+            if (a != w.below.end() && a->id == each.id) both.back().mask |= (a++)->mask;
+        }
+        both.insert(both.end(), a, w.below.end());
+        w.below = std::move(both);
+        other.state = State::DONE, other.live = other.active = 0;
+        ++w.block->ended;
+        w.others &= ~w.live;
+        refresh(w);
+    }
+
+    // At a place where paths meet: goes on with the path below, with those strands that have come here too. False: some
+    // are still on their way.
+    bool rejoin(Warp& w) {
+        const int64_t here = w.below.back().id;
+        bool coming = false;
+        siblings(w, [&](Warp& each) {
+            if (each.state == State::JOINING && each.below.back().id == here) absorb(w, each);
+            else if (each.state == State::READY)
+                coming |= std::any_of(each.below.begin(), each.below.end(), [&](const Path& path) { return path.id == here; });
+        });
+        w.state = coming ? State::JOINING : State::READY;
+        if (!coming) pop(w);
+        return !coming;
+    }
+
+    // Before an instruction for which lanes of other strands are needed: with those that wait for that too, or waits.
+    void meet(Warp& w, const Instruction& i) {
+        uncount(w, i);
+        w.state = State::MEETING;
+        siblings(w, [&](Warp& each) {
+            if (each.state == State::MEETING && each.pc == w.pc && each.until == w.until) absorb(w, each), w.state = State::READY;
+        });
     }
 
     // Lets lanes that wait for their turn run before those at a barrier: they may be on their way to the end, and the
@@ -205,12 +374,8 @@ class Runner {
             const Path other = w.below[k];
             if (!(other.mask & w.live) || other.mask & w.active) continue;
             w.below.erase(w.below.begin() + static_cast<std::ptrdiff_t>(k));
-            w.below.push_back({w.pc, w.until, w.active});
-            if (i.counted) {  // it comes again
-                Counts& counts = request_.counts[at];
-                --counts.warps, --w.block->issued, --launch_.issued;
-                counts.lanes -= static_cast<uint64_t>(__builtin_popcount(w.active));
-            }
+            w.below.push_back({w.pc, w.until, w.active, ++paths_, false});
+            uncount(w, i);
             w.pc = other.pc, w.until = other.until, w.active = other.mask & w.live;
             return w.gave_way = true;
         }
@@ -238,37 +403,64 @@ class Runner {
             return;
         }
         if (mask != w.live) let_go(w);
-        if (mask != w.live) {
-            if (!give_way(w, i)) fail("a barrier that not all lanes of a warp reach together");
-            return;
+        if (mask != w.live && give_way(w, i)) return;
+        if (i.negated & 4) {
+            arrive(mask == w.live ? w : part(w, mask), i, mask);
+        } else if (mask != w.live) {
+            fail("a barrier that not all lanes of a warp reach together");
+        } else if (w.others) {
+            meet(w, i);
+        } else {
+            arrive(w, i, mask);
         }
+    }
+
+    void arrive(Warp& w, const Instruction& i, uint32_t mask) {
         const uint32_t id = w.in<uint32_t>(i.a)[__builtin_ctz(mask)];
         const uint32_t count = i.b == INT32_MIN ? 0 : w.in<uint32_t>(i.b)[__builtin_ctz(mask)];
         if (id >= 16 || count % LANES) fail("a barrier whose id is above 15, or its count no multiple of 32");
         Block& block = *w.block;
         Barrier& barrier = block.barriers[id];
-        if (barrier.arrived && barrier.expected != static_cast<int32_t>(count)) fail("a barrier at which warps wait with different counts");
+        if (barrier.users && barrier.expected != static_cast<int32_t>(count)) fail("a barrier at which warps wait with different counts");
         barrier.expected = static_cast<int32_t>(count);
-        barrier.arrived += LANES;
+        ++barrier.users;
         if (i.immediate >= POPULATION) {
             const uint32_t held = w.predicate(i.c);
             barrier.count += __builtin_popcount((i.negated & 2 ? ~held : held) & mask);
             barrier.voted += __builtin_popcount(mask);
         }
-        if (i.immediate == ARRIVE) ++w.pc;
-        else w.state = State::WAITING;
+        if (i.immediate == ARRIVE) {
+            barrier.passed += w.others ? __builtin_popcount(mask) : LANES;
+            w.state = State::READY;
+            ++w.pc;
+        } else {
+            w.state = State::WAITING;
+            w.barrier = static_cast<uint8_t>(id);
+        }
         settle(block, barrier);
+    }
+
+    // Threads that have come to a barrier. A warp counts as 32 threads where all its lanes that live are there.
+    static int32_t arrived(const Block& block, const Barrier& barrier, uint32_t id) {
+        uint32_t here[LANES] = {}, live[LANES] = {};
+        for (const Warp& w : block.warps) {
+            live[w.index] |= w.live;
+            if (w.state == State::WAITING && w.barrier == id) here[w.index] |= w.live;
+        }
+        int32_t found = barrier.passed;
+        for (int k = 0; k < LANES; ++k)
+            if (here[k]) found += here[k] == live[k] ? LANES : __builtin_popcount(here[k]);
+        return found;
     }
 
     // Lets those at a barrier go where all have come.
     void settle(Block& block, Barrier& barrier) {
-        const int32_t wanted = barrier.expected ? barrier.expected : living(block);
-        if (barrier.arrived < wanted) return;
         const auto id = static_cast<uint32_t>(&barrier - block.barriers);
+        const int32_t wanted = barrier.expected ? barrier.expected : living(block);
+        if (arrived(block, barrier, id) < wanted) return;
         for (Warp& w : block.warps) {
-            if (w.state != State::WAITING) continue;
+            if (w.state != State::WAITING || w.barrier != id) continue;
             const Instruction& i = request_.code[w.pc];
-            if (w.in<uint32_t>(i.a)[__builtin_ctz(w.active)] != id) continue;
             if (i.immediate == POPULATION) {
                 auto* d = w.out<uint32_t>(i.d);
                 for (int lane = 0; lane < LANES; ++lane)
@@ -277,12 +469,20 @@ class Runner {
                 const bool found = i.immediate == SOME ? barrier.count > 0 : barrier.count == static_cast<uint32_t>(barrier.voted);
                 w.set_predicate(i.d, found ? ALL : 0, w.active);
             }
+            siblings(w, [&](Warp& each) {  // an earlier one of the warp that stood here
+                if (each.state == State::READY && each.pc == w.pc + 1 && each.until == w.until && each.barrier == OPENED) absorb(w, each);
+            });
             w.state = State::READY;
+            w.barrier = OPENED;
             ++w.pc;
         }
+        for (Warp& w : block.warps)
+            if (w.barrier == OPENED) w.barrier = 0;
         barrier = Barrier();
     }
 
+    static constexpr uint8_t OPENED = 255;
+    int64_t paths_ = 0;
     Launch& launch_;
     Request& request_;
 };

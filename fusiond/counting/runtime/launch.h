@@ -1,6 +1,7 @@
 // A launch: its blocks, what they share, and what is counted of them.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -10,7 +11,8 @@
 namespace counting {
 
 struct Barrier {
-    int32_t arrived = 0;   // threads
+    int32_t users = 0;     // strands that wait, or have arrived without waiting
+    int32_t passed = 0;    // threads that have arrived without waiting
     int32_t expected = 0;  // 0: all of the block's that have not ended
     uint32_t count = 0;    // of bar.red: threads for which the predicate holds
     int32_t voted = 0;
@@ -18,7 +20,7 @@ struct Barrier {
 
 struct Block {
     std::vector<uint8_t> shared, registers, local;
-    std::vector<Warp> warps;
+    std::deque<Warp> warps;  // and behind them the strands that have split off; references to them stay good
     Barrier barriers[16];
     uint32_t index[3];
     int32_t ended;  // warps
@@ -43,6 +45,9 @@ struct Launch {
 };
 
 [[noreturn]] void fail(const std::string& text);
+
+// Of an instruction that lanes of other strands must execute together with these: not yet.
+struct Elsewhere {};
 
 // Where the lanes' addresses lie on the host; counts the access. `what`: 0 read, 1 write, 2 atomic.
 void locate(Warp& w, const Instruction& i, uint32_t mask, int what, uint8_t* (&host)[LANES]);

@@ -1,4 +1,4 @@
-// Floating point of 16 bits: float16 and bfloat16.
+// Floating point of 16 bits (float16 and bfloat16), and of 8 (e4m3 and e5m2, as conversions that saturate make them).
 #pragma once
 
 #include <cmath>
@@ -83,5 +83,33 @@ struct Brain {
         return nearest(Half::odd(sum, rest));
     }
 };
+
+// LARGEST: the code of the largest number; e5m2 has infinity behind it, e4m3 a NaN and nothing else.
+template <int FRACTION, int BIAS, int LARGEST>
+struct Eight {
+    uint8_t bits;
+
+    double value() const {
+        const int code = bits & 0x7f, exponent = code >> FRACTION, rest = code & ((1 << FRACTION) - 1);
+        double size = std::ldexp((exponent ? 1 << FRACTION : 0) + rest, (exponent ? exponent : 1) - BIAS - FRACTION);
+        if (code > LARGEST) size = LARGEST == 0x7b && code == 0x7c ? INFINITY : NAN;
+        return bits >> 7 ? -size : size;
+    }
+
+    static Eight nearest(double a) {
+        if (a != a) return {0x7f};
+        const int sign = std::signbit(a) ? 0x80 : 0;
+        const double size = std::fabs(rounded<FRACTION + 1, 1 - BIAS - FRACTION>(a));
+        if (size >= Eight{LARGEST}.value()) return {static_cast<uint8_t>(sign | LARGEST)};
+        if (size < std::ldexp(1.0, 1 - BIAS)) {
+            return {static_cast<uint8_t>(sign | static_cast<int>(std::ldexp(size, BIAS - 1 + FRACTION)))};
+        }
+        int exponent;
+        const int fraction = static_cast<int>(std::ldexp(std::frexp(size, &exponent), FRACTION + 1));
+        return {static_cast<uint8_t>(sign | (exponent - 1 + BIAS) << FRACTION | (fraction & ((1 << FRACTION) - 1)))};
+    }
+};
+using E4m3 = Eight<3, 7, 0x7e>;
+using E5m2 = Eight<2, 15, 0x7b>;
 
 }  // namespace counting

@@ -1,4 +1,5 @@
-// A warp: 32 lanes as arrays, a mask of those that are active, and a stack of those that wait to join them.
+// A warp: 32 lanes as arrays, a mask of those that are active, and a stack of those that wait to join them. Lanes that
+// wait at a barrier while others of their warp go on are a strand of their own: a Warp over the same registers.
 #pragma once
 
 #include <bit>
@@ -25,9 +26,13 @@ struct Path {
     int32_t pc;
     int32_t until;  // where these lanes meet the entry below; -1: nowhere
     uint32_t mask;
+    int64_t id;    // the same in the strands of a warp that share it
+    bool meeting;  // where the lanes of one branch meet again, not lanes that wait for their turn
 };
 
-enum class State : uint8_t { READY, WAITING, DONE };
+// WAITING: at a barrier. JOINING: where the lanes of other strands of the warp are to meet these, and are on their way.
+// MEETING: before an instruction that lanes of other strands must execute together with these.
+enum class State : uint8_t { READY, WAITING, JOINING, MEETING, DONE };
 
 // Registers of up to 32 bits are kept in 32, predicates as one mask.
 template <class T>
@@ -42,9 +47,11 @@ struct Warp {
     int32_t pc;
     uint32_t active;  // of the path on top
     uint32_t live;    // have not ended
+    uint32_t others;  // of the warp's other strands, those that have not ended
     int32_t until;
     int32_t index;  // in its block
     State state;
+    uint8_t barrier;  // while it waits
     std::vector<Path> below;
     bool gave_way;  // at a barrier, to lanes that have not ended since
 

@@ -15,17 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fusiond import faults
 from fusiond.build import gxx
 from fusiond.devices.base import Array, DataPlane, ExecutionError
 from fusiond.devices.cpu import native
 from fusiond.devices.cpu.memory import Block
 from fusiond.devices.data import HostData
 from fusiond.devices.host import HostLibrary
-from fusiond.dtypes import numpy_dtype, scalar
+from fusiond.language.narrow import numpy_dtype, scalar
 from fusiond.model import DeviceState, Outcome
 from fusiond.program import (
-    Alloc,
     Argument,
     Bytes,
     Copy,
@@ -40,6 +38,7 @@ from fusiond.program import (
     SourceKind,
     Step,
 )
+from fusiond.system import faults
 
 _CACHE_BYTES = 64 << 20
 
@@ -182,20 +181,17 @@ class CpuProgram:
 
     def _release(self) -> None:
         for each in self.program.steps:
-            if isinstance(each, Alloc):  # what the plan allocates itself is not there before
-                self._blocks[each.arena].release()
+            if each.allocates is not None:  # what the plan allocates itself is not there before
+                self._blocks[each.allocates].release()
 
     def _step(self, step: Step, *, seed: int, checked: bool) -> int:
         """Do one step; how long it took, in nanoseconds."""
         if isinstance(step, Launch):
             return self._launch(step, seed, checked)
         begun = time.thread_time_ns()
-        if isinstance(step, Copy):
-            for source, target in zip(step.source, step.target, strict=True):
+        if isinstance(step, Copy | CopyBatch):
+            for source, target in step.messages:
                 self._bytes(target, step)[:] = self._bytes(source, step)
-        elif isinstance(step, CopyBatch):
-            for one, other in step.copies:
-                self._bytes(other, step)[:] = self._bytes(one, step)
         elif isinstance(step, FillStep):
             self._bytes(step.buffer, step)[:] = step.byte
         elif isinstance(step, HostCall):

@@ -7,7 +7,7 @@ Nearly everything is left to the header; only what no header can express is edit
     static __shared__ int n;                   __shared__ int n;
     __noinline__                               FUSIOND_NOINLINE
     #include <cuda_runtime.h>                  (dropped: the header stands in for it)
-    #include <cooperative_groups.h>            #include "cooperative_groups.h"  (so cuda_fp16.h and cuda_bf16.h)
+    #include <cooperative_groups.h>            #include "cooperative_groups.h"  (so cuda_fp16.h, _bf16.h and _fp8.h)
     asm volatile("bar.sync 1, 64;" ...);       FUSIOND_BAR_SYNC(1, 64);   (also with operands: "bar.sync %0, %1;")
 
 What cannot be mapped is a `LoweringError`; within `#if` groups, which only g++ can decide, it becomes an error that is
@@ -71,6 +71,8 @@ _OUR_OWN = {
     "cuda_fp16.hpp": "cuda_fp16.h",
     "cuda_bf16.h": "cuda_bf16.h",
     "cuda_bf16.hpp": "cuda_bf16.h",
+    "cuda_fp8.h": "cuda_fp8.h",
+    "cuda_fp8.hpp": "cuda_fp8.h",
 }
 _STANDS_IN = re.compile(
     r"cuda|cuda_runtime|cuda_runtime_api|device_launch_parameters|device_functions|device_atomic_functions"
@@ -78,7 +80,7 @@ _STANDS_IN = re.compile(
 )
 _BEYOND = re.compile(
     r"cooperative_groups/.*|(cub|thrust|nv|cuda|cute|cutlass)/.*"
-    r"|(cuda_(fp4|fp6|fp8|pipeline|awbarrier)\w*|mma|curand\w*|cublas\w*|texture_\w+|surface_\w+)\.h(pp)?"
+    r"|(cuda_(fp4|fp6|pipeline|awbarrier)\w*|mma|curand\w*|cublas\w*|texture_\w+|surface_\w+)\.h(pp)?"
 )
 
 _ALIGNERS = frozenset({"__align__", "alignas", "__attribute__"})

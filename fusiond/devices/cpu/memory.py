@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.dtypes import numpy_dtype
+from fusiond.language.narrow import numpy_dtype
 from fusiond.program import Buffer
 
 GUARD_BYTES = 64 * 1024

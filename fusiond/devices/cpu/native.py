@@ -36,7 +36,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 ABI = 3
-MAX_SHARED_BYTES = 227 * 1024
 _CHECKED = 1
 _COOPERATIVE = 2
 _ALIGNMENT = 64

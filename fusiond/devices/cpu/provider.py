@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fusiond
-from fusiond import children, faults
 from fusiond.build import gxx
+from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices.base import Binary, Executor
 from fusiond.devices.cpu.executor import CpuExecutor
-from fusiond.devices.cpu.native import MAX_SHARED_BYTES
 from fusiond.errors import MachineFault, UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
 from fusiond.program import Alloc, Program, Source, SourceKind, replace_sources
+from fusiond.system import children, faults
 
 if TYPE_CHECKING:  # bundles are checked with NumPy alone: nothing that reads YAML may be imported with this module
     from fusiond.strategy import Facts
@@ -27,8 +27,8 @@ LIMITS = DeviceLimits(
     multiprocessors=1,
     registers_per_sm=0,  # no register file, so no caps and no occupancy
     registers_per_block=0,
-    shared_bytes_per_sm=MAX_SHARED_BYTES,
-    shared_bytes_per_block=MAX_SHARED_BYTES,
+    shared_bytes_per_sm=MOST_SHARED_BYTES,
+    shared_bytes_per_block=MOST_SHARED_BYTES,
     threads_per_sm=2048,
     blocks_per_sm=32,
 )

@@ -30,17 +30,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond import children, faults
 from fusiond import program as plans
 from fusiond.build import gxx
 from fusiond.build.working import working_folder
-from fusiond.bundle import read_bundle
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.native import Argument, Launch, NativeError
 from fusiond.errors import FusiondError
-from fusiond.fills import initial
+from fusiond.exporting.bundle import read_bundle
+from fusiond.inputs.fills import initial
 from fusiond.model import BuildFailed, Outcome
+from fusiond.system import children, faults
 from fusiond.words import counted
 
 _OPTIONS = "exitcode=0:report_thread_leaks=0:report_signal_unsafe=0:history_size=4:atexit_sleep_ms=0"

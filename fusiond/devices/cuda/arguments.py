@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fusiond.cuda.entries import EntryName
 from fusiond.devices.base import ExecutionError
-from fusiond.dtypes import scalar
+from fusiond.language.narrow import scalar
 from fusiond.model import Outcome
 from fusiond.program import Argument, Bytes, HostCall, Launch, Pointer
 

@@ -1,17 +1,17 @@
-// Data of buffers on the device: drawn, compared, and the guard zones looked at. Bit for bit what fusiond/fills.py draws
+// Data of buffers on the device: drawn, compared, and the guard zones looked at. Bit for bit what inputs/fills.py draws
 // and what fusiond/devices/compare.py finds, so nothing here may be contracted or approximated (-fmad=false).
 // data.ptx is made of this file: `python -m fusiond.devices.cuda.kernels`.
 
 typedef unsigned long long u64;
 
 enum Kind { PATTERN, IOTA, INTEGERS, WIDE_INTEGERS, UNIFORM, WIDE_UNIFORM, NORMAL };
-enum Type { BOOL, WHOLE_1, WHOLE_2, WHOLE_4, WHOLE_8, HALF, BFLOAT, SINGLE, DOUBLE };
+enum Type { BOOL, WHOLE_1, WHOLE_2, WHOLE_4, WHOLE_8, HALF, BFLOAT, SINGLE, DOUBLE, E4M3, E5M2 };
 
 // --- types -----------------------------------------------------------------------------------------------
 
 __device__ int size_of(int type) {
     switch (type) {
-        case BOOL: case WHOLE_1: return 1;
+        case BOOL: case WHOLE_1: case E4M3: case E5M2: return 1;
         case WHOLE_2: case HALF: case BFLOAT: return 2;
         case WHOLE_4: case SINGLE: return 4;
         default: return 8;
@@ -36,42 +36,59 @@ __device__ void store(unsigned char* data, u64 index, int bytes, u64 bits) {
     }
 }
 
-// A double as a 16-bit float, rounded to nearest even once; `fraction` bits of fraction, `bias` of the exponent.
+// The magnitude of a double that is no NaN and not infinite as a narrower float, rounded to nearest even once, without an
+// end: `fraction` bits of fraction, `bias` of the exponent.
+__device__ u64 rounded(u64 magnitude, int fraction, int bias) {
+    int exponent = (int)(magnitude >> 52) - 1023 + bias, shift = 52 - fraction;
+    u64 rest = magnitude & 0xfffffffffffffull;
+    if (exponent > 4 * bias) return ~0ull;
+    if (exponent >= 1) {
+        rest |= (u64)exponent << 52;
+    } else {  // below the smallest normal number
+        rest |= 1ull << 52;
+        shift += 1 - exponent;
+        if (shift > 54) return 0;
+    }
+    return (rest + (1ull << (shift - 1)) - 1 + (rest >> shift & 1)) >> shift;
+}
+
+// A double as a 16-bit float.
 __device__ u64 narrowed(double value, int fraction, int bias) {
     u64 bits = (u64)__double_as_longlong(value);
     u64 sign = bits >> 63 << 15, magnitude = bits & 0x7fffffffffffffffull;
     u64 infinity = (u64)(2 * bias + 1) << fraction;
     if (magnitude > 0x7ff0000000000000ull) return infinity | 1ull << (fraction - 1);
     if (magnitude == 0x7ff0000000000000ull) return sign | infinity;
-    int exponent = (int)(magnitude >> 52) - 1023 + bias, shift = 52 - fraction;
-    u64 rest = magnitude & 0xfffffffffffffull;
-    if (exponent >= 1) {
-        if (exponent > 2 * bias) return sign | infinity;
-        rest |= (u64)exponent << 52;
-    } else {  // below the smallest normal number
-        rest |= 1ull << 52;
-        shift += 1 - exponent;
-        if (shift > 54) return sign;
-    }
-    u64 rounded = (rest + (1ull << (shift - 1)) - 1 + (rest >> shift & 1)) >> shift;
-    return sign | (rounded < infinity ? rounded : infinity);
+    u64 found = rounded(magnitude, fraction, bias);
+    return sign | (found < infinity ? found : infinity);
 }
 
-__device__ double widened(u64 bits, int fraction, int bias) {
-    u64 sign = bits >> 15 << 63, exponent = (bits & 0x7fff) >> fraction, rest = bits & ((1ull << fraction) - 1);
+// A double as an 8-bit float: what is beyond the largest one becomes that, infinity too.
+__device__ u64 narrowed_to_8(double value, int fraction, int bias, u64 largest) {
+    u64 bits = (u64)__double_as_longlong(value), magnitude = bits & 0x7fffffffffffffffull;
+    if (magnitude > 0x7ff0000000000000ull) return 0x7f;
+    u64 found = rounded(magnitude, fraction, bias);
+    return bits >> 63 << 7 | (found < largest ? found : largest);
+}
+
+// `at`: the bit of the sign; `ends`: the largest exponent is that of infinity and NaN.
+__device__ double widened(u64 bits, int fraction, int bias, int at, bool ends) {
+    u64 sign = bits >> at << 63, exponent = (bits & ((1ull << at) - 1)) >> fraction, rest = bits & ((1ull << fraction) - 1);
     if (exponent == 0) {  // rest units of the smallest number
         double unit = __longlong_as_double((long long)((u64)(1023 + 1 - bias - fraction) << 52));
         double value = (double)rest * unit;
         return sign ? -value : value;
     }
-    u64 wide = exponent == (u64)(2 * bias + 1) ? 2047 : exponent + 1023 - bias;
+    u64 wide = ends && exponent == (u64)(2 * bias + 1) ? 2047 : exponent + 1023 - bias;
     return __longlong_as_double((long long)(sign | wide << 52 | rest << (52 - fraction)));
 }
 
 __device__ double as_double(u64 bits, int type) {
     switch (type) {
-        case HALF: return widened(bits, 10, 15);
-        case BFLOAT: return widened(bits, 7, 127);
+        case HALF: return widened(bits, 10, 15, 15, true);
+        case BFLOAT: return widened(bits, 7, 127, 15, true);
+        case E4M3: return (bits & 0x7f) == 0x7f ? __longlong_as_double(-1ll) : widened(bits, 3, 7, 7, false);
+        case E5M2: return widened(bits, 2, 15, 7, true);
         case SINGLE: return (double)__int_as_float((int)(unsigned)bits);
         default: return __longlong_as_double((long long)bits);
     }
@@ -82,6 +99,8 @@ __device__ u64 bits_of(double value, int type) {
         case BOOL: return value != 0;
         case HALF: return narrowed(value, 10, 15);
         case BFLOAT: return narrowed(value, 7, 127);
+        case E4M3: return narrowed_to_8(value, 3, 7, 0x7e);
+        case E5M2: return narrowed_to_8(value, 2, 15, 0x7b);
         case SINGLE: return (unsigned)__float_as_int((float)value);
         case DOUBLE: return (u64)__double_as_longlong(value);
         default: return (u64)(long long)value;
@@ -92,7 +111,7 @@ __device__ u64 bits_of_whole(long long value, int type) {
     switch (type) {
         case BOOL: return value != 0;
         case SINGLE: return (unsigned)__float_as_int((float)value);
-        case HALF: case BFLOAT: case DOUBLE: return bits_of((double)value, type);
+        case HALF: case BFLOAT: case DOUBLE: case E4M3: case E5M2: return bits_of((double)value, type);
         default: return (u64)value;
     }
 }

@@ -20,8 +20,8 @@ from fusiond.devices.cuda.kernels import Kernels
 from fusiond.devices.cuda.loaded import CudaProgram
 from fusiond.devices.cuda.memory import LEFT_TO_OTHERS
 from fusiond.devices.data import HostData, content
-from fusiond.dtypes import numpy_dtype
-from fusiond.fills import DRAWN, fill, is_read, poison_byte
+from fusiond.inputs.fills import DRAWN, fill, is_read, poison_byte
+from fusiond.language.narrow import numpy_dtype
 from fusiond.program import EQUAL, Buffer
 
 KEPT_SHARE = 0.25

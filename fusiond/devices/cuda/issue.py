@@ -28,10 +28,9 @@ from fusiond.program import (
     Free,
     HostCall,
     Launch,
-    Memory,
     Program,
     Step,
-    pooled_frees,
+    host_steps,
 )
 
 _FREED_BYTE = 0xA5
@@ -101,7 +100,7 @@ class Issuer:
         self._hosts = hosts
         self._arenas = arenas(program)
         self._program = program
-        self._pooled = pooled_frees(program)
+        self._on_host = host_steps(program)
         self._waits: dict[str, list[str]] = {}
         for part in parts:
             streams_of = {step.name: step.stream for step in part}
@@ -121,7 +120,7 @@ class Issuer:
         for step in steps:
             with named(f"step {step.name!r}"):
                 stream = self._streams.by_number[step.stream]
-                if on_host(step, self._memory, self._pooled):
+                if step.name in self._on_host:
                     for name in self._waits[step.name]:
                         self._done[name].synchronize()
                     stream.synchronize()
@@ -135,8 +134,8 @@ class Issuer:
     def poison_unallocated(self) -> None:
         """Before a checked run: what the plan allocates itself holds nothing yet."""
         for step in self._program.steps:
-            if isinstance(step, Alloc):
-                self._poison(step.arena)
+            if step.allocates is not None:
+                self._poison(step.allocates)
 
     def release(self) -> None:
         """Undo the plan's own allocations that it did not free."""
@@ -170,9 +169,8 @@ class Issuer:
 
     def packed_launches(self) -> Iterator[tuple[Launch, EntryName, bytes]]:
         """Every launch with its parameters and arguments."""
-        for step in self._program.steps:
-            if isinstance(step, Launch):
-                yield step, self._kernels[step.source, step.entry][1], self._arguments(step)
+        for step in self._program.launches:
+            yield step, self._kernels[step.source, step.entry][1], self._arguments(step)
 
     def _arguments(self, step: Launch) -> bytes:
         if step.name not in self._packed:
@@ -234,29 +232,3 @@ class Issuer:
     def _poison(self, arena: str) -> None:
         block = self._memory.blocks[arena]
         block.write(0, np.full(block.size_bytes, _FREED_BYTE, np.uint8))
-
-
-def on_host(step: Step, memory: ProgramMemory, pooled: frozenset[str]) -> bool:
-    """Whether this thread does the step, and blocks meanwhile. `pooled`: the frees in stream order."""
-    if isinstance(step, Alloc):
-        return not step.pooled
-    if isinstance(step, Free):
-        return step.name not in pooled
-    if isinstance(step, HostCall):
-        return True
-    if isinstance(step, Copy):
-        return all(memory.place(name)[0].array is not None for name in (step.source[0], step.target[0]))
-    return isinstance(step, FillStep) and memory.place(step.buffer)[0].array is not None
-
-
-def holds_up_the_host(step: Step, program: Program, memory: ProgramMemory) -> bool:
-    """Whether enqueuing the step may wait for the device: host steps, allocations (a pool may have to grow), and copies
-    to or from pageable memory."""
-    if isinstance(step, Alloc | Free) or on_host(step, memory, frozenset()):
-        return True
-    touched: tuple[str, ...] = ()
-    if isinstance(step, Copy):
-        touched = (*step.source, *step.target)
-    elif isinstance(step, CopyBatch):
-        touched = tuple(name for pair in step.copies for name in pair)
-    return any(program.buffer(name).memory is Memory.PAGEABLE for name in touched)

@@ -16,8 +16,8 @@ import numpy as np
 
 from fusiond.devices.base import Array
 from fusiond.devices.cuda.memory import GUARD_BYTE, GUARD_BYTES
-from fusiond.dtypes import numpy_dtype
-from fusiond.fills import fill, quantiles, recipe
+from fusiond.inputs.fills import fill, quantiles, recipe
+from fusiond.language.narrow import numpy_dtype
 from fusiond.program import Buffer, Compare
 
 SOURCE = Path(__file__).with_name("data.cu")
@@ -28,7 +28,7 @@ that is newer."""
 
 KINDS = {"constant": 0, "zeros": 0, "iota": 1, "integers": 2, "uniform": 4, "normal": 6}
 """As `Kind` in data.cu; where a whole 64-bit word is used, the next number."""
-_TYPES = {"bool": 0, "float16": 5, "bfloat16": 6, "float32": 7, "float64": 8}
+_TYPES = {"bool": 0, "float16": 5, "bfloat16": 6, "float32": 7, "float64": 8, "float8_e4m3fn": 9, "float8_e5m2": 10}
 _WHOLE = {1: 1, 2: 2, 4: 3, 8: 4}
 ENTRIES = ("fusiond_draw", "fusiond_compare", "fusiond_guards")
 _FOUND_BYTES = 24

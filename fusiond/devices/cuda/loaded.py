@@ -19,20 +19,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fusiond import faults
 from fusiond.cuda.entries import EntryName, EntryTable, read_table
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cuda import arguments, loop
 from fusiond.devices.cuda.driver import Driver, DriverError, Graph
 from fusiond.devices.cuda.failures import named
-from fusiond.devices.cuda.issue import BareLaunch, Issuer, Streams, holds_up_the_host
+from fusiond.devices.cuda.issue import BareLaunch, Issuer, Streams
 from fusiond.devices.cuda.memory import ProgramMemory, refuse_too_much
 from fusiond.devices.cuda.modules import DriverFunction, DriverModule
 from fusiond.devices.cuda.spans import MOST_COMMANDS, EventPair, Parts, Spans
 from fusiond.devices.host import HostLibrary
 from fusiond.model import DeviceLimits, Outcome
-from fusiond.program import Alloc, CopyBatch, HostCall, Launch, Program, SourceKind, Step, problems
+from fusiond.program import CopyBatch, HostCall, Launch, Program, SourceKind, Step, blocking_steps, problems
+from fusiond.system import faults
 
 log = logging.getLogger(__name__)
 
@@ -70,16 +70,16 @@ class CudaProgram:
         self._loop_modules: list[int] = []
         self._loop_sought = False
         self._modules: dict[str, Any] = {}
-        self._cooperative = {step.source for step in program.steps if isinstance(step, Launch) and step.cooperative}
+        self._cooperative = {step.source for step in program.launches if step.cooperative}
         self._tables: dict[str, EntryTable] = {}
         self._hosts: dict[str, HostLibrary] = {}
         broken = problems(program)
         if broken:  # a bundle may have been edited by hand
             raise ExecutionError(Outcome.LAUNCH_REFUSED, broken[0])
-        if any(isinstance(step, CopyBatch) for step in program.steps) and not driver.copies_in_batches:
+        if program.copies_in_batches and not driver.copies_in_batches:
             # Single copies in its place would be another plan under the name of this one.
             raise ExecutionError(Outcome.LAUNCH_REFUSED, "this driver copies in no batches: CUDA 12.8 and later do")
-        if any(isinstance(step, Alloc) and step.pooled for step in program.steps) and not driver.has("cuMemAllocAsync"):
+        if program.takes_from_pool and not driver.has("cuMemAllocAsync"):
             raise ExecutionError(Outcome.LAUNCH_REFUSED, "this driver has no memory pools: CUDA 11.2 and later do")
         self._load_sources()
         self._functions = self._kernels()
@@ -99,7 +99,8 @@ class CudaProgram:
             self._issuer = Issuer(
                 cuda, driver, program, self._memory, self._streams, self._functions, self._hosts, parts
             )
-            held_up = any(holds_up_the_host(step, program, self._memory) for step in self._body)
+            blocking = blocking_steps(program)
+            held_up = any(step.name in blocking for step in self._body)
             if program.issue == "graph":
                 self._capture(held_up)
             too_long = self._commands() > MOST_COMMANDS
@@ -334,9 +335,7 @@ class CudaProgram:
         """Every kernel that is launched, allowed the shared memory that its launches ask for."""
         found: Kernels = {}
         attribute = self._cuda.function_attribute
-        for step in self.program.steps:
-            if not isinstance(step, Launch):
-                continue
+        for step in self.program.launches:
             name = step.source, step.entry
             if name not in found:
                 entry = self._tables[step.source].entries.get(step.entry)
@@ -361,8 +360,8 @@ class CudaProgram:
             if most_shared:
                 with named(f"giving {text} {most_shared} bytes of shared memory"):
                     function.set_attribute(attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, most_shared)
-        for step in self.program.steps:
-            if isinstance(step, Launch) and step.cooperative:
+        for step in self.program.launches:
+            if step.cooperative:
                 self._check_residency(step, found[step.source, step.entry][0])
         return found
 
@@ -382,11 +381,7 @@ class CudaProgram:
 
     def _most_shared(self, source: str, entry: str) -> int:
         """The most dynamic shared memory that a launch of this kernel asks for, in bytes."""
-        return max(
-            step.shared_bytes
-            for step in self.program.steps
-            if isinstance(step, Launch) and (step.source, step.entry) == (source, entry)
-        )
+        return max(step.shared_bytes for step in self.program.launches if (step.source, step.entry) == (source, entry))
 
     def _symbols(self) -> dict[str, tuple[int, int]]:
         """Buffer -> address and size of the module's variable that it is."""
@@ -463,9 +458,7 @@ class CudaProgram:
         }
         self._loop_modules += modules.values()
         handles = {}
-        for step in self.program.steps:
-            if not isinstance(step, Launch):
-                continue
+        for step in self.program.launches:
             function = kernels[step.source, step.entry][0]
             if isinstance(function, DriverFunction):
                 handles[step.name] = function.handle

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from fusiond.devices.base import Array, ExecutionError
 from fusiond.devices.cuda.driver import Driver
-from fusiond.dtypes import numpy_dtype
+from fusiond.language.narrow import numpy_dtype
 from fusiond.model import Outcome
-from fusiond.program import Alloc, Buffer, Free, Memory, Program, Role
+from fusiond.program import Buffer, Memory, Program, Role
 
 GUARD_BYTES = 4096
 GUARD_BYTE = 0xDB
@@ -262,12 +262,12 @@ def _allocated_bytes(program: Program) -> int:
     held: dict[str, int] = {}
     most = 0
     for step in program.steps:
-        if isinstance(step, Alloc):
-            members = of_arenas.get(step.arena) or [program.buffer(step.arena)]
+        if step.allocates is not None:
+            members = of_arenas.get(step.allocates) or [program.buffer(step.allocates)]
             if members[0].memory is Memory.DEVICE:
-                held[step.arena] = max(each.offset_bytes + each.size_bytes for each in members) + 2 * GUARD_BYTES
-        elif isinstance(step, Free):
-            held.pop(step.arena, None)
+                held[step.allocates] = max(each.offset_bytes + each.size_bytes for each in members) + 2 * GUARD_BYTES
+        elif step.frees is not None:
+            held.pop(step.frees, None)
         most = max(most, sum(held.values()))
     return most
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fusiond
-from fusiond import driver as driver_file
 from fusiond.build import gxx, nvcc
 from fusiond.cuda.limits import limits as table_limits
 from fusiond.devices.base import Binary, Executor
@@ -27,6 +26,7 @@ from fusiond.devices.cuda.sanitize import sanitize
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import BuildFailed, DeviceInfo, DeviceLimits, frozen
 from fusiond.program import Program, Source, SourceKind, Step, replace_sources
+from fusiond.system import driver as driver_file
 
 if TYPE_CHECKING:  # see fusiond.devices.base
     from fusiond.strategy import Facts

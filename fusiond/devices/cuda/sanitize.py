@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from fusiond import children, faults
 from fusiond.devices.base import MORE
+from fusiond.system import children, faults
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 ENVIRONMENT = "FUSIOND_COMPUTE_SANITIZER"

@@ -25,10 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.model import Config, DeviceLimits, Value
-from fusiond.space import EMPTY, Parameter, Space
-from fusiond_hfuse import pairing, partition
-from fusiond_hfuse.graph import WARP, Group, volume
+from fusiond.search.space import EMPTY, Parameter, Space
+from fusiond_hfuse.analysis import pairing, partition
+from fusiond_hfuse.frontend.graph import WARP, Group, volume
 
 CAPS = (32, 40, 48, 64, 80, 96)
 """Register caps beside `none` and `paper`. One above what a kernel uses without is not idle: ptxas then uses
@@ -81,7 +82,7 @@ def _counts(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
 
 def _common(group: Group, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes of a vertical kernel, in which every thread goes from one body to the next."""
-    if len(group.slots) >= partition.BARRIER_IDS or not all(partition.may_go_on(slot.kernel) for slot in group.slots):
+    if len(group.slots) >= BARRIER_IDS or not all(partition.may_go_on(slot.kernel) for slot in group.slots):
         return ()
     return partition.common(group, limits)
 

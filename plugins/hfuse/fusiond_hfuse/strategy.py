@@ -13,16 +13,19 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from fusiond.cuda.limits import BARRIER_IDS, STATIC_SHARED_BYTES
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.errors import RequestError, UnknownName
 from fusiond.keys import text_key
 from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Launch, Program
-from fusiond.space import EMPTY, Space
-from fusiond.strategy import Baseline, Inputs, Known, StrategyBase, Target
-from fusiond_hfuse import emit, kernel, pairing, partition, registers, space, verify
-from fusiond_hfuse.graph import SLOTS, WARP, Group, Kernel, Plan, Slot, volume
-from fusiond_hfuse.partition import BARRIER_IDS
+from fusiond.search.space import EMPTY, Space
+from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
+from fusiond_hfuse import space
+from fusiond_hfuse.analysis import pairing, partition, registers
+from fusiond_hfuse.codegen import emit, verify
+from fusiond_hfuse.frontend import kernel
+from fusiond_hfuse.frontend.graph import SLOTS, WARP, Group, Kernel, Plan, Slot, volume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,7 @@ class Analysed:
         return self.asked.group
 
 
-class Hfuse(StrategyBase):
+class Hfuse(StrategyBase[Asked, Analysed]):
     """Kernels that share nothing, as one: side by side in each thread block, or block by block in one launch."""
 
     name = "hfuse"
@@ -61,7 +64,7 @@ class Hfuse(StrategyBase):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[Asked]:
         names, where = _members(job)
         read: dict[str, tuple[str, Kernel]] = {}
         for name in dict.fromkeys(names):
@@ -84,7 +87,7 @@ class Hfuse(StrategyBase):
         asked = Asked(group=group, job=job, names=frozen(dict(zip(group.letters, named, strict=True))))
         return self._workload(asked, hashes)
 
-    def _workload(self, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload:
+    def _workload(self, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload[Asked]:
         slots = asked.group.slots
         return Workload(
             strategy=self.name,
@@ -102,8 +105,8 @@ class Hfuse(StrategyBase):
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload, target: Target) -> Analysis:
-        asked = _payload(workload.payload)
+    def analyse(self, workload: Workload[Asked], target: Target) -> Analysis[Asked, Analysed]:
+        asked = workload.payload
         group = asked.group
         facts = {slot.letter: _facts(target, slot) for slot in group.slots}
         own = {slot.letter: _own_problems(group, slot, target, facts[slot.letter]) for slot in group.slots}
@@ -134,42 +137,44 @@ class Hfuse(StrategyBase):
             workload=workload, report=frozen(report), rejections=tuple(dict.fromkeys(rejections)), payload=known
         )
 
-    def parts(self, analysis: Analysis) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[Asked, Analysed]) -> tuple[Job, ...]:
         """A job for every legal pair of three or more; equal pairs (a kernel that stands twice) once."""
-        about = _known(analysis)
+        about = analysis.payload
         found: dict[str, Job] = {}
         for pair in about.legal:
             asked = _part(about.asked, pair)
             found.setdefault(self._workload(asked).key, asked.job)
         return tuple(found.values())
 
-    def space(self, analysis: Analysis, known: Known) -> Space:
-        about = _known(analysis)
+    def space(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> Space:
+        about = analysis.payload
         if len(about.group.slots) > 2:
-            return space.composed(about.group, about.target.limits, whole=about.whole, best=self._best(about, known))
+            return space.composed(about.group, about.target.limits, whole=about.whole, best=self._best(about, answers))
         if analysis.rejections:
             return EMPTY
         return space.fused(about.group, about.target.limits)
 
-    def seeds(self, analysis: Analysis, space_: Space, known: Known) -> tuple[tuple[str, Config], ...]:
-        about = _known(analysis)
+    def seeds(
+        self, analysis: Analysis[Asked, Analysed], space_: Space, answers: Answers
+    ) -> tuple[tuple[str, Config], ...]:
+        about = analysis.payload
         if len(about.group.slots) > 2:
-            return space.composed_seeds(about.group, about.target.limits, space_, self._best(about, known))
+            return space.composed_seeds(about.group, about.target.limits, space_, self._best(about, answers))
         return space.seeds(about.group, about.target.limits, space_)
 
-    def _best(self, about: Analysed, known: Known) -> dict[pairing.Pair, Config]:
+    def _best(self, about: Analysed, answers: Answers) -> dict[pairing.Pair, Config]:
         """The pairs that save most together, each with the config of its own record, in the letters of the group."""
         records: dict[pairing.Pair, Record] = {}
         for pair in about.legal:
-            record = known.get(self._workload(_part(about.asked, pair)).key)
+            record = answers.get(self._workload(_part(about.asked, pair)).key)
             if isinstance(record, Record):
                 records[pair] = record
         chosen = pairing.matching({pair: pairing.saving(record) for pair, record in records.items()})
         configs = {pair: records[pair].config for pair in chosen}
         return {pair: pairing.translated(config, pair) for pair, config in configs.items() if config is not None}
 
-    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
-        about = _known(analysis)
+    def baselines(self, analysis: Analysis[Asked, Analysed]) -> tuple[Baseline, ...]:
+        about = analysis.payload
         group = about.group
         knobs = space.unfused(group, about.target.limits)
 
@@ -203,8 +208,8 @@ class Hfuse(StrategyBase):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
-        about = _known(analysis)
+    def emit(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+        about = analysis.payload
         if len(about.group.slots) > 2:
             return self._composed(about, config)
         if analysis.rejections:
@@ -275,9 +280,9 @@ class Hfuse(StrategyBase):
             return Rejection(rule="not_in_space", nodes=part.names, detail=f"{config} is not offered for {letter}")
         return emit.unfused(part, {letter: threads}, {letter: None if cap == "none" else config.integer("cap")})
 
-    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
+    def resolved(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Config:
         """`cap=paper` as the number of registers that it comes to, in a pair of a composition too."""
-        about = _known(analysis)
+        about = analysis.payload
         values = dict(config)
         for name, value in config.items():
             if value == "paper" and (name == "cap" or name.endswith(".cap")):
@@ -298,8 +303,8 @@ class Hfuse(StrategyBase):
                     return Rejection(rule="leak", nodes=(source.name,), detail="; ".join(leaks))
         return None
 
-    def unfused(self, analysis: Analysis, config: Config) -> Program | None:
-        about = _known(analysis)
+    def unfused(self, analysis: Analysis[Asked, Analysed], config: Config) -> Program | None:
+        about = analysis.payload
         threads: dict[str, int] = {}
         for letters, own in _own_configs(config, _groups(about.group, config)):
             if len(letters) == 1:
@@ -311,8 +316,8 @@ class Hfuse(StrategyBase):
                 threads |= {side.slot.letter: side.threads for side in plan.sides}
         return emit.unfused(about.group, threads, dict.fromkeys(threads))
 
-    def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
-        group = _payload(workload.payload).group
+    def odd_sizes(self, workload: Workload[Asked]) -> Mapping[str, int] | None:
+        group = workload.payload.group
         odd = {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in slot.kernel.odd.items()}
         return odd or None
 
@@ -451,12 +456,12 @@ def _joint_problems(
     """Why kernels that could be fused cannot be one launch."""
     found = []
     static = [_static_bytes(slot, facts[slot.letter]) for slot in group.slots]
-    fits = sum(static) <= partition.STATIC_SHARED_BYTES
-    moves = partition.static_bytes(group.slots) > partition.STATIC_SHARED_BYTES
-    if not fits and not (moves and partition.static_bytes(partition.placed(group)) <= partition.STATIC_SHARED_BYTES):
+    fits = sum(static) <= STATIC_SHARED_BYTES
+    moves = partition.static_bytes(group.slots) > STATIC_SHARED_BYTES
+    if not fits and not (moves and partition.static_bytes(partition.placed(group)) <= STATIC_SHARED_BYTES):
         detail = (
             f"static shared arrays of {' and '.join(map(str, static))} bytes; together at most "
-            f"{partition.STATIC_SHARED_BYTES} compile, and they cannot all become dynamic"
+            f"{STATIC_SHARED_BYTES} compile, and they cannot all become dynamic"
         )
         found.append(Rejection(rule="static_shared", nodes=group.names, detail=detail))
     for first, second in itertools.pairwise(slot.kernel for slot in group.slots):
@@ -571,13 +576,3 @@ def _launchable(known: Analysed, group: Group, plan: Plan, program: Program) -> 
 def _no_room(most: int, shared: int, group: Group) -> Rejection:
     detail = f"{shared} bytes of shared memory in one block; there are {most}"
     return Rejection(rule="shared_memory", nodes=group.names, detail=detail)
-
-
-def _payload(value: object) -> Asked:
-    assert isinstance(value, Asked)
-    return value
-
-
-def _known(analysis: Analysis) -> Analysed:
-    assert isinstance(analysis.payload, Analysed)
-    return analysis.payload

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fusiond import documents
 from fusiond.hookspecs import hookimpl
+from fusiond.inputs import documents
 from fusiond.strategy import CatalogueEntry, Strategy
 from fusiond_mincut.strategy import Mincut
 

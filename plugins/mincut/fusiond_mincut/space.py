@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 
 from fusiond.model import Config, Value
 from fusiond.program import Program
-from fusiond.space import Parameter, Space
-from fusiond_mincut import blocks, legality, shapes, streams
-from fusiond_mincut.blocks import Partition
-from fusiond_mincut.emit import BlockParams
-from fusiond_mincut.graph import Pipeline
+from fusiond.search.space import Parameter, Space
+from fusiond_mincut.analysis import blocks, legality
+from fusiond_mincut.analysis.blocks import Partition
+from fusiond_mincut.codegen import shapes, streams
+from fusiond_mincut.codegen.emit import BlockParams
+from fusiond_mincut.frontend.graph import Pipeline
 
 MEASURED = "measured"
 LAUNCHES = ("sequence", "streams", "graph")

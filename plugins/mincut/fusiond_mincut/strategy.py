@@ -15,30 +15,20 @@ from dataclasses import dataclass, field
 
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Program
-from fusiond.space import Space
-from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
-from fusiond_mincut import asked as asking
-from fusiond_mincut import (
-    blocks,
-    candidates,
-    drawing,
-    emit,
-    legality,
-    partition,
-    plan,
-    probes,
-    shapes,
-    streams,
-)
+from fusiond.search.space import Space
+from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
+from fusiond_mincut import request as asking
 from fusiond_mincut import space as composing
-from fusiond_mincut.asked import Asked
-from fusiond_mincut.benefit import Model
-from fusiond_mincut.blocks import Block, Partition
-from fusiond_mincut.emit import BlockParams
-from fusiond_mincut.graph import Pipeline
-from fusiond_mincut.partition import Planned
-from fusiond_mincut.plan import Optimum
-from fusiond_mincut.tiles import LOCAL
+from fusiond_mincut.analysis import blocks, candidates, drawing, legality, partition, plan
+from fusiond_mincut.analysis.benefit import Model
+from fusiond_mincut.analysis.blocks import Block, Partition
+from fusiond_mincut.analysis.partition import Planned
+from fusiond_mincut.analysis.plan import Optimum
+from fusiond_mincut.codegen import emit, probes, shapes, streams
+from fusiond_mincut.codegen.emit import BlockParams
+from fusiond_mincut.codegen.tiles import LOCAL
+from fusiond_mincut.frontend.graph import Pipeline
+from fusiond_mincut.request import Asked
 
 ODD = {"width": 67, "height": 41}
 MOST_SAID = 200
@@ -70,7 +60,7 @@ class Analysed:
         return blocks.block(self.pipeline, names)
 
 
-class Mincut(StrategyBase):
+class Mincut(StrategyBase[Asked, Analysed]):
     """Kernels of an image pipeline that become one, each pixel's intermediate values in registers or shared memory."""
 
     name = "mincut"
@@ -80,11 +70,11 @@ class Mincut(StrategyBase):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[Asked]:
         found, hashes = asking.read(job, inputs)
         return self._workload(found, hashes)
 
-    def _workload(self, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload:
+    def _workload(self, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload[Asked]:
         pipeline = asked.pipeline
         return Workload(
             strategy=self.name,
@@ -99,8 +89,8 @@ class Mincut(StrategyBase):
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload, target: Target) -> Analysis:
-        asked = _payload(workload.payload)
+    def analyse(self, workload: Workload[Asked], target: Target) -> Analysis[Asked, Analysed]:
+        asked = workload.payload
         pipeline, model = asked.pipeline, asked.model
         planned = partition.planned(pipeline, model)
         best = plan.optimum(pipeline, model)
@@ -155,13 +145,13 @@ class Mincut(StrategyBase):
             payload=known,
         )
 
-    def describe(self, analysis: Analysis) -> str:
-        about = _known(analysis)
+    def describe(self, analysis: Analysis[Asked, Analysed]) -> str:
+        about = analysis.payload
         return drawing.text(about.pipeline, about.planned)
 
-    def parts(self, analysis: Analysis) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[Asked, Analysed]) -> tuple[Job, ...]:
         """A job for each kernel by itself and for each block worth measuring, small blocks first."""
-        return tuple(each.job for each in self._parts(_known(analysis)).values())
+        return tuple(each.job for each in self._parts(analysis.payload).values())
 
     def _parts(self, about: Analysed) -> dict[tuple[str, ...], Asked]:
         if about.whole is not None or not _measures(about.asked):
@@ -170,35 +160,37 @@ class Mincut(StrategyBase):
         wanted = [*((each.name,) for each in pipeline.kernels), *about.several]
         return {block: asking.of_block(about.asked, block) for block in wanted}
 
-    def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
-        about = _known(analysis)
+    def probes(self, analysis: Analysis[Asked, Analysed]) -> tuple[Probe, ...]:
+        about = analysis.payload
         return () if about.whole is not None else probes.probes(about.target.limits)
 
-    def space(self, analysis: Analysis, known: Known) -> Space:
-        about = _known(analysis)
+    def space(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> Space:
+        about = analysis.payload
         if about.whole is not None:
             return shapes.space(about.pipeline, about.whole)
-        return composing.composed(about.pipeline, self._partitions(about, known), self._best(about, known))
+        return composing.composed(about.pipeline, self._partitions(about, answers), self._best(about, answers))
 
-    def seeds(self, analysis: Analysis, space: Space, known: Known) -> tuple[tuple[str, Config], ...]:
-        about = _known(analysis)
+    def seeds(
+        self, analysis: Analysis[Asked, Analysed], space: Space, answers: Answers
+    ) -> tuple[tuple[str, Config], ...]:
+        about = analysis.payload
         if about.whole is not None:
             seeds = {"default": shapes.config(emit.DEFAULT, space)}
             for local in emit.choices(about.pipeline, about.whole)[1:]:
                 seeds[local] = shapes.config(dataclasses.replace(emit.DEFAULT, local=local), space)
             return tuple(seeds.items())
-        found = self._partitions(about, known)
-        return composing.seeds(about.pipeline, space, found, self._composed(about, known))
+        found = self._partitions(about, answers)
+        return composing.seeds(about.pipeline, space, found, self._composed(about, answers))
 
-    def _partitions(self, about: Analysed, known: Known) -> dict[str, Partition]:
+    def _partitions(self, about: Analysed, answers: Answers) -> dict[str, Partition]:
         """Name -> partition, each once (see `plan`)."""
         pipeline, model = about.pipeline, about.asked.model
-        calibrated = probes.calibrated(about.target.limits, known, pipeline.width * pipeline.height)
+        calibrated = probes.calibrated(about.target.limits, answers, pipeline.width * pipeline.height)
         return plan.named(
             [
                 ("algorithm1", about.planned.partition),
                 ("unfused", blocks.unfused(pipeline)),
-                *zip(plan.COMPOSED, self._composed(about, known), strict=False),
+                *zip(plan.COMPOSED, self._composed(about, answers), strict=False),
                 ("exact", about.best.partition if about.best else None),
                 ("measured_model", partition.planned(pipeline, calibrated).partition if calibrated else None),
                 ("general", about.widest.partition if about.widest else None),
@@ -206,16 +198,16 @@ class Mincut(StrategyBase):
             ]
         )
 
-    def _composed(self, about: Analysed, known: Known) -> tuple[Partition, ...]:
-        costs = {block: cost for block, (cost, _) in self._measured(about, known).items()}
+    def _composed(self, about: Analysed, answers: Answers) -> tuple[Partition, ...]:
+        costs = {block: cost for block, (cost, _) in self._measured(about, answers).items()}
         return plan.composed(about.pipeline, costs)
 
-    def sums(self, analysis: Analysis, known: Known) -> tuple[tuple[str, float], ...]:
+    def sums(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> tuple[tuple[str, float], ...]:
         """(partition, microseconds of its blocks together) of the cheapest partitions into measured blocks, and of
         Algorithm 1's and the unfused one where all their blocks were measured; the cheapest first."""
-        about = _known(analysis)
-        costs = {block: cost for block, (cost, _) in self._measured(about, known).items()}
-        wanted = [*self._composed(about, known), about.planned.partition, blocks.unfused(about.pipeline)]
+        about = analysis.payload
+        costs = {block: cost for block, (cost, _) in self._measured(about, answers).items()}
+        wanted = [*self._composed(about, answers), about.planned.partition, blocks.unfused(about.pipeline)]
         found = {
             str(each): sum(costs[block.kernels] for block in each.blocks)
             for each in wanted
@@ -223,11 +215,11 @@ class Mincut(StrategyBase):
         }
         return tuple(sorted(found.items(), key=lambda each: each[1]))
 
-    def _measured(self, about: Analysed, known: Known) -> dict[tuple[str, ...], tuple[float, BlockParams]]:
+    def _measured(self, about: Analysed, answers: Answers) -> dict[tuple[str, ...], tuple[float, BlockParams]]:
         """Blocks whose records are known: microseconds, and the way that takes them."""
         found: dict[tuple[str, ...], tuple[float, BlockParams]] = {}
         for block, asked in self._parts(about).items():
-            record = known.get(self._workload(asked).key)
+            record = answers.get(self._workload(asked).key)
             if not isinstance(record, Record):
                 continue
             if record.config is not None and record.time_us is not None:
@@ -236,12 +228,12 @@ class Mincut(StrategyBase):
                 found[block] = record.baseline_us, emit.DEFAULT
         return found
 
-    def _best(self, about: Analysed, known: Known) -> dict[str, str]:
+    def _best(self, about: Analysed, answers: Answers) -> dict[str, str]:
         """Block -> the label of the way in which it was fastest."""
-        return {"+".join(block): shapes.label(way) for block, (_, way) in self._measured(about, known).items()}
+        return {"+".join(block): shapes.label(way) for block, (_, way) in self._measured(about, answers).items()}
 
-    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
-        about = _known(analysis)
+    def baselines(self, analysis: Analysis[Asked, Analysed]) -> tuple[Baseline, ...]:
+        about = analysis.payload
         pipeline = about.pipeline
         apart = blocks.unfused(pipeline)
         if len(pipeline.kernels) == 1:
@@ -272,8 +264,8 @@ class Mincut(StrategyBase):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
-        about = _known(analysis)
+    def emit(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+        about = analysis.payload
         pipeline = about.pipeline
         try:
             chosen, ways = _chosen(about, config)
@@ -284,9 +276,9 @@ class Mincut(StrategyBase):
             nodes = tuple(each.name for each in pipeline.kernels)
             return Rejection(rule="not_in_space", nodes=nodes, detail=f"{config}: {problem}")
 
-    def unfused(self, analysis: Analysis, config: Config) -> Program | None:
+    def unfused(self, analysis: Analysis[Asked, Analysed], config: Config) -> Program | None:
         """Every kernel in the way of its block."""
-        about = _known(analysis)
+        about = analysis.payload
         chosen, ways = _chosen(about, config)
         own = {
             name: dataclasses.replace(ways.get(str(block), emit.DEFAULT), local="tile")
@@ -296,7 +288,7 @@ class Mincut(StrategyBase):
         found = emit.program(about.pipeline, blocks.unfused(about.pipeline), own)
         return found if isinstance(found, Program) else None
 
-    def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
+    def odd_sizes(self, workload: Workload[Asked]) -> Mapping[str, int] | None:
         return None if dict(workload.sizes) == ODD else ODD
 
 
@@ -351,13 +343,3 @@ def _refusals(pipeline: Pipeline, model: Model, planned: Planned) -> tuple[Rejec
             found += list(legality.paper(pipeline, (edge.producer, edge.consumer), model))[:1]
     found += [each.reason for each in planned.cuts]
     return tuple(dict.fromkeys(found))[:MOST_SAID]
-
-
-def _payload(value: object) -> Asked:
-    assert isinstance(value, Asked)
-    return value
-
-
-def _known(analysis: Analysis) -> Analysed:
-    assert isinstance(analysis.payload, Analysed)
-    return analysis.payload

@@ -29,11 +29,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusiond_mincut import expr as tree
-from fusiond_mincut import graph, masks, syntax
-from fusiond_mincut.expr import Access, Expr, TypeProblem
-from fusiond_mincut.graph import Border, Image, Kernel, Pipeline
-from fusiond_mincut.masks import Mask
+from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend import graph, masks, syntax
+from fusiond_mincut.frontend.expr import Access, Expr, TypeProblem
+from fusiond_mincut.frontend.graph import Border, Image, Kernel, Pipeline
+from fusiond_mincut.frontend.masks import Mask
 
 Number = int | float
 

@@ -7,21 +7,26 @@ from typing import Any
 
 from fusiond.model import Record
 from fusiond.words import counted
-from fusiond_stitching import span as spans
-from fusiond_stitching.composition import Composed
-from fusiond_stitching.emit import near_ties
-from fusiond_stitching.graph import Module
-from fusiond_stitching.plan import BlockProgram, Kernel
-from fusiond_stitching.planner import Planned
-from fusiond_stitching.traffic import ideal_bytes, moved
+from fusiond_stitching.analysis import span as spans
+from fusiond_stitching.analysis.composition import Composed
+from fusiond_stitching.analysis.plan import BlockProgram, Kernel
+from fusiond_stitching.analysis.planner import Planned
+from fusiond_stitching.analysis.traffic import ideal_bytes, moved
+from fusiond_stitching.codegen.emit import near_ties
+from fusiond_stitching.frontend.graph import Module
 
 
 def report(
-    module: Module, plans: Mapping[str, Planned], shown: str, frames: Mapping[str, Planned] | None = None
+    module: Module,
+    plans: Mapping[str, Planned],
+    shown: str,
+    frames: Mapping[str, Planned] | None = None,
+    modules: Mapping[str, Module] | None = None,
 ) -> dict[str, Any]:
-    """The analysis: `plans` by name (`unfused`, `xla_rules`, `stitched`, ...); the groups are those of `shown`.
-    `frames` are the plans of the bodies of while and conditional."""
-    frames = frames or {}
+    """The analysis: `plans` by name (`unfused`, `xla_rules`, `stitched`, ...); the groups are those of `shown`, a plan
+    of `module`. `frames` are the plans of the bodies of while and conditional. `modules`: of plans whose module is
+    another (one with its reductions split)."""
+    frames, modules = frames or {}, modules or {}
     planned = plans[shown]
     span = spans.analyse(module)
     return {
@@ -29,7 +34,10 @@ def report(
         "library_calls": module.library_calls,
         "span": span.length,
         "kernels": {name: kernels(each) for name, each in plans.items()},
-        "bytes": {"ideal": ideal_bytes(module), **{name: moved(module, each.plan) for name, each in plans.items()}},
+        "bytes": {
+            "ideal": ideal_bytes(module),
+            **{name: moved(modules.get(name, module), each.plan) for name, each in plans.items()},
+        },
         "groups": [_group(module, kernel, program) for kernel in planned.plan.kernels for program in kernel.programs],
         "apart": [{"root": root, "reason": reason} for root, reason in sorted(planned.plan.notes.items())],
         "library": [_boundary(module, name, reason) for name, reason in module.foreign.items()],

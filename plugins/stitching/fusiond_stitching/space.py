@@ -4,9 +4,12 @@ fusion      packed | barriers | apart | paper
             the paper's fusion; or groups with several producers, middle splits and spills: each its own launch
             (apart), those that do not depend on each other in one launch (packed), those that do behind a barrier
             across the grid too (barriers: a cooperative launch)
-exchange    warp | shared            how the lanes of a row reduction meet; the paper has shared memory only
+rows        16 | 8 | 32 | 4          columns of a row that a thread holds in registers, where a group's rows fit there
+            shared                   rows of all groups go through shared memory, as in the paper
+exchange    warp | shared            how the lanes of a row reduction meet then; the paper has shared memory only
 dots        library | stitched       where there are batched dots and the job says `dots: any`
-reductions  split | whole            large ones in two steps, where there are any
+reductions  split | whole            large ones in two steps, and a long row's maximum and sum of exponentials in one,
+            where there are any
 grain       elements that a block may be given: how few blocks fusion accepts
 threads     of a block
 shared      device | paper           the limit of shared memory: the device's, or the paper's 20 KB
@@ -14,22 +17,21 @@ issue       streams | graph          launches one by one, or as a CUDA graph
 schedules   uniform | measured       where groups were measured by themselves: one way for all, or each its own
 at.PART     the way of a part        what `measured` means for it (`composition.Way`)
 
-A job for one group has exchange, grain, threads and shared, and nothing else.
+A job for one group has rows, exchange, grain, threads and shared, and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fusiond.cuda.limits import STATIC_SHARED_BYTES
 from fusiond.model import Config, DeviceLimits, Value
-from fusiond.space import Parameter, Space
-from fusiond_stitching.composition import EXCHANGES, LIMITS, Way
-from fusiond_stitching.policy import PAPER_SHARED_BYTES, Policy
+from fusiond.search.space import Parameter, Space
+from fusiond_stitching.analysis.composition import EXCHANGES, LIMITS, ROWS, SHARED, Way
+from fusiond_stitching.analysis.policy import PAPER_SHARED_BYTES, Policy
 
 THREADS = (256, 128, 512, 1024)
 GRAINS = (8192, 2048, 32768)
-DEFAULT_SHARED_BYTES = 48 * 1024
-"""What a launch gets without asking; more costs residency."""
 
 
 MEASURED = "measured"
@@ -41,6 +43,7 @@ def offered(limits: DeviceLimits, *, dots: str, large: bool = False, ways: Mappi
     may be split; `ways`: how the parts that were measured are fastest."""
     parameters = [
         Parameter(name="fusion", values=("packed", "barriers", "apart", "paper")),
+        Parameter(name="rows", values=ROWS, when="fusion != 'paper'"),
         Parameter(name="exchange", values=EXCHANGES, when="fusion != 'paper'"),
     ]
     if dots == "any":
@@ -63,6 +66,7 @@ def offered(limits: DeviceLimits, *, dots: str, large: bool = False, ways: Mappi
 def alone(limits: DeviceLimits) -> Space:
     """What a job for one group may choose."""
     parameters = (
+        Parameter(name="rows", values=ROWS),
         Parameter(name="exchange", values=EXCHANGES),
         Parameter(name="grain", values=GRAINS),
         Parameter(name="threads", values=tuple(each for each in THREADS if each <= limits.threads_per_block)),
@@ -74,12 +78,14 @@ def alone(limits: DeviceLimits) -> Space:
 def alone_seeds(limits: DeviceLimits) -> tuple[tuple[str, Config], ...]:
     """As the whole module begins; many blocks; as the paper stores and exchanges."""
     first: dict[str, Value] = {
-        "exchange": "warp", "grain": GRAINS[0], "threads": _threads(limits), "shared": "device",
+        "rows": ROWS[0], "exchange": "warp", "grain": GRAINS[0], "threads": _threads(limits), "shared": "device",
     }  # fmt: skip
+    stages = {**first, "rows": SHARED}
     return (
         ("default", Config.of(first)),
-        ("many_blocks", Config.of({**first, "grain": GRAINS[1]})),
-        ("paper", Config.of({**first, "exchange": "shared", "shared": "paper"})),
+        ("shared", Config.of(stages)),
+        ("many_blocks", Config.of({**stages, "grain": GRAINS[1]})),
+        ("paper", Config.of({**stages, "exchange": "shared", "shared": "paper"})),
     )
 
 
@@ -115,7 +121,7 @@ def issue(config: Config) -> str:
 
 def shared_limits(limits: DeviceLimits) -> dict[str, int]:
     """Bytes of shared memory that a block may have, by label."""
-    given = {"device": DEFAULT_SHARED_BYTES, "paper": PAPER_SHARED_BYTES}
+    given = {"device": STATIC_SHARED_BYTES, "paper": PAPER_SHARED_BYTES}
     return {name: min(most, limits.shared_bytes_per_block) for name, most in given.items()}
 
 
@@ -123,6 +129,7 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> Policy:
     """The policy that a config stands for. KeyError or TypeError when something is missing."""
     fusion = config.text("fusion")
     beyond = fusion != "paper"
+    rows = config.text("rows") if beyond else SHARED
     paper_shared = config.text("shared") == "paper"
     return Policy(
         threads=config.integer("threads"),
@@ -135,6 +142,9 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> Policy:
         middle=beyond,
         spill=beyond,
         lift=beyond,
+        registers=rows != SHARED,
+        row_shared=limits.shared_bytes_per_block if rows != SHARED and not paper_shared else 0,
+        per_thread=int(rows) if rows != SHARED else int(ROWS[0]),
         warp=beyond and config.text("exchange") == "warp",
         packing=fusion in ("packed", "barriers"),
         barriers=fusion == "barriers",
@@ -152,17 +162,18 @@ def seeds(
     threads: int | None = None,
 ) -> tuple[tuple[str, Config], ...]:
     """Fewest kernels first, with and without barriers across the grid, each followed by itself with every group in its
-    own way, where that is known; then many blocks, and what the paper would do. `threads`: of a launch whose groups
-    want different numbers."""
+    own way, where that is known; then rows in shared memory, many blocks, and what the paper would do. `threads`: of a
+    launch whose groups want different numbers."""
     common: dict[str, Value] = {"threads": _threads(limits), "grain": GRAINS[0]}
     if dots == "any":
         common["dots"] = "library"
     whole: dict[str, Value] = {"reductions": "whole"} if large else {}
     split: dict[str, Value] = {"reductions": "split"} if large else {}
-    beyond: dict[str, Value] = {**common, **split, "exchange": "warp", "shared": "device"}
+    beyond: dict[str, Value] = {**common, **split, "rows": ROWS[0], "exchange": "warp", "shared": "device"}
     wanted: list[tuple[str, Mapping[str, Value]]] = [
         ("packed", {**beyond, "fusion": "packed", "issue": "streams"}),
         ("barriers", {**beyond, "fusion": "barriers"}),
+        ("packed_shared", {**beyond, "fusion": "packed", "rows": SHARED, "issue": "streams"}),
         ("barriers_many_blocks", {**beyond, "fusion": "barriers", "grain": 2048}),
         ("packed_few_blocks", {**beyond, "fusion": "packed", "grain": 32768, "issue": "graph"}),
         ("paper", {**common, **whole, "fusion": "paper", "shared": "paper", "issue": "streams"}),

@@ -18,33 +18,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusiond.cuda.limits import STATIC_SHARED_BYTES
 from fusiond.errors import RequestError
 from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Program
-from fusiond.space import EMPTY, Space
-from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
-from fusiond_stitching import (
-    asking,
-    composition,
-    emit,
-    fills,
-    lower,
-    parts,
-    perflib,
-    planner,
-    policy,
-    probes,
-    report,
-    verify,
-)
+from fusiond.search.space import EMPTY, Space
+from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
+from fusiond_stitching import report, request
 from fusiond_stitching import space as spaces
-from fusiond_stitching import split as splitting
-from fusiond_stitching.asking import Asked
-from fusiond_stitching.composition import Composed, Way
-from fusiond_stitching.graph import Module
-from fusiond_stitching.parts import Part
-from fusiond_stitching.planner import Planned
-from fusiond_stitching.policy import Policy
+from fusiond_stitching.analysis import composition, online_reductions, parts, perflib, planner, policy, verify
+from fusiond_stitching.analysis import split_reductions as splitting
+from fusiond_stitching.analysis.composition import Composed, Way
+from fusiond_stitching.analysis.parts import Part
+from fusiond_stitching.analysis.planner import Planned
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.codegen import emit, probes
+from fusiond_stitching.frontend import importer
+from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.request import Asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +45,11 @@ class Analysed:
     asked: Asked
     limits: DeviceLimits = field(repr=False)
     split: Module = field(repr=False)
-    """The module with its large reductions in two steps; the very same one where there are none."""
+    """The module with its large reductions in two steps, and those of long softmax rows in one; the very same one where
+    there are neither."""
     text: str = ""
     tuned: Config = field(default_factory=lambda: Config(()))
-    """The seed whose schedules the performance library is asked about."""
+    """The seed whose schedules the performance library is asked about: rows in registers have none."""
     entries: tuple[perflib.Key, ...] = ()
     """Those that it looks up."""
     calls: Program | None = field(default=None, repr=False)
@@ -74,22 +66,22 @@ class Analysed:
         return self.split if config.get("reductions") == "split" else self.asked.module
 
 
-class Stitching(StrategyBase):
+class Stitching(StrategyBase[Asked, Analysed]):
     """Element-wise work, reductions, transposes and the rest between library calls, stitched through shared memory."""
 
     name = "stitching"
     version = 2
-    job_keys: tuple[str, ...] = asking.KEYS
+    job_keys: tuple[str, ...] = request.KEYS
     names: Mapping[str, str] = frozen({"module": "module"})
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload:
-        return self._workload(*asking.read(job, inputs))
+    def parse(self, job: Job, inputs: Inputs) -> Workload[Asked]:
+        return self._workload(*request.read(job, inputs))
 
-    def _workload(self, title: str, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload:
-        said = {name: fills.content(each) for name, each in sorted(asked.fills.items())}
-        content: dict[str, object] = {"module": lower.digest(asked.module), "fills": said, "dots": asked.dots}
+    def _workload(self, title: str, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload[Asked]:
+        said = {name: each.content for name, each in sorted(asked.fills.items())}
+        content: dict[str, object] = {"module": importer.digest(asked.module), "fills": said, "dots": asked.dots}
         if asked.group:
             content["group"] = True
         return Workload(
@@ -105,8 +97,8 @@ class Stitching(StrategyBase):
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload, target: Target) -> Analysis:
-        asked = _asked(workload.payload)
+    def analyse(self, workload: Workload[Asked], target: Target) -> Analysis[Asked, Analysed]:
+        asked = workload.payload
         if asked.group:
             return self._analyse_group(workload, target.limits)
         limits = target.limits
@@ -120,11 +112,13 @@ class Stitching(StrategyBase):
         }
         stitched = _fewest(plans)
         plans["stitched"] = plans[stitched]
-        rules = self._policy(asked, seeds[stitched], limits)
+        tuned = seeds["packed_shared" if stitched == "packed" else stitched]
+        scheduled = self._seeded(about, tuned)
         frames = {
             each.name: self._stitched(dataclasses.replace(asked, module=each), limits) for each in module.all_frames
         }
-        found = report.report(about.module(seeds[stitched]), plans, "stitched", frames)
+        modules = {"unfused": module, "xla_rules": module, **{name: about.module(each) for name, each in seeds.items()}}
+        found = report.report(about.module(seeds[stitched]), plans, "stitched", frames, modules)
         rejections = self._rejections(asked, plans, "paper")
         chosen = () if rejections else self._chosen(about, seeds["packed"], plans["packed"])
         found["parts"] = [
@@ -134,9 +128,9 @@ class Stitching(StrategyBase):
         payload = dataclasses.replace(
             about,
             text=report.described(found),
-            tuned=seeds[stitched],
+            tuned=tuned,
             calls=probes.library_calls(module) if asked.dots == "library" and not rejections else None,
-            entries=perflib.wanted(about.module(seeds[stitched]), rules, plans["stitched"].fusion.groups),
+            entries=perflib.wanted(about.module(tuned), self._policy(asked, tuned, limits), scheduled.fusion.groups),
             parts=chosen,
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
@@ -167,9 +161,9 @@ class Stitching(StrategyBase):
         dots = "stitched" if rules.stitch_dots else "library"
         return parts.of_plan(module, planned, about.asked.fills, dots=dots)
 
-    def _analyse_group(self, workload: Workload, limits: DeviceLimits) -> Analysis:
+    def _analyse_group(self, workload: Workload[Asked], limits: DeviceLimits) -> Analysis[Asked, Analysed]:
         """Of a job for one group: nothing is fused or split here, and it has no parts."""
-        asked = _asked(workload.payload)
+        asked = workload.payload
         about = Analysed(asked=asked, limits=limits, split=asked.module)
         name, first = spaces.alone_seeds(limits)[0]
         plans = {
@@ -204,38 +198,38 @@ class Stitching(StrategyBase):
             found += [program] if isinstance(program, Rejection) else []
         return tuple(found)
 
-    def describe(self, analysis: Analysis) -> str:
-        return _known(analysis).text
+    def describe(self, analysis: Analysis[Asked, Analysed]) -> str:
+        return analysis.payload.text
 
-    def parts(self, analysis: Analysis) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[Asked, Analysed]) -> tuple[Job, ...]:
         """A job for each group that is worth measuring by itself, and one for each loop body and branch in which there
         is something to fuse."""
-        about = _known(analysis)
-        groups = (asking.of_group(about.asked, each).job for each, _ in about.parts)
+        about = analysis.payload
+        groups = (request.of_group(about.asked, each).job for each, _ in about.parts)
         return (
             *groups,
-            *(asking.of_frame(about.asked, each) for each in about.asked.module.all_frames if _worth(each)),
+            *(request.of_frame(about.asked, each) for each in about.asked.module.all_frames if _worth(each)),
         )
 
-    def _records(self, about: Analysed, known: Known) -> dict[str, Record]:
+    def _records(self, about: Analysed, answers: Answers) -> dict[str, Record]:
         """Part -> its record, where one is known in which a candidate was measured."""
         found = {}
-        for part, _ in about.parts if known else ():
-            record = known.get(self._workload(part.name, asking.of_group(about.asked, part)).key)
+        for part, _ in about.parts if answers else ():
+            record = answers.get(self._workload(part.name, request.of_group(about.asked, part)).key)
             if isinstance(record, Record) and record.config is not None and record.time_us is not None:
                 found[part.name] = record
         return found
 
-    def _ways(self, about: Analysed, known: Known) -> dict[str, Way]:
+    def _ways(self, about: Analysed, answers: Answers) -> dict[str, Way]:
         """Part -> how it was fastest."""
-        return {name: Way.of(each.config) for name, each in self._records(about, known).items() if each.config}
+        return {name: Way.of(each.config) for name, each in self._records(about, answers).items() if each.config}
 
-    def _times_us(self, about: Analysed, known: Known) -> dict[str, float]:
+    def _times_us(self, about: Analysed, answers: Answers) -> dict[str, float]:
         """Part -> what it takes, once."""
-        return {name: each.time_us for name, each in self._records(about, known).items() if each.time_us is not None}
+        return {name: each.time_us for name, each in self._records(about, answers).items() if each.time_us is not None}
 
-    def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
-        about = _known(analysis)
+    def probes(self, analysis: Analysis[Asked, Analysed]) -> tuple[Probe, ...]:
+        about = analysis.payload
         if analysis.rejections or about.asked.group:
             return ()
         found = []
@@ -248,22 +242,24 @@ class Stitching(StrategyBase):
                 found.append(Probe(key=key.text, program=program))
         return tuple(found)
 
-    def probe_limit(self, analysis: Analysis) -> int | None:
-        return _known(analysis).asked.probes
+    def probe_limit(self, analysis: Analysis[Asked, Analysed]) -> int | None:
+        return analysis.payload.asked.probes
 
     # --- Analysis -> Config ---
 
-    def space(self, analysis: Analysis, known: Known) -> Space:
-        about = _known(analysis)
-        return EMPTY if analysis.rejections else self._space(about, known)
+    def space(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> Space:
+        about = analysis.payload
+        return EMPTY if analysis.rejections else self._space(about, answers)
 
-    def seeds(self, analysis: Analysis, space_: Space, known: Known) -> tuple[tuple[str, Config], ...]:
-        about = _known(analysis)
+    def seeds(
+        self, analysis: Analysis[Asked, Analysed], space_: Space, answers: Answers
+    ) -> tuple[tuple[str, Config], ...]:
+        about = analysis.payload
         if analysis.rejections:
             return ()
         if about.asked.group:
             return spaces.alone_seeds(about.limits)
-        ways, times_us = self._ways(about, known), self._times_us(about, known)
+        ways, times_us = self._ways(about, answers), self._times_us(about, answers)
         counts = {part.name: len(roots) for part, roots in about.parts}
         wanted: dict[int, float] = {}
         for name, way in ways.items():
@@ -281,8 +277,8 @@ class Stitching(StrategyBase):
         """Where a search begins that knows of no parts."""
         return spaces.seeds(about.limits, self._space(about), dots=about.asked.dots, large=about.large)
 
-    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
-        about = _known(analysis)
+    def baselines(self, analysis: Analysis[Asked, Analysed]) -> tuple[Baseline, ...]:
+        about = analysis.payload
         module = about.asked.module
         if analysis.rejections:
             return ()
@@ -307,8 +303,8 @@ class Stitching(StrategyBase):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
-        about = _known(analysis)
+    def emit(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+        about = analysis.payload
         if analysis.rejections:
             return analysis.rejections[0]
         module = about.asked.module
@@ -320,12 +316,12 @@ class Stitching(StrategyBase):
         if problems:
             return Rejection(rule="not_in_space", nodes=(module.name,), detail="; ".join(problems))
         rules = self._policy(about.asked, plain, about.limits)
-        found = self._emitted(about, about.module(plain), rules, module.name, known=known, ways=ways)
+        found = self._emitted(about, about.module(plain), rules, module.name, known=answers, ways=ways)
         if isinstance(found, Rejection):
             return found
         return dataclasses.replace(found, issue=spaces.issue(plain))
 
-    def _space(self, about: Analysed, known: Known | None = None) -> Space:
+    def _space(self, about: Analysed, known: Answers | None = None) -> Space:
         """Without `known`, what can be chosen whatever the parts' records say."""
         if about.asked.group:
             return spaces.alone(about.limits)
@@ -373,9 +369,9 @@ class Stitching(StrategyBase):
         labels = spaces.shared_limits(about.limits)
         return composition.composed(module, planned, own, ways, rules, labels, about.limits)
 
-    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
+    def resolved(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Config:
         """`shared` in bytes, and what came of `schedules: measured`."""
-        about = _known(analysis)
+        about = analysis.payload
         try:
             plain, ways = spaces.parted(config)
             rules = self._policy(about.asked, plain, about.limits)
@@ -384,19 +380,21 @@ class Stitching(StrategyBase):
         values = {**config, "shared": rules.shared_limit}
         if ways:
             module = about.module(plain)
-            planned = planner.remembered(module, rules, about.limits, perflib.Library(known))
+            planned = planner.remembered(module, rules, about.limits, perflib.Library(answers))
             if not planned.problems:
                 made = self._composed(about, module, rules, planned, ways)
-                values["schedules"] = report.composed(made, planned, self._times_us(about, known))
+                values["schedules"] = report.composed(made, planned, self._times_us(about, answers))
         return Config.of(values)
 
-    def figures(self, analysis: Analysis, record: Record | None, known: Known) -> Mapping[str, float]:
+    def figures(
+        self, analysis: Analysis[Asked, Analysed], record: Record | None, answers: Answers
+    ) -> Mapping[str, float]:
         """How long the dots take (our plain kernels, not a library's), and what follows of it for the whole module:
         FusableRatio and the predicted end-to-end gain (section 6.4) over the fastest unfused way. Nothing follows where
         something else is left to a library: nobody has timed that."""
-        about = _known(analysis)
+        about = analysis.payload
         calls, module = about.calls, about.asked.module
-        library_us = known.get(probes.library_key(calls)) if calls is not None else None
+        library_us = answers.get(probes.library_key(calls)) if calls is not None else None
         timed = all(module[name].opcode == "input" for name in module.foreign)
         return report.figures(record if timed else None, library_us if isinstance(library_us, float | int) else None)
 
@@ -406,15 +404,16 @@ class Stitching(StrategyBase):
 
     def _unfused(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> Policy:
         rules = policy.unfused(threads=threads, multiprocessors=max(1, limits.multiprocessors))
-        return dataclasses.replace(rules, shared_limit=min(spaces.DEFAULT_SHARED_BYTES, limits.shared_bytes_per_block))
+        return dataclasses.replace(rules, shared_limit=min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block))
 
     def _xla(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> Policy:
         rules = policy.xla_rules(threads=threads, multiprocessors=max(1, limits.multiprocessors))
-        return dataclasses.replace(rules, shared_limit=min(spaces.DEFAULT_SHARED_BYTES, limits.shared_bytes_per_block))
+        return dataclasses.replace(rules, shared_limit=min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block))
 
 
 def _unplanned(asked: Asked, limits: DeviceLimits) -> Analysed:
-    split = splitting.reductions(asked.module, max(1, limits.multiprocessors))
+    online = online_reductions.rewritten(asked.module)
+    split = splitting.reductions(online, max(1, limits.multiprocessors))
     return Analysed(asked=asked, limits=limits, split=split)
 
 
@@ -427,13 +426,3 @@ def _fewest(plans: Mapping[str, Planned]) -> str:
 def _worth(frame: Module) -> bool:
     """A reshape alone is no work."""
     return sum(1 for each in frame.instructions if frame.fusable(each) and each.opcode != "reshape") > 1
-
-
-def _asked(payload: Any) -> Asked:
-    assert isinstance(payload, Asked)
-    return payload
-
-
-def _known(analysis: Analysis) -> Analysed:
-    assert isinstance(analysis.payload, Analysed)
-    return analysis.payload

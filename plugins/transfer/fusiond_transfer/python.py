@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 
 from fusiond.errors import RequestError
 from fusiond.program import Fill, default_compare
-from fusiond_transfer import formula, verify
-from fusiond_transfer.generator import WORDS
-from fusiond_transfer.graph import DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Vector
+from fusiond_transfer.frontend import formula, verify
+from fusiond_transfer.frontend.generator import WORDS
+from fusiond_transfer.frontend.graph import DEVICE, HOST, Body, Formula, Graph, Kernel, Mix, Vector
 
 
 class KernelGraph:

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusiond.model import Config, Value
-from fusiond.space import Parameter, Space
-from fusiond_transfer.emit import ALLOCATIONS
-from fusiond_transfer.schedule import GROUPINGS
+from fusiond.search.space import Parameter, Space
+from fusiond_transfer.analysis.schedule import GROUPINGS
+from fusiond_transfer.codegen.emit import ALLOCATIONS
 
 MEMORIES = ("pageable", "pinned")
 

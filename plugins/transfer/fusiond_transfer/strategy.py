@@ -14,15 +14,19 @@ from fusiond.errors import RequestError
 from fusiond.keys import content_key, text_key
 from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
 from fusiond.program import Memory, Program
-from fusiond.space import Space
-from fusiond.strategy import Baseline, Inputs, Known, Probe, StrategyBase, Target
+from fusiond.search.space import Space
+from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.words import counted
-from fusiond_transfer import cost, describe, emit, heuristic, order, read, simulate, space
-from fusiond_transfer.emit import Way
-from fusiond_transfer.graph import Graph
-from fusiond_transfer.schedule import Schedule
-from fusiond_transfer.script import script
-from fusiond_transfer.ways import Ways, claims, described_costs, reordered, startups_by_memory
+from fusiond_transfer import space
+from fusiond_transfer.analysis import cost, describe, heuristic, order
+from fusiond_transfer.analysis.schedule import Schedule
+from fusiond_transfer.analysis.schedules import Ways, claims, described_costs, reordered, startups_by_memory
+from fusiond_transfer.analysis.script import script
+from fusiond_transfer.codegen import emit, simulate
+from fusiond_transfer.codegen.emit import Way
+from fusiond_transfer.codegen.probes import probes
+from fusiond_transfer.frontend import parser
+from fusiond_transfer.frontend.graph import Graph
 
 MOST_TRIES = 10_000
 MOST_SIMULATED = 400
@@ -53,7 +57,7 @@ class Analysed:
     costs: dict[str, cost.Costs] = field(default_factory=dict)
 
 
-class Transfer(StrategyBase):
+class Transfer(StrategyBase[Asked, Analysed]):
     """Fewer and better messages between host and device."""
 
     name = "transfer"
@@ -63,14 +67,14 @@ class Transfer(StrategyBase):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[Asked]:
         name = job.request.get("graph")
         where = job.where("graph")
         if not isinstance(name, str):
             raise RequestError("a graph is wanted: a catalogue name or the path of its YAML file", where=where)
         path = inputs.resolve("graph", name, where=where)
         places = {each: job.where(f"sizes.{each}") for each in job.sizes}
-        found = read.read(inputs, path, sizes=job.sizes, where=where, size_where=places)
+        found = parser.read(inputs, path, sizes=job.sizes, where=where, size_where=places)
         graph = found.graph
         counted, tries = _counted(job), _tries(job)
         limit = _limit(job)
@@ -84,6 +88,7 @@ class Transfer(StrategyBase):
         _refuse_limit(job, graph)
         hashes = {path: text_key(inputs.text(path, where=where))}
         hashes |= {each: text_key(text) for each, text in found.sources.items()}
+        hashes |= {each.fill.file: each.fill.digest for each in graph.vectors if each.fill.file and each.fill.digest}
         return Workload(
             strategy=self.name,
             strategy_version=self.version,
@@ -95,35 +100,37 @@ class Transfer(StrategyBase):
             source_hashes=frozen(hashes),
         )
 
-    def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
-        asked = _asked(workload)
+    def odd_sizes(self, workload: Workload[Asked]) -> Mapping[str, int] | None:
+        asked = workload.payload
         # Awkward sizes might not fit under a limit, which would be no fault of the winner's.
         return asked.odd or None if asked.graph.limit_bytes is None else None
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload, target: Target) -> Analysis:
-        asked = _asked(workload)
+    def analyse(self, workload: Workload[Asked], target: Target) -> Analysis[Asked, Analysed]:
+        asked = workload.payload
         ways = Ways(asked.graph, tries=asked.tries)
         other = reordered(ways)
         offer = _offer(asked, ways, other)
         known = Analysed(asked=asked, ways=ways, other=other, offer=offer)
         return Analysis(workload=workload, report=frozen(_report(known)), payload=known)
 
-    def describe(self, analysis: Analysis) -> str:
-        return describe.text(_known(analysis).ways)
+    def describe(self, analysis: Analysis[Asked, Analysed]) -> str:
+        return describe.text(analysis.payload.ways)
 
-    def probes(self, analysis: Analysis) -> tuple[Probe, ...]:
-        return cost.probes(_known(analysis).asked.graph)
+    def probes(self, analysis: Analysis[Asked, Analysed]) -> tuple[Probe, ...]:
+        return probes(analysis.payload.asked.graph)
 
-    def space(self, analysis: Analysis, known: Known) -> Space:
-        return space.fused(_known(analysis).offer)
+    def space(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> Space:
+        return space.fused(analysis.payload.offer)
 
-    def seeds(self, analysis: Analysis, space_: Space, known: Known) -> tuple[tuple[str, Config], ...]:
-        return space.seeds(_known(analysis).offer, space_)
+    def seeds(
+        self, analysis: Analysis[Asked, Analysed], space_: Space, answers: Answers
+    ) -> tuple[tuple[str, Config], ...]:
+        return space.seeds(analysis.payload.offer, space_)
 
-    def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
-        about = _known(analysis)
+    def baselines(self, analysis: Analysis[Asked, Analysed]) -> tuple[Baseline, ...]:
+        about = analysis.payload
         found = []
         for name, memory, allocation in space.baselines(about.offer):
 
@@ -145,13 +152,13 @@ class Transfer(StrategyBase):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis, config: Config, known: Known) -> Program | Rejection:
-        about = _known(analysis)
+    def emit(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+        about = analysis.payload
         graph = about.asked.graph
         problems = space.fused(about.offer).problems(config)
         if problems:
             return Rejection(rule="not_in_space", nodes=(graph.name,), detail="; ".join(problems))
-        schedule = self._schedule(about, config, known)
+        schedule = self._schedule(about, config, answers)
         way = Way(
             memory=config.text("memory"),
             issue=config.text("issue"),
@@ -171,17 +178,17 @@ class Transfer(StrategyBase):
                 return Rejection(rule="device_limit", nodes=(graph.name,), detail=detail)
         return program
 
-    def _schedule(self, about: Analysed, config: Config, known: Known) -> Schedule:
+    def _schedule(self, about: Analysed, config: Config, answers: Answers) -> Schedule:
         ways = _ways(about, config)
         grouping = config.text("grouping")
         if grouping == "separate":
             return ways.separate(early=config["when"] == "early")
         if grouping != "fastest":
             return ways.grouping(grouping)
-        answers = {key: value for key, value in known.items() if isinstance(value, int | float)}
+        answers = {key: value for key, value in answers.items() if isinstance(value, int | float)}
         name = content_key(answers)
         if name not in about.costs:
-            about.costs[name] = cost.costs(about.asked.graph, known)
+            about.costs[name] = cost.costs(about.asked.graph, answers)
         return ways.fast(
             about.costs[name],
             name,
@@ -189,12 +196,12 @@ class Transfer(StrategyBase):
             overlapped=config["issue"] != "one_stream",
         )
 
-    def resolved(self, analysis: Analysis, config: Config, known: Known) -> Config:
+    def resolved(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Config:
         """With the grouping as the number of messages that it comes to: `fewest (4 messages)`."""
-        about = _known(analysis)
+        about = analysis.payload
         if space.fused(about.offer).problems(config):
             return config
-        count = self._schedule(about, config, known).startups
+        count = self._schedule(about, config, answers).startups
         return Config.of({**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"})
 
 
@@ -326,13 +333,3 @@ def _listed(schedule: Schedule) -> list[dict[str, object]]:
 
 def _ways(about: Analysed, config: Config) -> Ways:
     return about.other if config.get("order") == "reordered" and about.other is not None else about.ways
-
-
-def _asked(workload: Workload) -> Asked:
-    assert isinstance(workload.payload, Asked)
-    return workload.payload
-
-
-def _known(analysis: Analysis) -> Analysed:
-    assert isinstance(analysis.payload, Analysed)
-    return analysis.payload

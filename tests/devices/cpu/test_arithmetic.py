@@ -371,6 +371,8 @@ def samples(kind: str, rng: np.random.Generator) -> NDArray[Any]:
     return np.ascontiguousarray(rng.permutation(values)).view(dtype)
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("function", EXACT, ids=lambda each: each.kernel)
 def test_is_exact(loaded: tuple[Runtime, Module], function: Function) -> None:
     rng = np.random.default_rng(1)

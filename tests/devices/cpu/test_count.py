@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.bundle import write_bundle
 from fusiond.counting.command import main
+from fusiond.exporting.bundle import write_bundle
 from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source
 
 TEXT = """
@@ -143,6 +143,7 @@ def test_options_that_are_wrong(arguments: list[str], capsys: pytest.CaptureFixt
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_it_is_a_module_of_its_own() -> None:
     command = [sys.executable, "-m", "fusiond.devices.cpu.count", "/nowhere"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

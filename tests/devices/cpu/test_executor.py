@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.bundle import write_bundle
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram, _adversarial
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.protocol import Check, Checked, Reference, Reply
 from fusiond.devices.worker import Worker
-from fusiond.fills import initial
+from fusiond.exporting.bundle import write_bundle
+from fusiond.inputs.fills import initial
 from fusiond.model import BuildFailed, MeasureFailed, Outcome
 from fusiond.program import (
     Alloc,

@@ -80,7 +80,7 @@ def test_left_alone(text: str) -> None:
         ('\n\nasm("mov.u32 %0, %tid.x;" : "=r"(x));', "line 3: PTX assembly cannot run on the processor"),
         ("k<<<1, 2>>>(x);", "line 1: a kernel launch <<<...>>> is host code"),
         ("#include <cub/cub.cuh>\n", "line 1: <cub/cub.cuh> cannot be used on the processor"),
-        ("#include <cuda_fp8.h>\n", "line 1: <cuda_fp8.h> cannot be used on the processor"),
+        ("#include <cuda_fp6.h>\n", "line 1: <cuda_fp6.h> cannot be used on the processor"),
         ("#if __CUDA_ARCH__ > 7\n#endif\nextern __shared__ int a;", "line 3: an extern __shared__ variable"),
         ('asm("bar.sync %0, %1;" :: "r"(id));', "line 1: PTX assembly cannot run on the processor"),
         ('asm("bar.sync %0;" : "=r"(id));', "line 1: PTX assembly cannot run on the processor"),

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond import dtypes
 from fusiond.build import gxx
 from fusiond.devices.cpu.native import Finished, Launch, Runtime
+from fusiond.language import narrow
 from fusiond.program import Source
 
 TEXT = """
@@ -200,7 +200,7 @@ def test_doubles_are_rounded_once(run: Run, name: str) -> None:
         with np.errstate(over="ignore"):
             expected = x.astype(np.float16).view(np.uint16)
     else:
-        expected = dtypes.bfloat16_bits(x)
+        expected = narrow.NARROW["bfloat16"].bits(x)
     for column in found.T:
         np.testing.assert_array_equal(column, expected)
 

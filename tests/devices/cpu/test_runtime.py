@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fusiond.cuda.limits import MOST_SHARED_BYTES
 from fusiond.devices.cpu import commands
 from fusiond.devices.cpu.lower import lower
 from fusiond.devices.cpu.native import (
-    MAX_SHARED_BYTES,
     Argument,
     Fault,
     FaultKind,
@@ -72,6 +72,7 @@ def runtime(scheduler_library: Path) -> Runtime:
     return Runtime(scheduler_library)
 
 
+@pytest.mark.slow
 def test_the_library_compiles_without_a_warning(folder: Path) -> None:
     subprocess.run(commands.library(folder / "libfusiond_cpu.so", flags=["-Werror"]), check=True)
 
@@ -105,6 +106,7 @@ def run(runtime: Runtime, module: Module, entry: str, launch: Launch, arguments:
 # Threads, blocks and their order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_thread_runs_once_and_knows_its_index(runtime: Runtime, features: Module, seed: int) -> None:
     launch = Launch(grid=(3, 2, 5), block=(4, 6, 3), seed=seed, checked=True)
@@ -211,7 +213,9 @@ def test_a_write_behind_the_dynamic_shared_memory_is_found(runtime: Runtime, fea
         thread=None,
     )
     run(runtime, features, "overrun", line(1, 32, shared_bytes=64, checked=False), [np.int32(17)])
-    run(runtime, features, "overrun", line(1, 1, shared_bytes=MAX_SHARED_BYTES), [np.int32(MAX_SHARED_BYTES // 4 - 1)])
+    run(
+        runtime, features, "overrun", line(1, 1, shared_bytes=MOST_SHARED_BYTES), [np.int32(MOST_SHARED_BYTES // 4 - 1)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,7 @@ def test_a_write_behind_the_dynamic_shared_memory_is_found(runtime: Runtime, fea
         ({"grid": (0, 1, 1)}, "a grid has 1 to"),
         ({"grid": (1, 65536, 1)}, "a grid has 1 to"),
         ({"grid": (2**31 - 1, 65535, 65535)}, "more than 2147483647 blocks"),
-        ({"shared_bytes": MAX_SHARED_BYTES + 1}, "at most 232448 bytes"),
+        ({"shared_bytes": MOST_SHARED_BYTES + 1}, "at most 232448 bytes"),
     ],
 )
 def test_launches_that_no_gpu_takes(runtime: Runtime, features: Module, change: dict[str, object], text: str) -> None:
@@ -554,6 +558,7 @@ def test_a_thread_has_as_much_local_memory_as_on_a_gpu(runtime: Runtime, feature
 # A dropped barrier
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_dropped_barrier_gives_wrong_results(runtime: Runtime, folder: Path, seed: int) -> None:
     text = (KERNELS / "features.cu").read_text()
@@ -594,6 +599,7 @@ def races_of(host: Path, racy: Path, name: str, *, sound: bool, seed: int) -> li
     return find_races(host, racy, f"{name}_{sound}", launch, [np.zeros(512, np.int32)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*RACES, "wrong_barrier"])
 def test_races_are_found_and_sound_code_is_not_blamed(host: Path, racy: Path, name: str) -> None:

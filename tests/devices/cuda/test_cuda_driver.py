@@ -58,6 +58,7 @@ def test_a_batch_of_copies(gpu: Any) -> None:
     assert gpu.log() == ["batch 2 on 0x7", "batch 1 on 0x7"]
 
 
+@pytest.mark.slow
 def test_stream_ordered_memory(gpu: Any) -> None:
     before = gpu.live_allocations
     address = gpu.driver.allocate(100, 7)

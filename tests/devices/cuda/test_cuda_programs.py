@@ -12,7 +12,7 @@ import pytest
 
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda.memory import GUARD_BYTES, device_bytes
-from fusiond.fills import initial
+from fusiond.inputs.fills import initial
 from fusiond.model import Outcome
 from fusiond.program import (
     Alloc,
@@ -145,6 +145,7 @@ def test_snapshot_and_restore(gpu: Any) -> None:
     assert np.array_equal(loaded.read("kept"), 3 * IOTA)
 
 
+@pytest.mark.slow
 def test_everything_is_freed(gpu: Any) -> None:
     before = gpu.live_allocations
     loaded = filled(gpu, program((launch("a"),)))
@@ -407,6 +408,7 @@ def test_host_steps_are_timed_on_the_wall_clock(gpu: Any, memory: Memory, by: st
     loaded.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [Memory.DEVICE, Memory.PINNED, Memory.PAGEABLE])
 def test_the_plan_allocates_for_itself(gpu: Any, memory: Memory) -> None:
     of = program(
@@ -439,6 +441,7 @@ def test_the_plan_allocates_for_itself(gpu: Any, memory: Memory) -> None:
     loaded.close()
 
 
+@pytest.mark.slow
 def test_what_is_not_freed_by_the_plan_is_freed_after_the_run(gpu: Any) -> None:
     of = program(
         (Alloc(name="alloc", arena="d"), Copy(name="in", source=("x",), target=("d",))), buffer("x"), buffer("d")
@@ -501,6 +504,7 @@ def test_driver_errors_become_outcomes(gpu: Any, function: str, code: int, expec
     assert "failed: " in reason
 
 
+@pytest.mark.slow
 def test_the_last_of_the_memory_is_left_to_others(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused before anything is allocated."""
     of, held = program((launch("a"),)), gpu.live_allocations
@@ -660,6 +664,7 @@ def test_where_the_timer_hardly_steps_the_canary_says_nothing(gpu: Any) -> None:
     assert gpu.executor.state().canary_mhz is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", ["device", "wall"])
 def test_a_cold_run_comes_behind_a_flush_of_twice_the_second_level_cache(gpu: Any, clock: str) -> None:
     loaded = filled(gpu, program((launch("a"),)))
@@ -823,6 +828,7 @@ def test_a_batch_in_a_graph_is_refused_before_the_driver_does(gpu: Any) -> None:
     assert not any(line.startswith("capture") for line in gpu.log())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["loop", "python"])
 def test_memory_of_the_pool_comes_and_goes_in_stream_order(gpu: Any, by: str, monkeypatch: Any) -> None:
     from fusiond.devices.cuda import loop

@@ -70,6 +70,7 @@ def test_the_executor_says_what_is_missing() -> None:
         CudaProvider().executor("cuda:0")
 
 
+@pytest.mark.slow
 def test_importing_needs_neither_pycuda_nor_a_driver_nor_yaml() -> None:
     code = "import fusiond.devices.cuda.run, sys; sys.exit(any(n in sys.modules for n in ('yaml', 'pycuda')))"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.bundle import write_bundle
 from fusiond.devices.compare import compare
 from fusiond.devices.protocol import Check, Checked, Reference
 from fusiond.devices.worker import Worker
-from fusiond.dtypes import bfloat16_bits, numpy_dtype
-from fusiond.fills import initial
+from fusiond.exporting.bundle import write_bundle
+from fusiond.inputs.fills import initial
 from fusiond.keys import text_key
+from fusiond.language.dtypes import DTYPES
+from fusiond.language.narrow import NARROW, numpy_dtype
 from fusiond.model import MeasureFailed, Outcome
 from fusiond.program import (
-    DTYPES,
     Buffer,
     Compare,
     Fill,
@@ -101,6 +101,7 @@ def launches(gpu: Any, kernel: str) -> int:
 # --- filling ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ["uniform", "normal", "integers", "constant", "iota", "zeros"])
 def test_a_buffer_holds_what_the_host_would_write(gpu: Any, bus: Bus, dtype: str, kind: str) -> None:
@@ -212,6 +213,7 @@ def test_a_program_gets_the_memory_that_was_kept(gpu: Any, monkeypatch: pytest.M
     assert len(data._kept) == 1
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_context_goes(gpu: Any) -> None:
     before = gpu.live_allocations
     loaded = gpu.load(program(*XY))
@@ -282,10 +284,12 @@ def test_what_differs_is_said_as_the_host_says_it(gpu: Any, bundle: Any, tmp_pat
     assert answer == MeasureFailed(outcome=Outcome.WRONG_RESULT, reason=f"seed 0: {said}")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int64", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float64", "int64", "uint8", "bool"]
+)
 def test_every_type_s_message_is_the_host_s(gpu: Any, dtype: str) -> None:
     values = np.array([0, 1, 1, 0, 1] * 200)
-    wanted = bfloat16_bits(values) if dtype == "bfloat16" else values.astype(dtype)
+    wanted = NARROW[dtype].bits(values) if dtype in NARROW else values.astype(dtype)
     given = wanted.copy()
     given[[3, 5, 999]] = wanted[1]
     for how in (Compare(), CLOSE):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.bundle import write_bundle
 from fusiond.devices.cuda.provider import CudaProvider
+from fusiond.exporting.bundle import write_bundle
 from fusiond.program import (
     Buffer,
     Compare,

@@ -18,10 +18,10 @@ import pytest
 from fusiond.devices import steadiness, timing
 from fusiond.devices.base import Loaded
 from fusiond.devices.timing import Sampling, sample_pair
-from fusiond.fills import initial
+from fusiond.inputs.fills import initial
 from fusiond.model import Measurement, Purpose, Verdict
 from fusiond.program import Launch, Program
-from fusiond.verdict import LEAST_PROCESSES, conclude, process_ratio
+from fusiond.tuning.verdict import LEAST_PROCESSES, conclude, process_ratio
 from tests.devices.cuda.test_cuda_programs import launch, program
 
 FULL_MHZ = 1980.0
@@ -118,6 +118,8 @@ def finals(gpu: Any, planted: float, span_us: float, seed: int, clocks: Callable
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("clocks", CLOCKS, ids=lambda each: each.__name__.strip("_"))
 @pytest.mark.parametrize("planted", [1.00, 1.02, 1.05])
 @pytest.mark.parametrize("span_us", [6.0, 150.0])
@@ -144,6 +146,7 @@ def _verdicts(gpu: Any, runs: range) -> list[Verdict]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [range(20), pytest.param(range(20, 200), marks=pytest.mark.campaign)], ids=len)
 def test_what_is_as_fast_is_never_called_faster(bench: Any, runs: range) -> None:
     found = _verdicts(bench, runs)

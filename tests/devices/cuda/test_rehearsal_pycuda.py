@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from fusiond.bundle import write_bundle
 from fusiond.devices import protocol
 from fusiond.devices.calibration import FIGURES
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
+from fusiond.exporting.bundle import write_bundle
 from fusiond.model import DeviceInfo, DeviceLimits, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.program import Program
 from tests.devices.cuda.stand_in import FakeGpu

@@ -14,8 +14,8 @@ from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.lock import device_lock, lock_name
 from fusiond.errors import DeviceError, Interrupted, UnknownName
 from fusiond.hookspecs import hookimpl
-from fusiond.planning import choose_device, devices_for
 from fusiond.registry import Registry
+from fusiond.requests.planning import choose_device, devices_for
 
 
 @pytest.fixture

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusiond import jobs
 from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu.lower import lower
-from fusiond.fills import initial
+from fusiond.inputs.fills import initial
+from fusiond.language import narrow
 from fusiond.model import Analysis, DeviceLimits, Workload
 from fusiond.program import Bytes, FillStep, Launch, Pointer, Program, Source
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.strategy import Target
 from fusiond_hfuse import plugin
 from fusiond_hfuse.strategy import Hfuse
@@ -152,7 +153,7 @@ class Runner:
                 if isinstance(each, Pointer)
                 else each.filled(lambda name: arrays[name].ctypes.data)
                 if isinstance(each, Bytes)
-                else np.dtype(each.dtype).type(each.value)
+                else narrow.scalar(each.dtype, each.value)
                 for each in step.arguments
             ]
             variables = {

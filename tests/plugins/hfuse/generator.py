@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 from hypothesis import strategies as st
 
 from fusiond.model import Config, Value
-from fusiond.space import Space
+from fusiond.search.space import Space
 
 T = TypeVar("T")
 

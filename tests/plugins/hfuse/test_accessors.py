@@ -26,6 +26,7 @@ def pair(analyse):
     return analyse(AFFINE, AFFINE, sizes={"b.n": 33}, granularity=32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [BESIDE, VERTICAL], ids=str)
 def test_addresses_stand_in_structs(pair, strategy, same, runner, config):
     program = strategy.emit(pair, config, {})
@@ -58,6 +59,7 @@ def test_the_places_are_the_sources(pair, strategy):
     assert structs[2].filled(addresses.__getitem__)[:36] == bytes(wanted[1])[:36]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [

@@ -13,9 +13,9 @@ import pytest
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse import emit, verify
-from fusiond_hfuse.graph import SLOTS, volume
-from fusiond_hfuse.kernel import shape_of
+from fusiond_hfuse.codegen import emit, verify
+from fusiond_hfuse.frontend.graph import SLOTS, volume
+from fusiond_hfuse.frontend.kernel import shape_of
 from fusiond_hfuse.plugin import KERNELS
 
 from . import oracle_blake, oracle_ethash, oracle_layers
@@ -128,6 +128,7 @@ LAYER_SIZES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "sizes"), LAYER_SIZES)
 def test_a_layer_matches_numpy_at_every_block_size(alone, kernel, sizes):
     for threads in (None, 32, 96, 128, 896, 1024):
@@ -250,6 +251,7 @@ def test_the_oracle_of_keccak_is_sha3_but_for_its_padding():
     assert nothing.tobytes().hex() == "c5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes", [{"blocks": 1, "rounds": 1, "pages": 1}, {"blocks": 3, "rounds": 3, "pages": 1009}], ids=str
 )
@@ -262,6 +264,7 @@ def test_ethash_matches_its_specification(alone, sizes):
     check_search(got, nonces, lambda nonce: big_endian(digests[nonce].tobytes()))
 
 
+@pytest.mark.slow
 def test_ethash_on_a_dag_of_its_own(alone, tmp_path):
     """The digests that the reference clients publish for a cache of 1 KB and a data set of 32 KB."""
     header = bytes.fromhex("c9149cc0386e689d789a1c2f3d5d169a61a6218ed30e74414dc736e442ef3d1f")
@@ -338,7 +341,7 @@ def compiled(source, arch, folder):
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("kernel", NEW)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_nvcc_compiles_a_kernel_into_registers(slots, tmp_path, kernel, arch):
     slot = slots(kernel, {}).slot("a")
     _, said = compiled(emit.native_source(slot, volume(slot.kernel.block.shapes[0]), None), arch, tmp_path)
@@ -352,7 +355,7 @@ ARCHITECTURES += [(pair, arch) for pair in (PAIRS[0], PAIRS[-1]) for arch in ("s
 @pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize(("pair", "arch"), ARCHITECTURES, ids=str)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_nvcc_compiles_a_pair_into_registers(analyse, strategy, tmp_path, pair, arch):
     program = emitted(strategy, analyse(*pair), fusion(pair))
     ptx, said = compiled(program.sources[0], arch, tmp_path)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs
 from fusiond.model import Job
 from fusiond.program import Bytes, Launch, Program, Scalar, SizeError
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.testing.strategies import StrategyContract
 from fusiond_hfuse import plugin
 from fusiond_hfuse.strategy import Hfuse
@@ -56,6 +56,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "square.cu").write_text(SOURCE)
 
 
+@pytest.mark.slow
 class TestHfuse(StrategyContract):
     random_points = 2
 

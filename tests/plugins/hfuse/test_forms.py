@@ -12,12 +12,12 @@ import subprocess
 import pytest
 
 from fusiond.errors import RequestError
-from fusiond.fills import fill
+from fusiond.inputs.fills import fill
 from fusiond.model import Config
 from fusiond.program import Program, problems
-from fusiond_hfuse import verify
+from fusiond_hfuse.codegen import verify
 
-from .test_uniform import TOGETHER
+from .test_barrier_divergence import TOGETHER
 
 pytestmark = pytest.mark.slow  # about fifty builds
 
@@ -279,7 +279,7 @@ FORMS |= {f"together: {name}": text for name, text in TOGETHER.items()}
 
 
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 def test_a_form_gives_what_it_gives_unfused(beside_hist, strategy, same, name):
     analysis = beside_hist(FORMS[name])
     assert analysis.rejections == ()
@@ -290,7 +290,7 @@ def test_a_form_gives_what_it_gives_unfused(beside_hist, strategy, same, name):
 @pytest.mark.needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*FORMS, *FOR_NVCC])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_nvcc_takes_every_form_and_nothing_leaks(beside_hist, strategy, tmp_path, name):
     program = chosen(strategy, beside_hist({**FORMS, **FOR_NVCC}[name]), CONFIGS[0])
     (tmp_path / "fused.cu").write_text(program.sources[0].text)

@@ -17,7 +17,8 @@ from fusiond.model import Analysis, Config, Value
 from fusiond.program import Launch, Program, Scalar
 from fusiond.registry import Registry
 from fusiond.strategy import Target
-from fusiond_hfuse import fuse, partition
+from fusiond_hfuse.analysis import partition
+from fusiond_hfuse.codegen import fuse
 from fusiond_hfuse.strategy import Hfuse
 
 from .fuzzing import JointRunner, analysed, differences
@@ -210,7 +211,7 @@ def killed(
 
 
 @pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_fault_shows(pairs: Pairs, joint: JointRunner, name: str) -> None:
     fault = FAULTS[name]
     assert killed(pairs, joint, fault.kind, fault.needs, lambda program, _: with_fault(program, fault))

@@ -6,13 +6,14 @@ import itertools
 
 import pytest
 
-from fusiond import jobs
 from fusiond.cuda.limits import limits
 from fusiond.errors import RequestError
 from fusiond.model import CompileFacts, Config, Record, Rejection, Verdict
 from fusiond.program import FillStep, Launch, Program, problems
+from fusiond.requests import jobs
 from fusiond.strategy import Target
-from fusiond_hfuse import pairing, partition, space
+from fusiond_hfuse import space
+from fusiond_hfuse.analysis import pairing, partition
 
 pytestmark = pytest.mark.slow  # many builds
 

@@ -9,13 +9,14 @@ import pytest
 from fusiond.devices.cpu import commands
 from fusiond.devices.cpu.lower import lower
 from fusiond.errors import RequestError
-from fusiond_hfuse.includes import HOISTED
+from fusiond_hfuse.frontend.includes import HOISTED
 
 TEXT = (
     "".join(f"#include <{name}>\n" for name in sorted(HOISTED)) + "__global__ void k(int* p) { p[threadIdx.x] = 1; }\n"
 )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gxx_here")
 def test_the_cpu_device_takes_all_headers(tmp_path):
     source = tmp_path / "headers.cpp"

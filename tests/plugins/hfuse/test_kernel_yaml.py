@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusiond.errors import RequestError
-from fusiond.fills import fill
+from fusiond.inputs.fills import fill
 from fusiond.program import Compare, Fill, Scalar
 
 SOURCE = """\
@@ -123,12 +123,12 @@ WRONG = [
     ("entry: scale", "entry: many", "scale.yaml:4: entry: many is a template; say which instance"),
     ("entry: scale", "entry: scale\ninstance: scale<int>", "scale is no template"),
     ("entry: scale", "entry: scale\ninstance: many<int>", "is no instance of scale"),
-    ("{n: 100}", "{n: 0}", "scale.yaml:5: sizes.n: is 0; it must be at least 1"),
+    ("{n: 100}", "{n: 0}", "scale.yaml:5: sizes.n: is 0; it must be from 1 to 1099511627776"),
     ("{n: 100}", "{n: many}", "scale.yaml:5: sizes.n: is 'many'; a whole number is wanted"),
     ("{n: 100}", "{n: 100, block: 3}", "'block' cannot be the name of a size"),
     ("{n: 77}", "{m: 77}", "scale.yaml:6: odd: 'm' is no size of this kernel"),
     ("elements: 4 * n", "elements: 4 * m", "scale.yaml:8: arguments[0]: elements: '4 * m': 'm' has no value"),
-    ("elements: 4 * n", "elements: 4 / n", "unexpected '/' (whole numbers only: use // to divide)"),
+    ("elements: 4 * n", "elements: 4 / n", "4 / 100 is not a whole number; use // to round down, ceil_div up"),
     ("elements: 4 * n", "elements: n - 100", "out has 0 elements at the sizes n=100"),
     ("role: output", "role: outptu", "arguments[0].role: is 'outptu'; it can be"),
     ("role: output", "role: output, fill: zeros", "starts with poison; one that is filled is inout"),
@@ -140,8 +140,8 @@ WRONG = [
     ("value: 1.5", "value: .nan", "must be a finite number"),
     ('value: "min(n, 9)"', "value: 70000", "tag: 70000 does not fit uint16"),
     ('value: "min(n, 9)"', "value: 1.5", "a whole number is wanted for uint16"),
-    ("{normal: [0, 2.5]}", "{normal: [0, -1]}", "the standard deviation is negative"),
-    ("{normal: [0, 2.5]}", "{uniform: [1, 0]}", "the first bound is above the second"),
+    ("{normal: [0, 2.5]}", "{normal: [0, -1]}", "is -1; a standard deviation is not negative"),
+    ("{normal: [0, 2.5]}", "{uniform: [1, 0]}", "the first number is above the second: 1 > 0"),
     ("{normal: [0, 2.5]}", "{file: no.npy}", "scale.yaml:9: arguments[1].fill.file: there is no file"),
     ("{normal: [0, 2.5]}", "ones", "is 'ones'; it can be zeros, iota"),
     (", fill: {normal: [0, 2.5]}", "", "arguments[1]: the key 'fill' is missing"),
@@ -162,6 +162,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new", "problem"), WRONG, ids=[f"{old} -> {new}"[:60] for old, new, _ in WRONG])
 def test_a_mistake_is_one_line(analyse, scale, old, new, problem):
     with pytest.raises(RequestError) as caught:

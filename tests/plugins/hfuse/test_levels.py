@@ -13,7 +13,7 @@ from fusiond.cuda.limits import limits
 from fusiond.model import Config, Rejection
 from fusiond.program import FillStep, Program
 from fusiond.strategy import Target
-from fusiond_hfuse import partition
+from fusiond_hfuse.analysis import partition
 
 ASSIGNS = ("sequential", "interleaved", "ticket")
 
@@ -60,6 +60,7 @@ def test_a_block_outside_the_grid_is_nobodys():
         partition.whose("ticket", (3, 4), 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_hist_beside_maxpool(analyse, strategy, same, config):
     sizes = {"hist.n": 20_000, "maxpool.channels": 2, "maxpool.height": 200, "maxpool.width": 150}
@@ -67,6 +68,7 @@ def test_hist_beside_maxpool(analyse, strategy, same, config):
     same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_a_kernel_with_itself_on_coprime_grids(analyse, strategy, same, config):
     """7 and 13 blocks of 512 threads, 27 and 7 at 128 and 1024; both sides have dynamic shared memory."""
@@ -74,6 +76,7 @@ def test_a_kernel_with_itself_on_coprime_grids(analyse, strategy, same, config):
     same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [*(block_level(64, 128, assign) for assign in ASSIGNS), strided(64, 128, 1), strided(64, 512, 4, "ba")],
@@ -85,6 +88,7 @@ def test_two_and_three_dimensions_and_static_shared_memory(analyse, strategy, sa
     same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config", [*(block_level(512, 128, assign) for assign in ASSIGNS), strided(256, 384, 1), strided(128, 128, 2)],
     ids=str,
@@ -95,6 +99,7 @@ def test_early_returns(analyse, strategy, same, zoo, config):
     same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config", [*(block_level(256, 640, assign) for assign in ASSIGNS), strided(256, 640, 1)], ids=str
 )

@@ -10,7 +10,10 @@ import pytest
 from fusiond.devices.cpu.native import Fault
 from fusiond.model import Config
 from fusiond.program import Program, Scalar
-from fusiond_hfuse import partition, verify
+from fusiond_hfuse.analysis import partition
+from fusiond_hfuse.codegen import verify
+
+from .fuzzing import differences_in_ptx
 
 CONFIG = Config.of({"kind": "horizontal", "threads.a": 256, "threads.b": 384, "order": "ab"})
 SIZES = {"a.n": 30_000, "b.n": 7_000, "a.bins": 18, "b.bins": 40}
@@ -80,6 +83,21 @@ def test_a_changed_text_is_noticed(runner, strategy, pair, name):
         reference_ok = with_launch(program, grid=(11, 1, 1), arguments=_with_grids(program, 7, 5))
         assert not killed(runner, reference_ok, strategy.unfused(analysis, CONFIG))
     assert killed(runner, mutant, strategy.unfused(analysis, CONFIG))
+
+
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if k < 1 else pytest.mark.campaign) for k, name in enumerate(TEXT_MUTANTS)]
+)
+def test_a_changed_text_is_noticed_in_ptx(runner, strategy, pair, name):
+    """By the second judge alone."""
+    analysis, program = pair
+    mutant = with_text(program, *TEXT_MUTANTS[name])
+    if "grid" in name:
+        mutant = with_launch(mutant, grid=(11, 1, 1), arguments=_with_grids(program, 7, 5))
+    wanted = runner.run(strategy.unfused(analysis, CONFIG))
+    assert differences_in_ptx(mutant, wanted)
 
 
 def _with_grids(program: Program, a: int, b: int):
@@ -199,6 +217,7 @@ def few(analyse, kernel_file):
     return analyse(name, name, sizes=LEVEL_SIZES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sequential", "interleaved", "ticket", "stride"])
 def test_the_unchanged_levels_survive(runner, strategy, few, kind):
     program = strategy.emit(few, at_level(kind), {})
@@ -207,7 +226,7 @@ def test_the_unchanged_levels_survive(runner, strategy, few, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LEVEL_MUTANTS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_a_changed_level_is_noticed(runner, strategy, few, name):
     kind, old, new = LEVEL_MUTANTS[name]
     mutant = with_text(strategy.emit(few, at_level(kind), {}), old, new)
@@ -257,7 +276,7 @@ def test_a_wrong_launch_at_another_level_breaks_an_invariant(strategy, few, kind
 def test_a_toolkit_that_clang_finds_decides_nothing(analyse, monkeypatch):
     """Without one, clang takes no variadic function in device code, which the declarations of CUDA's `printf` are."""
     from fusiond.errors import RequestError
-    from fusiond_hfuse import parse, recheck
+    from fusiond_hfuse.frontend import parse, recheck
 
     assert analyse("hist", "maxpool").rejections == ()
     parse._parsed.cache_clear()

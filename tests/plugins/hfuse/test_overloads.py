@@ -9,7 +9,7 @@ import pytest
 
 from fusiond.devices.cpu import commands
 from fusiond.model import Config
-from fusiond_hfuse import overloads
+from fusiond_hfuse.frontend import overloads
 
 USING = f"namespace fusiond_a {{\n{overloads.kept(tuple(sorted(overloads.NAMES)))}}}\n"
 
@@ -57,6 +57,7 @@ grid: [1]
 """
 
 
+@pytest.mark.slow
 def test_without_the_declaration_cudas_own_is_hidden(analyse, strategy, kernel_file, runner):
     """A fault put in: the line that keeps CUDA's function is taken out."""
     analysis = analyse(kernel_file("k", SOURCE, YAML), "./k.yaml", granularity=32)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusiond.model import Config
-from fusiond_hfuse import pairing
+from fusiond_hfuse.analysis import pairing
 
 LETTERS = "abcdefg"
 SAVINGS = st.dictionaries(

@@ -49,6 +49,7 @@ LEVELS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("config", LEVELS, ids=str)
 def test_no_level_has_a_race(strategy, pair, config):
     assert races(strategy.emit(pair, config, {})) == []

@@ -15,7 +15,7 @@ import pytest
 
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse import verify
+from fusiond_hfuse.codegen import verify
 
 KERNELS = Path(__file__).parent / "kernels"
 NAMES = sorted(path.stem for path in KERNELS.glob("*.yaml"))

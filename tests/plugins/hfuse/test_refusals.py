@@ -91,6 +91,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_construct_is_refused_by_rule_and_line(analyse, strategy, kernel_file, name):
     rule, line, source = REFUSED[name]

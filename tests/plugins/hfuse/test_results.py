@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fusiond.fills import fill
+from fusiond.inputs.fills import fill
 from fusiond.model import Config
 from fusiond.program import Program
 
@@ -51,6 +51,7 @@ CONFIGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_hist_beside_maxpool_matches_numpy(analyse, strategy, runner, config):
     program = emitted(strategy, analyse("maxpool", "hist", sizes=SMALL), config)
@@ -95,6 +96,7 @@ def test_a_kernel_with_itself_on_different_data(analyse, strategy, same, runner,
     np.testing.assert_array_equal(got["b.counts"], histogram(fill(program.buffer("b.x"), 1), 33))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [horizontal(64, 128), horizontal(64, 512, "ba")], ids=str)
 def test_shapes_templates_headers_macros_and_static_shared_memory(analyse, strategy, same, runner, zoo, config):
     """Two and three dimensions, grids of 15 and 12 blocks, one header and one macro name in both."""
@@ -116,6 +118,7 @@ def test_a_two_dimensional_kernel_beside_a_catalogue_one(analyse, strategy, same
         same(emitted(strategy, analysis, config), strategy.unfused(analysis, config))
 
 
+@pytest.mark.slow
 def test_early_returns_that_harm_nobody(analyse, strategy, same, zoo):
     """A whole block returns before the barrier, single threads behind it; the other side goes on."""
     analysis = analyse(zoo["early"], "hist", sizes={"hist.n": 5_000})
@@ -124,6 +127,7 @@ def test_early_returns_that_harm_nobody(analyse, strategy, same, zoo):
         same(emitted(strategy, analysis, config), strategy.unfused(analysis, config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [horizontal(256, 384), horizontal(768, 128, "ba"), vertical(640)], ids=str)
 def test_helpers_that_see_the_block_are_handed_the_shadows(analyse, strategy, same, runner, zoo, config):
     """A reduction in helper functions, with a barrier, a file-wide dynamic array, and a forward declaration, twice."""

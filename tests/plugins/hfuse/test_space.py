@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs
 from fusiond.cuda.limits import limits
 from fusiond.model import CompileFacts, Config, DeviceLimits
-from fusiond.planning import target_for_arch
 from fusiond.program import Program, Role
+from fusiond.requests import jobs
+from fusiond.requests.planning import target_for_arch
 from fusiond.strategy import Target
-from fusiond_hfuse import registers, space
+from fusiond_hfuse import space
+from fusiond_hfuse.analysis import registers
 
 JOBS = Path(__file__).parents[3] / "configs" / "jobs"
 
@@ -167,6 +168,7 @@ def test_baselines_tune_the_same_knobs(analyse, strategy, h100):
     assert dataclasses.replace(graph.emit(given), issue="streams").key == streams_ab.emit(given).key
 
 
+@pytest.mark.slow
 def test_all_programs_have_the_same_buffers(analyse, strategy):
     """Data are drawn from a buffer's name, so that fused and unfused see the same."""
     analysis = analyse("hist", "maxpool")
@@ -194,6 +196,7 @@ def test_seeds_of_an_empty_space(analyse):
     assert space.seeds(analysis.payload.group, analysis.payload.target.limits, space.EMPTY) == ()
 
 
+@pytest.mark.slow
 def test_block_sizes_that_come_to_no_launch_are_left_out(analyse, strategy, kernel_file):
     from fusiond_hfuse.plugin import KERNELS
 

@@ -9,7 +9,7 @@ import pytest
 
 from fusiond.model import Config
 from fusiond.program import Program, problems
-from fusiond_hfuse import verify
+from fusiond_hfuse.codegen import verify
 from fusiond_hfuse.plugin import KERNELS
 
 HORIZONTAL = Config.of({"kind": "horizontal", "threads.a": 512, "threads.b": 256, "order": "ba"})
@@ -120,7 +120,7 @@ def test_the_text_of_other_shapes(analyse, strategy, golden, shape):
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_nvcc_compiles_every_shape_without_a_word(analyse, strategy, tmp_path, arch, shape):
     count, values = SHAPES[shape]
     program = strategy.emit(analyse(*["hist", "maxpool", "hist"][:count]), Config.of(values), {})
@@ -139,7 +139,7 @@ def test_nvcc_compiles_every_shape_without_a_word(analyse, strategy, tmp_path, a
 
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("names", [("tiles", "reverse"), ("sums", "sums"), ("early", "tiles")], ids="-".join)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_nvcc_compiles_what_the_catalogue_lacks(analyse, strategy, tmp_path, zoo, names):
     """Namespaces, templates, macros, headers, lambdas, launch bounds, helpers that see the block."""
     analysis = analyse(*(zoo[name] for name in names))

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs, tuner
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.events import Events
 from fusiond.hookspecs import hookimpl
 from fusiond.model import JobState, Outcome
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.store.database import Store
+from fusiond.tuning import tuner
 from fusiond_hfuse import plugin
 
 JOB = """\

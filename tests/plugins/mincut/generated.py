@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from fusiond import documents
-from fusiond_mincut import reading
-from fusiond_mincut.graph import Pipeline
+from fusiond.inputs import documents
+from fusiond_mincut.frontend import parser
+from fusiond_mincut.frontend.graph import Pipeline
 
 BORDERS = ("clamp", "mirror", "reflect", "repeat", "{constant: 3}")
 
@@ -53,4 +53,4 @@ def text(seed: int, count: int, *, reach: int = 4, local: float = 0.4, shuffled:
 
 def pipeline(seed: int, count: int, *, reach: int = 4, local: float = 0.4, shuffled: int | None = None) -> Pipeline:
     given = text(seed, count, reach=reach, local=local, shuffled=shuffled)
-    return reading.read(documents.parse(given, "generated.yaml"))
+    return parser.read(documents.parse(given, "generated.yaml"))

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond_mincut.expr import Access, Binary, Call, Cast, Const, Expr, Let, Local, Select, Unary
-from fusiond_mincut.graph import Border, Kernel, Pipeline
+from fusiond_mincut.frontend.expr import Access, Binary, Call, Cast, Const, Expr, Let, Local, Select, Unary
+from fusiond_mincut.frontend.graph import Border, Kernel, Pipeline
 
 Array = NDArray[np.generic]
 Images = Mapping[str, Array]

@@ -12,32 +12,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond import documents
 from fusiond.build import gxx
 from fusiond.devices.cpu import commands, native
 from fusiond.devices.cpu.lower import lower
-from fusiond.fills import initial
+from fusiond.inputs import documents
+from fusiond.inputs.fills import initial
 from fusiond.model import Rejection
 from fusiond.program import Launch, Pointer, Program, Source
-from fusiond_mincut import blocks, bodies, emit, reading
-from fusiond_mincut.blocks import Partition
-from fusiond_mincut.graph import Border, Pipeline
+from fusiond_mincut.analysis import blocks
+from fusiond_mincut.analysis.blocks import Partition
+from fusiond_mincut.codegen import bodies, emit
+from fusiond_mincut.frontend import parser
+from fusiond_mincut.frontend.graph import Border, Pipeline
+from fusiond_mincut.plugin import PIPELINES
 
 from . import oracle
 
 Arrays = dict[str, NDArray[Any]]
-PIPELINES = Path(reading.__file__).parent / "pipelines"
 APPLICATIONS = ("sobel", "harris", "shitomasi", "unsharp", "enhance", "night")
 
 
 def application(name: str, width: int, height: int) -> Pipeline:
     """A pipeline of the catalogue at a size."""
     text = (PIPELINES / f"{name}.yaml").read_text()
-    return reading.read(documents.parse(text, f"{name}.yaml"), {"width": width, "height": height})
+    return parser.read(documents.parse(text, f"{name}.yaml"), {"width": width, "height": height})
 
 
 def pipeline(text: str, width: int = 13, height: int = 9) -> Pipeline:
-    return reading.read(documents.parse(text, "test.yaml"), {"width": width, "height": height})
+    return parser.read(documents.parse(text, "test.yaml"), {"width": width, "height": height})
 
 
 def resized(given: Pipeline, width: int, height: int) -> Pipeline:

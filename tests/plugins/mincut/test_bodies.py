@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from fusiond_mincut import bodies, emit
+from fusiond_mincut.codegen import bodies, emit
 
 from .running import Runner, compare, edited, emitted, pipeline, wanted, wanted_of, whole
 
@@ -56,6 +56,7 @@ def of(texts, dtype, results):
     return pipeline("\n".join([*head, "kernels:", *lines]), 20, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("texts", "dtype", "results"),
     [
@@ -127,10 +128,10 @@ def test_a_channel_has_a_letter_only_where_several_are_read():
         '  u: {pattern: point, reads: [s], body: {r: "s.g", g: "s.b + s", b: "s.b * s.b"}}\n',
     )
     one, three = (bodies.stages(each) for each in given.kernels)
-    assert [each.name for each in one] == ["t_stage"]
-    assert [each.name for each in three] == ["u_stager", "u_stageg", "u_stageb"]
-    assert "t_stage(uchar s_0)" in one[0].text
-    assert "u_stageg(uchar s_0b, uchar s_0)" in three[1].text
+    assert re.findall(r"\w+_stage\w*", one) == ["t_stage"]
+    assert re.findall(r"\w+_stage\w*", three) == ["u_stager", "u_stageg", "u_stageb"]
+    assert "t_stage(uchar s_0)" in one
+    assert "u_stageg(uchar s_0b, uchar s_0)" in three
 
 
 WRONG = {

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from fusiond_mincut import borders
+from fusiond.codegen.operators import atom
+from fusiond_mincut.codegen.paths import inside
+from fusiond_mincut.frontend import borders
 
 PAD = {"clamp": "edge", "mirror": "reflect", "reflect": "symmetric", "repeat": "wrap"}
 SCIPY = {"clamp": "nearest", "mirror": "mirror", "reflect": "reflect", "repeat": "grid-wrap", "constant": "constant"}
@@ -61,7 +63,7 @@ def test_the_device_functions_are_the_same_maps(tmp_path, gxx_here):
     text += "".join(
         f'extern "C" int {mode}(int i, int n) {{ return {mode}_index(i, n); }}\n' for mode in borders.MAPPED
     )
-    text += f'extern "C" bool inside(int i, int n) {{ return {borders.inside("i", "n")}; }}\n'
+    text += f'extern "C" bool inside(int i, int n) {{ return {inside(atom("i"), atom("n")).code}; }}\n'
     (tmp_path / "maps.cpp").write_text(text)
     out = tmp_path / "maps.so"
     subprocess.run(["g++", "-O1", "-shared", "-fPIC", str(tmp_path / "maps.cpp"), "-o", str(out)], check=True)

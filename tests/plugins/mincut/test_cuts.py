@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond_mincut import cuts
+from fusiond_mincut.analysis import cuts
 
 
 def drawn(seed: int, count: int, edges: int, weights: tuple[float, ...]) -> dict[tuple[int, int], float]:
@@ -37,6 +37,7 @@ def test_small_graphs_against_all_cuts(seed: int, count: int, extra: int) -> Non
     assert 0 < len(cut.side) < count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("weights", [(1.0,), (1.0, 1.0, 400.0), (1.0, 3.0, 5.0, 7.0)])
 def test_larger_graphs_against_networkx(seed: int, weights: tuple[float, ...]) -> None:

@@ -6,9 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fusiond import documents, jobs
-from fusiond_mincut import asked, graph, legality, reading, shapes, strategy, syntax
-from fusiond_mincut import expr as tree
+from fusiond.inputs import documents
+from fusiond.requests import jobs
+from fusiond_mincut import request, strategy
+from fusiond_mincut.analysis import legality
+from fusiond_mincut.codegen import shapes
+from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend import graph, parser, syntax
 from fusiond_mincut.trace import traced
 
 TEXT = (Path(__file__).parents[3] / "docs" / "mincut.md").read_text(encoding="utf-8")
@@ -28,7 +32,7 @@ def test_the_examples_are_a_job_and_a_pipeline() -> None:
     job, pipeline = blocks("yaml")
     (found,) = jobs.read("job.yaml", job)
     jobs.check_keys(found, strategy.Mincut.job_keys)
-    made = reading.read(documents.parse(pipeline, "edges.yaml"))
+    made = parser.read(documents.parse(pipeline, "edges.yaml"))
     assert [each.name for each in made.kernels] == ["blurred", "brightest", "marked"]
 
 
@@ -36,7 +40,7 @@ def test_the_python_example_makes_the_file_it_says() -> None:
     (code,) = blocks("python")
     names: dict[str, Any] = {}
     exec(compile(code, "docs/mincut.md", "exec"), names)
-    made = reading.read(documents.parse(names["text"], "sharpened.yaml"))
+    made = parser.read(documents.parse(names["text"], "sharpened.yaml"))
     assert made == traced(names["sharpened"], width=1920, height=1080)
 
 
@@ -57,7 +61,7 @@ def test_every_key_rule_border_and_parameter_is_told() -> None:
     assert cells("| parameter of a block | values |") == ["shape", "threads", "pixels", "local"]
     for each in shapes.THREADS:
         assert f"`{each}`" in TEXT
-    assert f"measures no block, only whole partitions | `{asked.MOST_BLOCKS}` |" in TEXT
+    assert f"measures no block, only whole partitions | `{request.MOST_BLOCKS}` |" in TEXT
 
 
 def test_the_borders_are_those_of_numpy() -> None:

@@ -7,8 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from fusiond_mincut import blocks, borders, emit, tiles
-from fusiond_mincut.emit import BlockParams
+from fusiond_mincut.analysis import blocks
+from fusiond_mincut.codegen import emit, tiles
+from fusiond_mincut.codegen.emit import BlockParams
+from fusiond_mincut.frontend import borders
 
 from .running import (
     APPLICATIONS,
@@ -36,11 +38,13 @@ def cases(given, *params):
     return [Case(given, whole(given), each) for each in params] + [Case(given, blocks.unfused(given), params[0])]
 
 
+@pytest.mark.slow
 def test_applications_are_exact_everywhere(runner):
     given = [application(name, 8, 8) for name in ("sobel", "harris", "unsharp", "enhance")]
     check(runner, [case for each in given for case in cases(each, SMALL)], SIZES)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", APPLICATIONS)
 @pytest.mark.sampled(2)
@@ -206,6 +210,7 @@ kernels:
 """
 
 
+@pytest.mark.slow
 def test_fan_out_fan_in_and_several_outputs(runner):
     given = pipeline(DIAMOND.replace("left: constant}", "left: {constant: 200}}"))
     assert blocks.block(given, whole(given).blocks[0].kernels).outputs == ("left", "top", "join")
@@ -233,6 +238,7 @@ kernels:
 """
 
 
+@pytest.mark.slow
 def test_colours(runner):
     given = pipeline(COLOURS)
     check(runner, cases(given, SMALL, SMALL_MIXED, SMALL_AGAIN), SIZES)
@@ -270,6 +276,7 @@ kernels:
 """
 
 
+@pytest.mark.slow
 def test_global_kernels_are_launches_of_their_own(runner):
     given = pipeline(REDUCED)
     found = [
@@ -278,6 +285,7 @@ def test_global_kernels_are_launches_of_their_own(runner):
     check(runner, found, ((1, 1), (13, 5), (67, 41)))
 
 
+@pytest.mark.slow
 def test_a_reduction_over_many_blocks_uses_all_of_them(runner):
     given = resized(pipeline(REDUCED), 120, 100)
     program = emitted(given, blocks.unfused(given), BlockParams(block_x=8, block_y=2))

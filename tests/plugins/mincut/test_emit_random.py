@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusiond.model import Rejection
-from fusiond_mincut import blocks, borders, emit, tiles
-from fusiond_mincut.emit import BlockParams
-from fusiond_mincut.graph import Pipeline
+from fusiond_mincut.analysis import blocks
+from fusiond_mincut.codegen import emit, tiles
+from fusiond_mincut.codegen.emit import BlockParams
+from fusiond_mincut.frontend import borders
+from fusiond_mincut.frontend.graph import Pipeline
 
 from .running import Runner, batched, images, pipeline, wanted
 
@@ -135,6 +137,7 @@ _quiet = settings(
 )
 
 
+@pytest.mark.slow
 @settings(_quiet, max_examples=3)
 @given(st.lists(pipelines(3), min_size=2, max_size=2))
 def test_some_random_pipelines(runner, found):

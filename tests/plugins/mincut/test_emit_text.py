@@ -14,10 +14,12 @@ import pytest
 from fusiond.build.nvcc import NvccFacts
 from fusiond.model import BuildFailed, Rejection
 from fusiond.program import Program, Role, problems
-from fusiond_mincut import blocks, borders, emit, tiles
-from fusiond_mincut.emit import BlockParams
-from fusiond_mincut.paths import evaluations
-from fusiond_mincut.tiles import Halo
+from fusiond_mincut.analysis import blocks
+from fusiond_mincut.codegen import emit, tiles
+from fusiond_mincut.codegen.emit import BlockParams
+from fusiond_mincut.codegen.paths import evaluations
+from fusiond_mincut.codegen.tiles import Halo
+from fusiond_mincut.frontend import borders
 
 from .running import APPLICATIONS, application, batched, emitted, pipeline, whole
 
@@ -71,6 +73,7 @@ def test_a_border_that_recomputes_without_end_is_refused():
     assert (rule, detail) == ("recompute", "a pixel at the border takes 7381 stages; at most 1000")
 
 
+@pytest.mark.slow
 def test_stages_at_one_pixel_are_counted_once():
     """A ladder of diamonds: the ways through it double at each step."""
     names = ["src"]
@@ -183,11 +186,14 @@ def test_the_text_is_the_same_for_every_size(harris):
 
 
 _KEYS = """
-from fusiond import documents
-from fusiond_mincut import blocks, emit, reading
+from fusiond.inputs import documents
+from fusiond_mincut.analysis import blocks
+from fusiond_mincut.codegen import emit
+from fusiond_mincut.frontend import parser
+from fusiond_mincut.plugin import PIPELINES
 for name in ("harris", "night", "sobel"):
-    path = f"{reading.__file__.rpartition('/')[0]}/pipelines/{name}.yaml"
-    given = reading.read(documents.parse(open(path).read(), path))
+    path = str(PIPELINES / f"{name}.yaml")
+    given = parser.read(documents.parse(open(path).read(), path))
     for part in (blocks.unfused(given), blocks.partition(given, [[each.name for each in given.kernels]])):
         print(emit.program(given, part).key)
 """

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond_mincut import expr as tree
-from fusiond_mincut import masks, syntax
-from fusiond_mincut.expr import Operations, TypeProblem
-from fusiond_mincut.graph import Kernel
-from fusiond_mincut.syntax import Readable, Scope
+from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend import masks, syntax
+from fusiond_mincut.frontend.expr import Operations, TypeProblem
+from fusiond_mincut.frontend.graph import Kernel
+from fusiond_mincut.frontend.syntax import Readable, Scope
 
 from . import oracle
 
@@ -104,6 +104,7 @@ def drawn(draw: random.Random, depth: int, *, whole: bool) -> str:
     return f"{inner()} + {inner()} * {inner()}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc as the oracle of C's arithmetic")
 def test_types_and_values_are_those_of_the_c_compiler(tmp_path: Path) -> None:
     draw = random.Random(20)
@@ -204,16 +205,16 @@ def test_channels() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "an operand is wanted"),
-        ("a +", "column 4: an operand is wanted, not 'the end'"),
-        ("a b", "column 3: 'b' follows a complete expression"),
-        ("(a", "')' is wanted"),
-        ("a @ b", "column 3: '@' does not belong here"),
+        ("", "an empty expression"),
+        ("a +", "column 4: ends too early"),
+        ("a b", "column 3: unexpected 'b'"),
+        ("(a", "a ')' is missing"),
+        ("a @ b", "column 3: unexpected '@'"),
         ("bb + 1", "unknown name 'bb'; did you mean 'b'?"),
         ("sqr(c)", "unknown function 'sqr'; did you mean 'sqrt'?"),
-        ("a[1]", "',' is wanted"),
-        ("a[b, 0]", "a whole number is wanted, not 'b'"),
-        ("a[1.5, 0]", "a whole number is wanted"),
+        ("a[1]", "a ',' is missing before ']'"),
+        ("a[b, 0]", "column 3: img[dx, dy] has constant whole numbers as offsets"),
+        ("a[1.5, 0]", "column 3: img[dx, dy] has constant whole numbers as offsets"),
         ("a.g", "it has one channel"),
         ("b / 0", "column 3: / by the constant 0"),
         ("b % 0", "% by the constant 0"),
@@ -221,20 +222,20 @@ def test_channels() -> None:
         ("c % 2", "% needs integers, not float32 and int32"),
         ("~c", "~ needs an integer"),
         ("c & 1", "& needs integers"),
-        ("min(a)", "min takes 2 arguments; here are 1"),
-        ("int(a, b)", "int(x) converts one value"),
+        ("min(a)", "min takes 2 values, not 1"),
+        ("int(a, b)", "int takes 1 value, not 2"),
         ("3000000000", "is no int32"),
-        ("1f", "is no number"),
+        ("1f", "is not a number"),
         ("08", "would be octal in C"),
-        ("9" * 5000, "a number of 5000 digits does not fit an int32"),
-        ("b * \u0663", "does not belong here"),
+        ("9" * 5000, "a number of 5000 digits"),
+        ("b * \u0663", "unexpected"),
         ("1e99f", "does not fit float32"),
         ("1e999", "is no finite number"),
         ("sum(a, b)", "sum runs over a mask, and 'a' is none (there are: ones, plus)"),
-        ("__import__('os')", "unknown function '__import__'"),
-        ("'os'", "does not belong here"),
-        ("a ** b", "an operand is wanted"),
-        ("a = 1", "does not belong here"),
+        ("__import__(a)", "unknown function '__import__'"),
+        ("'os'", "unexpected"),
+        ("a ** b", "column 4: unexpected '*'"),
+        ("a = 1", "column 3: unexpected '='"),
         ("(" * 100 + "a" + ")" * 100, "nested too deeply"),
         ("-" * 100 + "a", "nested too deeply"),
         ("+".join(["a"] * 300), "more than 200 operations inside each other"),
@@ -242,8 +243,9 @@ def test_channels() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_expression_is_one_clear_line(text: str, said: str) -> None:
-    with pytest.raises(TypeProblem, match=re.escape(said)) as found:
+    with pytest.raises(TypeProblem) as found:
         parsed(text)
+    assert said in f"column {found.value.column}: {found.value}"
     assert len(str(found.value).splitlines()) == 1
 
 

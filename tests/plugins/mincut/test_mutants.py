@@ -10,10 +10,11 @@ import pytest
 
 from fusiond.devices.cpu import native
 from fusiond.program import Program
-from fusiond_mincut import borders, paths, tiles
-from fusiond_mincut.emit import BlockParams
-from fusiond_mincut.graph import Kernel, Pipeline
-from fusiond_mincut.tiles import Halo
+from fusiond_mincut.codegen import tiles
+from fusiond_mincut.codegen.emit import BlockParams
+from fusiond_mincut.codegen.tiles import Halo
+from fusiond_mincut.frontend import borders
+from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
 from .running import Runner, edited, emitted, images, pipeline, resized, wanted, whole
 
@@ -49,6 +50,7 @@ def killed(runner: Runner, given: Pipeline, program: Program) -> str:
     return "" if same else "image"
 
 
+@pytest.mark.slow
 def test_the_kernels_are_right_as_they_are(runner, given):
     for params in (PARAMS, AGAIN):
         assert not killed(runner, given, emitted(given, whole(given), params))
@@ -142,9 +144,9 @@ def test_a_stage_that_is_thought_to_be_periodic(runner, monkeypatch):
     assert killed(runner, far, emitted(far, whole(far), PARAMS)) == "image"
 
 
-def test_no_barrier_behind_the_tile(runner, given, monkeypatch):
-    monkeypatch.setattr(paths, "_barrier", lambda: [])
-    assert killed(runner, given, emitted(given, whole(given), PARAMS)) == "image"
+def test_no_barrier_behind_the_tile(runner, given):
+    wrong = edited(emitted(given, whole(given), PARAMS), lambda text: text.replace("__syncthreads();", ""))
+    assert killed(runner, given, wrong) == "image"
 
 
 # --- mistakes in the text -------------------------------------------------------------------------------

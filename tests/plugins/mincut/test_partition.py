@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond import documents
-from fusiond_mincut import benefit, blocks, candidates, exact, legality, partition, plan, plugin, reading
-from fusiond_mincut.benefit import PAPER, PUBLISHED_CODE, Model
-from fusiond_mincut.graph import Pipeline
+from fusiond.inputs import documents
+from fusiond_mincut import plugin
+from fusiond_mincut.analysis import benefit, blocks, candidates, exact, legality, partition, plan
+from fusiond_mincut.analysis.benefit import PAPER, PUBLISHED_CODE, Model
+from fusiond_mincut.frontend import parser
+from fusiond_mincut.frontend.graph import Pipeline
 
 from .generated import pipeline as generated
 
@@ -23,11 +25,11 @@ NAMES = ("enhance", "harris", "night", "shitomasi", "sobel", "unsharp")
 
 def catalogue(name: str) -> Pipeline:
     path = plugin.PIPELINES / f"{name}.yaml"
-    return reading.read(documents.parse(path.read_text(), str(path)))
+    return parser.read(documents.parse(path.read_text(), str(path)))
 
 
 def described(text: str) -> Pipeline:
-    return reading.read(documents.parse(text, "made.yaml"))
+    return parser.read(documents.parse(text, "made.yaml"))
 
 
 # --- the paper's example --------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ def test_the_order_in_the_file_changes_nothing(seed: int, first: int) -> None:
 
 def test_a_wrong_order_of_ties_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant: the last of equal cuts instead of the first. Harris is then cut elsewhere."""
-    from fusiond_mincut import cuts
+    from fusiond_mincut.analysis import cuts
 
     def last(given: cuts.Graph) -> cuts.Cut:
         work = {vertex: dict(around) for vertex, around in given.items()}

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond import documents
-from fusiond_mincut import partition, plugin, reading, writing
-from fusiond_mincut.benefit import PAPER
-from fusiond_mincut.expr import TypeProblem
-from fusiond_mincut.graph import Pipeline
+from fusiond.inputs import documents
+from fusiond_mincut import plugin
+from fusiond_mincut.analysis import partition
+from fusiond_mincut.analysis.benefit import PAPER
+from fusiond_mincut.frontend import parser, printer
+from fusiond_mincut.frontend.expr import TypeProblem
+from fusiond_mincut.frontend.graph import Pipeline
 from fusiond_mincut.trace import C, mask, stage, traced
 
 from . import oracle
@@ -57,26 +59,26 @@ def harris(src: Any) -> Any:
 
 
 def read(text: str) -> Pipeline:
-    return reading.read(documents.parse(text, "written.yaml"))
+    return parser.read(documents.parse(text, "written.yaml"))
 
 
 def test_a_traced_function_is_the_pipeline_of_the_file() -> None:
     made = traced(harris, width=2048, height=2048)
     path = plugin.PIPELINES / "harris.yaml"
-    assert made == reading.read(documents.parse(path.read_text(), str(path)))
+    assert made == parser.read(documents.parse(path.read_text(), str(path)))
     assert str(partition.planned(made, PAPER).partition) == "dx|dy|sx+gx|sxy+gxy|sy+gy|hc"
 
 
 @pytest.mark.parametrize("path", sorted(plugin.PIPELINES.glob("*.yaml")), ids=lambda each: each.stem)
 def test_what_is_written_is_read_again(path: Any) -> None:
-    made = reading.read(documents.parse(path.read_text(), str(path)))
-    assert read(writing.text(made)) == made
+    made = parser.read(documents.parse(path.read_text(), str(path)))
+    assert read(printer.text(made)) == made
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_pipelines_are_written_and_read_again(seed: int) -> None:
     made = generated(seed, 15)
-    assert read(writing.text(made)) == made
+    assert read(printer.text(made)) == made
 
 
 @stage(mask=(3, 1), border={"image": "mirror", "other": ("constant", 2.5)}, dtype="float32", channels=1)
@@ -119,7 +121,7 @@ def test_everything_that_a_stage_can_say() -> None:
         ("mixed", "local", 1, "float32"),
         ("shown", "point", 3, "uint8"),
     ]
-    again = read(writing.text(made))
+    again = read(printer.text(made))
     assert (again.width, again.inputs, again.outputs) == (made.width, made.inputs, made.outputs)
     draw = np.random.default_rng(3)
     images = {name: draw.integers(0, 256, (7, 9, 3)).astype(np.uint8) for name in ("picture", "second")}
@@ -304,7 +306,7 @@ def test_an_output_that_is_returned_twice_stands_once() -> None:
 def test_a_lambda_gives_a_pipeline_that_a_file_can_hold() -> None:
     made = traced(lambda src: product(src, src, name="x"), width=8, height=8)
     assert made.name == "traced"
-    assert reading.read(documents.parse(writing.text(made), "made.yaml")) == made
+    assert parser.read(documents.parse(printer.text(made), "made.yaml")) == made
 
 
 def test_numbers_stand_on_either_side_of_every_operator() -> None:

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs, tuner
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.events import Events
 from fusiond.hookspecs import hookimpl
 from fusiond.model import JobState, Outcome, Record
-from fusiond.planning import target_of
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import target_of
 from fusiond.store.database import Store
+from fusiond.tuning import tuner
 from fusiond_mincut import plugin
 
 JOB = """\

@@ -11,9 +11,10 @@ import numpy as np
 from fusiond.devices.compare import compare
 from fusiond.model import Rejection
 from fusiond.program import Program
-from fusiond_stitching import emit, lower
-from fusiond_stitching.graph import Module
-from fusiond_stitching.plan import Plan
+from fusiond_stitching.analysis.plan import Plan
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import importer
+from fusiond_stitching.frontend.graph import Module
 
 from . import oracle
 from .cases import Case, cases
@@ -63,7 +64,7 @@ class Batch:
             for each, result in zip(found, shapes, strict=True)
             for place, _ in enumerate(jax.tree.leaves(result))
         ]
-        return Batch(text, lower.read(text, group), inputs, tuple(names), tuple(oracle.run(text, inputs)))
+        return Batch(text, importer.read(text, group), inputs, tuple(names), tuple(oracle.run(text, inputs)))
 
     def program(self, plan: Plan) -> Program:
         program = emit.program(self.module, plan)

@@ -3,8 +3,7 @@ schedule."""
 
 from __future__ import annotations
 
-from fusiond_stitching.graph import Instruction, Module
-from fusiond_stitching.plan import (
+from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Chunk,
     Flat,
@@ -20,6 +19,7 @@ from fusiond_stitching.plan import (
     Stage,
     base_of,
 )
+from fusiond_stitching.frontend.graph import Instruction, Module
 
 
 def alone(module: Module, each: Instruction, threads: int, chunk: Chunk | None = None, **stage: object) -> Kernel:

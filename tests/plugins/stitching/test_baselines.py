@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from fusiond_stitching import lower, planner, policy, verify
-from fusiond_stitching.graph import EXPENSIVE
+from fusiond_stitching.analysis import planner, policy, verify
+from fusiond_stitching.frontend import importer
+from fusiond_stitching.frontend.graph import EXPENSIVE
 
 from .policies import LIMITS
 from .test_catalogue_results import module as batch_of
@@ -25,7 +26,7 @@ add_f32 {
 def kernels(rules, *lines):
     """What each kernel stores."""
     text = "\n".join(["HloModule m", "", ADD, "ENTRY main {", *lines, "}", ""])
-    module = lower.read(text, "m.hlo")
+    module = importer.read(text, "m.hlo")
     plan = planner.remembered(module, RULES[rules], LIMITS).plan
     assert verify.problems(module, plan) == ()
     return [
@@ -33,6 +34,7 @@ def kernels(rules, *lines):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "lstm_step"])
 def test_the_plans_are_sound_and_plain(name, rules):
@@ -142,8 +144,9 @@ SLOW = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rules"), [*FAST, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_they_compute_what_xla_computes(name, rules, runner):
     here = batch_of(name)
     here.check(runner, planner.remembered(here.module, RULES[rules], LIMITS).plan)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,12 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond.planning import prepare
 from fusiond.program import Launch, Pointer, Program, Role, problems
+from fusiond.requests.planning import prepare
 from fusiond.strategy import Target
-from fusiond_stitching import emit, fills, lower, planner, split, traffic, verify
-from fusiond_stitching.graph import Module
-from fusiond_stitching.plan import Kernel, LibraryCall, Plan
+from fusiond_stitching.analysis import planner, split_reductions, traffic, verify
+from fusiond_stitching.analysis.plan import Kernel, LibraryCall, Plan
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import fills, importer
+from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.plugin import MODULES
 from fusiond_stitching.strategy import Stitching
 
 from . import graphs, handmade, oracle
@@ -263,7 +265,7 @@ class Cut:
 
     @staticmethod
     def of(text: str, seed: int = 3) -> Cut:
-        module = lower.read(text, "boundaries.hlo")
+        module = importer.read(text, "boundaries.hlo")
         arrays = [np.random.default_rng(seed).normal(size=module[each].dims) for each in module.parameters]
         return Cut.made(text, module, tuple(each.astype(np.float32) for each in arrays))
 
@@ -300,7 +302,7 @@ def source(name: str) -> str:
 
 @functools.cache
 def module_of(name: str) -> Module:
-    return lower.read(text_of(name), "boundaries.hlo")
+    return importer.read(text_of(name), "boundaries.hlo")
 
 
 def planned(module: Module, policy: str) -> Plan:
@@ -406,10 +408,11 @@ def with_sorts(draw: st.DrawFn) -> str:
     return text.replace("ENTRY", f"{LESS}\nENTRY", 1)
 
 
+@pytest.mark.slow
 @given(text=with_sorts(), policy=POLICY, seed=st.integers(0, 99))
 @settings(SLOW, max_examples=60)
 def test_random_graphs_are_cut_soundly(text, policy, seed):
-    module = lower.read(text, "random.hlo")
+    module = importer.read(text, "random.hlo")
     found = planner.plan(module, policy, LIMITS, Drawn(seed))
     assert found.problems == ()
     assert verify.problems(module, found.plan) == ()
@@ -424,7 +427,7 @@ def test_random_graphs_are_cut_soundly(text, policy, seed):
 @given(text=with_sorts(), policy=POLICY, seed=st.integers(0, 99))
 @settings(SLOW, max_examples=4)
 def test_random_graphs_give_what_xla_gives(runner, text, policy, seed):
-    module = lower.read(text, "random.hlo")
+    module = importer.read(text, "random.hlo")
     cut = Cut.made(text, module, inputs(module))
     cut.check(runner, planner.plan(module, policy, LIMITS, Drawn(seed)).plan, seed)
 
@@ -444,13 +447,26 @@ def test_buffers_of_a_module_with_boundaries():
     assert module.computed == {"i_again": "out_0", "i_n": "out_1", "i_r": "out_3", "i_dot": "operand_0"}
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_buffers_and_what_they_hold(name):
+    """Arguments come by kind, then by number: parameters, stand-ins, scratch, what is handed over, outputs."""
+    module = module_of(name)
+    assert {module.buffer_of(each.name) for each in module.instructions} == set(module.buffers)
+    assert all(module.buffer_of(held) == buffer for buffer, held in module.buffers.items())
+    kinds = ("in", "boundary", "t", "operand", "out")
+    split = [re.fullmatch(r"([a-z]+)_?(\d+)", buffer).groups() for buffer in module.buffers]
+    order = [(kinds.index(kind), int(number)) for kind, number in split]
+    assert order == sorted(order)
+    assert list(module.argument_order.values()) == list(range(len(order)))
+
+
 def test_what_nobody_reads_is_dropped_and_what_acts_is_kept():
     assert module_of("nobody reads it").foreign == {}
     text = text_of("nobody reads it")
     sort_line = "f32[7] sort(g_e), dimensions={0}, to_apply=less"
     call = 'f32[7] custom-call(g_e), custom_call_target="log_it"'
-    assert lower.read(text.replace(sort_line, call), "x").foreign == {}
-    acting = lower.read(text.replace(sort_line, f"{call}, custom_call_has_side_effect=true"), "x")
+    assert importer.read(text.replace(sort_line, call), "x").foreign == {}
+    acting = importer.read(text.replace(sort_line, f"{call}, custom_call_has_side_effect=true"), "x")
     assert set(acting.foreign) == {"g_lost"}
     assert acting.stand_ins == {}
     assert acting.handed == {"g_e": "operand_0"}
@@ -461,11 +477,11 @@ def test_what_nobody_reads_is_dropped_and_what_acts_is_kept():
 def test_what_acts_inside_a_loop_is_kept():
     text = text_of("a loop, with state that stays").replace("out d_r", "").replace("d_r = ", "d_q = ")
     quiet = text.replace("(f32[5,7]) tuple(d_r)", "(f32[5,7]) tuple(d_e)")
-    assert lower.read(quiet, "x").foreign == {}
+    assert importer.read(quiet, "x").foreign == {}
     said = '  n = () custom-call(v), custom_call_target="p", custom_call_has_side_effect=true\n'
     loud = quiet.replace("  one = s32[] constant(1)\n", f"  one = s32[] constant(1)\n{said}")
     assert loud != quiet
-    found = lower.read(loud, "x")
+    found = importer.read(loud, "x")
     assert {found[each].opcode for each in found.foreign} == {"while"}
     body = next(each for each in found.all_frames if each.name == "round")
     assert {body[each].opcode for each in body.foreign} == {"custom-call"}  # though its result is nothing at all
@@ -501,7 +517,7 @@ ENTRY main {
     analysis = strategy.analyse(workload, target)
     module, cut = analysis.payload.asked.module, analysis.payload.split
     assert cut is not module
-    assert split.reductions(module, 132).handed == module.handed == {"s": "operand_0"}
+    assert split_reductions.reductions(module, 132).handed == module.handed == {"s": "operand_0"}
     offered = strategy.space(analysis, {})
     programs = [strategy.emit(analysis, config, {}) for _, config in strategy.seeds(analysis, offered, {})]
     programs += [each.emit(next(each.space.points())) for each in strategy.baselines(analysis)]
@@ -568,7 +584,7 @@ def test_a_kernel_across_a_boundary_is_told():
 
 
 def filled(text: str) -> dict[str, fills.Fill]:
-    module = lower.read(text, "x.hlo")
+    module = importer.read(text, "x.hlo")
     return {buffer: fills.default(module, name) for name, buffer in module.stand_ins.items()}
 
 
@@ -614,7 +630,7 @@ FRAMES = ("round", "again", "double", "root")
 
 
 def test_frames_are_modules_of_their_own(runner):
-    module = lower.read(text_of("a loop, with state that stays", "a conditional", "a convolution"), "x.hlo")
+    module = importer.read(text_of("a loop, with state that stays", "a conditional", "a convolution"), "x.hlo")
     assert tuple(each.name for each in module.all_frames) == FRAMES
     body = module.all_frames[0]
     # The counter and the values are new in each round; the weights stay where they are.
@@ -629,7 +645,7 @@ def test_frames_are_modules_of_their_own(runner):
 
 def test_a_state_that_changes_places_is_copied():
     text = text_of("a loop, with state that stays").replace("tuple(j, u, w)", "tuple(i, u, w)")
-    body = lower.read(text, "x.hlo").all_frames[0]
+    body = importer.read(text, "x.hlo").all_frames[0]
     assert set(body.computed.values()) == {"out_1"}
     swapped = """HloModule swap
 
@@ -653,7 +669,7 @@ ENTRY main {
   ROOT z = f32[4] add(x, y)
 }
 """
-    body = lower.read(swapped, "x.hlo").all_frames[0]
+    body = importer.read(swapped, "x.hlo").all_frames[0]
     assert set(body.computed.values()) == {"out_0", "out_1"}
 
 
@@ -684,7 +700,7 @@ ENTRY main {
   ROOT z = f32[4] negate(y)
 }
 """
-    module = lower.read(text, "x.hlo")
+    module = importer.read(text, "x.hlo")
     body = module.all_frames[0]
     for each, outputs in ((module, {"operand_0", "out_0"}), (body, {"out_1"})):
         plan = planned(each, "grid")
@@ -697,7 +713,7 @@ ENTRY main {
 
 def test_the_catalogue_has_no_stand_ins():
     """Nothing about boundaries changes what has none."""
-    for path in sorted(Path(lower.__file__).parent.glob("modules/*.hlo"))[:3]:
-        module = lower.read(path.read_text(), path.stem)
+    for path in sorted(MODULES.glob("*.hlo"))[:3]:
+        module = importer.read(path.read_text(), path.stem)
         assert (module.stand_ins, module.handed) == ({}, {})
         assert module.computed == {name: f"out_{at}" for at, name in enumerate(module.outputs)}

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import fusiond_stitching
-from fusiond.fills import fill
-from fusiond_stitching import lower, planner
+from fusiond.inputs.fills import fill
+from fusiond_stitching.analysis import planner
+from fusiond_stitching.frontend import importer
 
 from . import handmade, oracle
 from .checking import Batch
@@ -23,7 +24,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.hlo"))
 @functools.cache
 def module(name: str) -> Batch:
     text = (FOLDER / f"{name}.hlo").read_text()
-    read = lower.read(text, name)
+    read = importer.read(text, name)
     plain = Batch(text, read, (), tuple(f"out_{place}" for place, _ in enumerate(read.outputs)), ())
     program = plain.program(handmade.unfused(read))
     inputs = tuple(
@@ -43,7 +44,7 @@ SMALL = ("nmt_fig3",)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=() if each in SMALL else pytest.mark.slow) for each in NAMES]
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_stitched_across_blocks(name, runner):
     check(name, "grid", runner)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from fusiond.model import Rejection
 from fusiond.program import Launch
-from fusiond_stitching import emit, lower, planner
-from fusiond_stitching.plan import (
+from fusiond_stitching.analysis import planner
+from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Exchange,
     Global,
@@ -26,8 +27,10 @@ from fusiond_stitching.plan import (
     Shared,
     Stage,
 )
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import importer
 
-from . import handmade
+from . import handmade, oracle
 from .policies import LIMITS, POLICIES
 from .test_catalogue_results import module
 
@@ -85,7 +88,7 @@ ENTRY main {
   ROOT z = f32[9] negate(s)
 }
 """
-    here = lower.read(text, "sorts.hlo")
+    here = importer.read(text, "sorts.hlo")
     plan = handmade.unfused(here)
     assert not isinstance(emit.program(here, plan), Rejection)
     made = emit.program(here, Plan(steps=plan.kernels))
@@ -129,7 +132,7 @@ ENTRY main {
   ROOT r = (pred[9], s32[9], pred[9,5], pred[9], s32[9], f32[9]) tuple(summed, whole, direct, behind, rounded, sum)
 }
 """
-    assert emit.near_ties(lower.read(text, "ties.hlo")) == ("out_0", "out_4")
+    assert emit.near_ties(importer.read(text, "ties.hlo")) == ("out_0", "out_4")
 
 
 @pytest.mark.slow
@@ -146,7 +149,7 @@ def test_an_expression_that_explodes_is_refused():
             f"  c{step} = f32[128] concatenate(a{step}, v{step - 1}), dimensions={{0}}",
             f"  {'ROOT ' if step == 24 else ''}v{step} = f32[64] slice(c{step}), slice={{[{step}:{step + 64}]}}",
         ]
-    here = lower.read("\n".join([*lines, "}", ""]), "twice.hlo")
+    here = importer.read("\n".join([*lines, "}", ""]), "twice.hlo")
     made = emit.program(here, handmade.inlined(here))
     assert made.rule == "no_code"
     assert "too often" in made.detail
@@ -211,7 +214,7 @@ def softmax_plan(here) -> Plan:
 
 def test_the_text_of_a_softmax(runner):
     """FUSIOND_UPDATE_GOLDEN=1 writes the file instead."""
-    here = lower.read(SOFTMAX, "softmax.hlo")
+    here = importer.read(SOFTMAX, "softmax.hlo")
     program = emit.program(here, softmax_plan(here))
     path = Path(__file__).parent / "golden" / "softmax.cu"
     if os.environ.get("FUSIOND_UPDATE_GOLDEN"):
@@ -232,7 +235,7 @@ def test_the_text_of_a_softmax(runner):
 )
 def test_buffers_have_the_types_of_the_module(dtype, name):
     text = f"HloModule one\nENTRY main {{\n  x = {dtype}[3] parameter(0)\n  ROOT y = {dtype}[1,3] reshape(x)\n}}\n"
-    here = lower.read(text, "one.hlo")
+    here = importer.read(text, "one.hlo")
     program = emit.program(here, handmade.unfused(here))
     assert {each.dtype for each in program.buffers} == {name}
     assert program.buffer("in_0").fill.kind == ("uniform" if dtype in ("f32", "bf16") else "integers")
@@ -245,7 +248,31 @@ def test_the_tolerance_holds_for_long_sums_in_any_order():
         exact = x.astype(np.float64).sum(axis=0)
         serial = np.add.accumulate(x, axis=0)[-1]
         text = f"HloModule one\nENTRY main {{\n  ROOT y = f32[{length}] parameter(0)\n}}\n"
-        allowed = emit.tolerance(lower.read(text, "one.hlo")["y"], length, 2.0**-23)
+        allowed = emit.tolerance(importer.read(text, "one.hlo")["y"], length, 2.0**-23)
         error = np.abs(serial - exact) / (allowed.atol + allowed.rtol * np.abs(exact))
         assert error.max() < 0.7
         assert allowed.atol < 0.02
+
+
+@pytest.mark.parametrize(
+    ("body", "relative"),
+    [
+        ("exponential(x)", True),
+        ("multiply(x, x)", True),
+        ("subtract(x, x)", False),
+        ("add(x, x)", False),  # of numbers that may cancel
+        ("log(x)", False),
+    ],
+)
+def test_what_cannot_cancel_is_compared_by_its_own_size(body, relative):
+    text = f"HloModule one\n\nENTRY main {{\n  x = f32[8] parameter(0)\n  ROOT y = f32[8] {body}\n}}\n"
+    compare = emit.compares(importer.read(text, "one.hlo"))["out_0"]
+    assert (compare.atol < 1e-30) == relative
+
+
+def test_the_probabilities_of_a_long_softmax_are_compared_by_their_own_size():
+    """An absolute tolerance of 5e-4, as sums that may cancel need it, would accept anything for numbers of 3e-5."""
+    text = oracle.lowered(jax.nn.softmax, jax.ShapeDtypeStruct((2, 32768), np.float32))
+    compare = emit.compares(importer.read(text, "softmax.hlo"))["out_0"]
+    assert compare.atol < 1e-30
+    assert compare.rtol < 1e-3

@@ -6,10 +6,11 @@ import dataclasses
 
 import pytest
 
-from fusiond_stitching import fusion, lower, planner, policy, schedule
-from fusiond_stitching.fusion import fuse
-from fusiond_stitching.policy import Policy
-from fusiond_stitching.propagate import required
+from fusiond_stitching.analysis import fusion, planner, policy, schedule
+from fusiond_stitching.analysis.fusion import fuse
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.propagate import required
+from fusiond_stitching.frontend import importer
 
 from .test_verify import NAMES, POLICIES, module_of
 
@@ -24,7 +25,7 @@ BEYOND = Policy(layers=False, merge=True, middle=True, packing=True, warp=True, 
 
 
 def module(*lines):
-    return lower.read("\n".join(["HloModule m", "", ADD, "ENTRY main {", *lines, "}", ""]), "m.hlo")
+    return importer.read("\n".join(["HloModule m", "", ADD, "ENTRY main {", *lines, "}", ""]), "m.hlo")
 
 
 def groups(module_, rules=BEYOND, **more):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond.errors import RequestError
-from fusiond_stitching import hlo
-from fusiond_stitching.hlo import Array, Several
+from fusiond_stitching.frontend import hlo
+from fusiond_stitching.frontend.hlo import Array, Several
 
 
 def entry(*lines: str) -> str:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fusiond_stitching import index_sets, lower, schedule
-from fusiond_stitching.plan import Flat
-from fusiond_stitching.propagate import required
+from fusiond_stitching.analysis import schedule
+from fusiond_stitching.analysis.plan import Flat
+from fusiond_stitching.analysis.propagate import required
+from fusiond_stitching.frontend import importer
 
-from . import oracle
+from . import index_sets, oracle
 
 EXACT = {
     "elementwise": ((7,), lambda x: x * 3.0 + x),
@@ -50,7 +51,7 @@ COVERED = {
 
 
 def module_of(dims, function):
-    return lower.read(oracle.lowered(function, jax.ShapeDtypeStruct(dims, jnp.float32)), "test.hlo")
+    return importer.read(oracle.lowered(function, jax.ShapeDtypeStruct(dims, jnp.float32)), "test.hlo")
 
 
 def read_by(module, mask):
@@ -73,7 +74,7 @@ def sparsity(dims, function):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*EXACT, *COVERED])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_what_is_read_is_where_the_jacobian_is_not_zero(name):
     dims, function = (EXACT | COVERED)[name]
     module = module_of(dims, function)

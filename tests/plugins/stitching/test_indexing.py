@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond_stitching.indexing import Index, Quotient, Symbol, delinear, linear, number, symbol, text
+from fusiond_stitching.analysis.indexing import Index, Quotient, Symbol, delinear, linear, number, symbol
+from fusiond_stitching.codegen.scope import index_text
 
 DIMS = st.lists(st.sampled_from([1, 2, 3, 4, 5, 6]), min_size=1, max_size=4).map(tuple)
 
@@ -28,9 +30,10 @@ def shown(index: Index) -> str:
     def name(atom):
         return f"({shown(atom.of)} {'/' if isinstance(atom, Quotient) else '%'} {atom.divisor})"
 
-    return text(index, name)
+    return index_text(index, name)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     sizes=st.tuples(st.integers(1, 12), st.integers(1, 12)),
@@ -58,6 +61,7 @@ def test_arithmetic(sizes, factors, steps):
         assert index.low <= wanted <= index.high
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(dims=DIMS, seed=st.integers(0, 10**6))
 def test_there_and_back(dims, seed):

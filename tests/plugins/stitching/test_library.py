@@ -11,21 +11,22 @@ import pytest
 
 import fusiond_stitching.plugin as plugin
 from fusiond import events as say
-from fusiond import jobs, tuner
 from fusiond.cli import main
 from fusiond.devices.base import Binary
 from fusiond.events import Events
 from fusiond.hookspecs import hookimpl
 from fusiond.keys import text_key
 from fusiond.model import JobState, Record, Verdict
-from fusiond.planning import plan, prepare, target_of
 from fusiond.program import Source
 from fusiond.registry import Registry
+from fusiond.requests import jobs
+from fusiond.requests.planning import plan, prepare, target_of
 from fusiond.store.database import Store
 from fusiond.strategy import Target
 from fusiond.testing.fakes import FakeProvider, InProcess
+from fusiond.tuning import tuner
 from fusiond_stitching import report
-from fusiond_stitching.asking import PROBES
+from fusiond_stitching.request import PROBES
 from fusiond_stitching.strategy import Stitching
 
 
@@ -68,8 +69,8 @@ def store(tmp_path):
         yield opened
 
 
-def job(more: str = "", module: str = "nmt_fig3"):
-    (found,) = jobs.read("j.yaml", f"strategy: stitching\nmodule: {module}\n{more}\nsearch: {{trials: 1}}\n")
+def job(more: str = "", module: str = "nmt_fig3", trials: int = 1):
+    (found,) = jobs.read("j.yaml", f"strategy: stitching\nmodule: {module}\n{more}\nsearch: {{trials: {trials}}}\n")
     return found
 
 
@@ -85,11 +86,12 @@ def run(store: Store, registry: Registry, given) -> tuple[list[str], Record, lis
     return measured, record, store.trials(row.id)
 
 
+@pytest.mark.slow
 def test_what_is_measured_decides_the_schedules_and_is_there_for_the_next_job(store, registry):
     """On a device on which the schedule that the estimate puts last among those it asks about is the fastest."""
     provider = registry.providers["fake"]
     (info,) = provider.devices()
-    given = job("probes: 1000")
+    given = job("probes: 1000", trials=3)
     before = plan(registry, given, store=store)
     probes = Stitching().probes(before.analysis)
     provider.costs = {each.program.sources[0].text: 1000 / (1 + at) for at, each in enumerate(probes)}
@@ -102,7 +104,8 @@ def test_what_is_measured_decides_the_schedules_and_is_there_for_the_next_job(st
     after = plan(registry, given, store=store)
     assert (after.probes, after.probes_missing) == (len(wanted), 0)
     known = {key: store.probe(key, info.key, strategy.version) for key in wanted}
-    (packed,) = [each for each in trials if each.origin == "seed:packed"]
+    seeds = dict(strategy.seeds(analysis, strategy.space(analysis, known), known))
+    (packed,) = [each for each in trials if each.config == seeds["packed_shared"]]
     assert packed.program_key == strategy.emit(analysis, packed.config, known).key
     assert packed.program_key != strategy.emit(analysis, packed.config, {}).key
     # Another workload of the same shapes asks for the same entries.
@@ -110,6 +113,7 @@ def test_what_is_measured_decides_the_schedules_and_is_there_for_the_next_job(st
     assert again == []
 
 
+@pytest.mark.slow
 def test_a_job_measures_as_many_as_it_may_and_plan_says_what_is_missing(store, registry, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("fusiond.isolation.registry.load", lambda: registry)
     (tmp_path / "j.yaml").write_text("strategy: stitching\nmodule: nmt_fig3\nprobes: 4\ndevice: fake\n")
@@ -129,6 +133,7 @@ def test_a_job_measures_as_many_as_it_may_and_plan_says_what_is_missing(store, r
     assert "probes: 13 wanted, 13 known, 0 missing, points" in said()
 
 
+@pytest.mark.slow
 def test_a_job_that_goes_on_measures_no_more(store, registry):
     """What its earlier trials were built on stays."""
     given = job("probes: 2")
@@ -149,6 +154,7 @@ def test_a_job_that_goes_on_measures_no_more(store, registry):
     assert counts == [2, 0]
 
 
+@pytest.mark.slow
 def test_an_answer_says_what_it_is_worth_for_the_whole_module(store, registry, capsys):
     """Section 6.4: FusableRatio and the predicted end-to-end gain, from times of this device alone."""
     given = job("probes: 1")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from fusiond.build import gxx
-from fusiond_stitching import emit, lower, planner
+from fusiond_stitching.analysis import planner
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import importer
 
 from . import handmade
 from .cases import cases
@@ -24,7 +26,7 @@ slow = pytest.mark.slow
 
 @slow
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_one_kernel_per_instruction(group, runner):
     batch = Batch.of(group)
     batch.check(runner, handmade.unfused(batch.module))
@@ -47,7 +49,7 @@ STITCHED = [
 
 
 @pytest.mark.parametrize(("group", "policy"), STITCHED)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_stitched(group, policy, runner):
     batch = Batch.of(group)
     planned = planner.plan(batch.module, POLICIES[policy], LIMITS)
@@ -60,6 +62,7 @@ def speech():
     return catalogue("speech_fwd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("made", "policy"), [(lambda: Batch.alone("slices"), "tiny"), (speech, "grid")])
 def test_a_grid_smaller_than_its_phases(made, policy, runner):
     """The blocks of a cooperative launch take several turns; the shared arena is used again in each."""
@@ -82,7 +85,7 @@ ENTRY main {
   ROOT c = f32[65536,65536]{1,0} add(a, b)
 }
 """
-    module = lower.read(text, "large.hlo")
+    module = importer.read(text, "large.hlo")
     program = emit.program(module, handmade.unfused(module, threads=256))
     assert isinstance(gxx.build(program.sources[0]), Path)
     source = program.sources[0].text

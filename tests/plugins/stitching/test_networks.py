@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fusiond_stitching import lower, planner, policy, verify
-from fusiond_stitching.policy import Policy
+from fusiond_stitching.analysis import planner, policy, verify
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.frontend import importer
 
 from . import oracle
 from .checking import Batch
@@ -119,12 +120,13 @@ def network(name: str) -> Batch:
     inputs = tuple(map(np.asarray, jax.tree.leaves(arguments)))
     wanted = tuple(oracle.run(text, inputs))
     names = tuple(f"{name}[{at}]" for at in range(len(wanted)))
-    return Batch(text, lower.read(text, name), inputs, names, wanted)
+    return Batch(text, importer.read(text, name), inputs, names, wanted)
 
 
 LARGE = ("block", "gradient")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow) if each in LARGE else each for each in FUNCTIONS]
 )
@@ -145,7 +147,7 @@ def test_it_is_planned_soundly_and_in_no_more_kernels_than_xlas_rules_need(name)
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [PACKED, GRID], ids=["packed", "grid"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_it_computes_what_xla_computes(name, policy, runner):
     here = network(name)
     here.check(runner, planner.plan(here.module, policy, LIMITS).plan)

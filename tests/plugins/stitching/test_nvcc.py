@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from fusiond_stitching import planner
+from fusiond_stitching.analysis import planner
 
 from . import handmade
 from .checking import Batch

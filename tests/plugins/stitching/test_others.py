@@ -10,8 +10,10 @@ import pytest
 
 from benchmarks.stitching import modules, others, static
 from fusiond.model import Rejection
-from fusiond.planning import target_for_arch
-from fusiond_stitching import emit, lower, planner, policy, verify
+from fusiond.requests.planning import target_for_arch
+from fusiond_stitching.analysis import planner, policy, verify
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import importer
 
 from . import oracle
 from .cases import rand
@@ -56,7 +58,7 @@ def test_boundaries_are_what_they_are_said_to_be(rows):
 @pytest.mark.sampled(3)
 def test_it_computes_what_xla_computes(name, runner):
     each = others.functions()[name]
-    module = lower.read(each.text, name)
+    module = importer.read(each.text, name)
     inputs = tuple(map(np.asarray, jax.tree.leaves(each.inputs)))
     wanted = tuple(oracle.run(each.text, inputs))
     batch = Batch(each.text, module, inputs, tuple(f"{name}[{at}]" for at in range(len(wanted))), wanted)
@@ -75,7 +77,7 @@ def stencil(x, times):
 def test_a_stencil_applied_often_does_not_make_endless_code():
     """Each round reads the one before at nine places: written into one kernel, eight rounds are 9^8 of them."""
     text = oracle.lowered(lambda x: stencil(x, 8), rand(16, 16))
-    module = lower.read(text, "stencil")
+    module = importer.read(text, "stencil")
     for rules in (policy.xla_rules(), policy.Policy(**MORE, packing=True)):
         planned = planner.plan(module, rules, LIMITS)
         assert verify.problems(module, planned.plan) == ()
@@ -120,7 +122,7 @@ def test_random_bits_are_written_out_where_jax_has_a_loop_for_them(runner):
     inputs = (rand(5, 7), np.array([1, 2], np.uint32))
     text = oracle.lowered(function, *inputs)
     assert " while(" in text
-    module = lower.read(text, "dropout")
+    module = importer.read(text, "dropout")
     assert not module.foreign
     planned = planner.plan(module, policy.Policy(**MORE, packing=True), LIMITS)
     assert len(planned.plan.kernels) == 1
@@ -130,7 +132,7 @@ def test_random_bits_are_written_out_where_jax_has_a_loop_for_them(runner):
 @pytest.mark.parametrize(("first", "rounds"), [(2, 3), (4, 1), (5, 0), (9, 0), (-4, 9)])
 def test_a_short_loop_over_whole_numbers_is_written_out(first, rounds, runner):
     text = LOOP.format(**{**SHORT, "first": f"constant({first})"})
-    module = lower.read(text, "loop.hlo")
+    module = importer.read(text, "loop.hlo")
     assert not module.foreign
     assert not module.frames
     assert sum(each.opcode == "multiply" for each in module.instructions) == rounds
@@ -153,6 +155,6 @@ def test_a_short_loop_over_whole_numbers_is_written_out(first, rounds, runner):
 )
 def test_any_other_loop_is_a_boundary(change):
     text = LOOP.format(**{**SHORT, **change}).replace("  first = ", "  nothing = s32[] parameter(1)\n  first = ")
-    module = lower.read(text, "loop.hlo")
+    module = importer.read(text, "loop.hlo")
     assert {module[each].opcode for each in module.foreign} == {"while"}
     assert {each.name for each in module.frames} == {"body", "test"}

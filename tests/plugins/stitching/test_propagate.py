@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond.model import frozen
-from fusiond_stitching import index_sets, schedule
-from fusiond_stitching.graph import Instruction, Module
-from fusiond_stitching.plan import Box, Flat, Kind, Schedule, Split, whole
-from fusiond_stitching.propagate import Requirements, joined, named, required, share
+from fusiond_stitching.analysis import schedule
+from fusiond_stitching.analysis.plan import Box, Flat, Kind, Schedule, Split, whole
+from fusiond_stitching.analysis.propagate import Requirements, joined, named, required, share
+from fusiond_stitching.frontend.graph import Instruction, Module
+
+from . import index_sets
 
 
 def tensor(name, dims, opcode="parameter", operands=(), **attributes):

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from fusiond.devices.cpu.race import find_in
-from fusiond_stitching import planner
+from fusiond_stitching.analysis import planner
 
 from .checking import Batch
 from .policies import LIMITS, POLICIES
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
         ("slices", "tiny"),
     ],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_stitched_kernels_have_none(name, policy):
     batch = Batch.alone(name)
     program = batch.program(planner.plan(batch.module, POLICIES[policy], LIMITS).plan)

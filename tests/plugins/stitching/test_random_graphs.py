@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from fusiond_stitching import lower, perflib, planner
-from fusiond_stitching.graph import Module
-from fusiond_stitching.policy import Policy
+from fusiond_stitching.analysis import perflib, planner
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.frontend import importer
+from fusiond_stitching.frontend.graph import Module
 
 from . import handmade, oracle
 from .checking import Batch
@@ -23,7 +24,7 @@ POLICY = st.builds(
     Policy,
     threads=st.sampled_from([32, 64, 128]), grain=st.sampled_from([16, 64, 512, 8192]),
     shared_limit=st.sampled_from([1024, 2048, 20480]), layers=BOTH, merge=BOTH, recompute=BOTH, middle=BOTH, spill=BOTH,
-    warp=BOTH, packing=BOTH, barriers=BOTH, stitch_dots=BOTH,
+    warp=BOTH, packing=BOTH, barriers=BOTH, stitch_dots=BOTH, registers=BOTH, per_thread=st.sampled_from([1, 4, 16]),
 )  # fmt: skip
 SLOW = settings(
     max_examples=10,
@@ -62,7 +63,7 @@ def inputs(module: Module) -> tuple[np.ndarray, ...]:
 
 
 def check(runner, text: str, policy: Policy, seed: int, *, unfused: bool) -> None:
-    module = lower.read(text, "random.hlo")
+    module = importer.read(text, "random.hlo")
     given = inputs(module)
     names = tuple(f"out_{place}" for place, _ in enumerate(module.outputs))
     batch = Batch(text, module, given, names, tuple(oracle.run(text, given)))

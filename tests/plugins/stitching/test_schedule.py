@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond_stitching import index_sets, schedule
-from fusiond_stitching.plan import Box, Flat, Kind, Schedule
+from fusiond_stitching.analysis import schedule
+from fusiond_stitching.analysis.plan import Box, Flat, Kind, Schedule
+
+from . import index_sets
 
 DIMS = [(), (1,), (7,), (12, 10), (2, 3, 4), (5, 1, 6, 2)]
 

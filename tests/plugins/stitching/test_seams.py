@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from fusiond.program import Pointer, Program, Role, Seam, problems
-from fusiond_stitching import emit, lower, planner
+from fusiond_stitching.analysis import planner
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import importer
 
 from . import handmade
 from .policies import LIMITS, POLICIES
@@ -133,10 +135,11 @@ DONE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["grid", "unfused"])
 def test_doing_the_seams_gives_the_modules_result(runner, policy):
     text = text_of(*DONE)
-    module = lower.read(text, "boundaries.hlo")
+    module = importer.read(text, "boundaries.hlo")
     arrays = [np.random.default_rng(7).normal(size=module[each].dims).astype(np.float32) for each in module.parameters]
     plan = handmade.unfused(module) if policy == "unfused" else planned(module, policy)
     program = emit.program(module, plan)
@@ -181,7 +184,7 @@ ENTRY main {
   ROOT r = f32[24,24] negate(e)
 }
 """
-    module = lower.read(text, "dots.hlo")
+    module = importer.read(text, "dots.hlo")
     program = emit.program(module, handmade.unfused(module))
     first, second = program.seams
     assert first == Seam(
@@ -225,7 +228,7 @@ def test_a_constant_has_no_buffer_and_a_side_effect_no_result():
         "f32[7] sort(g_e), dimensions={0}, to_apply=less",
         'f32[7] custom-call(g_e, g_two), custom_call_target="log_it", custom_call_has_side_effect=true',
     ).replace("  g_lost =", "  g_two = f32[] constant(2)\n  g_lost =")  # fmt: skip
-    module = lower.read(text, "x")
+    module = importer.read(text, "x")
     (seam,) = emit.program(module, planned(module, "grid")).seams
     assert seam.operation == "custom-call f32[7] g_lost = f32[7], f32[] constant 2"
     assert (seam.reads, seam.writes, seam.before) == (("operand_0",), (), None)
@@ -236,7 +239,7 @@ def test_a_constant_of_a_type_that_nobody_knows_has_no_values():
         "f32[7] sort(g_e), dimensions={0}, to_apply=less",
         'f32[7] custom-call(g_e, g_two), custom_call_target="log_it", custom_call_has_side_effect=true',
     ).replace("  g_lost =", "  g_two = parameter[] constant(2)\n  g_lost =")  # fmt: skip
-    module = lower.read(text, "x")
+    module = importer.read(text, "x")
     said = [each.operation for each in emit.program(module, planned(module, "grid")).seams]
     assert any("parameter[]" in each for each in said)
 
@@ -252,7 +255,7 @@ ENTRY main {
   ROOT r = f32[3] negate(c)
 }
 """
-    module = lower.read(text, "dots.hlo")
+    module = importer.read(text, "dots.hlo")
     for plan in (handmade.unfused(module), *(planned(module, each) for each in POLICIES)):
         program = emit.program(module, plan)
         (seam,) = program.seams
@@ -263,7 +266,7 @@ ENTRY main {
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_all_cases_can_be_done_in_the_order_of_the_seams(policy):
-    module = lower.read(text_of(*DONE, "two in a row", "types without buffers", "a result with a layout"), "x.hlo")
+    module = importer.read(text_of(*DONE, "two in a row", "types without buffers", "a result with a layout"), "x.hlo")
     program = emit.program(module, planned(module, policy))
     assert problems(program) == ()
     assert unsound(program) == []

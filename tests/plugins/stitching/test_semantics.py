@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from jax import lax
 
+from fusiond.codegen.code import Code
 from fusiond.program import Buffer, Launch, Pointer, Program, Role, Source
-from fusiond_stitching.graph import EXPENSIVE
-from fusiond_stitching.semantics import (
+from fusiond_stitching.codegen.semantics import (
     TYPES,
     Functions,
     Unsupported,
@@ -26,9 +26,11 @@ from fusiond_stitching.semantics import (
     convert,
     literal,
     loaded,
+    rounded,
     stored,
     unary,
 )
+from fusiond_stitching.frontend.graph import EXPENSIVE
 
 from .running import Runner
 
@@ -170,7 +172,7 @@ def accepts(function: Callable[..., Any], *arrays: np.ndarray) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["f32", *(each for each in ALL if each != "f32")])
 def test_operations(name, runner):
     cases = Cases(name)
@@ -271,3 +273,19 @@ def test_literals_are_exact(name, runner):
     got = runner.run(cases.program(), {"a": cases.a, "b": cases.b})
     for place, number in enumerate(numbers):
         assert (got[f"out_{place}"] == number).all(), cases.found[place]
+
+
+def test_functions_are_written_once_and_know_their_headers():
+    """A source has all of its functions, even one whose only call was a constant that nobody read."""
+    functions = Functions()
+    first, again = (rounded(functions, TYPES["f16"], Code(each)) for each in ("a", "(b)"))
+    assert (first, again) == ("round_f16(a)", "round_f16(b)")
+    assert first.headers == again.headers == functions.headers == {"cuda_fp16.h"}
+    binary(functions, "maximum", TYPES["f32"], first, again)
+    rounded(functions, TYPES["bf16"], Code("c"))
+    assert functions.headers == {"cuda_fp16.h", "cuda_bf16.h"}
+    assert len(functions.texts) == 3
+    assert functions.texts[0] == (
+        "__device__ __forceinline__ float round_f16(float value)\n{\n"
+        "    return __half2float(__float2half_rn(value));\n}\n"
+    )

@@ -10,9 +10,11 @@ import pytest
 from fusiond.errors import RequestError
 from fusiond.model import Rejection
 from fusiond.program import problems
-from fusiond_stitching import emit, fills, lower, planner, split, verify
+from fusiond_stitching.analysis import planner, split_reductions, verify
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import fills, importer
 from fusiond_stitching.plugin import MODULES
-from fusiond_stitching.policy import Policy
 
 from .policies import MORE
 
@@ -114,14 +116,14 @@ BAD = [
 
 @pytest.mark.parametrize("line", GOOD)
 def test_what_is_right_is_read(line):
-    found = lower.read(module(line), "m.hlo")
+    found = importer.read(module(line), "m.hlo")
     assert len(found.outputs) == 1
 
 
 @pytest.mark.parametrize(("line", "said"), BAD)
 def test_what_is_wrong_is_told_in_one_line_with_its_place(line, said):
     with pytest.raises(RequestError) as caught:
-        lower.read(module(line), "m.hlo")
+        importer.read(module(line), "m.hlo")
     message = str(caught.value)
     # Lists are printed with a blank behind the comma where they are Python's.
     assert said.replace(" ", "") in message.replace(" ", "")
@@ -133,7 +135,7 @@ def test_what_is_wrong_is_told_in_one_line_with_its_place(line, said):
 def test_a_computation_of_the_wrong_types_is_told():
     text = module("f32[4] reduce(x, z), dimensions={1}, to_apply=sum").replace("a = f32[] p", "a = s32[] p", 1)
     with pytest.raises(RequestError, match=r"m\.hlo:5: add 'c': the operand 'a' is s32"):
-        lower.read(text, "m.hlo")
+        importer.read(text, "m.hlo")
 
 
 OPCODES = re.findall(
@@ -170,6 +172,7 @@ def damaged(lines: list[str], draw: random.Random) -> str:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["lr_step", *(pytest.param(each, marks=SLOW) for each in ("nmt_attn", "speech_fwd", "w2v_step"))]
 )
@@ -179,14 +182,14 @@ def test_damaged_texts_are_refused_or_planned_and_never_a_traceback(name):
     read = 0
     for _ in range(120):
         try:
-            found = lower.read(damaged(lines, draw), "m.hlo")
+            found = importer.read(damaged(lines, draw), "m.hlo")
         except RequestError as problem:
             assert len(str(problem).splitlines()) == 1
             assert str(problem).startswith("m.hlo")
             continue
         read += 1
         fills.read(found, None, lambda node: ("", ""))
-        found = split.reductions(found, 4)
+        found = split_reductions.reductions(found, 4)
         planned = planner.plan(found, Policy(**MORE, packing=True, stitch_dots=True))
         if not planned.problems:
             assert verify.problems(found, planned.plan) == ()

@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond_stitching import shared_memory
-from fusiond_stitching.shared_memory import ALIGNMENT, Dominance, Wanted, dominators, layout, overlaps, relieved, total
+from fusiond_stitching.analysis import shared_memory
+from fusiond_stitching.analysis.shared_memory import (
+    ALIGNMENT,
+    Dominance,
+    Wanted,
+    dominators,
+    layout,
+    overlaps,
+    relieved,
+    total,
+)
 
 # --- dominance ------------------------------------------------------------------------------------------
 

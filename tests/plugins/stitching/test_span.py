@@ -8,14 +8,15 @@ import networkx
 import pytest
 
 import fusiond_stitching
-from fusiond_stitching import lower, span
+from fusiond_stitching.analysis import span
+from fusiond_stitching.frontend import importer
 
 FOLDER = Path(fusiond_stitching.__file__).parent / "modules"
 
 
 @pytest.mark.parametrize("name", sorted(each.stem for each in FOLDER.glob("*.hlo")))
 def test_a_span_is_the_longest_way_to_an_end(name):
-    module = lower.read((FOLDER / f"{name}.hlo").read_text(), name)
+    module = importer.read((FOLDER / f"{name}.hlo").read_text(), name)
     found = span.analyse(module)
     graph = networkx.DiGraph()
     graph.add_nodes_from(each.name for each in module.instructions)
@@ -38,7 +39,7 @@ def test_a_span_is_the_longest_way_to_an_end(name):
 
 def test_figure_3_has_nine_layers_below_its_inputs():
     """The paper's example: a softmax and a dot behind it. (Its bitcast is a reshape here.)"""
-    module = lower.read((FOLDER / "nmt_fig3.hlo").read_text(), "nmt_fig3")
+    module = importer.read((FOLDER / "nmt_fig3.hlo").read_text(), "nmt_fig3")
     found = span.analyse(module)
     (dot,) = [each.name for each in module.instructions if each.opcode == "dot"]
     divide, exponential, reduces = (

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import fusiond_stitching
-from fusiond_stitching import lower, planner, verify
-from fusiond_stitching.graph import Module
-from fusiond_stitching.plan import (
+from fusiond_stitching.analysis import planner, verify
+from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Box,
     Exchange,
@@ -26,7 +25,9 @@ from fusiond_stitching.plan import (
     Split,
     Stage,
 )
-from fusiond_stitching.policy import Policy
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.frontend import importer
+from fusiond_stitching.frontend.graph import Module
 
 FOLDER = Path(fusiond_stitching.__file__).parent / "modules"
 NAMES = sorted(each.stem for each in FOLDER.glob("*.hlo"))
@@ -46,7 +47,7 @@ POLICIES = {
 
 @functools.cache
 def module_of(name: str) -> Module:
-    return lower.read((FOLDER / f"{name}.hlo").read_text(), name)
+    return importer.read((FOLDER / f"{name}.hlo").read_text(), name)
 
 
 @functools.cache
@@ -345,6 +346,7 @@ MUTATIONS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.__name__)
 def test_mutants_are_told(mutation):
     """The first eight mutants of two policies' plans of a module."""
@@ -353,7 +355,7 @@ def test_mutants_are_told(mutation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.__name__)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_more_mutants_are_told(mutation):
     """Of all policies' plans of the smaller modules."""
     told(mutation, ("nmt_fig3", "speech_fwd", "nmt_attn", "lr_step"), POLICIES)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from jax import lax
 
 from fusiond.errors import RequestError
-from fusiond_stitching import lower, planner, text, verify, windows
-from fusiond_stitching.graph import Instruction
-from fusiond_stitching.index_sets import read
-from fusiond_stitching.policy import unfused
+from fusiond_stitching.analysis import planner, verify
+from fusiond_stitching.analysis.policy import unfused
+from fusiond_stitching.frontend import importer, printer, windows
+from fusiond_stitching.frontend.graph import Instruction
 
-from . import oracle
+from . import index_sets, oracle
 from .cases import Case, rand, special
 from .checking import Batch
 from .policies import LIMITS, POLICIES
@@ -63,6 +63,7 @@ def batch() -> Batch:
     return Batch.made(CASES, "windows")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy", [pytest.param("unfused", marks=pytest.mark.slow), pytest.param("grid", marks=pytest.mark.slow), "tiny"]
 )
@@ -77,7 +78,7 @@ def test_windows_hold_what_xlas_hold(policy, runner):
 
 
 def test_a_window_alone_is_no_kernel():
-    module = lower.read(oracle.lowered(CASES[0].function, *CASES[0].inputs), "x")
+    module = importer.read(oracle.lowered(CASES[0].function, *CASES[0].inputs), "x")
     assert sorted(each.opcode for each in module.instructions if each.opcode in ("window", "reduce")) == [
         "reduce", "reduce", "window", "window",
     ]  # fmt: skip
@@ -85,7 +86,7 @@ def test_a_window_alone_is_no_kernel():
 
 
 def test_long_running_sums_do_not_read_everything_again():
-    module = lower.read(oracle.lowered(lambda x: jnp.cumsum(x, 1), rand(2, 5000)), "x")
+    module = importer.read(oracle.lowered(lambda x: jnp.cumsum(x, 1), rand(2, 5000)), "x")
     seen = [each.elements for each in module.instructions if each.opcode == "window"]
     assert sum(seen) < 2 * 5000 * 40
     assert len(seen) == 3  # 5,000 = 157 runs of 32; 157 = 5 runs of 32; 5
@@ -93,8 +94,8 @@ def test_long_running_sums_do_not_read_everything_again():
 
 def test_a_window_is_written_and_read_again():
     module = batch().module
-    again = lower.read(text.written(module), "x")
-    assert lower.digest(again) == lower.digest(module)
+    again = importer.read(printer.written(module), "x")
+    assert importer.digest(again) == importer.digest(module)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_window_is_written_and_read_again():
     ],
 )
 def test_what_padding_would_change_is_a_boundary(function):
-    module = lower.read(oracle.lowered(function, rand(9)), "x")
+    module = importer.read(oracle.lowered(function, rand(9)), "x")
     assert {module[each].opcode for each in module.foreign} == {"reduce-window"}
     assert all("left to a library" in why for why in module.foreign.values())
 
@@ -139,7 +140,7 @@ ENTRY main {{
 }}
 """
     with pytest.raises(RequestError) as caught:
-        lower.read(written, "x.hlo")
+        importer.read(written, "x.hlo")
     assert said in str(caught.value)
     assert "x.hlo:11" in str(caught.value)
 
@@ -165,7 +166,7 @@ def test_what_a_window_reads_is_exact(drawn):
     x = Instruction(name="x", opcode="parameter", dtype="f32", dims=dims, attributes={"number": 0})
     value = Instruction(name="v", opcode="constant", dtype="f32", dims=(), attributes={"values": (0,)})
     user = Instruction(name="w", opcode="window", dtype="f32", dims=wide, operands=("x", "v"), attributes=attributes)
-    module = lower.Module(name="m", instructions=(x, value, user), parameters=("x",), outputs=("w",))
+    module = importer.Module(name="m", instructions=(x, value, user), parameters=("x",), outputs=("w",))
     mask = np.random.default_rng(1).random(wide) < 0.5
     # By hand, element by element.
     wanted = np.zeros(dims, bool)
@@ -179,7 +180,7 @@ def test_what_a_window_reads_is_exact(drawn):
             at.append(whole if rest == 0 and 0 <= whole < dim else None)
         if None not in at:
             wanted[tuple(at)] = True
-    np.testing.assert_array_equal(read(module, user, 0, mask), wanted)
+    np.testing.assert_array_equal(index_sets.read(module, user, 0, mask), wanted)
     # XLA's shape for the same windows.
     shape = jax.eval_shape(
         lambda y: lax.reduce_window(

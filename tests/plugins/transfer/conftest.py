@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fusiond import jobs
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cpu.executor import CpuExecutor
-from fusiond.fills import initial
+from fusiond.inputs.fills import initial
 from fusiond.model import Analysis, BuildFailed, Workload
 from fusiond.program import Program, Role
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.strategy import Target
 from fusiond.testing.strategies import PROCESSOR
 from fusiond_transfer import plugin
-from fusiond_transfer.graph import Graph
+from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.strategy import Transfer
 
 Arrays = dict[str, NDArray[Any]]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs
 from fusiond.errors import RequestError
-from fusiond.extents import text_of
+from fusiond.language.extents import text_of
 from fusiond.model import Analysis, Config, Job, Rejection
 from fusiond.program import Alloc, Buffer, Copy, CopyBatch, Free, Memory, Program, SizeError
 from fusiond.registry import Registry
+from fusiond.requests import jobs
 from fusiond.testing.strategies import StrategyContract
 from fusiond_transfer import plugin, space
 from fusiond_transfer.strategy import Transfer
@@ -65,6 +65,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.cu").write_text(OWN)
 
 
+@pytest.mark.slow
 class TestTransfer(StrategyContract):
     random_points = 2
 
@@ -139,6 +140,7 @@ def _size(buffer: Buffer) -> int:
 LARGE = pytest.param("graph: random24\nallocations: counted", marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [*TEXTS, LARGE, "graph: chain"])
 @pytest.mark.sampled(3)
 def test_every_candidate_has_a_separate_baseline_of_its_kind(text: str, analyse: Callable[..., Analysis]) -> None:

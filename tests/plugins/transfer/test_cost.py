@@ -9,14 +9,15 @@ import pytest
 
 from fusiond.model import Analysis, Config
 from fusiond.program import Copy, Memory, Program, problems
-from fusiond_transfer import cost, intervals, schedule
-from fusiond_transfer.cost import Costs, estimate_us
-from fusiond_transfer.fastest import fastest
-from fusiond_transfer.generator import Shape, random_graph
-from fusiond_transfer.graph import Graph
+from fusiond_transfer.analysis import cost, intervals, schedule
+from fusiond_transfer.analysis.cost import Costs, estimate_us
+from fusiond_transfer.analysis.fastest import fastest
+from fusiond_transfer.analysis.schedules import Ways, described_costs
+from fusiond_transfer.codegen.probes import probes
+from fusiond_transfer.frontend.generator import Shape, random_graph
+from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
-from fusiond_transfer.ways import Ways, described_costs
 
 LINE = ((0, 10.0), (1000, 20.0))  # 10 us to begin, 0.01 us a byte
 
@@ -151,7 +152,7 @@ def test_without_probes_the_plan_says_so(analyse: Callable[..., Analysis]) -> No
     assert analysis.report["costs"] == "not measured"
     graph = analysis.payload.asked.graph
     assert described_costs(cost.costs(graph, known())).startswith("partly measured")
-    kernels = {each.key: 3.0 for each in cost.probes(graph)}
+    kernels = {each.key: 3.0 for each in probes(graph)}
     assert described_costs(cost.costs(graph, kernels)) == "measured"
     assumed = cost.costs(graph, {})
     assert assumed.startup_us(True, Memory.PINNED) == pytest.approx(cost.ASSUMED_STARTUP_US[Memory.PINNED])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fusiond.model import Analysis
-from fusiond_transfer import describe, schedule
-from fusiond_transfer.generator import Shape, random_graph
-from fusiond_transfer.graph import Graph
+from fusiond_transfer.analysis import describe, schedule
+from fusiond_transfer.frontend.generator import Shape, random_graph
+from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.strategy import Transfer
 
 FIGURE_2 = """\

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fusiond import jobs
 from fusiond.model import Analysis, Workload
-from fusiond.planning import prepare
 from fusiond.registry import Registry
-from fusiond_transfer import emit, read, schedule
-from fusiond_transfer.graph import Graph
+from fusiond.requests import jobs
+from fusiond.requests.planning import prepare
+from fusiond_transfer.analysis import schedule
+from fusiond_transfer.codegen import emit
+from fusiond_transfer.frontend import parser
+from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
 
@@ -37,8 +39,8 @@ def test_every_key_is_documented_and_no_other(strategy: Transfer, analyse: Calla
     assert job
     assert graph
     assert first_cells("| key | meaning | default |") == list(strategy.job_keys)
-    assert sorted(first_cells("| key | meaning |")) == sorted(read.KEYS)
-    assert first_cells("| key of a kernel | meaning |") == list(read.KERNEL_KEYS)
+    assert sorted(first_cells("| key | meaning |")) == sorted(parser.KEYS)
+    assert first_cells("| key of a kernel | meaning |") == list(parser.KERNEL_KEYS)
     names = set()
     for text in ("fig2", "fig2\nallocations: counted", "matmul"):
         name, *lines = text.splitlines()

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from fusiond.errors import RequestError
 from fusiond.program import problems
-from fusiond_transfer import simulate
-from fusiond_transfer.cost import costs
-from fusiond_transfer.emit import Way, program
-from fusiond_transfer.graph import DEVICE, HOST, Graph
+from fusiond_transfer.analysis.cost import costs
+from fusiond_transfer.analysis.schedule import Schedule
+from fusiond_transfer.analysis.schedules import Ways, reordered
+from fusiond_transfer.analysis.script import script
+from fusiond_transfer.codegen import simulate
+from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph
 from fusiond_transfer.python import KernelGraph
-from fusiond_transfer.schedule import Schedule
-from fusiond_transfer.script import script
-from fusiond_transfer.ways import Ways, reordered
 
 WAYS = tuple(
     Way(issue=issue, send=send, allocation=allocation)
@@ -93,6 +93,7 @@ def schedules(graph: Graph) -> list[tuple[str, Schedule]]:
     return found
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**9), kernels=st.integers(1, 8))
 @settings(max_examples=30)
 def test_every_way_of_a_rich_graph_is_right_in_the_simulator(seed: int, kernels: int) -> None:

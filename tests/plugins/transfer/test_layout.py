@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from fusiond_transfer import intervals, layout, schedule, simulate
-from fusiond_transfer.emit import Way, program
-from fusiond_transfer.graph import Graph
+from fusiond_transfer.analysis import intervals, layout, schedule
+from fusiond_transfer.analysis.constrained_stabbing import untangled
+from fusiond_transfer.analysis.schedule import scheduled
+from fusiond_transfer.analysis.schedules import Ways, claims
+from fusiond_transfer.analysis.script import script
+from fusiond_transfer.codegen import simulate
+from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
-from fusiond_transfer.schedule import scheduled
-from fusiond_transfer.script import script
-from fusiond_transfer.tangled import untangled
-from fusiond_transfer.ways import Ways, claims
 
 
 def messages(order: Sequence[str], groups: Sequence[Sequence[str]]) -> int:
@@ -117,7 +118,7 @@ def test_a_tangle_too_large_to_try_is_not_claimed(monkeypatch: pytest.MonkeyPatc
     crossings = intervals.crossings(graph)
     bound = schedule.bound(graph, crossings)
     slots = schedule.stabbed(graph, crossings, bound)
-    monkeypatch.setattr("fusiond_transfer.tangled.EXHAUSTIVE", 0)
+    monkeypatch.setattr("fusiond_transfer.analysis.constrained_stabbing.EXHAUSTIVE", 0)
     found = untangled(graph, crossings, slots, bound.points)
     assert not found.least
     assert found.schedule.startups <= scheduled(graph, crossings, slots).startups

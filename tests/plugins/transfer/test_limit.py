@@ -11,14 +11,16 @@ import pytest
 from fusiond.errors import RequestError
 from fusiond.model import Analysis, Config, Rejection
 from fusiond.program import Program
-from fusiond_transfer import generator, intervals, limit, schedule, simulate
-from fusiond_transfer.emit import Way, program
-from fusiond_transfer.generator import Shape
-from fusiond_transfer.graph import Graph
-from fusiond_transfer.limit import Memory
-from fusiond_transfer.script import script
+from fusiond_transfer.analysis import intervals, limit, schedule
+from fusiond_transfer.analysis.limit import Memory
+from fusiond_transfer.analysis.schedules import Ways, claims
+from fusiond_transfer.analysis.script import script
+from fusiond_transfer.codegen import simulate
+from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.frontend import generator
+from fusiond_transfer.frontend.generator import Shape
+from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.strategy import Transfer
-from fusiond_transfer.ways import Ways, claims
 
 
 def drawn(seed: int) -> Graph:
@@ -136,6 +138,7 @@ def test_large_graphs_fit_and_are_not_called_least_unless_they_are() -> None:
 # --- as a job -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_plan_under_a_limit_fits_and_says_what_is_proven(
     analyse: Callable[..., Analysis], strategy: Transfer
 ) -> None:

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.fills import initial
+from fusiond.inputs.fills import initial
 from fusiond.program import Copy, Role, problems
-from fusiond_transfer import intervals, simulate
-from fusiond_transfer.emit import Way, program
-from fusiond_transfer.graph import DEVICE, HOST, Graph
+from fusiond_transfer.analysis import intervals
+from fusiond_transfer.analysis.schedules import Ways, claims
+from fusiond_transfer.analysis.script import script
+from fusiond_transfer.codegen import simulate
+from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph
 from fusiond_transfer.python import KernelGraph
-from fusiond_transfer.script import script
-from fusiond_transfer.ways import Ways, claims
 
 
 def random_loop(seed: int) -> Graph:
@@ -38,6 +39,7 @@ def random_loop(seed: int) -> Graph:
     return graph.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", ["message", "batch"])
 def test_random_loops_compute_what_they_should(send: str) -> None:
     wrapped = 0

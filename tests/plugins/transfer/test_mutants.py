@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from fusiond.program import problems
-from fusiond_transfer import fewest, generator, intervals, script, simulate
-from fusiond_transfer import schedule as schedules
-from fusiond_transfer.emit import Way, _Steps, program
-from fusiond_transfer.graph import Graph
-from fusiond_transfer.intervals import Crossing
+from fusiond_transfer.analysis import interval_stabbing, intervals, script
+from fusiond_transfer.analysis import schedule as schedules
+from fusiond_transfer.analysis.intervals import Crossing
+from fusiond_transfer.analysis.schedule import _Lives
+from fusiond_transfer.analysis.schedules import Ways
+from fusiond_transfer.analysis.script import Move, Script
+from fusiond_transfer.codegen import simulate
+from fusiond_transfer.codegen.emit import Way, _Steps, program
+from fusiond_transfer.frontend import generator
+from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
-from fusiond_transfer.schedule import _Lives
-from fusiond_transfer.script import Move, Script
-from fusiond_transfer.ways import Ways
 
 WAYS = (
     Way(),
@@ -118,13 +120,13 @@ def test_a_crossing_that_is_forgotten_is_killed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_point_that_is_dropped_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = fewest.stab
+    right = interval_stabbing.stab
 
-    def fewer(crossings: Sequence[Crossing]) -> fewest.Stabbing:
+    def fewer(crossings: Sequence[Crossing]) -> interval_stabbing.Stabbing:
         found = right(crossings)
-        return fewest.Stabbing(points=found.points[:-1], witnesses=found.witnesses[:-1])
+        return interval_stabbing.Stabbing(points=found.points[:-1], witnesses=found.witnesses[:-1])
 
-    monkeypatch.setattr(fewest, "stab", fewer)
+    monkeypatch.setattr(interval_stabbing, "stab", fewer)
     assert seen(straight())
 
 
@@ -200,7 +202,7 @@ def test_a_gap_that_holds_something_is_not_copied_over(monkeypatch: pytest.Monke
 
 def test_an_arena_that_is_freed_with_its_first_reader_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last op that touches an arena is taken for the first."""
-    from fusiond_transfer import emit
+    from fusiond_transfer.codegen import emit
 
     right = emit._device_cells
     calls: set[str] = set()

@@ -14,17 +14,17 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from fusiond.devices.base import ExecutionError
-from fusiond.fills import initial
+from fusiond.inputs.fills import initial
 from fusiond.model import Analysis, Config
 from fusiond.program import Copy, Program, Role
-from fusiond_transfer import generator
-from fusiond_transfer.emit import Way, program
-from fusiond_transfer.generator import Shape
-from fusiond_transfer.graph import Graph
+from fusiond_transfer.analysis.schedules import Ways
+from fusiond_transfer.analysis.script import script
+from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.frontend import generator
+from fusiond_transfer.frontend.generator import Shape
+from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
-from fusiond_transfer.script import script
 from fusiond_transfer.strategy import Transfer
-from fusiond_transfer.ways import Ways
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -86,6 +86,7 @@ def test_the_matrix_product_in_blocks(graph: Callable[..., Graph], device: Any) 
     check(graph("matmul", f"sizes: {{n: {n}}}"), device, oracle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cholesky", pytest.param("cholesky_host_syrk", marks=pytest.mark.slow)])
 def test_cholesky_in_blocks(name: str, graph: Callable[..., Graph], device: Any) -> None:
     n = 7
@@ -123,6 +124,7 @@ def cg_steps(data: Arrays, side: int, steps: int) -> Arrays:
     return {"x_next": x, "r_next": r, "p_next": p, "rr_next": np.array([rr])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "steps"), [("cg", 4), ("cg_step", 1)])
 def test_conjugate_gradient(name: str, steps: int, graph: Callable[..., Graph], device: Any) -> None:
     side = 6
@@ -202,6 +204,7 @@ def test_figure_2_computes_its_hashes(graph: Callable[..., Graph], device: Any) 
     check(found, device, lambda data: plain_run(found, data))
 
 
+@pytest.mark.slow
 def test_vectors_of_every_type_and_of_different_lengths(device: Any) -> None:
     types = ("int32", "uint32", "int64", "uint64", "float32", "float64")
     graph = KernelGraph("types")
@@ -229,6 +232,7 @@ def test_random_graphs_compute_what_numpy_does(device: Any) -> None:
 # --- the whole space, and mutants -----------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["fig2\nallocations: counted", "cg", "horner", "matmul", "random24"])
 def test_every_point_of_a_space_gives_the_outputs_of_its_baseline(

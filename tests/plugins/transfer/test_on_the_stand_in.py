@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.fills import initial
+from fusiond.inputs.fills import initial
 from fusiond.program import Fill, Program, Role
-from fusiond_transfer.emit import Way, program
-from fusiond_transfer.graph import Graph, Kernel, Text, Vector
-from fusiond_transfer.script import script
-from fusiond_transfer.ways import Ways
+from fusiond_transfer.analysis.schedules import Ways
+from fusiond_transfer.analysis.script import script
+from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.frontend.graph import Graph, Kernel, Text, Vector
 
 N = 40
 DOUBLE = Text(text="// x += y\n", entry="add", values=(N,), block=(32, 1, 1), grid=(2, 1, 1))
@@ -86,6 +86,8 @@ WAYS = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("grouping", ["separate", "fewest", "fewest_tight"])
 def test_every_way_on_the_stand_in(grouping: str, gpu: Any) -> None:
     found = Ways(mixed(host=True))

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from fusiond.model import Analysis, Config
 from fusiond.program import Program
-from fusiond_transfer import intervals, order, schedule, verify
-from fusiond_transfer.generator import Shape, random_graph
-from fusiond_transfer.graph import Graph
+from fusiond_transfer.analysis import intervals, order, schedule
+from fusiond_transfer.analysis.schedules import Ways, reordered
+from fusiond_transfer.frontend import verify
+from fusiond_transfer.frontend.generator import Shape, random_graph
+from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.strategy import Transfer
-from fusiond_transfer.ways import Ways, reordered
 
 
 def least_of_all_orders(graph: Graph) -> int:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond.program import Alloc, Copy, CopyBatch, Free, HostCall, Launch, Program, Step, problems
-from fusiond_transfer import simulate
-from fusiond_transfer.emit import Way, program
-from fusiond_transfer.generator import Shape, random_graph
-from fusiond_transfer.graph import Graph
-from fusiond_transfer.script import Script, script
-from fusiond_transfer.ways import Ways
+from fusiond_transfer.analysis.schedules import Ways
+from fusiond_transfer.analysis.script import Script, script
+from fusiond_transfer.codegen import simulate
+from fusiond_transfer.codegen.emit import Way, program
+from fusiond_transfer.frontend.generator import Shape, random_graph
+from fusiond_transfer.frontend.graph import Graph
 
 WAYS = tuple(
     Way(issue=issue, send=send, allocation=allocation)
@@ -50,6 +50,7 @@ def test_every_plan_gives_what_the_graph_gives(seed: int, kernels: int, grouping
         assert simulate.faults(plan, made, seeds=(seed, seed + 1)) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fig2", "cholesky", "matmul", "cg", "cg_step", "random24"])
 def test_the_catalogue_in_every_way(name: str, graph: Callable[..., Graph]) -> None:
     ways = Ways(graph(name))

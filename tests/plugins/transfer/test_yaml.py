@@ -11,8 +11,8 @@ import pytest
 from fusiond.errors import RequestError
 from fusiond.model import Workload
 from fusiond.program import Fill
-from fusiond_transfer.generator import Shape, random_graph
-from fusiond_transfer.graph import Formula, Graph, Kernel, Vector
+from fusiond_transfer.frontend.generator import Shape, random_graph
+from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Vector
 from fusiond_transfer.python import KernelGraph, written
 
 GOOD = """graph: good
@@ -48,7 +48,7 @@ MISTAKES = [
     ("outputs: [d]", "outputs: [d]\nplaced: [c]", 6, "c is no input"),
     ("outputs: [d]", "outputs: [d]\ncarried: {a: d}", 6, "is for loops; say loop: true"),
     ("outputs: [d]", "outputs: [d]\nloop: true", 6, "nothing is carried from one iteration to the next"),
-    ("outputs: [d]", "outputs: [d]\nloop: yes please", 6, "true or false is wanted"),
+    ("outputs: [d]", "outputs: [d]\nloop: yes please", 6, "write true or false"),
     ("outputs: [d]", "outputs: [d]\nloop: true\ncarried: {a: x}", 7, "no kernel writes 'x'"),
     ("outputs: [d]", "outputs: [d]\nloop: true\ncarried: {c: d}", 7, "c is no input"),
     ("outputs: [d]", "outputs: [d]\nloop: true\ncarried: {a: d}\niterations: 0", 8, "it must be from 1 to 1000"),
@@ -58,10 +58,10 @@ MISTAKES = [
     ("outputs: [d]", "outputs: [d]\nvectors: {z: {elements: 3}}", 6, "unknown vector 'z'"),
     ("outputs: [d]", "outputs: [d]\nvectors: {c: {dtype: float16}}", 6, "is 'float16'; it can be int32"),
     ("outputs: [d]", "outputs: [d]\nvectors: {c: {elements: 0}}", 6, "c has 0 elements"),
-    ("outputs: [d]", "outputs: [d]\nvectors: {c: {fill: {uniform: [2, 1]}}}", 6, "the first number is the larger one"),
+    ("outputs: [d]", "outputs: [d]\nvectors: {c: {fill: {integers: [2, 1]}}}", 6, "is above the second: 2 > 1"),
     ("outputs: [d]", "outputs: [d]\ndtype: bool", 6, "is 'bool'; it can be"),
     ("reads: [c], writes: [d]", "reads: [c], writes: [d], in_place: {d: a}", 8, "k1 must write d and read a"),
-    ("writes: [d]", "writes: [d], body: c +", 8, "'c +': ends too early"),
+    ("writes: [d]", "writes: [d], body: c +", 8, "'c +', column 4: ends too early"),
     ("writes: [d]", "writes: [d], body: c + a", 8, "mentions a, which the kernel does not read"),
     ("writes: [d]", "writes: [d], body: {e: c}", 8, "k1 does not write 'e'"),
     ("writes: [d]", "writes: [d], body: sum(c)", 8, "into an output of one element"),
@@ -290,7 +290,7 @@ def test_slips_in_python_are_refused(spoil: Callable[[KernelGraph], object], say
 
 
 def test_the_packages_own_graphs_are_the_generators(graph: Callable[..., Graph]) -> None:
-    from fusiond_transfer import generator
+    from fusiond_transfer.frontend import generator
 
     for name, made in (
         ("chain", generator.chain(20)), ("out_tree", generator.out_tree(15)), ("in_tree", generator.in_tree(15)),
@@ -308,7 +308,7 @@ def test_horners_rule_has_the_papers_size(graph: Callable[..., Graph]) -> None:
 
 
 def test_a_source_of_its_own_cannot_be_written() -> None:
-    from fusiond_transfer.graph import Text
+    from fusiond_transfer.frontend.graph import Text
 
     graph = Graph(
         name="g", vectors=(Vector(name="a"), Vector(name="b")),

@@ -16,6 +16,11 @@
     const uint3 threadIdx, const uint3 blockIdx, const dim3 blockDim, const dim3 gridDim, \
     const fusiond_barrier __syncthreads, void* const fusiond_shared
 
+// What only other kernels of a file call is unused here: no warning.
+#ifdef __CUDACC__
+#pragma nv_diag_suppress 177
+#endif
+
 // --- a: hist ----------------------------------------------------------------------------------------
 
 namespace fusiond_a {

@@ -51,7 +51,8 @@ __device__ __forceinline__ Int sx_stage(Int dx_0)
 __device__ __forceinline__ Int gx_stage(Int sx_w1n1, Int sx_n1, Int sx_e1n1, Int sx_w1, Int sx_0, Int sx_e1,
     Int sx_w1s1, Int sx_s1, Int sx_e1s1)
 {
-    return (sx_w1n1 + 2 * sx_n1 + sx_e1n1 + (2 * sx_w1 + 4 * sx_0 + 2 * sx_e1) + (sx_w1s1 + 2 * sx_s1 + sx_e1s1)) / 16;
+    return (sx_w1n1 + 2 * sx_n1 + sx_e1n1 + (2 * sx_w1 + 4 * sx_0 + 2 * sx_e1) + (sx_w1s1 + 2 * sx_s1 + sx_e1s1)) /
+        16;
 }
 
 struct Tiles {

@@ -1,0 +1,181 @@
+"""What stitched functions would move to and from memory at the sizes of models, counted for a GPU that is not here:
+`python -m benchmarks.stitching.traffic [--only NAME ...] [--gpu h100]`.
+
+Each function of `FUNCTIONS` is lowered by jax, planned as the first seed plans it and with its rows in shared memory
+(`rows: shared`), and both programs are counted (docs/counting.md): bytes of DRAM and sectors of the second-level cache.
+The least is what all inputs read once and all outputs written once come to. Nothing is measured on a GPU. The run is
+written after each function, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import runs
+from benchmarks.counting import summed
+from benchmarks.pages import DOCS, table
+from benchmarks.stitching.sized import backward, cross_entropy
+from fusiond.cli.counts import size
+from fusiond.counting import apart
+from fusiond.counting.model import GPUS, gpu_named
+from fusiond.model import Config, DeviceLimits
+from fusiond.program import Program
+from fusiond.requests.planning import target_for_arch
+from fusiond_stitching import space
+from fusiond_stitching.analysis import online_reductions, planner, split_reductions, traffic
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import importer
+
+PLANS = ("packed", "packed_shared")
+F32, BF16, S32 = jnp.float32, jnp.bfloat16, jnp.int32
+
+
+def layer_norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * scale + shift
+
+
+def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    wide = x.astype(F32)
+    return (wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)).astype(x.dtype) * scale
+
+
+def batch_norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
+    mean = x.mean((0, 1, 2))
+    return (x - mean) * jax.lax.rsqrt(((x - mean) ** 2).mean((0, 1, 2)) + 1e-5) * scale + shift
+
+
+def causal(scores: jax.Array) -> jax.Array:
+    side = scores.shape[-1]
+    masked = jnp.where(jnp.tril(jnp.ones((side, side), bool)), scores.astype(F32) * 0.088, -jnp.inf)
+    return jax.nn.softmax(masked, -1).astype(scores.dtype)
+
+
+def adam(parameter: jax.Array, gradient: jax.Array, first: jax.Array, second: jax.Array) -> Any:
+    first, second = 0.9 * first + 0.1 * gradient, 0.99 * second + 0.01 * gradient * gradient
+    return parameter - 1e-3 * first / (jnp.sqrt(second) + 1e-8), first, second
+
+
+def smoothed(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    wanted = jax.nn.one_hot(labels, logits.shape[-1]) * 0.9 + 0.1 / logits.shape[-1]
+    return -(wanted * jax.nn.log_softmax(logits, -1)).sum(-1).mean()
+
+
+def gumbel(key: jax.Array, logits: jax.Array) -> jax.Array:
+    return jnp.argmax(logits + jax.random.gumbel(key, logits.shape), -1)
+
+
+def quantised(x: jax.Array) -> Any:
+    scale = jnp.abs(x).max(-1, keepdims=True) / 127
+    return jnp.round(x / scale).astype(jnp.int8), scale[:, 0]
+
+
+def _of(*dims: int, dtype: Any = F32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(dims, dtype)
+
+
+ROWS, WIDE, SCALE = _of(16384, 4096), _of(16384, 4096, dtype=BF16), _of(4096)
+LOGITS, LABELS, IMAGE = _of(512, 128256), _of(512, dtype=S32), _of(64, 56, 56, 64)
+FUNCTIONS: Mapping[str, tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ...]]] = {
+    "softmax": (jax.nn.softmax, (ROWS,)),
+    "layer norm": (layer_norm, (ROWS, SCALE, SCALE)),
+    "layer norm, backward": (backward(lambda x, scale: layer_norm(x, scale, scale)), (ROWS, SCALE, ROWS)),
+    "RMS norm, bf16": (rms_norm, (WIDE, _of(4096, dtype=BF16))),
+    "RMS norm, bf16, backward": (backward(rms_norm), (WIDE, _of(4096, dtype=BF16), WIDE)),
+    "batch norm, NHWC": (batch_norm, (IMAGE, _of(64), _of(64))),
+    "causal softmax, bf16": (causal, (_of(1, 16, 2048, 2048, dtype=BF16),)),
+    "softmax of 128256 logits": (jax.nn.softmax, (LOGITS,)),
+    "cross-entropy": (cross_entropy, (LOGITS, LABELS)),
+    "cross-entropy, gradient": (jax.grad(cross_entropy), (LOGITS, LABELS)),
+    "cross-entropy, smoothed": (smoothed, (LOGITS, LABELS)),
+    "Gumbel sampling": (gumbel, (_of(2, dtype=jnp.uint32), _of(256, 128256))),
+    "Adam": (adam, (_of(8192, 4096),) * 4),
+    "GELU, bf16": (jax.nn.gelu, (_of(8192, 8192, dtype=BF16),)),
+    "SwiGLU, bf16": (lambda a, b: jax.nn.silu(a) * b, (_of(4096, 14336, dtype=BF16),) * 2),
+    "int8 by rows": (quantised, (ROWS,)),
+    "sums of columns": (lambda x: x.sum(0), (_of(32768, 2048),)),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.stitching.traffic", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--gpu", default="h100", help=f"one of {', '.join(GPUS)}; default: h100")
+    given = parser.parse_args(argv)
+    gpu = gpu_named(given.gpu)
+    command = "python -m benchmarks.stitching.traffic" + ("" if given.gpu == "h100" else f" --gpu {given.gpu}")
+    run = runs.new("stitching-traffic", "Long et al., 2018", command, "static", {"name": gpu.name, "arch": gpu.arch})
+    where = runs.RESULTS / "static" / f"stitching-traffic-{gpu.name}.json"
+    run["functions"] = json.loads(where.read_text(encoding="utf-8"))["functions"] if where.is_file() else {}
+    limits = target_for_arch(gpu.arch).limits
+    for name, (function, shapes) in FUNCTIONS.items():
+        if (given.only and name not in given.only) or (name in run["functions"] and not given.only):
+            continue
+        text = str(jax.jit(function).lower(*shapes).as_text(dialect="hlo"))
+        run["functions"][name] = counted(text, name, gpu.name, limits)
+        runs.write(where, run)
+        sys.stdout.write(f"{name}: {run['functions'][name]}\n")
+    DOCS.joinpath("results-stitching-sizes.md").write_text(page(run), encoding="utf-8")
+    return 0
+
+
+def counted(text: str, name: str, gpu: str, limits: DeviceLimits) -> dict[str, Any]:
+    """The figures of both plans, and the least."""
+    asked = importer.read(text, name)
+    module = split_reductions.reductions(online_reductions.rewritten(asked), limits.multiprocessors)
+    programs: dict[str, Program] = {}
+    for label, config in space.seeds(
+        limits, space.offered(limits, dots="library", large=True), dots="library", large=True
+    ):
+        if label in PLANS:
+            plan = planner.plan(module, space.policy(Config.of(config), limits, dots="library"), limits)
+            program = emit.program(module, plan.plan, name=label)
+            assert isinstance(program, Program), program
+            programs[label] = program
+    rows = apart.counted(programs, model=gpu)
+    figures = {label: summed([row for row in rows if row["program"] == label]) for label in programs}
+    return {"plans": figures, "least_bytes": traffic.ideal_bytes(asked)}
+
+
+def page(run: Mapping[str, Any]) -> str:
+    """docs/results-stitching-sizes.md."""
+    head = ("function", "kernels", "DRAM", "least", "x least", "rows in shared memory")
+    lines, ratios = [], []
+    for name, found in run["functions"].items():
+        first, shared = (found["plans"][label] for label in PLANS)
+        if first["failed"]:
+            lines.append((name, "", first["failed"], "", "", ""))
+            continue
+        least = found["least_bytes"]
+        ratios.append(first["dram_bytes"] / least)
+        other = shared["failed"] or f"{shared['dram_bytes'] / least:.2f}"
+        lines.append((name, str(first["launches"]), size(first["dram_bytes"]), size(least), f"{ratios[-1]:.2f}", other))
+    mean = math.exp(statistics.fmean(math.log(each) for each in ratios)) if ratios else 0.0
+    return "\n".join([
+        "# Stitching at the sizes of models, counted",
+        "",
+        f"Bytes that the first seed would move to and from the memory of an {run['device']['name'].upper()}, beside",
+        "the least (all inputs read once, all outputs written once) and beside the same with rows in shared memory",
+        "(`rows: shared`). Counted without a GPU ([counting.md](counting.md)), large launches by samples; nothing is",
+        f"measured. Geometric mean: {mean:.2f} times the least.",
+        "",
+        f"Made by `{run['command']}` on {run['date'][:10]}; not yet measured on a GPU.",
+        "",
+        table(head, lines),
+        "",
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

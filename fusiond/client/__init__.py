@@ -1,0 +1,1 @@
+"""The client of the daemon and of the store, blocking and asynchronous."""

@@ -1,0 +1,1 @@
+"""What users write beside code: documents, values, and what buffers are filled with."""

@@ -1,0 +1,1 @@
+"""The languages of inputs: grammar, expressions over sizes, element types."""

@@ -1,0 +1,118 @@
+"""What a Program is about: buffers, what they hold and how they are compared, and the sources of its code."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from fusiond.language.dtypes import DTYPES
+
+
+class Role(enum.StrEnum):
+    INPUT = "input"
+    OUTPUT = "output"
+    INOUT = "inout"
+    """Read and written (or accumulated into): compared like an output, restored before every sample."""
+    SCRATCH = "scratch"
+
+    @property
+    def compared(self) -> bool:
+        return self in (Role.OUTPUT, Role.INOUT)
+
+
+class Memory(enum.StrEnum):
+    DEVICE = "device"
+    PAGEABLE = "pageable"
+    PINNED = "pinned"
+
+
+class SourceKind(enum.StrEnum):
+    DEVICE = "device"
+    """CUDA C++, built by nvcc for a GPU or by g++ for the cpu device."""
+    HOST = "host"
+    """C++ with `extern "C"` entry points, called on the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """What a buffer holds at the start. `low`/`high` bound `uniform` (floats, half open) and `integers` (both ends
+    included); they are mean and standard deviation for `normal`; `low` is the value of `constant`. `file` is an .npy
+    file of exactly the buffer's elements and dtype, `digest` the text_key of its bytes. Whole numbers beyond 2**53 are
+    given as int."""
+
+    kind: str = "zeros"
+    low: float = 0.0
+    high: float = 1.0
+    file: str | None = None
+    digest: str | None = None
+
+    @property
+    def content(self) -> list[str | float | None]:
+        """What of it is part of a key: not where a file lies, but what it holds."""
+        return [self.kind, self.low, self.high, self.digest]
+
+
+FILL_KINDS = ("zeros", "constant", "uniform", "normal", "integers", "iota", "file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare:
+    """How an output is compared with the reference. `close` is |a - b| <= atol + rtol * |b|; NaN equals NaN."""
+
+    kind: str = "equal"
+    rtol: float = 0.0
+    atol: float = 0.0
+
+
+EQUAL = Compare()
+
+
+def default_compare(dtype: str) -> Compare:
+    """Equal for integers; for floats a few units in the last place of a short sum."""
+    tolerance = DTYPES[dtype].tolerance
+    return EQUAL if tolerance is None else Compare(kind="close", rtol=tolerance[0], atol=tolerance[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """A named array. Buffers with the same `arena` lie in one allocation, at `offset_bytes`; all others have their
+    own."""
+
+    name: str
+    dtype: str
+    elements: int
+    role: Role
+    fill: Fill = field(default_factory=Fill)
+    reset: str = "each_run"
+    """`each_run` or `never` (what it holds does not matter from run to run)."""
+    memory: Memory = Memory.DEVICE
+    arena: str | None = None
+    offset_bytes: int = 0
+    symbol: str | None = None
+    """The `__constant__` or `__device__` variable that this buffer is, as `source:symbol`; no allocation then."""
+    compare: Compare = EQUAL
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * DTYPES[self.dtype].bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One translation unit. `entries` are the kernels (or host functions) that steps may name.
+
+    An entry is written as in the source, template arguments and namespaces included: `maxpool<float, 5>`. The register
+    cap belongs to the source (None: the compiler's choice); defines are (name, value) pairs, include_dirs absolute
+    folders.
+    """
+
+    name: str
+    kind: SourceKind = SourceKind.DEVICE
+    text: str
+    entries: tuple[str, ...]
+    register_cap: int | None = None
+    flags: tuple[str, ...] = ()
+    defines: tuple[tuple[str, str], ...] = ()
+    include_dirs: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    """The `__constant__` and `__device__` variables that buffers may be."""

@@ -1,0 +1,111 @@
+"""The invariants of a Program: what every strategy must keep, and every device may rely on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from fusiond.language import expressions
+from fusiond.language.dtypes import DTYPES
+from fusiond.program.buffers import FILL_KINDS, Buffer
+from fusiond.program.formulas import formulas
+
+if TYPE_CHECKING:
+    from fusiond.program.program import Program
+
+
+def problems(program: Program) -> tuple[str, ...]:
+    """Every broken invariant of a plan, each as one line that names what breaks it; empty when it is sound."""
+    found: list[str] = []
+    for kind, names in (
+        ("buffer", [each.name for each in program.buffers]),
+        ("source", [each.name for each in program.sources]),
+        ("step", [each.name for each in program.steps]),
+    ):
+        found += [f"two {kind}s are called {name!r}" for name in sorted(set(names)) if names.count(name) > 1]
+    buffers = {each.name: each for each in program.buffers}
+    sources = {each.name: each for each in program.sources}
+    if program.issue not in ("streams", "graph"):
+        found.append(f"issue is {program.issue!r}, not streams or graph")
+    for check in (_buffer_problems, _arena_problems):
+        found += check(program)
+    for symbol in sorted({each.symbol for each in program.buffers if each.symbol is not None}):
+        name, _, variable = symbol.partition(":")
+        if name not in sources or variable not in sources[name].symbols:
+            found.append(f"a buffer is the unknown variable {symbol!r}")
+    earlier: set[str] = set()
+    for step in program.steps:
+        found += [f"step {step.name!r} waits for {name!r}, which is not listed before it"
+                  for name in step.after if name not in earlier]  # fmt: skip
+        found += step.problems(buffers, sources)
+        earlier.add(step.name)
+    allocated = {step.allocates for step in program.steps}
+    for step in program.steps:
+        found += [f"step {step.name!r} has {name!r} inside a struct, and the plan allocates that"
+                  for name in step.held if name in buffers and (buffers[name].arena or name) in allocated]  # fmt: skip
+    if not any(step.counted for step in program.steps):
+        found.append("no step is counted, so there is nothing to time")
+    return (*found, *_size_problems(program), *_seam_problems(program, earlier))
+
+
+def _size_problems(program: Program) -> list[str]:
+    """Every formula speaks of sizes that can be changed, and gives its number at those that there are."""
+    known = dict(program.sizes)
+    found = [f"the fixed size {name!r} is none of the sizes" for name in program.fixed if name not in known]
+    for text, value in dict(formulas((program.buffers, program.steps))).items():
+        try:
+            formula = expressions.parse_formula(text)
+            if formula.names & set(program.fixed):
+                found.append(f"{text!r} speaks of the fixed {min(formula.names & set(program.fixed))!r}")
+            elif formula.integer(known) != value:
+                found.append(f"{text!r} is {formula.integer(known)} at the program's sizes, not {value}")
+        except expressions.ExpressionError as problem:
+            found.append(str(problem))
+    return found
+
+
+def _seam_problems(program: Program, steps: Collection[str]) -> list[str]:
+    buffers = {each.name for each in program.buffers}
+    found = []
+    for seam in program.seams:
+        found += [f"seam {seam.name!r} names the unknown buffer {name!r}"
+                  for name in (*seam.reads, *seam.writes) if name not in buffers]  # fmt: skip
+        found += [f"seam {seam.name!r} names the unknown step {name!r}"
+                  for name in (seam.before, seam.stand_in) if name is not None and name not in steps]  # fmt: skip
+    names = [each.name for each in program.seams]
+    return found + [f"two seams are called {name!r}" for name in sorted(set(names)) if names.count(name) > 1]
+
+
+def _buffer_problems(program: Program) -> list[str]:
+    found = []
+    for buffer in program.buffers:
+        if buffer.dtype not in DTYPES:
+            found.append(f"buffer {buffer.name!r} has the unknown dtype {buffer.dtype!r}")
+        elif buffer.elements < 1:
+            found.append(f"buffer {buffer.name!r} has {buffer.elements} elements")
+        elif buffer.arena is not None and (buffer.offset_bytes < 0 or buffer.offset_bytes % DTYPES[buffer.dtype].bytes):
+            found.append(f"buffer {buffer.name!r} is not aligned at offset {buffer.offset_bytes}")
+        if buffer.fill.kind not in FILL_KINDS:
+            found.append(f"buffer {buffer.name!r} has the unknown fill {buffer.fill.kind!r}")
+        if buffer.reset not in ("each_run", "never"):
+            found.append(f"buffer {buffer.name!r} has reset {buffer.reset!r}, not each_run or never")
+    return found
+
+
+def _arena_problems(program: Program) -> list[str]:
+    found = []
+    arenas: dict[str, list[Buffer]] = {}
+    for buffer in program.buffers:
+        if buffer.arena is not None and buffer.dtype in DTYPES:
+            arenas.setdefault(buffer.arena, []).append(buffer)
+    alone = {each.name for each in program.buffers if each.arena is None}
+    found += [f"{name!r} is the name of an arena, and of a buffer outside it" for name in arenas if name in alone]
+    for name, members in arenas.items():
+        if len({each.memory for each in members}) > 1:
+            found.append(f"arena {name!r} mixes kinds of memory")
+        members.sort(key=lambda each: each.offset_bytes)
+        for left, right in itertools.pairwise(members):
+            if left.offset_bytes + left.size_bytes > right.offset_bytes:
+                found.append(f"buffers {left.name!r} and {right.name!r} overlap in arena {name!r}")
+    return found

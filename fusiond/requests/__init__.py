@@ -1,0 +1,1 @@
+"""Jobs: read, named, planned, and asked for."""

@@ -1,0 +1,109 @@
+"""Questions for the best answer, as the command line, the client and the daemon put them.
+
+A name is usually answered by the standard library alone (`store.lookup`). Only where that cannot say what the name
+stands for are the plugins loaded; what they say is in the store from then on, so the next question is fast again.
+"""
+
+from __future__ import annotations
+
+import os
+
+from fusiond import __version__
+from fusiond.errors import NothingKnown
+from fusiond.store import lookup
+from fusiond.store.reading import Outdated
+from fusiond.store.recheck import queue_recheck
+from fusiond.system import driver
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `fusiond best` pays for everything that is imported here
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+
+def by_name(
+    database: Path,
+    name: str,
+    *,
+    device: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    cache: str = "warm",
+    folder: str | None = None,
+) -> dict[str, Any] | None:
+    """The document of `best --json` for a name; None when nothing is known of it. `folder`: where its files may lie
+    (None: the current one).
+
+    NothingKnown where only other content of that name has an answer. A check of a stale answer is queued.
+    """
+
+    where = folder or _current_folder()
+
+    def ask(
+        *, strict: bool, says: lookup.Says | None = None, built: frozenset[str] | None = None
+    ) -> dict[str, Any] | None:
+        return lookup.best(
+            database,
+            name=name,
+            device=device,
+            sizes=sizes,
+            driver=driver.version(),
+            version=__version__,
+            cache=cache,
+            folder=where,
+            says=says,
+            built=built,
+            strict=strict,
+        )
+
+    try:
+        found = ask(strict=True)
+    except (lookup.Unsettled, Outdated):
+        says, built = _settled(database, name, where)
+        found = ask(strict=False, says=says, built=built)
+    if found is not None and found["match"] == "stale":
+        queue_recheck(database, found)
+    return found
+
+
+def by_job(
+    database: Path,
+    path: Path | str,
+    text: str | None = None,
+    *,
+    device: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    cache: str | None = None,
+) -> tuple[dict[str, Any] | NothingKnown, ...]:
+    """For each workload of a job file the document of `best --json`, or the NothingKnown that says why there is none.
+
+    RequestError for a mistake in the file.
+    """
+    from fusiond.isolation import registry as plugins
+    from fusiond.requests import contents, jobs  # plugins and YAML: a question by name does without
+
+    wanted = jobs.read(path, text)
+    registry = plugins.load()
+    contents.index_file(database, registry)
+    found = contents.best_of_jobs(database, registry, wanted, device=device, sizes=sizes, cache=cache)
+    for each in found:
+        if not isinstance(each, NothingKnown) and each["match"] == "stale":
+            queue_recheck(database, each)
+    return found
+
+
+def _current_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # somebody has deleted it
+        return None
+
+
+def _settled(database: Path, name: str, folder: str | None) -> tuple[lookup.Says, frozenset[str]]:
+    """What the plugins say, in general and of a name; the store keeps the former."""
+    from fusiond.isolation import registry as plugins
+    from fusiond.requests import contents  # half a second that a settled name need not wait for
+
+    registry = plugins.load()
+    contents.index_file(database, registry)
+    return contents.says(registry), contents.families(registry, name, folder)

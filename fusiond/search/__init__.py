@@ -1,0 +1,1 @@
+"""Spaces of configs, and the studies that walk them."""

@@ -1,0 +1,135 @@
+"""Space: parameters and restrictions (Kernel Tuner's words). It knows nothing of Optuna.
+
+A parameter with a `when` exists only where that condition over *earlier* parameters holds; a config leaves inactive
+parameters out, so that every point has exactly one form. A restriction is an expression over parameters; one that
+mentions an inactive parameter does not apply. Both are texts of `fusiond.language.expressions`, so that they can be
+printed and stored.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fusiond.keys import content_key
+from fusiond.language import expressions
+from fusiond.model import Config, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A finite choice. `values` are in the order a person would try them; the first is the plain one."""
+
+    name: str
+    values: tuple[Value, ...]
+    when: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    parameters: tuple[Parameter, ...]
+    restrictions: tuple[str, ...] = ()
+
+    @property
+    def hash(self) -> str:
+        """`space_hash`: another hash makes a new study."""
+        return content_key(self)
+
+    def active(self, chosen: Mapping[str, Value], parameter: Parameter) -> bool:
+        """Whether a parameter exists, given the parameters before it."""
+        if parameter.when is None:
+            return True
+        condition = expressions.parse(parameter.when)
+        return condition.names <= set(chosen) and condition.holds(_scalars(chosen))
+
+    def problems(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+        """Why this is not a point of the space: unknown or missing names, values not offered, restrictions broken."""
+        found = []
+        known = {each.name for each in self.parameters}
+        found += [f"there is no parameter {name!r}" for name in sorted(set(values) - known)]
+        chosen: dict[str, Value] = {}
+        for parameter in self.parameters:
+            if not self.active(chosen, parameter):
+                if parameter.name in values:
+                    found.append(f"{parameter.name} does not apply unless {parameter.when}")
+            elif parameter.name not in values:
+                found.append(f"{parameter.name} is missing")
+            elif not _among(values[parameter.name], parameter.values):
+                offered = ", ".join(str(each) for each in parameter.values)
+                found.append(f"{parameter.name} is {values[parameter.name]!r}; it can be {offered}")
+            else:
+                chosen[parameter.name] = values[parameter.name]
+        found += [f"{text} does not hold" for text in self.broken(chosen)]
+        return tuple(found)
+
+    def broken(self, chosen: Mapping[str, Value]) -> tuple[str, ...]:
+        """The restrictions that these values break; those that mention an absent parameter do not apply."""
+        names = set(chosen)
+        scalars = _scalars(chosen)
+        found = []
+        for text in self.restrictions:
+            restriction = expressions.parse(text)
+            if restriction.names <= names and not restriction.holds(scalars):
+                found.append(text)
+        return tuple(found)
+
+    def points(self) -> Iterator[Config]:
+        """Every valid config, in a fixed order: the last parameter varies fastest."""
+        if self.broken({}):  # a restriction of constants only
+            return
+        mentioning = {
+            each.name: [found for found in map(expressions.parse, self.restrictions) if each.name in found.names]
+            for each in self.parameters
+        }
+        yield from (Config.of(chosen) for chosen in self._extend({}, 0, mentioning))
+
+    def count(self, limit: int = 100_000) -> int:
+        """How many valid points there are; stops counting at `limit`."""
+        return sum(1 for _ in itertools.islice(self.points(), limit))
+
+    def _extend(
+        self, chosen: dict[str, Value], depth: int, mentioning: Mapping[str, Sequence[expressions.Expression]]
+    ) -> Iterator[dict[str, Value]]:
+        """All valid ways to go on. A restriction is looked at when the last of its names is chosen, and not again."""
+        if depth == len(self.parameters):
+            yield chosen
+            return
+        parameter = self.parameters[depth]
+        if not self.active(chosen, parameter):
+            yield from self._extend(chosen, depth + 1, mentioning)
+            return
+        for value in parameter.values:
+            more = {**chosen, parameter.name: value}
+            scalars = _scalars(more)
+            decidable = (each for each in mentioning[parameter.name] if each.names <= more.keys())
+            if all(each.holds(scalars) for each in decidable):
+                yield from self._extend(more, depth + 1, mentioning)
+
+
+EMPTY = Space(parameters=())
+
+
+def _among(value: Value, values: Sequence[Value]) -> bool:
+    """Membership that tells True from 1 and 1 from 1.0."""
+    return any(type(value) is type(each) and value == each for each in values)
+
+
+def _scalars(values: Mapping[str, Value]) -> dict[str, expressions.Scalar]:
+    """Values as the expression language knows them: a float is compared as its text."""
+    return {name: str(value) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def check_seeds(
+    space: Space, seeds: Sequence[tuple[str, Config]]
+) -> tuple[tuple[tuple[str, Config], ...], Mapping[str, str]]:
+    """The seeds that are points of the space, and why the others are not."""
+    sound = []
+    refused = {}
+    for name, config in seeds:
+        problems = space.problems(config)
+        if problems:
+            refused[name] = "; ".join(problems)
+        else:
+            sound.append((name, config))
+    return tuple(sound), refused

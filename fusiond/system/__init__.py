@@ -1,0 +1,1 @@
+"""What fusiond asks of the operating system: processes, files, memory, and their faults."""

@@ -1,0 +1,288 @@
+"""Programs to outcomes: build, bundle, check against the reference, sample. Everything that a tuner does more than
+once.
+
+The order is always the same: built -> bundled -> checked on every reference -> sampled in pairs. A Program that
+fails on the way comes back as `MeasureFailed`, never as an exception. Every method may raise MachineFault.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from fusiond.devices import protocol
+from fusiond.devices.base import Binary, DeviceProvider
+from fusiond.devices.supervisor import Runner
+from fusiond.devices.timing import Sampling, Session
+from fusiond.errors import DeviceError
+from fusiond.exporting.bundle import write_bundle
+from fusiond.keys import content_key
+from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome
+from fusiond.program import Program, Source
+from fusiond.system import faults, files
+from fusiond.tuning.contention import Contention, Policy
+
+log = logging.getLogger(__name__)
+
+_STEADY = {"power_cap", "sync_boost"}
+KEPT_TIMES = 20
+CHILD_SECS = 0.5
+"""What a child process takes to start, about."""
+SEEDS = (0, 1)
+"""Every candidate is checked on the data of both; timing uses those of the first."""
+
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """The outputs that are right by definition: (seed, .npz) of one reference Program."""
+
+    of: tuple[tuple[int, str], ...]
+    run_secs: float
+    """How long a checked run takes; what patience with candidates is measured in."""
+    unproven: tuple[str, ...] = ()
+    """Outputs to which anything might be equal, on every seed, and why."""
+
+
+class Measurer:
+    """One device, one folder for bundles, one for the references of a job. Measuring is for one thread; whatever
+    only makes something (`ahead`, `build_ahead`, `bundle_now`) is for any."""
+
+    def __init__(
+        self,
+        provider: DeviceProvider,
+        runner: Runner,
+        bundles: Path,
+        work: Path,
+        *,
+        jobs: int | None = None,
+        least_patience_secs: float = 10.0,
+        contention: Contention | None = None,
+    ) -> None:
+        self._provider = provider
+        self._runner = runner
+        self._bundles = bundles
+        self._work = work
+        self._patience_secs = least_patience_secs
+        self._contention = contention or Contention()
+        self._session = Session()
+        self.busy_secs = 0.0
+        """How long the device was asked for something, child processes that had to be started included."""
+        self._sampled_secs: list[float] = []
+        """How long each of the last samples took, from the request to the answer."""
+        self._arch = runner.device.arch
+        self.jobs = jobs or os.cpu_count() or 1
+        """How many compilers run at once."""
+        self._pool = ThreadPoolExecutor(max_workers=self.jobs, thread_name_prefix="build")
+        self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record")
+        self._recording: Future[None] | None = None
+        self._builds: dict[Source, Future[Binary | BuildFailed]] = {}
+        self._bundled: dict[str, Path | MeasureFailed] = {}
+        """Program key -> its bundle."""
+        self._making: list[Future[object]] = []
+        self._lock = threading.Lock()
+        for folder in (bundles, work):
+            _made(folder)
+
+    def close(self) -> None:
+        """Drop what is being built and the references; the bundles stay."""
+        self._beside.shutdown(wait=True)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        files.discard(self._work)
+
+    # --- building ---
+
+    def ahead(self, make: Callable[[], Made]) -> Future[Made]:
+        """Make something on any core: programs, whose making may compile, and which `bundle_now` then builds."""
+        future = self._pool.submit(make)
+        self._making = [each for each in self._making if not each.done()]
+        self._making.append(future)  # type: ignore[arg-type]
+        return future
+
+    def build_ahead(self, program: Program) -> None:
+        """Begin to build every source of a program, on any core. May be called in any thread."""
+        with self._lock:
+            for source in program.sources:
+                if source not in self._builds:
+                    self._builds[source] = self._pool.submit(self._provider.build, source, self._arch)
+
+    def meanwhile(self, work: Callable[[], None]) -> Future[None]:
+        """Do this while the device measures, before whatever waits for a core. What is measured on the cores waits for
+        it."""
+        self._recording = self._beside.submit(work)
+        return self._recording
+
+    def bundle_now(self, program: Program) -> Path | MeasureFailed:
+        """Build what is not built or being built yet, and write the bundle, in this thread: for those that run in the
+        pool already, where a new build would have to wait for all that is queued before it."""
+        for source in program.sources:
+            with self._lock:
+                if source in self._builds:
+                    continue
+                future: Future[Binary | BuildFailed] = Future()
+                self._builds[source] = future
+            try:
+                future.set_result(self._provider.build(source, self._arch))
+            except BaseException as problem:  # whoever waits for it is told
+                future.set_exception(problem)
+        return self.bundle(program)
+
+    def bundle(self, program: Program) -> Path | MeasureFailed:
+        """Wait for the builds of a program and write its bundle; once, however often it is asked for."""
+        known = self._bundled.get(program.key)
+        if known is None or (isinstance(known, Path) and not known.is_dir()):  # somebody has removed the artifacts
+            known = self._bundled[program.key] = self._written(program)
+        return known
+
+    def _written(self, program: Program) -> Path | MeasureFailed:
+        self.build_ahead(program)
+        binaries = {}
+        for source in program.sources:
+            try:
+                binary = self._builds[source].result()
+            except OSError as problem:  # of a compiler's temporary folder, such as a full disk
+                raise faults.of_our_file(problem, f"cannot build {source.name}") from problem
+            if isinstance(binary, BuildFailed):
+                return MeasureFailed(outcome=Outcome.BUILD_FAILED, reason=binary.reason)
+            binaries[source.name] = binary.path
+        # The built files are part of the name: the same plan for another device or compiler is another bundle.
+        names = {source: path.name for source, path in binaries.items()}
+        folder = self._bundles / content_key([program.key, self._arch, names])
+        try:
+            write_bundle(folder, program, binaries)
+        except OSError as problem:
+            raise faults.of_our_file(problem, f"cannot write {folder}") from None
+        return folder
+
+    def _quiet(self, *programs: Program) -> None:
+        """Wait until nothing competes with a measurement that happens on the cores."""
+        if self._provider.shares_cores or any(each.host_sensitive for each in programs):
+            if self._recording is not None:  # this first: it asks for more
+                self._recording.exception()
+            for made in self._making:  # these first: they begin builds
+                made.exception()
+            for future in list(self._builds.values()):
+                future.exception()
+
+    # --- checking ---
+
+    def references(self, program: Program, name: str) -> References | MeasureFailed:
+        """Run a reference on every seed and keep its outputs."""
+        folder = self.bundle(program)
+        if isinstance(folder, MeasureFailed):
+            return folder
+        made = []
+        unproven: list[tuple[str, ...]] = []
+        run_secs = float("inf")
+        _made(self._work)
+        for seed in SEEDS:
+            path = self._work / f"{name}-{seed}.npz"
+            request = protocol.Reference(bundle=str(folder), seed=seed, outputs=str(path))
+            begun = time.monotonic()
+            reply = self._call(request, 60 + self._patience_secs)
+            run_secs = min(run_secs, time.monotonic() - begun)  # the first one starts the child, too
+            if isinstance(reply, MeasureFailed):
+                return reply
+            assert isinstance(reply, protocol.Checked)
+            made.append((seed, str(path)))
+            unproven.append(reply.unproven)
+        always = tuple(each for each in unproven[0] if all(each in others for others in unproven))
+        return References(of=tuple(made), run_secs=run_secs, unproven=always)
+
+    def check(self, program: Program, references: References) -> float | MeasureFailed:
+        """Compare a program's outputs with those of the reference on every seed; returns the worst error."""
+        folder = self.bundle(program)
+        if isinstance(folder, MeasureFailed):
+            return folder
+        patience = self._patience_secs + 30 * references.run_secs
+        reply = self._call(protocol.Check(bundle=str(folder), references=references.of), patience)
+        if isinstance(reply, Measurement | protocol.Calibrated):
+            raise DeviceError(f"the worker answered a check with a {type(reply).__name__}")
+        return reply if isinstance(reply, MeasureFailed) else reply.worst
+
+    # --- sampling ---
+
+    def sample(
+        self, program: Program, against: Program | None, plan: Sampling, references: References
+    ) -> Measurement | MeasureFailed:
+        """Sample a program in pairs with another, or alone. A batch in which the device throttled, or was slower than
+        in the rest of this session, or (unless it is shared) had other users, is thrown away; the second such batch is
+        a failure."""
+        reasons: list[str] = []
+        for _ in range(2):
+            reply = self._sample(program, against, plan, references)
+            if not isinstance(reply, Measurement):
+                return reply
+            reason = self._spoilt(reply)
+            if not reason:
+                return replace(reply, effort=replace(reply.effort, thrown_away=tuple(reasons)))
+            reasons.append(reason)
+            log.warning("%s: a batch is thrown away: %s", self._runner.device.name, reason)
+            if self._contention.policy is not Policy.SHARE and max(reply.before.others, reply.after.others):
+                self._runner.fresh()  # what is left of us on the device is in their way, and would be taken for theirs
+                self._contention.wait()
+        return MeasureFailed(outcome=Outcome.TOO_NOISY, reason=f"two batches were thrown away: {reasons[-1]}")
+
+    def _spoilt(self, measured: Measurement) -> str:
+        """Why a batch says nothing; empty when it is good."""
+        off = self._session.off(measured.after)
+        # At its power limit a board may run for hours, at a clock that is steady.
+        if set(filter(None, measured.after.throttle.split(","))) - _STEADY:
+            return f"the device throttled ({measured.after.throttle})"
+        if off:
+            return f"the device is slower than it was ({off})"
+        others = max(measured.before.others, measured.after.others)
+        if others and self._contention.policy is not Policy.SHARE:
+            return f"{others} other processes used the device"
+        return ""
+
+    def _sample(
+        self, program: Program, against: Program | None, plan: Sampling, references: References
+    ) -> Measurement | MeasureFailed:
+        folder = self.bundle(program)
+        other = None if against is None else self.bundle(against)
+        for each in (folder, other):
+            if isinstance(each, MeasureFailed):
+                return each
+        self._quiet(*(each for each in (program, against) if each is not None))
+        request = protocol.Sample(candidate=str(folder), baseline=None if other is None else str(other), plan=plan)
+        patience = self._patience_secs + plan.warm_up_secs + plan.budget_secs + 60 * references.run_secs
+        begun = time.monotonic()
+        reply = self._call(request, patience)
+        self._sampled_secs = [*self._sampled_secs[-KEPT_TIMES:], time.monotonic() - begun]
+        if isinstance(reply, protocol.Checked | protocol.Calibrated):
+            raise DeviceError(f"the worker answered a measurement with a {type(reply).__name__}")
+        return reply
+
+    def expected_secs(self, programs: int) -> float:
+        """How long a fresh child is likely to take for samples of so many programs, by those that were taken last."""
+        if not self._sampled_secs:
+            return float(programs)
+        return CHILD_SECS + programs * sum(self._sampled_secs) / len(self._sampled_secs)
+
+    def _call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+        begun = time.monotonic()
+        try:
+            return self._runner.call(request, timeout_secs)
+        finally:
+            self.busy_secs += time.monotonic() - begun
+
+    def fresh(self) -> None:
+        """Let the next request be the first of a new child process."""
+        self._runner.fresh()
+
+
+def _made(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise faults.of_our_file(problem, f"cannot make {folder}") from None

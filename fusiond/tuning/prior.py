@@ -1,0 +1,163 @@
+"""Bounds that were counted for a GPU, used on a GPU of that kind: what a search begins with, and need not measure.
+
+A bound and a time never meet in one model. Bounds give an order: the best of them are seeds, and the sampler's start-up
+is drawn by their rank. And they rule out: what cannot be as fast as what was measured already is `pruned`, but for one
+in ten, which is measured all the same. One time below its bound shows that the bounds are wrong, and ends that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from fusiond.counting.model import GPUS, Gpu
+from fusiond.model import COUNTED, Config, Outcome, Record, Rejection, Trial
+from fusiond.store.trials import CountedTrial
+from fusiond.tuning.context import Context
+from fusiond.tuning.counts import like, like_model
+
+SEEDS = 3
+"""Configs of the lowest bounds that are tried first, the winner by bounds among them."""
+MEASURED_ANYWAY = 10
+"""One in so many of those that a bound rules out is measured."""
+BROKEN = "bound_broken"
+"""The rule of a rejection that says which bound a measured time is below."""
+FIGURES = ("bounds", "pruned", "bounds_broken")
+"""What a record's figures have of this: of how many configs bounds were known, how many candidates were left out for
+them, and 1 where a time was below its bound."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """The bounds that are of use to one job. Empty where there are none, and on a device that does not measure."""
+
+    gpu: Gpu | None = None
+    """That they were counted for: the device's own where it is in the table, else one of its architecture."""
+    ranked: tuple[CountedTrial, ...] = ()
+    """Lowest bound first; each config once."""
+    bounds_us: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Program key -> what no run of it on this device can be shorter than; empty where the GPU is another board."""
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        return tuple(each.config for each in self.ranked)
+
+
+def prior(context: Context) -> Prior:
+    """What was counted before this job began, so that one that is interrupted goes on with what it began with."""
+    if context.device.evidence == COUNTED:
+        return Prior()
+    found: dict[str, list[CountedTrial]] = {}
+    for each in context.store.counted_trials(context.prepared.workload.key, before=context.row.id):
+        gpu = like_model(each.model, each.arch)
+        if gpu is not None and each.arch == context.device.arch:
+            found.setdefault(gpu.name, []).append(each)
+    own = like(context.device)
+    name = own.name if own is not None and own.name in found else next(iter(sorted(found)), None)
+    if name is None:
+        return Prior()
+    gpu = GPUS[name]
+    ranked = sorted(found[name], key=lambda each: each.bound_us)
+    once = {each.config: each for each in reversed(ranked)}
+    bounds: dict[str, float] = {}
+    slack = slack_us(gpu, cold=context.search.cache == "cold")
+    for each in ranked:
+        if each.model == f"{context.device.model} ({COUNTED})":
+            bounds.setdefault(each.program_key, each.bound_us - slack)
+    return Prior(
+        gpu=gpu,
+        ranked=tuple(sorted(once.values(), key=lambda each: each.bound_us)),
+        bounds_us={key: bound for key, bound in bounds.items() if bound > 0},
+    )
+
+
+def slack_us(gpu: Gpu, *, cold: bool) -> float:
+    """By how much a measured time may be below a bound that is right. The bound begins with an empty L2 and writes back
+    all that was written; a measured run leaves up to a whole L2 unwritten, and finds as much where it begins warm."""
+    return (1 if cold else 2) * gpu.l2_bytes / (gpu.dram_gbs * 1e3)
+
+
+def seeds(context: Context, kept: Prior) -> list[tuple[str, Config]]:
+    """What won by bounds on GPUs of this device's architecture, then the configs of the lowest bounds. Of those with
+    equal bounds, between which counting sees no difference, the first."""
+    if context.device.evidence == COUNTED:
+        return []
+    archs = {f"counted:{each.name}": each.arch for each in GPUS.values()}
+    found = [
+        (each.device_name, each.config)
+        for each in context.store.counted(context.prepared.workload.key)
+        if each.config is not None and archs.get(each.device_name) == context.device.arch
+    ]
+    if kept.gpu is None:
+        return found
+    winners = {config for _, config in found}
+    seen = {each.bound_us for each in kept.ranked if each.config in winners}
+    lowest: dict[float, Config] = {}
+    for each in kept.ranked:
+        if each.bound_us not in seen:
+            lowest.setdefault(each.bound_us, each.config)
+    more = list(lowest.values())[: max(0, SEEDS - len(found))]
+    return found + [(f"counted:{kept.gpu.name}:{len(found) + k}", config) for k, config in enumerate(more, 1)]
+
+
+class Pruning:
+    """Which candidates of one job are not measured. Built from its trials, so that an interrupted job goes on with what
+    it knew."""
+
+    def __init__(self, context: Context, kept: Prior, unfused_us: float, trials: Iterable[Trial]) -> None:
+        self._context, self._kept = context, kept
+        self._seed = context.search.seed
+        self._fastest_us = unfused_us
+        self.broken: list[Rejection] = []
+        self.pruned = 0
+        """How many were left out so far."""
+        for each in trials:
+            self.learn(each)
+
+    def why(self, config: Config, program_key: str) -> str:
+        """Why a candidate need not be measured, in one line; empty where it is to be measured."""
+        bound = self._kept.bounds_us.get(program_key, 0.0)
+        if self.broken or bound <= self._fastest_us or self._anyway(config):
+            return ""
+        assert self._kept.gpu is not None
+        return (
+            f"it takes at least {bound:.4g} us, as counted for {self._kept.gpu.name}, and the fastest so far "
+            f"{self._fastest_us:.4g} us"
+        )
+
+    def learn(self, trial: Trial) -> Rejection | None:
+        """Take note of a trial; a rejection that says so for the first one whose time is below its bound."""
+        self.pruned += trial.outcome is Outcome.PRUNED
+        if trial.outcome is not Outcome.MEASURED or trial.time_us is None:
+            return None
+        self._fastest_us = min(self._fastest_us, trial.time_us)
+        bound = self._kept.bounds_us.get(trial.program_key or "", 0.0)
+        if trial.time_us >= bound or self.broken or self._kept.gpu is None:
+            return None
+        detail = (
+            f"trial {trial.sequence} takes {trial.time_us:.4g} us, and was to take at least {bound:.4g} us as counted "
+            f"for {self._kept.gpu.name}: the bound is wrong"
+        )
+        self.broken.append(Rejection(rule=BROKEN, nodes=(str(trial.program_key),), detail=detail))
+        return self.broken[-1]
+
+    def _anyway(self, config: Config) -> bool:
+        """Chosen by the job's seed and the config alone: the same ones after an interruption."""
+        digest = hashlib.blake2b(f"{self._seed}:{config.key}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big") % MEASURED_ANYWAY == 0
+
+
+def figures(context: Context) -> dict[str, float]:
+    """For the record of a job that had bounds; see FIGURES."""
+    kept = prior(context)
+    if kept.gpu is None:
+        return {}
+    trials, rejections = context.store.trials(context.row.id), context.store.rejections(context.row.id)
+    pruned = sum(each.outcome is Outcome.PRUNED for each in trials)
+    return dict(zip(FIGURES, (len(kept.ranked), pruned, sum(each.rule == BROKEN for each in rejections)), strict=True))
+
+
+def of(record: Record) -> Mapping[str, float]:
+    """Those figures of a record: how its answer came about."""
+    return {name: record.figures[name] for name in FIGURES if name in record.figures}

@@ -1,0 +1,462 @@
+"""Tuning one job from end to end:
+
+    parts -> probes -> reference -> baselines -> search -> finals -> record
+
+Everything that is found is in the store before it is announced, and nothing that is in the store is measured again: a
+job that was killed anywhere goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from fusiond import events as say
+from fusiond.devices.base import DeviceProvider
+from fusiond.devices.lock import device_lock
+from fusiond.devices.supervisor import Runner, Supervisor
+from fusiond.devices.timing import Sampling
+from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, NothingKnown, RequestError, StoreError
+from fusiond.events import Events
+from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose, Record
+from fusiond.program import SizeError
+from fusiond.registry import Registry
+from fusiond.requests.planning import Prepared, choose_device, prepare, refuse_hopeless, sound, target_of
+from fusiond.requests.planning import answers as known_answers
+from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
+from fusiond.store.owner import this_process
+from fusiond.system import faults
+from fusiond.tuning import answers, finals, health, prior
+from fusiond.tuning.baselines import fastest_unfused
+from fusiond.tuning.contention import Contention, Policy
+from fusiond.tuning.context import Context, Odd, Unfused
+from fusiond.tuning.measuring import Measurer
+from fusiond.tuning.search import search
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_SECS = 2.0
+"""How long a job waits for the machine the first time; each time that it has not got on since, twice as long."""
+
+RunnerFactory = Callable[[DeviceProvider, DeviceInfo], Runner]
+
+
+def submit(
+    store: Store, registry: Registry, job: Job, *, kind: str = "tune", priority: int = 0, resume: bool = False
+) -> JobRow:
+    """Check a job and put it into the store. RequestError, also for a job of which not one candidate can be tried:
+    nothing is stored."""
+    prepared = prepare(registry, job)
+    if kind == "tune":
+        refuse_hopeless(registry, prepared)
+    return enqueue(store, prepared, kind=kind, priority=priority, resume=resume)
+
+
+def enqueue(store: Store, prepared: Prepared, *, kind: str = "tune", priority: int = 0, resume: bool = False) -> JobRow:
+    """Put a job that was checked into the store, with a snapshot of every file it refers to. `resume`: an interrupted
+    one goes on with this budget."""
+    if resume and (interrupted := store.resume(prepared.job, prepared.workload)) is not None:
+        return interrupted
+    return store.submit(prepared.job, prepared.workload, kind=kind, priority=priority)
+
+
+class _Outdated(FusiondError):
+    """What a job has measured so far was measured under other conditions than those of here and now."""
+
+
+class Tuner:
+    """Runs claimed jobs, one at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        events: Events,
+        *,
+        runner: RunnerFactory = Supervisor,
+        least_patience_secs: float = 10.0,
+        build_jobs: int | None = None,
+        policy: Policy = Policy.SHARE,
+        busy: Callable[[DeviceInfo], str | None] = lambda device: None,
+    ) -> None:
+        """`build_jobs`: how many compilers may run at once; None: as many as there are cores. `busy` says who else
+        computes on a device, `policy` what is done about it."""
+        self._store = store
+        self._registry = registry
+        self._events = events
+        self._runner = runner
+        self._least_patience_secs = least_patience_secs
+        self._build_jobs = build_jobs
+        self._policy, self._busy = policy, busy
+
+    def run(
+        self,
+        job_id: str,
+        stop: Callable[[], bool],
+        device: DeviceInfo | None = None,
+        *,
+        finish: Callable[[], bool] = lambda: False,
+        prepared: Prepared | None = None,
+    ) -> JobState:
+        """Tune a claimed job to its end, and write down how it ended. When `finish` asks for it, the search ends there
+        and the finals of what is measured begin. `prepared`: what this process has made of the job already, so that it
+        is parsed once.
+
+        Returns QUEUED when `stop` asked for it: the job is back in the queue with all that it has measured; WAITING
+        when the machine cannot go on with it, for longer each time. DeviceSick is raised when the device is, or turns
+        out to be: the job is back in the queue as well. MachineFault is raised when not even that can be written down:
+        the job is still the caller's. `device` overrules the job's own choice (the daemon has one worker for each
+        device).
+        """
+        state, problem = JobState.DONE, None
+        try:
+            try:
+                self._run(job_id, stop, device, finish, prepared)
+            except _Outdated as reason:
+                state, problem = JobState.FAILED, f"{reason}; it is in the queue again, from the start"
+                self._begin_anew(job_id, problem)
+        except Interrupted as interruption:
+            if not self._store.cancel_requested(job_id):
+                self._store.requeue(job_id)
+                self._ended(job_id, JobState.QUEUED, str(interruption))
+                return JobState.QUEUED
+            state = JobState.CANCELLED
+        except DeviceSick as sickness:
+            self._store.requeue(job_id, waits_for=str(sickness))
+            self._ended(job_id, JobState.QUEUED, str(sickness))
+            raise
+        except Exception as failure:
+            fault = faults.of(failure)
+            if fault is not None:
+                return self._wait(job_id, fault)
+            if not isinstance(failure, FusiondError):
+                raise
+            state, problem = JobState.FAILED, str(failure)
+        self._store.finish(job_id, state, problem)  # does nothing to a job that has ended
+        self._ended(job_id, state, problem)
+        return state
+
+    def _begin_anew(self, job_id: str, problem: str) -> None:
+        """End a job and ask the same question again: both or neither, for no job may be lost in between."""
+        prepared = prepare(self._registry, self._store.load_job(job_id))
+        self._store.begin_anew(job_id, problem, prepared.job, prepared.workload)
+
+    def _wait(self, job_id: str, fault: MachineFault) -> JobState:
+        """Put a job aside until the machine may have what it lacks, for longer each time that it gets nowhere."""
+        row = self._known_row(job_id)
+        state = self._store.wait(job_id, str(fault), secs=FIRST_WAIT_SECS * 2 ** min(row.retries, 10))
+        self._ended(job_id, state, str(fault))
+        return state
+
+    def _ended(self, job_id: str, state: JobState, problem: str | None) -> None:
+        row = self._known_row(job_id)
+        self._events.publish(
+            say.JobEnded(
+                job=job_id,
+                state=state.value,
+                problem=problem,
+                wall_secs=row.wall_secs or None,
+                device_share=row.device_share,
+            )
+        )
+
+    def _run(
+        self,
+        job_id: str,
+        stop: Callable[[], bool],
+        device: DeviceInfo | None,
+        finish: Callable[[], bool],
+        prepared: Prepared | None,
+    ) -> None:
+        row = self._known_row(job_id)
+        job = self._store.load_job(row.id)
+        if prepared is None or prepared.job != job:
+            prepared = prepare(self._registry, job)
+        if prepared.workload.key != row.workload_key:
+            raise StoreError("a plugin has changed what this job means since it was submitted; submit it again")
+        provider, info = self._device_of(row, device.name if device else job.device)
+        if self._store.environments(row.id) - {(info.key, info.env_key)}:
+            raise _Outdated(f"the driver or the toolkit of {info.name} has changed since it began")
+        self._store.save_device(info)
+        self._store.set_device(row.id, info.key)
+        reason = self._store.sick(info.key, info.uuid)
+        if reason:
+            raise DeviceSick(info.name, reason)
+
+        def asked_to_stop() -> bool:
+            return stop() or self._store.cancel_requested(row.id)
+
+        def asked_to_finish() -> bool:
+            return finish() or self._store.finish_requested(row.id)
+
+        def waiting(who: str) -> None:
+            self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=who))
+
+        contention = Contention(
+            policy=self._policy,
+            busy=lambda: self._busy(info),
+            stop=asked_to_stop,
+            waiting=waiting,
+        )
+        with self._locked(row.id, info, asked_to_stop, waiting):
+            contention.wait()
+            runner = self._runner(provider, info)
+            measurer = Measurer(
+                provider,
+                runner,
+                self._store.artifacts / "bundles",
+                self._store.artifacts / "work" / row.id,
+                least_patience_secs=self._least_patience_secs,
+                jobs=self._build_jobs,
+                contention=contention,
+            )
+            try:
+                with self._timed(row.id, measurer):
+                    context = self._context(row, prepared, provider, info, measurer, asked_to_stop, asked_to_finish)
+                    if row.kind == "verify":
+                        self._verify(context)
+                    else:
+                        self._tune(context)
+            finally:
+                measurer.close()
+                runner.close()
+
+    @contextlib.contextmanager
+    def _locked(
+        self, job_id: str, device: DeviceInfo, stop: Callable[[], bool], waiting: Callable[[str], None]
+    ) -> Iterator[None]:
+        """The device for this job alone; while it waits for that, its row says for whom."""
+        told = False
+
+        def tell(who: str) -> None:
+            nonlocal told
+            told = True
+            self._store.set_waiting_for(job_id, f"{device.name}: {who}")
+            waiting(who)
+
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(device_lock(device, stop=stop, waiting=tell))
+            finally:
+                if told:
+                    self._store.set_waiting_for(job_id, "")
+            yield
+
+    @contextlib.contextmanager
+    def _timed(self, job_id: str, measurer: Measurer) -> Iterator[None]:
+        """Add to a job's time what passes meanwhile, and for how much of that the device was busy."""
+        begun, busy = time.monotonic(), measurer.busy_secs
+        try:
+            yield
+        finally:
+            wall_secs, device_secs = time.monotonic() - begun, measurer.busy_secs - busy
+            self._store.add_time(job_id, wall_secs=wall_secs, device_secs=device_secs)
+
+    def _known_row(self, job_id: str) -> JobRow:
+        row = self._store.job(job_id)
+        if row is None:
+            raise StoreError(f"there is no job {job_id}")
+        return row
+
+    def _device_of(self, row: JobRow, request: str) -> tuple[DeviceProvider, DeviceInfo]:
+        """The device of a job: the one it began on, as long as that is here; numbers of two devices do not compare."""
+        chosen = choose_device(self._registry, request)
+        if row.device_key in (None, chosen[1].key):
+            return chosen
+        for provider in self._registry.providers.values():
+            for info in provider.devices():
+                if info.key == row.device_key:
+                    return provider, info
+        raise _Outdated(f"the device it began on is not here any more ({chosen[1].name} is another one)")
+
+    def _context(
+        self,
+        row: JobRow,
+        prepared: Prepared,
+        provider: DeviceProvider,
+        device: DeviceInfo,
+        measurer: Measurer,
+        stop: Callable[[], bool],
+        finish: Callable[[], bool],
+    ) -> Context:
+        analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, device))
+        return Context(
+            store=self._store,
+            events=self._events,
+            row=row,
+            prepared=prepared,
+            provider=provider,
+            device=device,
+            measurer=measurer,
+            stop=stop,
+            finish=finish,
+            analysis=analysis,
+            calibrated=self._store.calibration(device.key, device.env.get("driver", "")),
+        )
+
+    def _tune(self, context: Context) -> None:
+        self._announce(context)
+        self._parts(context)
+        self._probes(context)
+        context.phase("reference", "the outputs of the unfused program")
+        references = health.references(context, "reference")
+        odd = self._odd(context)
+        baseline, *contenders = fastest_unfused(context, references)
+        ended = search(context, references, odd, baseline)
+        entered = finals.field(context, references, baseline, contenders)
+        finals.measure(context, entered, references)
+        answers.publish(context, *answers.conclude(context, entered, references, odd, ended))
+
+    def _verify(self, context: Context) -> None:
+        """Measure the recorded winner again, here and now, against the baseline that it was measured against."""
+        self._announce(context)
+        workload, cache = context.prepared.workload, context.search.cache
+        record = next(iter(self._store.incumbents(workload.key, context.device.key, cache)), None)
+        if record is None or record.program_key is None or record.baseline_program_key is None:
+            raise NothingKnown(f"nothing is recorded for {workload.name} on {context.device.name}")
+        unfused = self._store.program(record.baseline_program_key)
+        if self._store.program(record.program_key) is None or unfused is None:
+            raise NothingKnown(f"the programs of {workload.name} are gone from the store; tune it again")
+        baseline = Unfused(
+            name=record.baseline,
+            program=unfused,
+            config=record.baseline_config or self._store.config_of(unfused.key) or Config(()),
+            time_us=record.baseline_us,
+            ratio=1.0,
+        )
+        context.phase("reference", "the outputs of the unfused program")
+        context.answers.update(
+            known_answers(self._store, self._registry, context.strategy, context.analysis, context.device.key)
+        )
+        references = health.references(context, "reference")
+        entered = finals.field(context, references, baseline, finalists={})
+        finals.measure(context, entered, references)
+        found, why = answers.conclude(context, entered, references, self._odd(context), record.ended)
+        if found is None:  # what is recorded stands: no evidence is no reason to forget it
+            raise FusiondError(
+                f"{workload.name} has no new answer: {why or finals.lost(context)}; the record of {record.found_at} "
+                "stands"
+            )
+        # How the answer came about has not changed.
+        answers.publish(context, dataclasses.replace(found, trials=record.trials, figures=prior.of(record)), why)
+
+    def _announce(self, context: Context) -> None:
+        self._events.publish(
+            say.JobStarted(
+                job=context.row.id,
+                workload=context.prepared.workload.name,
+                device=context.device.name,
+                budget=context.prepared.job.search.trials,
+                known=len(self._store.trials(context.row.id)),
+            )
+        )
+
+    def _odd(self, context: Context) -> Odd | None:
+        """The awkward sizes to which the programs can be moved; none where a text depends on all of them."""
+        wanted = context.strategy.odd_sizes(context.prepared.workload)
+        reference = context.reference
+        sizes = {name: value for name, value in (wanted or {}).items() if name not in reference.fixed}
+        if not sizes:
+            return None
+        try:
+            moved = reference.at(sizes)
+        except SizeError as problem:
+            log.warning("%s is not checked at odd sizes: %s", context.prepared.workload.name, problem)
+            return None
+        return Odd(sizes=sizes, references=context.measurer.references(moved, "odd"))
+
+    def _parts(self, context: Context) -> None:
+        """The records of the smaller workloads that this one builds on; those that are missing are tuned first,
+        here: by that name of the device, so that a worker of another one never takes the part meanwhile."""
+        for job in context.strategy.parts(context.analysis):
+            part = prepare(self._registry, dataclasses.replace(job, device=context.device.name))
+            key = part.workload.key
+            if not self._answered(context, part):
+                if context.finish():
+                    continue
+                context.phase("part", part.workload.name)
+                row = self._part_of(context, part)
+                self._store.claim(this_process(), job=row.id)
+                try:
+                    with self._timed(row.id, context.measurer):
+                        self._tune(
+                            self._context(
+                                row,
+                                part,
+                                context.provider,
+                                context.device,
+                                context.measurer,
+                                context.stop,
+                                context.finish,
+                            )
+                        )
+                except RequestError as refused:  # it can be planned, and not run: the workload does without its record
+                    log.warning("part %s", refused)
+                    self._store.finish(row.id, JobState.FAILED, str(refused))
+                    continue
+                except BaseException:
+                    self._store.requeue(row.id)
+                    raise
+                self._store.finish(row.id, JobState.DONE)
+                self._ended(row.id, JobState.DONE, None)
+            record = self._servable(context, part)
+            if record is not None:
+                context.answers[key] = record
+
+    def _servable(self, context: Context, part: Prepared) -> Record | None:
+        """The answer of today for a part: its own, or that of an earlier version which stands."""
+        found = self._store.incumbents(part.workload.key, context.device.key, context.search.cache)
+        return next((each for each in found if each.strategy_version not in part.strategy.wrong_versions), None)
+
+    def _answered(self, context: Context, part: Prepared) -> bool:
+        """Whether a part has an answer of its own, or was tuned and an earlier answer stands."""
+        key, device, cache = part.workload.key, context.device.key, context.search.cache
+        if self._store.record(key, device, cache) is not None:
+            return True
+        return self._store.tuned(key, device, cache) and self._servable(context, part) is not None
+
+    def _part_of(self, context: Context, part: Prepared) -> JobRow:
+        """The job of a part: a new one where what an interrupted one has measured does not compare with here and
+        now."""
+        device = context.device
+        row = self._store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
+        if self._store.environments(row.id) - {(device.key, device.env_key)}:
+            problem = f"the driver or the toolkit of {device.name} has changed since it began; it is begun anew"
+            row = self._store.begin_anew(row.id, problem, part.job, part.workload)
+        self._store.set_device(row.id, device.key)
+        return row
+
+    def _probes(self, context: Context) -> None:
+        """Microseconds of each probe that the strategy wants; of those that this device has not answered, as many are
+        measured as the job allows. A job that has trials already is past its probes: what it builds on stays."""
+        version = context.strategy.version
+        wanted = context.strategy.probes(context.analysis)
+        asked = {each.key: self._store.probe(each.key, context.device.key, version) for each in wanted}
+        missing = [each for each in wanted if asked[each.key] is None]
+        allowed = 0 if self._store.trials(context.row.id) else context.strategy.probe_limit(context.analysis)
+        measured_now = {each.key: sound(context.strategy.name, each.program) for each in missing[:allowed]}
+        for program in measured_now.values():
+            context.measurer.build_ahead(program)
+        for probe in wanted:
+            time_us = asked[probe.key]
+            if time_us is None:
+                if probe.key not in measured_now:
+                    continue
+                context.phase("probe", probe.key)
+                program = measured_now[probe.key]
+                references = context.measurer.references(program, f"probe-{program.key}")
+                if isinstance(references, MeasureFailed):
+                    log.warning("probe %s: %s", probe.key, references.reason)
+                    continue
+                plan = Sampling(purpose=Purpose.PROBE)
+                measured = context.measurer.sample(program, None, plan, references)
+                if isinstance(measured, MeasureFailed):
+                    log.warning("probe %s: %s", probe.key, measured.reason)
+                    continue
+                self._store.add_probe(probe.key, context.device.key, version, measured)
+                time_us = measured.time_us
+            context.answers[probe.key] = time_us

@@ -1,0 +1,116 @@
+"""Whom to fuse with whom, when there are more than two: the pairs that save most together.
+
+    savings of measured pairs   {(a, b): 30 us, (b, c): 50 us, (c, d): 40 us}
+                          -->   a+b|c+d        70 us; b+c alone would save 50
+
+A maximum-weight matching: each kernel is in one pair at most, and the sum of what the pairs save, each measured alone
+against its own fastest unfused way, is as large as can be. What the pairs save beside each other is then measured.
+
+A grouping is written as its groups, in the order of their letters: `a+c|b` is a and c fused, and b by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+from fusiond.model import Config, Record, Value, Verdict
+from fusiond_hfuse.frontend.graph import SLOTS, Group, Slot
+
+Pair = tuple[str, str]
+"""Two letters, in the order in which their kernels stand in the pair's own workload."""
+
+
+def matching(savings: Mapping[Pair, float]) -> tuple[Pair, ...]:
+    """The pairs, out of those given, that save most together; microseconds. Pairs that save nothing are left apart.
+
+    The same answer for the same savings, in whatever order they come.
+    """
+    import networkx  # a fifth of the time in which a command's plugins are loaded
+
+    graph = networkx.Graph()
+    for pair in sorted(savings):
+        nanoseconds = round(savings[pair] * 1000)  # whole numbers, with which the matching is exact
+        if nanoseconds > 0:
+            graph.add_edge(*pair, weight=nanoseconds)
+    chosen = {frozenset(each) for each in networkx.max_weight_matching(graph)}
+    return tuple(pair for pair in sorted(savings) if frozenset(pair) in chosen)
+
+
+def saving(record: Record) -> float:
+    """What a pair's record says that fusing it saves, in microseconds: nothing unless its verdict is to fuse."""
+    if record.verdict is not Verdict.FUSE or record.time_us is None or record.config is None:
+        return 0.0
+    return record.baseline_us - record.time_us
+
+
+# --- groupings ------------------------------------------------------------------------------------------
+
+
+def written(groups: Iterable[str]) -> str:
+    """Groups of letters as one text."""
+    return "|".join(sorted("+".join(sorted(group)) for group in groups))
+
+
+def read(text: str, letters: str) -> tuple[str, ...]:
+    """The groups of a text. ValueError when these are not all the letters, each once, as `written` writes them."""
+    groups = tuple(group.replace("+", "") for group in text.split("|"))
+    if written(groups) != text or sorted("".join(groups)) != sorted(letters):
+        raise ValueError(f"{text!r} is no grouping of {letters}")
+    return groups
+
+
+def with_rest(pairs: Iterable[Pair], letters: str) -> str:
+    """The grouping of some pairs, everybody else apart."""
+    groups = ["".join(pair) for pair in pairs]
+    return written([*groups, *(letter for letter in letters if not any(letter in group for group in groups))])
+
+
+# --- a pair out of a group ------------------------------------------------------------------------------
+
+
+def pairs(group: Group) -> Iterator[Pair]:
+    """All pairs of slots, each in the order that makes equal pairs equal workloads."""
+    ordered = sorted(group.slots, key=lambda slot: (*_identity(slot), slot.letter))
+    for first, second in itertools.combinations(ordered, 2):
+        yield first.letter, second.letter
+
+
+def _identity(slot: Slot) -> tuple[str, str, tuple[tuple[str, int], ...]]:
+    return slot.kernel.name, slot.kernel.content_key, tuple(sorted(slot.sizes.items()))
+
+
+def as_pair(group: Group, pair: Pair) -> Group:
+    """Two slots of a group as a pair of its own, with the letters a and b."""
+    return regrouped([group.slot(letter) for letter in pair], group.granularity)
+
+
+def regrouped(slots: Iterable[Slot], granularity: int) -> Group:
+    """Slots as a group with letters from a on, each with the prefix that its sizes have there."""
+    given = list(slots)
+    names = [each.kernel.name for each in given]
+    return Group(
+        slots=tuple(
+            Slot(
+                letter=letter,
+                kernel=each.kernel,
+                sizes=each.sizes,
+                prefix=letter if names.count(each.kernel.name) > 1 else each.kernel.name,
+            )
+            for letter, each in zip(SLOTS, given, strict=False)
+        ),
+        granularity=granularity,
+    )
+
+
+def translated(config: Config, pair: Pair) -> Config:
+    """A pair's own config in the letters of the group: threads.a of the pair (c, b) becomes threads.c."""
+    letters = dict(zip("ab", pair, strict=True))
+    found: dict[str, Value] = {}
+    for name, value in config.items():
+        stem, dot, letter = name.rpartition(".")
+        new = f"{stem}{dot}{letters[letter]}" if dot and letter in letters else name
+        if name == "order":
+            value = "".join(letters[each] for each in str(value))
+        found[new] = value
+    return Config.of(found)

@@ -1,0 +1,158 @@
+"""Who gets which threads and blocks of the fused launch (Li et al., CGO 2022, section III-B)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+
+from fusiond.cuda.limits import BARRIER_IDS, STATIC_SHARED_BYTES
+from fusiond.model import Config, DeviceLimits
+from fusiond_hfuse.frontend import barriers
+from fusiond_hfuse.frontend.graph import Group, Kernel, Plan, Side, Slot
+from fusiond_hfuse.frontend.kernel import thread_counts
+
+PAPER_THREADS = 1024
+"""d0 of Fig. 6: the paper searches partitions of a block of this size."""
+
+
+def counts(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+    """How many threads a slot's block can have, the given count first."""
+    return _counts(group.slot(letter), group.granularity, limits.threads_per_block)
+
+
+@functools.lru_cache(maxsize=256)  # asked for many times for each candidate
+def _counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
+    return thread_counts(slot, granularity, most)
+
+
+def choices(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
+    """How many threads a slot may have in one block with all the others, the given count first."""
+    others = [counts(group, slot.letter, limits) for slot in group.slots if slot.letter != letter]
+    if not all(others):
+        return ()
+    room = limits.threads_per_block - sum(min(each) for each in others)
+    return tuple(threads for threads in counts(group, letter, limits) if threads <= room)
+
+
+def common(group: Group, limits: DeviceLimits) -> tuple[int, ...]:
+    """The block sizes that all kernels can have: what a vertically fused block may have."""
+    first, *others = (counts(group, slot.letter, limits) for slot in group.slots)
+    return tuple(threads for threads in first if all(threads in each for each in others))
+
+
+def even(group: Group, limits: DeviceLimits) -> tuple[int, ...] | None:
+    """The even split of the paper's block, slot by slot; when that is no choice, the one nearest to even, then to its
+    size. Of more than two kernels: the most that is no more than an equal share, or else the least. None when they
+    do not fit one block."""
+    if len(group.slots) >= BARRIER_IDS:
+        return None
+    whole = min(PAPER_THREADS, limits.threads_per_block)
+    sides = [choices(group, slot.letter, limits) for slot in group.slots]
+    if len(sides) == 2:
+        half = whole // 2
+        pairs = [(a, b) for a in sides[0] for b in sides[1] if a + b <= limits.threads_per_block]
+        return min(
+            pairs, key=lambda each: (abs(each[0] - each[1]), abs(each[0] - half) + abs(each[1] - half)), default=None
+        )
+    if not all(sides):
+        return None
+    share = whole // len(sides)
+    split = [max((threads for threads in each if threads <= share), default=min(each)) for each in sides]
+    if sum(split) > limits.threads_per_block:
+        split = [min(each) for each in sides]
+    return tuple(split) if sum(split) <= limits.threads_per_block else None
+
+
+def may_go_on(kernel: Kernel) -> bool:
+    """Whether a thread that has left the kernel's body may do more work while others of its warp are still inside.
+
+    A body that some threads leave early while the others meet in a shuffle or a vote counts on the first ones being
+    gone: the meeting waits for every thread of its mask that still runs. On the safe side: any jump, any such word.
+    """
+    return not (kernel.parsed.leaves and kernel.parsed.meets)
+
+
+def plan(group: Group, config: Config, multiprocessors: int = 0) -> Plan:
+    """The plan of a config. KeyError or TypeError when it is no point of the group's space, ValueError for a shape
+    that a kernel does not have."""
+    kind = config.text("kind")
+    level = config.get("level", "warp") if kind == "horizontal" else "warp"
+    mapped = config.get("map", "pad") if kind == "horizontal" and level == "warp" else "pad"
+    beside = kind == "horizontal" and level == "warp"
+    threads = {
+        letter: config.integer("threads" if kind == "vertical" else f"threads.{letter}") for letter in group.letters
+    }
+    slots = {slot.letter: slot for slot in placed(group)}
+    sides = []
+    first = 0
+    for letter in _ordered(config.text("order"), threads):
+        slot = slots[letter]
+        shape = slot.kernel.block.shape(threads[letter])
+        if shape is None:
+            raise ValueError(f"{slot.kernel.name} has no block of {threads[letter]} threads")
+        # Sides that never share a block share a barrier: what a block reserves of them is taken from its neighbours.
+        barrier = barriers.FIRST_ID + (0 if level == "block" else group.letters.index(letter))
+        sides.append(Side(slot=slot, shape=shape, first=first, barrier=barrier))
+        if beside:
+            first += threads[letter]
+    return Plan(
+        kind=kind,
+        level=str(level),
+        assign=config.text("assign") if level == "block" else "",
+        map=str(mapped),
+        blocks=config.integer("blocks") * multiprocessors if mapped == "stride" else 0,
+        sides=tuple(sides),
+    )
+
+
+def static_bytes(slots: Iterable[Slot]) -> int:
+    """Static shared arrays of kernels that become one, as far as their texts tell."""
+    return sum(slot.kernel.parsed.static_shared_bytes or 0 for slot in slots)
+
+
+def placed(group: Group) -> tuple[Slot, ...]:
+    """The slots, with their static shared arrays in the dynamic one where they are too large together to be static."""
+    if static_bytes(group.slots) <= STATIC_SHARED_BYTES:
+        return group.slots
+    return tuple(
+        dataclasses.replace(slot, kernel=dataclasses.replace(slot.kernel, parsed=slot.kernel.moved))
+        if slot.kernel.moved is not None
+        else slot
+        for slot in group.slots
+    )
+
+
+def _ordered(order: str, threads: dict[str, int]) -> str:
+    """The letters in the order that a config names: as they are, the most threads first, or letter by letter."""
+    letters = "".join(sorted(threads))
+    if order == "given":
+        return letters
+    if order == "threads":
+        return "".join(sorted(letters, key=lambda letter: (-threads[letter], letter)))
+    if sorted(order) != sorted(letters):
+        raise ValueError(f"the order {order} is not one of {letters}")
+    return order
+
+
+def whose(assign: str, grids: tuple[int, ...], number: int) -> tuple[int, int]:
+    """(side, its block) of one block of a launch at block level, or of one ticket: what the fused kernel works out.
+
+    Sequential: the first side's blocks, then the second's. Interleaved, and by ticket: of the first i blocks a side
+    has its share, rounded down; what is left over is shared out among the sides behind it in the same way.
+    """
+    whole = sum(grids)
+    if not 0 <= number < whole:
+        raise ValueError(f"{number} is none of {whole} blocks")
+    for side, part in enumerate(grids[:-1]):
+        if assign == "sequential":
+            if number < part:
+                return side, number
+            number -= part
+        else:
+            before = number * part // whole
+            if (number + 1) * part // whole > before:
+                return side, before
+            number -= before
+            whole -= part
+    return len(grids) - 1, number

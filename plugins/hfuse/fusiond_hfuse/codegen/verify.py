@@ -1,0 +1,167 @@
+"""What must hold of a fused kernel: of its plan and Program before it is built, and of its PTX afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from fusiond.cuda.limits import BARRIER_IDS
+from fusiond.program import Argument, FillStep, Launch, Pointer, Program, Scalar
+from fusiond_hfuse.codegen import fuse
+from fusiond_hfuse.frontend.graph import WARP, Plan, Shape
+from fusiond_hfuse.frontend.kernel import shape_of
+
+
+def problems(plan: Plan, program: Program) -> tuple[str, ...]:
+    """Every broken invariant, one line each.
+
+    - whole warps: a side's threads are a multiple of 32, so that no warp serves two kernels and barrier counts are
+      legal;
+    - partition: the sides' threads lie end to end and fill the block (vertical: all are the whole block; block level:
+      the block is as large as the largest);
+    - barriers: sides that share a block have an id each, from 1 to 15; 0 stays with the hardware's whole-block barrier;
+    - coverage: the grid has as many blocks as the kernel that has most of them; at block level as many as all together;
+      strided, as many as the kernel is told;
+    - arena: the parts begin behind each other, aligned, and all fit;
+    - tickets: the counter is zeroed, counted and on the same stream, before the launch that is handed it;
+    - arguments: as many as the fused kernel has parameters.
+    """
+    found = []
+    for side in plan.sides:
+        if side.threads % WARP:
+            found.append(f"side {side.slot.letter} has {side.threads} threads, which are no whole warps")
+        if not 1 <= side.barrier < BARRIER_IDS:
+            found.append(f"side {side.slot.letter} has the barrier {side.barrier}")
+    found += _partition_problems(plan)
+    launch = program.steps[-1]
+    assert isinstance(launch, Launch)
+    if launch.block != (plan.threads, 1, 1):
+        found.append(f"a block of {launch.block} for {plan.threads} threads")
+    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
+    counts = [shape.blocks for shape in shapes.values()]
+    blocks = sum(counts) if plan.level == "block" else max(counts)
+    if plan.map == "stride":
+        blocks = plan.blocks
+    if launch.grid != (blocks, 1, 1):
+        found.append(f"a grid of {launch.grid} for {blocks} blocks")
+    offsets = fuse.offset_letters(plan)
+    behind = len(offsets) + (plan.map == "stride") + (plan.assign == "ticket")
+    wanted = sum(len(side.slot.kernel.arguments) + len(fuse.grid_axes(side.slot)) for side in plan.sides) + behind
+    if len(launch.arguments) != wanted:
+        return (*found, f"{len(launch.arguments)} arguments for {wanted} parameters")
+    hidden = list(launch.arguments[wanted - behind :])
+    found += _arena_problems(plan, launch.shared_bytes, shapes, dict(zip(offsets, hidden, strict=False)))
+    if plan.map == "stride" and hidden[len(offsets)] != Scalar(dtype="uint32", value=blocks):
+        found.append(f"the kernel is told {hidden[len(offsets)]} for {blocks} blocks")
+    found += _ticket_problems(plan, program, launch)
+    return tuple(found)
+
+
+def _partition_problems(plan: Plan) -> list[str]:
+    found = []
+    if plan.level == "warp" and len({side.barrier for side in plan.sides}) < len(plan.sides):
+        found.append(f"sides of one block share a barrier: {[side.barrier for side in plan.sides]}")
+    beside = plan.kind == "horizontal" and plan.level == "warp"
+    end = 0
+    for side in plan.sides:
+        if side.first != end:
+            found.append(f"side {side.slot.letter}'s threads begin at {side.first}, not at {end}")
+        end += side.threads if beside else 0
+    if plan.kind == "vertical" and len({side.threads for side in plan.sides}) > 1:
+        found.append("a vertical plan has several block sizes")
+    return found
+
+
+def _arena_problems(
+    plan: Plan, shared_bytes: int, shapes: Mapping[str, Shape], offsets: Mapping[str, Argument]
+) -> list[str]:
+    found = []
+    end = 0
+    for side in plan.by_letter:
+        letter = side.slot.letter
+        if not side.slot.kernel.parsed.uses_dynamic_shared:
+            continue
+        offset = offsets.get(letter, Scalar(dtype="uint32", value=0))
+        if not isinstance(offset, Scalar) or not isinstance(offset.value, int):
+            found.append(f"slot {letter}'s offset is {offset}, which is none into the arena")
+            continue
+        if letter in offsets and offset.value < end:
+            found.append(f"slot {letter}'s shared memory begins at {offset.value}, inside another's that ends at {end}")
+        if offset.value % fuse.alignment(plan):
+            found.append(f"slot {letter}'s shared memory begins at {offset.value}, which is not aligned")
+        end = offset.value + shapes[letter].shared_bytes
+        if shared_bytes < end:
+            found.append(f"{shared_bytes} bytes of shared memory, and slot {letter}'s end at {end}")
+    return found
+
+
+def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
+    if plan.assign != "ticket":
+        return [] if len(program.steps) == 1 else [f"{len(program.steps)} steps for one launch"]
+    tickets = launch.arguments[-1]
+    if not isinstance(tickets, Pointer):
+        return ["the last argument is no counter"]
+    first = program.steps[0]
+    if not isinstance(first, FillStep) or (first.buffer, first.byte) != (tickets.buffer, 0):
+        return ["the counter is not zeroed before the launch"]
+    if not first.counted or first.stream != launch.stream:
+        return ["zeroing the counter is not counted, or on another stream"]
+    return []
+
+
+_ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
+_BARRIER = re.compile(r"\bbar(?:rier)?\.(?!warp\b)[\w.:]+\s+[^;]*;")
+_PARTIAL = re.compile(
+    r"bar\.sync\s+(\d+)\s*,\s*(\d+)\s*;"
+    r"|(?:bar\.red\.(?:popc\.u32|or\.pred)|barrier\.red\.and\.pred)\s+[%\w]+\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*!?[%\w]+\s*;"
+)
+_LEAKS = (
+    (re.compile(r"%ntid\b"), "the fused block's size"),
+    (re.compile(r"%tid\.[yz]\b"), "the y or z of a fused thread, which is one-dimensional"),
+    (re.compile(r"%n?ctaid\.[yz]\b"), "the y or z of a fused grid, which is one-dimensional"),
+    (re.compile(r"%nctaid\b"), "the fused grid's size"),
+    (re.compile(r"%(?:n?warpid|envreg\d+|dynamic_smem_size|total_smem_size|gridid|cluster_\w+|\w*cluster\w*)\b"),
+     "what belongs to the whole fused block or launch"),
+    (re.compile(r"\b(?:griddepcontrol|setmaxnreg)\b"), "what acts on the whole fused block or launch"),
+)  # fmt: skip
+
+
+def lint(ptx: str, *, barriers: tuple[int, ...] = (1, 2)) -> tuple[str, ...]:
+    """What leaks past the shadows in the PTX of a fused kernel, one line each; empty when nothing does.
+
+    `barriers` are the ids that the sides may use: each with a count, neither in a register. nvcc writes tabs between an
+    instruction and its operands. A leak of `%tid.x` alone cannot be told from the kernel's own reading of it (nvcc
+    repeats that at will): the poisoned names in each namespace, and the front end's second look at the edited text, are
+    what keeps it out.
+    """
+    found = []
+    code = re.sub(r"//[^\n]*", "", ptx)
+    if not _ENTRY.search(code):
+        return ("there is no entry in it",)
+    for number, line in enumerate(code.splitlines(), 1):
+        said = " ".join(line.split())
+        found += [f"line {number}: {what}: {said}" for pattern, what in _LEAKS if pattern.search(line)]
+        for match in _BARRIER.finditer(line):
+            problem = _barrier_problem(match.group(), barriers)
+            if problem is not None:
+                found.append(f"line {number}: {problem}: {said}")
+    return tuple(found)
+
+
+def _barrier_problem(instruction: str, barriers: tuple[int, ...]) -> str | None:
+    """What is wrong with one barrier of a fused kernel."""
+    partial = _PARTIAL.fullmatch(instruction)
+    if partial is not None:
+        number = int(partial.group(1) or partial.group(3))
+        if number in barriers:
+            return None
+        return "the block's own barrier 0" if number == 0 else f"barrier {number} belongs to nobody"
+    operands = re.sub(r"^\S+\s+", "", instruction)
+    if ".red" in instruction:
+        operands = operands.partition(",")[2]
+    first = operands.strip(" ;").partition(",")[0].strip()
+    if first == "0":
+        return "the block's own barrier 0"
+    if not first.isdigit():
+        return "a barrier whose id is in a register"
+    return "a barrier that fusiond does not write"

@@ -1,0 +1,104 @@
+"""Barriers: what becomes a partial barrier, and what acts on the whole block whatever is done.
+
+    __syncthreads()          -->  bar.sync ID, THREADS           over one side (Li et al., CGO 2022, section III-A)
+    __syncthreads_count(p)   -->  bar.red.popc.u32 _, ID, THREADS, p
+
+Where threads may leave before a barrier that others reach, `barrier_divergence.py` says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from clang import cindex
+
+from fusiond.model import Rejection
+from fusiond_hfuse.frontend.shadows import SHADOWED
+
+Refuse = Callable[[str, int, str], Rejection]
+"""(rule, line, sentence) -> Rejection."""
+
+REDUCTIONS = ("__syncthreads_count", "__syncthreads_and", "__syncthreads_or")
+BARRIERS = ("__syncthreads", *REDUCTIONS)
+FIRST_ID = 1
+"""Barrier 0 is what `__syncthreads` means to the hardware; nothing in a fused kernel may use it."""
+
+_FORBIDDEN = {
+    "__barrier_sync": "names a barrier of the block itself",
+    "__barrier_sync_count": "names a barrier of the block itself",
+    "this_grid": "waits for the whole grid, and a fused launch has another",
+    "grid_group": "waits for the whole grid, and a fused launch has another",
+    "this_multi_grid": "waits for several devices",
+    "this_cluster": "waits for a thread block cluster",
+    "cluster_group": "waits for a thread block cluster",
+    "__cluster_barrier_arrive": "waits for a thread block cluster",
+    "__cluster_barrier_wait": "waits for a thread block cluster",
+    "__cudaBarrier": "has barriers of its own",
+}
+_ASM_FORBIDDEN = re.compile(
+    r"\b(bar|barrier|exit|ret|mbarrier|griddepcontrol|setmaxnreg)\b"
+    r"|%(tid|ntid|ctaid|nctaid|warpid|nwarpid|envreg\d*|dynamic_smem_size|total_smem_size)\b"
+)
+
+
+def forbidden(
+    tree: cindex.TranslationUnit, path: str, removed: list[tuple[int, int]], refuse: Refuse
+) -> list[Rejection]:
+    """Rejections for what the shadow parameters cannot hide, found in the tokens: macros, `::`, inline assembly.
+
+    `removed` are the (start, end) of what will not stand in a fused source.
+    """
+    found = []
+    size = tree.cursor.extent
+    tokens = [token for token in tree.get_tokens(extent=size) if token.kind is not cindex.TokenKind.COMMENT]
+    for position, token in enumerate(tokens):
+        text = token.spelling
+        line = token.location.line
+        before = tokens[position - 1].spelling if position else ""
+        if any(start <= token.location.offset < end for start, end in removed):
+            continue
+        if text in _FORBIDDEN:
+            detail = f"`{text}` {_FORBIDDEN[text]}, and the block of a fused kernel is shared"
+            found.append(refuse("block_barrier", line, detail))
+        elif text in SHADOWED and before == "::" and not _qualifies(tokens, position):
+            found.append(refuse("leak", line, f"`::{text}` names the built-in past its shadow"))
+        elif text in ("asm", "__asm__", "__asm"):
+            found += _assembly(tokens, position, line, refuse)
+        elif text == "<<<":
+            found.append(
+                refuse("launch", line, "a kernel launch `<<<` in the source; keep host code in a file of its own")
+            )
+        elif text == "__managed__":
+            found.append(refuse("symbol", line, "`__managed__` variables are not supported; pass a buffer"))
+        elif text in ("texture", "surface", "cudaTextureObject_t", "cudaSurfaceObject_t"):
+            found.append(refuse("texture", line, f"`{text}`: textures and surfaces are not supported"))
+    return found
+
+
+def _qualifies(tokens: list[cindex.Token], position: int) -> bool:
+    """Whether the `::` before a token follows a name (`space::threadIdx`) rather than standing alone."""
+    return position >= 2 and tokens[position - 2].kind is cindex.TokenKind.IDENTIFIER
+
+
+def _assembly(tokens: list[cindex.Token], position: int, line: int, refuse: Refuse) -> list[Rejection]:
+    """The template of one asm statement, up to its first colon or closing parenthesis.
+
+    What macros put into it is looked for in all strings of the file; what they make of their arguments cannot be known.
+    """
+    text = ""
+    for token in tokens[position + 1 : position + 400]:
+        if token.kind is cindex.TokenKind.LITERAL and '"' in token.spelling:
+            text += token.spelling
+        elif token.spelling in (":", "::", ";") or (token.spelling == ")" and text):
+            break
+        elif token.spelling == "#":
+            return [refuse("assembly", line, "inline assembly that a macro puts together from its arguments")]
+        elif token.kind is cindex.TokenKind.IDENTIFIER and token.spelling != "__volatile__":
+            text += " ".join(each.spelling for each in tokens if each.kind is cindex.TokenKind.LITERAL)
+    match = _ASM_FORBIDDEN.search(text)
+    if match is None:
+        return []
+    return [
+        refuse("assembly", line, f"inline assembly with `{match.group()}` acts on the whole block, past the shadows")
+    ]

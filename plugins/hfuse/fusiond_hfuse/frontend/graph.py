@@ -1,0 +1,410 @@
+"""The nouns of horizontal fusion.
+
+    Group   :=  Slot+, granularity                   kernels that share nothing; two of them are a pair
+    Slot    :=  letter, Kernel, sizes                a kernel may stand in several slots
+    Kernel  :=  Unit, entry, Parameter*, Argument*, Block, grid, shared
+    Unit    :=  the text of one .cu with the user's own headers put in their places
+    Side    :=  Slot, block shape, first thread      a slot inside one fused launch
+    Plan    :=  kind, level, assign, map, Side+ in the order of their threads, or of their blocks
+
+Everything here is frozen; the functions that make and use these values are in the files named after the verbs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusiond.language import extents
+from fusiond.language.expressions import Expression, is_name
+from fusiond.model import Rejection
+from fusiond.program import Buffer, Bytes, Dim3
+
+WARP = 32
+SLOTS = tuple("abcdefghijklmnopqrstuvwxyz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A translation unit with the user's quoted includes expanded."""
+
+    text: str
+    """What is parsed and edited; a line that included a system header is empty."""
+    origins: tuple[tuple[str, int], ...]
+    """For each line of `text`: the file it came from, and its line there."""
+    system: tuple[str, ...]
+    """Headers named in angle brackets, each once, in the order of their first mention."""
+    macros: tuple[str, ...]
+    """Every macro that the text defines."""
+    files: Mapping[str, str]
+    """Path -> text of every file that went into it."""
+    includes: Mapping[int, str] = field(default_factory=dict)
+    """The lines, counted from 0, that include a system header."""
+
+    @property
+    def whole(self) -> str:
+        """The text with its includes, as a compiler takes it."""
+        return "\n".join(self.includes.get(at, line) for at, line in enumerate(self.text.split("\n")))
+
+    def where(self, line: int) -> str:
+        """`file:line` for a line of `text`, counted from 1."""
+        if not 1 <= line <= len(self.origins):
+            return self.origins[0][0] if self.origins else "<empty>"
+        path, original = self.origins[line - 1]
+        return f"{path}:{original}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Replace bytes `start` to `end` of a unit's text by `text`."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A number, or a pointer to numbers, inside a struct that is passed by value."""
+
+    path: str
+    """`shape.rows[1]`"""
+    dtype: str | None
+    """None for what a Program cannot hold: a pointer, a bit field."""
+    offset: int
+    """In bytes from the struct's start."""
+    kind: str
+    """For messages."""
+    pointer: bool = False
+    """It points to numbers, or to structs of them."""
+    pointee: str | None = None
+    """The Program's name of those numbers; None where any will do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A `__constant__` or `__device__` variable of a source."""
+
+    name: str
+    """With its namespaces."""
+    bytes: int
+    dtype: str | None
+    """Of its elements."""
+    constant: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter of a kernel as clang sees it."""
+
+    name: str
+    pointer: bool
+    dtype: str | None
+    """The Program's name of the (pointed-to) type; None when it is another type or depends on a template argument."""
+    spelling: str
+    """The type as written."""
+    target: str
+    """The type, or the pointed-to type, without qualifiers and typedefs: `long`, `float4`."""
+    constant: bool = False
+    """Pointer to const."""
+    volatile: bool = False
+    """Pointer to volatile."""
+    restrict: bool = False
+    dependent: bool = False
+    """Its type mentions a template parameter."""
+    void: bool = False
+    enumeration: bool = False
+    records: int = 0
+    """Bytes of the struct that it points to."""
+    holds_pointers: bool = False
+    """Such a struct has pointers in it."""
+    fields: tuple[Field, ...] = ()
+    """Of a struct that is passed by value."""
+    bytes: int = 0
+    """Of such a struct."""
+    alignment: int = 0
+    """Of such a struct, in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """What the front end found in a unit."""
+
+    entry: str
+    """The kernel's name with its namespaces."""
+    parameters: tuple[Parameter, ...]
+    edits: tuple[Edit, ...]
+    """What turns the kernel into a device function with shadow parameters (section III-A, done without renaming)."""
+    uses_dynamic_shared: bool
+    static_shared_bytes: int | None
+    """Sum over all static `__shared__` variables; None when a size depends on a template argument."""
+    barriers: int
+    """Calls of `__syncthreads` in the text."""
+    launch_bound: int | None
+    """The first argument of `__launch_bounds__`, where its value can be told."""
+    rejections: tuple[Rejection, ...]
+    alignment: int = 16
+    """That the dynamic shared arrays ask for, in bytes."""
+    moved_bytes: int = 0
+    """Of static shared arrays that became the beginning of the dynamic one."""
+    counted: bool = False
+    """Uses `__syncthreads_count`, `_and` or `_or`."""
+    drains: bool = False
+    """Threads may leave before a barrier that others reach, so those must keep voting at it."""
+    leaves: bool = False
+    """Some thread may leave the body before its end: a `return` or `goto` in it, also out of a macro."""
+    meets: str = ""
+    """What threads of a warp meet in, if they do."""
+    variables: tuple[Variable, ...] = ()
+    """Those that the host sets."""
+    overloads: tuple[str, ...] = ()
+    """Functions of CUDA that the text has versions of its own of."""
+
+    def replaced(self, **changes: Any) -> Parsed:
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What a number inside a struct holds, or what a pointer inside it points to."""
+
+    path: str
+    dtype: str | None
+    """None where the YAML leaves it to the source."""
+    value: Expression | float = 0.0
+    target: Argument | None = None
+    """The buffer of a pointer."""
+    where: str = field(default="", compare=False)
+    offset: int = 0
+    """In bytes; known when the source is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """A kernel argument: a buffer when `elements` is there, a scalar when `value` is, else a struct passed by value.
+
+    With `symbol` it is no argument, but a variable of the source that the host sets.
+    """
+
+    name: str
+    dtype: str
+    elements: Expression | None = None
+    buffer: Buffer | None = None
+    """A pattern: the name and the number of elements are filled in for a slot."""
+    value: Expression | float | None = None
+    members: tuple[Member, ...] = ()
+    """Of a struct."""
+    hex: str = ""
+    """A struct's bytes as they are, instead of `members`."""
+    bytes: int = 0
+    """Of a struct."""
+    symbol: str = ""
+    where: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The block shapes that a kernel can be launched with.
+
+    `shapes[0]` is the given one. With `tune`, that axis takes any length; otherwise the shapes are all there are.
+    """
+
+    shapes: tuple[Dim3, ...]
+    tune: int | None = None
+    """The axis that may be stretched: 0, 1, 2."""
+
+    def shape(self, threads: int) -> Dim3 | None:
+        """The shape of a block of so many threads; None when there is none."""
+        if self.tune is None:
+            return next((shape for shape in self.shapes if volume(shape) == threads), None)
+        rest = volume(self.shapes[0]) // self.shapes[0][self.tune]
+        if threads % rest or threads < rest:
+            return None
+        shape = list(self.shapes[0])
+        shape[self.tune] = threads // rest
+        if shape[2] > 64:  # the hardware's limit for blockDim.z
+            return None
+        return (shape[0], shape[1], shape[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A kernel as its YAML file describes it."""
+
+    name: str
+    path: str
+    """Of the YAML file, for messages."""
+    unit: Unit
+    entry: str
+    instance: str
+    """What a launch names: the entry, with template arguments where it is a template."""
+    defines: tuple[tuple[str, Expression | str], ...]
+    flags: tuple[str, ...]
+    sizes: Mapping[str, int]
+    odd: Mapping[str, int]
+    arguments: tuple[Argument, ...]
+    variables: tuple[Argument, ...] = ()
+    """`__constant__` and `__device__` variables that the host sets."""
+    block: Block
+    grid: tuple[Expression, ...]
+    shared: Expression
+    parsed: Parsed
+    moved: Parsed | None = None
+    """The same with its static shared arrays in the dynamic one; None where that is no use, or not possible."""
+    content_key: str
+    """Of everything that decides what the kernel does, without sizes and without paths."""
+    lines: Mapping[str, str]
+    """Key of the YAML file -> `file:line: key`."""
+
+    @property
+    def buffers(self) -> tuple[Argument, ...]:
+        """The arguments that are buffers, those that structs point to, and the variables, in the order of the file."""
+        return buffers_among((*self.arguments, *self.variables))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slot:
+    """Equal to itself only, so that what is worked out for a slot can be kept."""
+
+    letter: str
+    kernel: Kernel
+    sizes: Mapping[str, int]
+    prefix: str
+    """What stands before the dot in the names of this slot's sizes: the kernel's name, or the letter in a self-pair."""
+
+    @property
+    def extents(self) -> Mapping[str, int]:
+        """The sizes by their own names, as numbers that know what a job calls them. (A kernel's name may be one that no
+        expression can have: `my-kernel.n` is a difference there.)"""
+        places = {name: f"{self.prefix}.{name}" for name in self.sizes}
+        return {
+            name: extents.size(places[name], value) if is_name(places[name]) else value
+            for name, value in self.sizes.items()
+        }
+
+    @property
+    def fixed_sizes(self) -> set[str]:
+        """Those of the sizes, as a job calls them, that stand in the text, or can stand in no expression."""
+        written = {name for _, value in self.kernel.defines if isinstance(value, Expression) for name in value.names}
+        places = {name: f"{self.prefix}.{name}" for name in self.sizes}
+        return {place for name, place in places.items() if name in written or not is_name(place)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """Kernels that may become one launch. Slots are in the order of their letters, which need not be the first ones: a
+    group may be part of a larger one."""
+
+    slots: tuple[Slot, ...]
+    granularity: int
+
+    def slot(self, letter: str) -> Slot:
+        """The slot of that letter; KeyError when there is none."""
+        for each in self.slots:
+            if each.letter == letter:
+                return each
+        raise KeyError(letter)
+
+    def among(self, letters: str) -> Group:
+        """The group of some of the slots, in the order of their letters."""
+        return Group(slots=tuple(each for each in self.slots if each.letter in letters), granularity=self.granularity)
+
+    @property
+    def letters(self) -> str:
+        return "".join(each.letter for each in self.slots)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.kernel.name for each in self.slots)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of all slots, by the names that a job gives them."""
+        return {f"{slot.prefix}.{name}": value for slot in self.slots for name, value in slot.sizes.items()}
+
+    @property
+    def fixed_sizes(self) -> set[str]:
+        """Those of them that stand in a text."""
+        return set().union(*(slot.fixed_sizes for slot in self.slots))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A slot inside a fused launch: which threads run it, and as what block shape."""
+
+    slot: Slot
+    shape: Dim3
+    first: int
+    """The lowest thread id of this side."""
+    barrier: int
+    """The id of its partial barrier."""
+
+    @property
+    def threads(self) -> int:
+        return volume(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How several kernels share a launch. `sides` are in the order of their threads; at block level in the order of
+    their blocks, and when vertical in the order of their work."""
+
+    kind: str
+    """`horizontal` (each side has threads of its own) or `vertical` (all threads do one side after the other)."""
+    level: str = "warp"
+    """When horizontal: `warp` (the sides lie beside each other in every block) or `block` (each block is of one
+    side)."""
+    assign: str = ""
+    """At block level, which block is whose: `sequential`, `interleaved` or `ticket`."""
+    map: str = "pad"
+    """At warp level, what a side does that has another number of blocks than the launch: `pad` (the launch has as many
+    as the longest side, shorter ones sit some out) or `stride` (each side loops over its blocks)."""
+    blocks: int = 0
+    """The launch's number of blocks when strided."""
+    sides: tuple[Side, ...]
+
+    @property
+    def threads(self) -> int:
+        """Of the fused block."""
+        counts = [side.threads for side in self.sides]
+        return sum(counts) if self.kind == "horizontal" and self.level == "warp" else max(counts)
+
+    @property
+    def by_letter(self) -> tuple[Side, ...]:
+        return tuple(sorted(self.sides, key=lambda side: side.slot.letter))
+
+    def side(self, letter: str) -> Side:
+        return next(side for side in self.sides if side.slot.letter == letter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A slot's launch at one block shape, all expressions evaluated."""
+
+    block: Dim3
+    grid: Dim3
+    shared_bytes: int
+    scalars: Mapping[str, int | float]
+    records: Mapping[str, Bytes] = field(default_factory=dict)
+    """Structs passed by value, without the addresses in them."""
+
+    @property
+    def blocks(self) -> int:
+        return volume(self.grid)
+
+
+def buffers_among(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+    """The buffers that arguments are, or point to."""
+    found = []
+    for each in arguments:
+        if each.buffer is not None:
+            found.append(each)
+        found += [member.target for member in each.members if member.target is not None]
+    return tuple(found)
+
+
+def volume(shape: Dim3) -> int:
+    """How many threads (or blocks) a shape has."""
+    return shape[0] * shape[1] * shape[2]

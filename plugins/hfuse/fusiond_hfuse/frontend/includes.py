@@ -1,0 +1,228 @@
+"""Puts the user's own headers in the places where they are included.
+
+    #include "bins.cuh"      -->  the text of bins.cuh      (each slot gets its own copy, inside its own namespace)
+    #include <stdint.h>      -->  noted; hoisted above the namespaces when the fused source is written
+    #line 7 "generated.y"    -->  an empty line, so that messages name the line that the user sees
+
+A copy, not an include directive, because a header with `#pragma once` would otherwise reach one of the two slots only.
+Such a header stands once; where it is first included inside an `#if`, which only the compiler can decide, it stands at
+every place, guarded by a macro.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fusiond.errors import RequestError
+from fusiond.strategy import Inputs
+from fusiond_hfuse.frontend.graph import Unit
+
+_INCLUDE = re.compile(r"\s*(?:#|%:)\s*include\b\s*(.*?)\s*")
+_DEFINE = re.compile(r"\s*(?:#|%:)\s*(?:define|undef)\s+([A-Za-z_$][\w$]*)")
+_ONCE = re.compile(r"\s*(?:#|%:)\s*pragma\s+once\b")
+_LINE = re.compile(r"\s*(?:#|%:)\s*(?:line\b|\d)")
+_CONDITION = re.compile(r"\s*(?:#|%:)\s*(if|el|endif)")
+_MAX_DEPTH = 20
+_MAX_LINES = 200_000
+
+IMPLICIT = frozenset({
+    "cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "device_functions.h",
+    "device_atomic_functions.h", "vector_types.h", "vector_functions.h", "builtin_types.h",
+})  # fmt: skip
+"""Headers that nvcc includes by itself; they are left out of a fused source."""
+
+HOISTED = frozenset({
+    "algorithm", "array", "assert.h", "bitset", "cassert", "cctype", "cerrno", "cfloat", "chrono", "cinttypes",
+    "climits", "cmath", "complex", "cstdarg", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "ctime",
+    "ctype.h", "cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "exception", "float.h", "fstream", "functional",
+    "initializer_list", "inttypes.h",
+    "iomanip", "ios", "iostream", "iterator", "limits", "limits.h", "map", "math.h", "math_constants.h", "memory",
+    "new", "numeric", "optional", "random", "ratio", "sstream", "stdbool.h", "stddef.h", "stdexcept", "stdint.h",
+    "stdio.h", "stdlib.h", "string", "string.h", "sys/time.h", "time.h", "tuple", "type_traits", "unordered_map",
+    "utility", "vector",
+})  # fmt: skip
+"""Headers that look at no block: C's, C++'s, halves. They stand once, above all namespaces. What is for the host is
+only read over: a file that uses it is refused by the line that does."""
+
+GROUPS = frozenset({"cooperative_groups.h", "cooperative_groups/reduce.h"})
+"""Headers whose place groups.py takes: a thread block's group must be a side's."""
+
+
+def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, where: str) -> Unit:
+    """Read a source and all that it includes in quotes.
+
+    `folders` are the `include:` folders of the YAML file `yaml`, searched after the including file's own. Raises
+    RequestError with file and line for a header that is not there, or that this version cannot place.
+    """
+    return _Expansion(inputs, folders, yaml).run(path, where)
+
+
+class _Expansion:
+    def __init__(self, inputs: Inputs, folders: tuple[str, ...], yaml: str) -> None:
+        self.inputs = inputs
+        self.folders = folders
+        self.yaml = yaml
+        self.lines: list[str] = []
+        self.origins: list[tuple[str, int]] = []
+        self.system: dict[str, None] = {}
+        self.macros: dict[str, None] = {}
+        self.files: dict[str, str] = {}
+        self.includes: dict[int, str] = {}
+        self.read: list[set[str]] = [set()]
+        """Files with `#pragma once` that the compiler has read for certain when it comes here: whatever the `#if`s say,
+        and in each that is open."""
+        self.guards: dict[str, str] = {}
+        """Files with `#pragma once` that it may have read: the macro that says so."""
+
+    def run(self, path: str, where: str) -> Unit:
+        self._file(path, where, ())
+        return Unit(
+            text="\n".join(self.lines) + "\n",
+            origins=tuple(self.origins),
+            system=tuple(self.system),
+            macros=tuple(self.macros),
+            files=dict(self.files),
+            includes=dict(self.includes),
+        )
+
+    def _file(self, path: str, where: str, above: tuple[str, ...]) -> None:
+        if len(above) > _MAX_DEPTH:
+            raise RequestError(f"includes are nested more than {_MAX_DEPTH} deep", where=where)
+        if any(path in read for read in self.read):
+            return
+        text = self.inputs.text(path, where=where)
+        if "\0" in text:
+            raise RequestError(f"{path} holds a NUL character, which no source does", where=where)
+        self.files[path] = text
+        text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+        lines = text.removesuffix("\n").split("\n")
+        code = without_comments(text).removesuffix("\n").split("\n")
+        depth = len(self.read)
+        guard = self._guard(path, code)
+        if guard:
+            self._keep(f"#ifndef {guard}", path, 1)
+            self._keep(f"#define {guard}", path, 1)
+        for number, (line, bare) in enumerate(zip(lines, code, strict=True), 1):
+            directive = _joined(code, number) if bare.lstrip().startswith(("#", "%:")) else ""
+            if condition := _CONDITION.match(directive):
+                if condition.group(1) != "if" and len(self.read) > depth:
+                    self.read.pop()
+                if condition.group(1) != "endif":
+                    self.read.append(set())
+            if _ONCE.match(directive):
+                continue  # nvcc warns about the pragma in a main file
+            include = _INCLUDE.fullmatch(directive)
+            if include is None:
+                self._keep("" if _LINE.match(directive) else line, path, number)
+                if define := _DEFINE.match(directive):
+                    self.macros.setdefault(define.group(1))
+            elif bare.endswith("\\"):
+                raise RequestError("an #include over several lines; put it on one", where=f"{path}:{number}")
+            else:
+                self._include(line, include.group(1), path, number, above)
+        del self.read[depth:]
+        if guard:
+            self._keep("#endif", path, len(lines))
+
+    def _guard(self, path: str, code: list[str]) -> str:
+        """The macro that guards a file with `#pragma once`; empty for one that needs none."""
+        if not any(_ONCE.match(line) for line in code):
+            return ""
+        self.read[-1].add(path)
+        if len(self.read) > 1 and path not in self.guards:
+            self.guards[path] = f"ONCE_{len(self.guards)}_FUSIOND"
+            self.macros.setdefault(self.guards[path])
+        return self.guards.get(path, "")
+
+    def _include(self, line: str, target: str, path: str, number: int, above: tuple[str, ...]) -> None:
+        where = f"{path}:{number}"
+        if target.startswith("<") and target.endswith(">"):
+            name = target[1:-1].strip()
+            if name not in IMPLICIT | HOISTED | GROUPS:
+                self._cannot(
+                    f"#include <{name}>: this version knows no such system header (C's, CUDA's runtime and "
+                    f"cooperative_groups.h are known); put what the kernel needs of it into a header of your own, "
+                    f"in quotes",
+                    path,
+                    number,
+                )
+                return
+            self._system(name, line, path, number)
+        elif len(target) > 2 and target.startswith('"') and target.endswith('"'):
+            name = target[1:-1]
+            if name in IMPLICIT | HOISTED | GROUPS:
+                self._system(name, f"#include <{name}>", path, number)
+                return
+            try:
+                found = self._find(name, path, where)
+            except RequestError as problem:
+                if len(self.read) == 1:
+                    raise
+                self._cannot(f'#include "{name}": {problem.problem}', path, number)
+                return
+            if any(found in read for read in self.read):
+                return
+            if found in above or found == path:
+                guarded = self.files.get(found, "").count("#ifndef")
+                if not guarded and found not in self.guards:
+                    raise RequestError(f'#include "{name}" includes itself', where=where)
+                return  # its include guard makes the second copy empty
+            self._file(found, where, (*above, path))
+        else:
+            self._cannot("#include of a macro is not supported; name the file in quotes", path, number)
+
+    def _system(self, name: str, line: str, path: str, number: int) -> None:
+        self.system.setdefault(name)
+        self.includes[len(self.lines)] = line
+        self._keep("", path, number)
+
+    def _cannot(self, problem: str, path: str, number: int) -> None:
+        """A header that cannot be placed: an error, but inside an `#if` only if the compiler comes past it."""
+        if len(self.read) == 1:
+            raise RequestError(problem, where=f"{path}:{number}")
+        self._keep(f"#error {' '.join(problem.split())}", path, number)
+
+    def _find(self, name: str, path: str, where: str) -> str:
+        try:
+            return self.inputs.beside(path, name, where=where)
+        except RequestError as problem:
+            for folder in self.folders:
+                try:
+                    return self.inputs.beside(self.yaml, f"{folder}/{name}", where=where)
+                except RequestError:
+                    continue
+            raise problem
+
+    def _keep(self, line: str, path: str, number: int) -> None:
+        self.lines.append(line)
+        self.origins.append((path, number))
+        if len(self.lines) > _MAX_LINES:
+            raise RequestError(f"more than {_MAX_LINES} lines with all its includes", where=path)
+
+
+def _joined(code: list[str], number: int) -> str:
+    """A line, counted from 1, with those that a backslash joins to it."""
+    joined = code[number - 1]
+    while joined.endswith("\\") and number < len(code):
+        joined = joined[:-1] + " " + code[number]
+        number += 1
+    return joined
+
+
+_PIECE = re.compile(
+    r"""//(?:\\\n|[^\n])* | /\*.*?(?:\*/|\Z)
+      | \b(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"
+      | "(?:\\.|[^"\\\n])*" | (?<![\w])'(?:\\.|[^'\\\n])*' | [uUL]8?'(?:\\.|[^'\\\n])*'
+      | \.?[0-9](?:[eEpP][+-]|'(?=\w)|[\w.])* """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def without_comments(text: str) -> str:
+    """The text with comments blanked out, lines and columns kept."""
+
+    def blank(match: re.Match[str]) -> str:
+        piece = match.group()
+        return re.sub(r"[^\n]", " ", piece) if piece.startswith(("//", "/*")) else piece
+
+    return _PIECE.sub(blank, text)

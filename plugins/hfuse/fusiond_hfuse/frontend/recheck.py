@@ -1,0 +1,304 @@
+"""Parses a kernel's text: as it stands, and once more with all edits done, as it will stand in a fused source.
+
+    namespace fusiond_a { poison; the edited text }      with the built-in variables outside
+
+What the second tree still says of a built-in variable is a leak, however it was written: behind `::`, by a macro, in a
+default argument, a destructor, a member's initialiser. What does not parse any more was edited wrongly, or cannot be.
+So neither comes to a compiler, let alone to a device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from clang import cindex
+from clang.cindex import CursorKind
+
+from fusiond.errors import RequestError
+from fusiond.model import Rejection
+from fusiond_hfuse.frontend import cursors, groups, overloads, shadows
+from fusiond_hfuse.frontend.cuda_declarations import HEADERS, STUB
+from fusiond_hfuse.frontend.graph import Parameter, Parsed, Unit
+from fusiond_hfuse.frontend.includes import GROUPS
+
+MAIN = "/fusiond/kernel.cu"
+HERE = "FUSIOND_HERE"
+"""Stands in edits for the name of the namespace that the text will be in."""
+STUB_FILE = "/fusiond/stub.h"
+OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant", "fusiond_whole", "fusiond_complete")
+
+_OWN = "a function of CUDA's own name with CUDA's own parameters; leave it out, or call it otherwise"
+_NO_TOOLKIT = ("--cuda-path=/fusiond", "-Xclang", "-fcuda-allow-variadic-functions")
+"""No toolkit is looked for, since its version would decide what is taken: this is what clang takes with today's."""
+_NOT_CLANG = (
+    "__clang__",
+    "__clang_major__",
+    "__clang_minor__",
+    "__clang_patchlevel__",
+    "__clang_version__",
+    "__CUDA__",
+)
+
+
+class Tree:
+    """A unit's tree in one reading (instance, macros, flags, architecture), and what was wrong with it."""
+
+    def __init__(
+        self,
+        unit: Unit,
+        text: str,
+        instance: str,
+        defines: tuple[tuple[str, str], ...],
+        flags: tuple[str, ...],
+        arch: str,
+        *,
+        inside: tuple[str, str] = ("", ""),
+    ) -> None:
+        self.where = unit
+        self.instance = instance
+        self.groups = any(name in GROUPS for name in unit.system)
+        self.stub = STUB + "".join(text for name, text in HEADERS.items() if name in unit.system)
+        self._read = (text, defines, flags, arch)
+        self.before = inside[0].count("\n")
+        self.lines = text.count("\n") + (not text.endswith("\n"))
+        suffix = (
+            f"\nusing fusiond_signature = decltype({instance});\n"
+            "template <class> struct fusiond_whole;\n"
+            "template <class... P> struct fusiond_whole<void(P...)> {\n"
+            "    template <unsigned long...> struct all {}; typedef all<sizeof(P)...> type;\n};\n"
+            "typedef fusiond_whole<fusiond_signature>::type fusiond_complete;\n"  # or structs stay without members
+            f"__device__ void fusiond_instantiate() {{ auto fusiond_f = &{instance}; (void)fusiond_f; }}\n"
+        )
+        stub = self.stub + (groups.STUB if self.groups and not inside[0] else "")
+        self.unit = self._parse(unit, inside[0] + text + suffix + inside[1], stub, defines, flags, arch)
+        self.cursor = self.unit.cursor
+        self.instantiation: set[str] = set()
+        """Errors that only appear when templates are instantiated: what the stub lacks."""
+
+    @staticmethod
+    def _parse(
+        unit: Unit,
+        text: str,
+        stub: str,
+        defines: tuple[tuple[str, str], ...],
+        flags: tuple[str, ...],
+        arch: str,
+        *,
+        opened: bool = False,
+    ) -> cindex.TranslationUnit:
+        """`opened`: members that are private may be named."""
+        standard = next((flag.partition("=")[2] for flag in flags if "std=" in flag), "c++17")
+        arguments = [
+            "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++", *_NO_TOOLKIT,
+            f"-std={standard}", "-ferror-limit=0", "-w", "-include", STUB_FILE, *(f"-U{name}" for name in _NOT_CLANG),
+            *(["-fno-access-control"] if opened else []),
+            *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
+        ]  # fmt: skip
+        try:
+            return cindex.Index.create().parse(
+                MAIN,
+                args=arguments,
+                unsaved_files=[(MAIN, text), (STUB_FILE, stub)],
+                options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD,
+            )
+        except cindex.TranslationUnitLoadError as problem:
+            raise RequestError(f"libclang cannot read it: {problem}", where=unit.where(1)) from None
+
+    def errors(self) -> list[tuple[int, str, bool]]:
+        """(line of the text, message, whether only an instantiation shows it) of what a compiler would not take."""
+        found = []
+        for each in self.unit.diagnostics:
+            if each.severity < cindex.Diagnostic.Error or tolerable(each.spelling):
+                continue
+            at = each.location
+            line = at.line - self.before if at.file is not None and at.file.name == MAIN else 1
+            notes = any("in instantiation of" in child.spelling for child in each.children)
+            found.append((line, each.spelling, notes))
+        return found
+
+    def problem(self) -> RequestError | None:
+        """The first error, when the text is no CUDA C++."""
+        for line, message, instantiated in self.errors():
+            if instantiated:
+                self.instantiation.add(message)
+            elif line <= self.lines and re.search(r"function '\w+' cannot overload __host__ __device__", message):
+                name = message.split("'")[1]
+                return RequestError(f"{name}: {_OWN}", where=self.where.where(line))
+            elif line <= self.lines and "cooperative_groups" not in message:
+                return RequestError(f"not CUDA C++ as libclang reads it: {message}", where=self.where.where(line))
+        return None
+
+    def unknown_groups(self) -> list[tuple[int, str]]:
+        """What of cooperative groups is not known."""
+        return [(line, message) for line, message, _ in self.errors() if "cooperative_groups" in message]
+
+    def of_cuda(self) -> frozenset[str]:
+        """CUDA's functions, as far as the stub has them."""
+        return frozenset(
+            each.spelling
+            for each in cursors.children(self.cursor)
+            if each.kind in shadows.FUNCTIONS and cursors.file_of(each) == STUB_FILE
+        )
+
+    def parameters(
+        self, body: cindex.Cursor, where: str, parameter: Callable[[cindex.Cursor, cindex.Type], Parameter]
+    ) -> tuple[Parameter, ...]:
+        """The kernel's parameters, with their types in the instance."""
+        written = [child for child in cursors.children(body) if child.kind is CursorKind.PARM_DECL]
+        signature = next((each for each in cursors.children(self.cursor) if each.spelling == "fusiond_signature"), None)
+        kind = signature.underlying_typedef_type.get_canonical() if signature is not None else None
+        if body.kind is CursorKind.FUNCTION_DECL:  # it may be called as a function of CUDA
+            kind = body.type.get_canonical()
+        if kind is None or kind.kind is not cindex.TypeKind.FUNCTIONPROTO:
+            after = [message for line, message, _ in self.errors() if line > self.lines]
+            reason = after[0] if after else "its type cannot be told"
+            raise RequestError(f"{self.instance}: {reason}", where=where)
+        kinds = list(kind.argument_types())
+        if len(kinds) != len(written):
+            raise RequestError(f"{self.instance} takes a list of parameters of any length", where=where)
+        return tuple(parameter(cursor, each) for cursor, each in zip(written, kinds, strict=True))
+
+    def located(self, record: str, names: list[str]) -> list[tuple[cindex.Type, int] | None]:
+        """The types of a struct's members, those of its bases too, and their places in bytes; None for what is not
+        told."""
+        if not names:
+            return []
+        text, defines, flags, arch = self._read
+        record = record.replace("(anonymous namespace)::", "")
+        added = "".join(
+            f"\nusing fusiond_kind_{at} = decltype({record}::{name});"
+            f"\nenum : long {{ fusiond_place_{at} = __builtin_offsetof({record}, {name}) }};"
+            for at, name in enumerate(names)
+        )
+        stub = self.stub + (groups.STUB if self.groups else "")
+        parsed = self._parse(self.where, text + added + "\n", stub, defines, flags, arch, opened=True)
+        kinds: dict[str, cindex.Type] = {}
+        places: dict[str, int] = {}
+        for top in parsed.cursor.get_children():
+            if top.kind is CursorKind.TYPE_ALIAS_DECL and top.spelling.startswith("fusiond_kind_"):
+                kinds[top.spelling.removeprefix("fusiond_kind_")] = top.underlying_typedef_type.get_canonical()
+            elif top.kind is CursorKind.ENUM_DECL:
+                for each in top.get_children():
+                    if each.spelling.startswith("fusiond_place_"):
+                        places[each.spelling.removeprefix("fusiond_place_")] = int(each.enum_value)
+        broken = any(
+            each.severity >= cindex.Diagnostic.Error and "fusiond" in each.spelling for each in parsed.diagnostics
+        )
+        return [
+            None if broken or str(at) not in kinds or str(at) not in places else (kinds[str(at)], places[str(at)])
+            for at in range(len(names))
+        ]
+
+    def constant(self, expression: str, scope: tuple[str, ...], head: str) -> int | None:
+        """The value of an integral expression in the place of the kernel; None when it cannot be told.
+
+        `scope` are the kernel's namespaces, `head` is its `template <...>`.
+        """
+        expression = expression.strip()
+        if expression.isdigit():
+            return int(expression)
+        if not expression:
+            return None
+        text, defines, flags, arch = self._read
+        arguments = self.instance.partition("<")[1] + self.instance.partition("<")[2] if head else ""
+        opened = "".join(f"namespace {name} {{ " for name in scope)
+        holder = f"{head} struct fusiond_holder {{ enum : long {{ value = ({expression}) }}; }};"
+        path = "::".join([*scope, f"fusiond_holder{arguments}", "value"])
+        added = f"\n{opened}{holder}{' }' * len(scope)}\nenum : long {{ fusiond_constant = ::{path} }};\n"
+        stub = self.stub + (groups.STUB if self.groups else "")
+        tree = self._parse(self.where, text + added, stub, defines, flags, arch)
+        last = [each for each in tree.cursor.get_children() if each.kind is CursorKind.ENUM_DECL][-1:]
+        for each in last:
+            for value in each.get_children():
+                if value.spelling == "fusiond_constant":
+                    broken = any(
+                        "fusiond" in found.spelling or "constant expression" in found.spelling
+                        for found in tree.diagnostics
+                        if found.severity >= cindex.Diagnostic.Error
+                    )
+                    return None if broken else int(value.enum_value)
+        return None
+
+
+def rejections(
+    unit: Unit,
+    parsed: Parsed,
+    tree: Tree,
+    instance: str,
+    defines: tuple[tuple[str, str], ...],
+    flags: tuple[str, ...],
+    arch: str,
+    refusal: Callable[[str, int, str], Rejection],
+) -> list[Rejection]:
+    """What is wrong with the edited text of a unit that was right before."""
+    counted = "".join(
+        f"struct fusiond_barrier_{name.removeprefix('__syncthreads_')} "
+        "{ __device__ int operator()(int predicate) const; };\n"
+        for name in shadows.COUNTED
+        if parsed.counted
+    )
+    head = (
+        shadows.macros(parsed.counted)
+        + "namespace fusiond_a {\n"
+        + shadows.poison(parsed.counted)
+        + "struct fusiond_barrier { __device__ void operator()() const; };\n"
+        + counted
+        + overloads.kept(tuple(name for name in parsed.overloads if name in tree.of_cuda()))
+        + (groups.TEXT if tree.groups else "")
+    )
+    again = Tree(unit, applied(unit.text, parsed), instance, defines, flags, arch, inside=(head, "}\n"))
+    found = []
+    for line, message, _ in again.errors():
+        if message in tree.instantiation:
+            continue
+        at = min(max(line, 1), again.lines)
+        if "fusiond_leak" in message or "deleted function '__syncthreads" in message:
+            detail = "a built-in variable or the barrier is used where no parameter can stand for it"
+            found.append(refusal("leak", at, detail))
+        elif re.search(r"redefinition of '(threadIdx|blockIdx|blockDim|gridDim|__syncthreads\w*)'", message):
+            name = message.split("'")[1]
+            found.append(refusal("name", at, f"`{name}` is the name of a variable; call it otherwise"))
+        elif "conflicts with target of using declaration" in message:
+            found.append(refusal("name", at, _OWN))
+        else:
+            found.append(refusal("rewrite", at, f"it cannot be made part of another kernel: {message}"))
+    try:
+        for top in cursors.written_in(again.cursor, MAIN):
+            if not top.kind.is_declaration():
+                continue
+            for cursor in cursors.below(top):
+                if shadows.use(cursor, STUB_FILE):
+                    line = cursor.location.line - again.before
+                    found.append(refusal("leak", line, f"`{cursor.spelling}` names the built-in past its shadow"))
+    finally:
+        cursors.forget(again.unit)
+    return found
+
+
+def applied(text: str, parsed: Parsed) -> str:
+    """The text with all edits done, every line with the number it had."""
+    data = text.encode()
+    pieces = []
+    position = 0
+    for edit in parsed.edits:
+        if edit.start < position:
+            continue
+        lost = data[edit.start : edit.end].count(b"\n") - edit.text.count("\n")
+        pieces += [data[position : edit.start], edit.text.encode(), b"\n" * lost]
+        position = edit.end
+    return b"".join([*pieces, data[position:]]).decode().replace(HERE, "fusiond_a")
+
+
+_OF_CALLS = re.compile(r"(?:use of undeclared identifier|no matching function for call to|call to) '(\w+)'")
+
+
+def tolerable(message: str) -> bool:
+    """A CUDA function that the stub lacks, an overload that it gets wrong, PTX: the compiler has the last word."""
+    return bool(
+        re.match(r"use of undeclared identifier '?(__\w+|\w+_(sync|rn|rz|ru|rd)|cudaConfigureCall)'?", message)
+        or re.match(r"(no matching function for call to|call to) '(__\w+|atomic\w+)'", message)
+        or ((name := re.match(_OF_CALLS, message)) is not None and name.group(1) in overloads.NAMES)
+        or "cudaConfigureCall" in message
+        or re.search(r"in(line)? (asm|assembly)", message)
+    )

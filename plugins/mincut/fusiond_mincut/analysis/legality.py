@@ -1,0 +1,291 @@
+"""Which blocks can be one kernel.
+
+Two levels. `paper`: the rules of Qiao et al. (section II-B), with which Algorithm 1 is run.
+
+    global           a global kernel stands alone
+    header           all kernels compute images of one shape (section II-B2)
+    connected        every kernel is linked to the others through edges inside the block
+    external_output  only one image leaves the block (figure 2c)
+    external_input   a kernel inside reads no image from outside, unless the block's first kernels read it too (2b, 2d)
+    shared_memory    equation 2: the block's tiles against the largest tile of one of its kernels
+    no_benefit       no edge inside whose fusion saves nothing
+
+`general`: what the generated kernels can do: global, header, and
+
+    convex           no path leaves the block and comes back
+    connected        every kernel is linked to the others, through edges or images that two of them read
+
+The last rule of the paper's level closes a hole of Algorithm 1 as published: legality alone would fuse what the weights
+say must not be fused. And every edge is judged here as an edge of *this* block: one that is illegal as a pair, because
+a third kernel of the block makes what it reads, counts with its real scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from fusiond.language.dtypes import DTYPES
+from fusiond.model import Rejection
+from fusiond_mincut.analysis import benefit
+from fusiond_mincut.analysis.benefit import Edge, Model
+from fusiond_mincut.frontend.graph import Pipeline
+
+TILE = (32, 4)
+"""Pixels of a thread block, with which tiles are counted for equation 2."""
+
+Halo = tuple[int, int, int, int]
+"""Pixels that are needed round a tile: left, right, up, down."""
+
+
+def paper(pipeline: Pipeline, kernels: Iterable[str], model: Model) -> Iterator[Rejection]:
+    """Every rule of the paper's level that a block of kernels breaks, the cheap ones first; nothing when it is legal.
+
+    A single kernel is always legal.
+    """
+    members = _ordered(pipeline, kernels)
+    if len(members) < 2:
+        return
+    rules: tuple[Callable[[], Iterator[Rejection]], ...] = (
+        lambda: _global(pipeline, members),
+        lambda: _header(pipeline, members),
+        lambda: _external_output(pipeline, members),
+        lambda: _external_input(pipeline, members),
+        lambda: _connected(pipeline, members, shared=False),
+        lambda: _no_benefit(pipeline, members, model),
+        lambda: _shared_memory(pipeline, members, model),
+    )
+    for rule in rules:
+        yield from rule()
+
+
+def general(pipeline: Pipeline, kernels: Iterable[str]) -> Iterator[Rejection]:
+    """Every rule of the general level that a block breaks; nothing when the generated kernels can compute it."""
+    members = _ordered(pipeline, kernels)
+    if len(members) < 2:
+        return
+    yield from _global(pipeline, members)
+    yield from _header(pipeline, members)
+    yield from _connected(pipeline, members, shared=True)
+    yield from _convex(pipeline, members)
+
+
+def refusal(pipeline: Pipeline, kernels: Iterable[str], model: Model) -> Rejection | None:
+    """The first reason why a block is not legal by the paper's rules; None when it is."""
+    return next(paper(pipeline, kernels, model), None)
+
+
+def weighed(pipeline: Pipeline, model: Model) -> tuple[Edge, ...]:
+    """All edges with their weights (equation 12), each judged as a block of two, in the pipeline's order of edges."""
+    found = []
+    for producer, consumer in pipeline.edges:
+        pair = (producer, consumer)
+        structural = next((each for each in paper(pipeline, pair, model) if each.rule != "no_benefit"), None)
+        if structural is not None:
+            edge = Edge(producer=producer, consumer=consumer, scenario="illegal", gain=None, weight=model.epsilon)
+        else:
+            gain = benefit.gain(pipeline, producer, consumer, model)
+            edge = Edge(
+                producer=producer,
+                consumer=consumer,
+                scenario=benefit.scenario(pipeline, producer, consumer),
+                gain=gain,
+                weight=max(gain, model.epsilon),
+            )
+        found.append(edge)
+    return tuple(found)
+
+
+def block_gain(pipeline: Pipeline, kernels: Iterable[str], model: Model) -> float:
+    """The weight of a legal block (equation 1): what its edges save, each judged as an edge of this block.
+
+    An image that is stored all the same, because somebody outside reads it, saves only its reading: half of what moving
+    it would save. (At the paper's level no such block is legal.)
+    """
+    members = _ordered(pipeline, kernels)
+    inside = set(members)
+    total = 0.0
+    for producer, consumer in _edges(pipeline, members):
+        gain = benefit.gain(pipeline, producer, consumer, model)
+        if _leaves(pipeline, producer, inside):
+            kind = benefit.scenario(pipeline, producer, consumer)
+            gain -= (model.shared_gain if kind == "local_to_local" else model.register_gain) / 2
+        total += gain
+    return total
+
+
+# --- rules ----------------------------------------------------------------------------------------------
+
+
+def _ordered(pipeline: Pipeline, kernels: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(kernels), key=pipeline.position.__getitem__))
+
+
+def _edges(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    inside = set(members)
+    for name in members:
+        for producer in pipeline.producers[name]:
+            if producer in inside:
+                yield producer, name
+
+
+def _leaves(pipeline: Pipeline, name: str, inside: set[str]) -> bool:
+    return name in pipeline.outputs or any(reader not in inside for reader in pipeline.readers[name])
+
+
+def _global(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
+    for name in members:
+        if pipeline.kernel(name).pattern == "global":
+            detail = f"{name} reduces a whole image: it is a kernel by itself, and a boundary for all others"
+            yield Rejection(rule="global", nodes=members, detail=detail)
+            return
+
+
+def _header(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
+    first = pipeline.kernel(members[0])
+    for name in members[1:]:
+        channels = pipeline.kernel(name).channels
+        if channels != first.channels and pipeline.kernel(name).pattern != "global":
+            detail = f"{first.name} computes {first.channels} channel(s), {name} {channels}"
+            yield Rejection(rule="header", nodes=members, detail=detail)
+            return
+
+
+def _external_output(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
+    inside = set(members)
+    last = [name for name in members if all(reader not in inside for reader in pipeline.readers[name])]
+    leaving = [name for name in members if _leaves(pipeline, name, inside)]
+    if len(leaving) > 1:
+        name = next((each for each in leaving if each not in last), leaving[0])
+        outside = [reader for reader in pipeline.readers[name] if reader not in inside]
+        who = f"{outside[0]} reads it" if outside else "it is an output of the pipeline"
+        detail = f"the image of {name} is needed outside too ({who}); only one image leaves a fused kernel"
+        yield Rejection(rule="external_output", nodes=members, detail=detail)
+
+
+def _external_input(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
+    inside = set(members)
+    firsts = [name for name in members if not any(each in inside for each in pipeline.producers[name])]
+    given = {image for name in firsts for image in pipeline.kernel(name).reads}
+    for name in members:
+        for image in pipeline.kernel(name).reads:
+            if image not in inside and image not in given and not pipeline.images[image].single:
+                detail = f"{name} reads {image}, which is made outside and is no input of {', '.join(firsts)}"
+                yield Rejection(rule="external_input", nodes=members, detail=detail)
+                return
+
+
+def _connected(pipeline: Pipeline, members: tuple[str, ...], *, shared: bool) -> Iterator[Rejection]:
+    parts = components(pipeline, members, shared=shared)
+    if len(parts) > 1:
+        detail = f"{'+'.join(parts[0])} and {'+'.join(parts[1])} have nothing to do with each other"
+        yield Rejection(rule="connected", nodes=members, detail=detail)
+
+
+def components(pipeline: Pipeline, kernels: Iterable[str], *, shared: bool) -> tuple[tuple[str, ...], ...]:
+    """The parts of a set of kernels that no edge links, each in topological order, ordered by their first kernels.
+
+    `shared`: two kernels that read one image are linked too.
+    """
+    members = _ordered(pipeline, kernels)
+    inside = set(members)
+    leader = {name: name for name in members}
+
+    def find(name: str) -> str:
+        while leader[name] != name:
+            leader[name] = leader[leader[name]]
+            name = leader[name]
+        return name
+
+    reader: dict[str, str] = {}
+    for name in members:
+        for image in pipeline.kernel(name).reads:
+            other = image if image in inside else reader.setdefault(image, name) if shared else name
+            first, second = sorted((find(name), find(other)), key=pipeline.position.__getitem__)
+            leader[second] = first
+    parts: dict[str, list[str]] = {}
+    for name in members:
+        parts.setdefault(find(name), []).append(name)
+    return tuple(tuple(each) for each in parts.values())
+
+
+def _convex(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
+    """A path that leaves goes through kernels between the first and the last member."""
+    inside = set(members)
+    last = max(pipeline.position[name] for name in members)
+    outside: dict[str, str] = {}  # a kernel outside that waits for the block -> the member it waits for
+    for kernel in pipeline.kernels[pipeline.position[members[0]] : last + 1]:
+        for producer in pipeline.producers[kernel.name]:
+            origin = producer if producer in inside else outside.get(producer)
+            if kernel.name not in inside and origin is not None:
+                outside.setdefault(kernel.name, origin)
+            elif kernel.name in inside and producer in outside:
+                detail = (
+                    f"{kernel.name} waits for {producer}, which is outside and waits for {outside[producer]}, "
+                    f"which is inside"
+                )
+                yield Rejection(rule="convex", nodes=members, detail=detail)
+                return
+
+
+def _no_benefit(pipeline: Pipeline, members: tuple[str, ...], model: Model) -> Iterator[Rejection]:
+    for producer, consumer in _edges(pipeline, members):
+        gain = benefit.gain(pipeline, producer, consumer, model)
+        if gain <= 0:
+            kind = benefit.scenario(pipeline, producer, consumer).replace("_", "-")
+            detail = f"computing {producer} again for {consumer} ({kind}) costs {-gain:g} more than it saves"
+            yield Rejection(rule="no_benefit", nodes=members, detail=detail)
+            return
+
+
+def _shared_memory(pipeline: Pipeline, members: tuple[str, ...], model: Model) -> Iterator[Rejection]:
+    largest = max((tile_bytes(pipeline, (name,)) for name in members), default=0)
+    if largest == 0:
+        return
+    whole = tile_bytes(pipeline, members)
+    if whole > model.c_shared * largest:
+        detail = (
+            f"{whole} bytes of tiles for {TILE[0]} x {TILE[1]} pixels, {whole / largest:.2f} times the largest of one "
+            f"kernel ({largest}); at most {model.c_shared:g} times (equation 2)"
+        )
+        yield Rejection(rule="shared_memory", nodes=members, detail=detail)
+
+
+def tile_bytes(pipeline: Pipeline, kernels: Iterable[str]) -> int:
+    """f_Mshared of equation 2: the shared memory of a block that is fused as the paper does it, in bytes.
+
+    Each local kernel that no further local kernel of the block waits for keeps a tile of every image from outside that
+    it needs the neighbourhood of, directly or through kernels inside, which are computed again from it. So the halo of
+    a tile is the sum of the windows on the way.
+    """
+    members = _ordered(pipeline, kernels)
+    inside = set(members)
+    feeds_local: set[str] = set()  # a further local stage waits for it
+    for name in reversed(members):
+        kernel = pipeline.kernel(name)
+        if kernel.pattern == "local" or name in feeds_local:
+            feeds_local |= set(pipeline.producers[name]) & inside
+    return sum(
+        _stage_bytes(pipeline, name, members)
+        for name in members
+        if pipeline.kernel(name).pattern == "local" and name not in feeds_local
+    )
+
+
+def _stage_bytes(pipeline: Pipeline, last: str, members: tuple[str, ...]) -> int:
+    inside = set(members)
+    needed: dict[str, Halo] = {last: (0, 0, 0, 0)}
+    for name in reversed(members):
+        if name not in needed:
+            continue
+        kernel = pipeline.kernel(name)
+        for image in kernel.reads:
+            left, right, up, down = (a + b for a, b in zip(needed[name], kernel.window(image), strict=True))
+            other = needed.get(image, (0, 0, 0, 0))
+            needed[image] = max(left, other[0]), max(right, other[1]), max(up, other[2]), max(down, other[3])
+    total = 0
+    for image, (left, right, up, down) in needed.items():
+        if image not in inside and any((left, right, up, down)):
+            about = pipeline.images[image]
+            pixels = (TILE[0] + left + right) * (TILE[1] + up + down)
+            total += pixels * about.channels * DTYPES[about.dtype].bytes
+    return total

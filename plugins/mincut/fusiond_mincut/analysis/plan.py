@@ -1,0 +1,106 @@
+"""Which partitions of a pipeline are worth measuring, and which blocks.
+
+    name              partition
+    algorithm1        Algorithm 1 with the job's model
+    unfused           every kernel by itself
+    composed, ...     the three cheapest sums of measured blocks (exact, over all blocks that were measured)
+    exact             the best partition by that model, among blocks that are legal by the paper's rules
+    measured_model    Algorithm 1 with the constants that were measured on the device
+    general           the best partition by the model, among all blocks that the generated kernels can compute
+    basic             the earlier pairwise method
+
+Equal partitions keep the first name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fusiond_mincut.analysis import blocks, candidates, exact, legality
+from fusiond_mincut.analysis.benefit import Model
+from fusiond_mincut.analysis.blocks import Partition
+from fusiond_mincut.analysis.partition import Planned
+from fusiond_mincut.frontend.graph import Pipeline
+
+GENERAL_LIMIT = 2000
+"""Blocks of the general level that are looked at."""
+EXACT_KERNELS = 64
+"""Pipelines of more kernels have no exact optimum here: Algorithm 1 alone plans them."""
+EXACT_SETS = 50_000
+COMPOSED = ("composed", "composed_second", "composed_third")
+
+Costs = Mapping[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimum:
+    """The best partition by a model."""
+
+    partition: Partition
+    benefit: float
+    complete: bool
+    """Whether all legal blocks were looked at; if not, it is the best of those that were."""
+
+
+def optimum(pipeline: Pipeline, model: Model) -> Optimum | None:
+    """The partition with the greatest benefit among all legal ones (the paper's rules); None where that is out of
+    reach: too many kernels, or too many sets of them."""
+    if len(pipeline.kernels) > EXACT_KERNELS:
+        return None
+    return _best(pipeline, candidates.paper(pipeline, model), model)
+
+
+def survey(pipeline: Pipeline) -> candidates.Found:
+    """The blocks of several kernels that the generated kernels can compute: up to GENERAL_LIMIT, none of a pipeline of
+    more than EXACT_KERNELS kernels."""
+    if len(pipeline.kernels) > EXACT_KERNELS:
+        return candidates.Found(blocks=(), complete=False)
+    return candidates.general(pipeline, GENERAL_LIMIT)
+
+
+def general_optimum(pipeline: Pipeline, model: Model, found: candidates.Found) -> Optimum | None:
+    """The best partition among the blocks of a survey; None where it is out of reach."""
+    return _best(pipeline, found, model) if found.blocks else None
+
+
+def _best(pipeline: Pipeline, found: candidates.Found, model: Model) -> Optimum | None:
+    costs = {block: -legality.block_gain(pipeline, block, model) for block in found.blocks}
+    costs = {block: cost for block, cost in costs.items() if cost < 0}  # others are in no best partition
+    costs |= {(each.name,): 0.0 for each in pipeline.kernels}
+    answers = exact.cheapest(pipeline, costs, limit=EXACT_SETS)
+    if not answers:
+        return None
+    cost, groups = answers[0]
+    return Optimum(partition=blocks.partition(pipeline, groups), benefit=-cost, complete=found.complete)
+
+
+def worth_measuring(
+    pipeline: Pipeline, model: Model, planned: Planned, best: Optimum | None, found: candidates.Found, most: int
+) -> tuple[tuple[str, ...], ...]:
+    """At most `most` blocks of several kernels: those of Algorithm 1 and of the exact optimum, then those of a survey
+    that save most by the model."""
+    wanted = [each.kernels for each in planned.partition.blocks if len(each.kernels) > 1]
+    if best is not None:
+        wanted += [each.kernels for each in best.partition.blocks if len(each.kernels) > 1]
+    gains = {block: legality.block_gain(pipeline, block, model) for block in found.blocks}
+    wanted += sorted((block for block in found.blocks if gains[block] > 0), key=lambda block: -gains[block])
+    return tuple(dict.fromkeys(wanted))[:most]
+
+
+def named(found: Iterable[tuple[str, Partition | None]]) -> dict[str, Partition]:
+    """Name -> partition in the order given: each partition once, under its first name; what is None is left out."""
+    once: dict[str, tuple[str, Partition]] = {}
+    for name, each in found:
+        if each is not None:
+            once.setdefault(str(each), (name, each))
+    return dict(once.values())
+
+
+def composed(pipeline: Pipeline, measured: Costs, count: int = len(COMPOSED)) -> tuple[Partition, ...]:
+    """The cheapest partitions into measured blocks, the cheapest first; none unless every kernel was measured by
+    itself."""
+    if any((each.name,) not in measured for each in pipeline.kernels):
+        return ()
+    answers = exact.cheapest(pipeline, measured, count=count, limit=EXACT_SETS) or ()
+    return tuple(blocks.partition(pipeline, groups) for _, groups in answers)

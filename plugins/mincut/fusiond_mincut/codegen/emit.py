@@ -1,0 +1,340 @@
+"""Programs of a pipeline: one launch for each block of a partition, and the CUDA text of each block.
+
+    block_kernel(pipeline, block, params) -> CudaKernel | Rejection
+    program(pipeline, partition, params of each block) -> Program | Rejection
+
+A block's text does not hold the image's size: one build serves every size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fusiond.cuda.limits import MOST_GRID_Y, MOST_SHARED_BYTES, MOST_THREADS
+from fusiond.language.extents import ceil_div, size
+from fusiond.model import Rejection
+from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
+from fusiond_mincut.analysis.blocks import Block, Partition
+from fusiond_mincut.codegen import reductions, source
+from fusiond_mincut.codegen.paths import Shape, evaluations, tile_holds
+from fusiond_mincut.codegen.tiles import LOCAL, Layout, layout, tiles_behind
+from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend.graph import Kernel, Pipeline
+
+MOST_KERNELS = 100
+"""Of one block: all their values may live at once."""
+MOST_RECOMPUTED = 10_000
+"""Nodes of the bodies' trees that a thread evaluates more for one pixel when it recomputes: that would be slower than
+any launch that it saves, and takes compilers minutes."""
+MOST_BORDER_EVALUATIONS = 1000
+"""Stages that one access at the border recomputes, where stages at different pixels share nothing."""
+FLAGS = ("-fmad=false",)
+"""Each operation is rounded by itself, fused or not (expr.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockParams:
+    """How a block is computed: a block of `block_x` x `block_y` threads with `pixels` each, one below the other;
+    `local` says whether stages that others read round their pixel live in shared memory (`tile`), or are computed again
+    at each access (`recompute`), or the local ones live there and the point ones are computed again (`mixed`)."""
+
+    block_x: int = 32
+    block_y: int = 8
+    pixels: int = 1
+    local: str = "tile"
+
+
+DEFAULT = BlockParams()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaLaunch:
+    """One launch of an entry; `arguments` are the images (then width and height) in the order of its parameters."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    images: tuple[str, ...]
+    reads: int
+    """So many of the images, the first ones, are read; the others are written."""
+    scalars: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaKernel:
+    """The CUDA text of a block and its launches: one, or two for a reduction (`scratch` is between them)."""
+
+    name: str
+    text: str
+    launches: tuple[CudaLaunch, ...]
+    rectangle: tuple[int, int] = (0, 0)
+    """Width and height of the pixels that a block of threads computes; of no meaning for a reduction."""
+    scratch: tuple[Buffer, ...] = ()
+    flags: tuple[str, ...] = FLAGS
+
+    @property
+    def source(self) -> Source:
+        return Source(
+            name=self.name, text=self.text, entries=tuple(each.entry for each in self.launches), flags=self.flags
+        )
+
+
+def choices(pipeline: Pipeline, block: Block) -> tuple[str, ...]:
+    """The ways of tiles.LOCAL that differ in which stages of the block have tiles; `tile` alone when none ever has."""
+    if _is_global(pipeline, block):
+        return ("tile",)
+    found: dict[frozenset[str], str] = {}
+    for local in LOCAL:
+        found.setdefault(frozenset(layout(pipeline, block, 32, 8, local).tiles), local)
+    return tuple(found.values())
+
+
+def has_choice(pipeline: Pipeline, block: Block) -> bool:
+    """Whether `local` makes a difference."""
+    return len(choices(pipeline, block)) > 1
+
+
+def shared_bytes(pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT) -> int:
+    """The shared memory that a block of threads needs for its tiles; nothing is written for it."""
+    if _is_global(pipeline, block):
+        return reductions.shared_bytes(pipeline.kernel(block.kernels[0]), params.block_x * params.block_y)
+    return _layout(pipeline, block, params).shared_bytes
+
+
+def block_kernel(
+    pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT, *, shared_limit_bytes: int = MOST_SHARED_BYTES
+) -> CudaKernel | Rejection:
+    """The kernel of a convex block of point and local kernels, or of one global kernel.
+
+    A Rejection is what `refused` says. ValueError for a global kernel among others, and for an unknown `local`.
+    """
+    found = refused(pipeline, block, params, shared_limit_bytes=shared_limit_bytes)
+    if found is not None:
+        return found
+    shape = _shape(params)
+    if _is_global(pipeline, block):
+        return _reduction(pipeline, pipeline.kernel(block.kernels[0]), shape)
+    planned = _layout(pipeline, block, params)
+    return CudaKernel(
+        name=_name(block, "-"),
+        text=source.text(pipeline, block, planned, shape, _entry(block)),
+        rectangle=(shape.width, shape.height),
+        launches=(
+            CudaLaunch(
+                entry=_entry(block),
+                grid=(ceil_div(pipeline.width, shape.width), ceil_div(pipeline.height, shape.height), 1),
+                block=(shape.x, shape.y, 1),
+                shared_bytes=planned.shared_bytes,
+                images=(*block.inputs, *block.outputs),
+                reads=len(block.inputs),
+                scalars=(pipeline.width, pipeline.height),
+            ),
+        ),
+    )
+
+
+def program(
+    pipeline: Pipeline,
+    partition: Partition,
+    params: Mapping[str, BlockParams] | None = None,
+    *,
+    shared_limit_bytes: int = MOST_SHARED_BYTES,
+) -> Program | Rejection:
+    """The blocks of a partition, one after the other; `params` by the blocks' texts, DEFAULT for those it lacks."""
+    sizes = {"width": pipeline.width, "height": pipeline.height}
+    pipeline = dataclasses.replace(
+        pipeline, width=size("width", pipeline.width), height=size("height", pipeline.height)
+    )
+    kernels = []
+    for block in partition.blocks:
+        chosen = (params or {}).get(str(block), DEFAULT)
+        kernel = block_kernel(pipeline, block, chosen, shared_limit_bytes=shared_limit_bytes)
+        if isinstance(kernel, Rejection):
+            return kernel
+        kernels.append(kernel)
+    stored = [name for block in partition.blocks for name in block.outputs]
+    buffers = [
+        Buffer(
+            name=each.name, dtype=each.dtype, elements=each.elements(pipeline.width, pipeline.height),
+            role=Role.INPUT, fill=each.fill,
+        )
+        for each in pipeline.inputs
+    ]  # fmt: skip
+    for name in stored:
+        image = pipeline.images[name]
+        output = name in pipeline.outputs
+        buffers.append(
+            Buffer(
+                name=name,
+                dtype=image.dtype,
+                elements=image.elements(pipeline.width, pipeline.height),
+                role=Role.OUTPUT if output else Role.SCRATCH,
+                compare=default_compare(image.dtype) if output else EQUAL,
+            )
+        )
+    found = Program(
+        name=f"{pipeline.name}: {partition}",
+        buffers=(*buffers, *(each for kernel in kernels for each in kernel.scratch)),
+        sources=tuple(each.source for each in kernels),
+        steps=tuple(
+            Launch(
+                name=launch.entry,
+                source=kernel.name,
+                entry=launch.entry,
+                grid=launch.grid,
+                block=launch.block,
+                shared_bytes=launch.shared_bytes,
+                arguments=(
+                    *(Pointer(buffer=name) for name in launch.images),
+                    *(Scalar(dtype="int32", value=value) for value in launch.scalars),
+                ),
+            )
+            for kernel in kernels
+            for launch in kernel.launches
+        ),
+    )
+    return sized(found, sizes)
+
+
+# --- rules ----------------------------------------------------------------------------------------------
+
+
+def refused(
+    pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT, *, shared_limit_bytes: int = MOST_SHARED_BYTES
+) -> Rejection | None:
+    """Why a block cannot be computed in this way, without writing its text; None when it can.
+
+    Rules: shapes that no launch can have (`block_shape`), images too large for 32-bit indices (`image_size`), too many
+    kernels (`block_size`), more shared memory than a block of threads may have (`shared_memory`), more recomputation
+    than is worth writing down (`recompute`; never of a block of one kernel).
+    """
+
+    def no(rule: str, detail: str) -> Rejection:
+        return Rejection(rule=rule, nodes=block.kernels, detail=detail)
+
+    shape = _shape(params)
+    if min(shape.x, shape.y, shape.rows) < 1 or shape.threads > MOST_THREADS:
+        return no("block_shape", f"{shape.x} x {shape.y} threads with {shape.rows} pixels each; at most {MOST_THREADS}")
+    if -(-pipeline.height // shape.height) > MOST_GRID_Y:
+        return no("block_shape", f"{pipeline.height} rows need more than {MOST_GRID_Y} blocks of {shape.height}")
+    if any(pipeline.images[name].elements(pipeline.width, pipeline.height) >= 2**31
+           for name in (*block.inputs, *block.outputs)):  # fmt: skip
+        return no("image_size", "an image of 2^31 elements and more; indices are 32 bits wide")
+    if len(block.kernels) > MOST_KERNELS:
+        return no("block_size", f"{len(block.kernels)} kernels in a block; at most {MOST_KERNELS}")
+    needed = shared_bytes(pipeline, block, params)
+    if needed > shared_limit_bytes:
+        return no("shared_memory", f"needs {needed} bytes of shared memory; a block may have {shared_limit_bytes}")
+    if _is_global(pipeline, block):
+        return None
+    return _too_much(pipeline, block, params, no)
+
+
+def _too_much(
+    pipeline: Pipeline, block: Block, params: BlockParams, no: Callable[[str, str], Rejection]
+) -> Rejection | None:
+    planned = _layout(pipeline, block, params)
+    nodes = recomputed(pipeline, block, planned)
+    if nodes > MOST_RECOMPUTED:
+        return no("recompute", f"a pixel takes {nodes} more operations and operands when stages are computed again; "
+                  f"at most {MOST_RECOMPUTED}")  # fmt: skip
+    costs = evaluations(pipeline, block)
+    most = max((costs[name] for name in _anywhere(pipeline, block, planned, _shape(params))), default=0)
+    if most > MOST_BORDER_EVALUATIONS:
+        return no("recompute", f"a pixel at the border takes {most} stages; at most {MOST_BORDER_EVALUATIONS}")
+    return None
+
+
+def recomputed(pipeline: Pipeline, block: Block, planned: Layout) -> int:
+    """Operations and operands that one pixel of the interior takes beyond one evaluation of each stage, when those
+    without a tile are computed at each place where they are read (once at each place). It stops counting beyond
+    MOST_RECOMPUTED."""
+    places = {name: {(0, 0)} for name in (*block.outputs, *planned.tiles)}
+    nodes = 0
+    for name in reversed(block.kernels):
+        kernel = pipeline.kernel(name)
+        here = places.get(name, set())
+        size = sum(1 for body in kernel.bodies for _ in tree.walk(body)) * kernel.channels // len(kernel.bodies)
+        nodes += max(len(here) - 1, 0) * size
+        if nodes > MOST_RECOMPUTED:
+            break
+        for each in kernel.accesses:
+            if each.image in block.kernels and each.image not in planned.tiles:
+                places.setdefault(each.image, set()).update((x + each.dx, y + each.dy) for x, y in here)
+    return nodes
+
+
+def _anywhere(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -> set[str]:
+    """The stages that are computed at pixels which no tile holds (`NAME_at`)."""
+    found: set[str] = set()
+    for name in block.kernels:
+        kernel = pipeline.kernel(name)
+        for image in kernel.reads:
+            if image not in block.kernels or not kernel.windowed(image):
+                continue
+            window, mode = kernel.window(image), kernel.border(image).mode
+            read = {image} if image in planned.tiles else tiles_behind(pipeline, block, planned, image)
+            found |= {image} if not read else {
+                each for each in read
+                if not (planned.tiles[each].periodic and mode == "repeat")
+                and not tile_holds(planned.tiles[each], window, mode, shape)
+            }  # fmt: skip
+    return found
+
+
+def _is_global(pipeline: Pipeline, block: Block) -> bool:
+    patterns = [pipeline.kernel(name).pattern for name in block.kernels]
+    if "global" in patterns and len(patterns) > 1:
+        raise ValueError(f"a global kernel is a block of its own, not one of {block}")
+    return patterns == ["global"]
+
+
+def _shape(params: BlockParams) -> Shape:
+    return Shape(x=params.block_x, y=params.block_y, rows=params.pixels)
+
+
+def _layout(pipeline: Pipeline, block: Block, params: BlockParams) -> Layout:
+    shape = _shape(params)
+    return layout(pipeline, block, shape.width, shape.height, params.local)
+
+
+# --- one block ------------------------------------------------------------------------------------------
+
+
+def _name(block: Block, between: str) -> str:
+    """Of a source or an entry: the kernels' names, shortened when they are many."""
+    name = between.join(block.kernels)
+    if len(name) <= 80:
+        return name
+    return f"{name[:60]}{between}{hashlib.sha256(str(block).encode()).hexdigest()[:8]}"
+
+
+def _entry(block: Block) -> str:
+    return f"{_name(block, '_')}_kernel"
+
+
+def _reduction(pipeline: Pipeline, kernel: Kernel, shape: Shape) -> CudaKernel:
+    written = reductions.reduction(pipeline, kernel, shape.threads)
+    first = CudaLaunch(
+        entry=written.entries[0],
+        grid=(written.blocks, 1, 1),
+        block=(shape.threads, 1, 1),
+        shared_bytes=written.shared_bytes,
+        images=(*kernel.reads, written.partial.name),
+        reads=len(kernel.reads),
+        scalars=(pipeline.width * pipeline.height,),
+    )
+    second = CudaLaunch(
+        entry=written.entries[1],
+        grid=(1, 1, 1),
+        block=(shape.threads, 1, 1),
+        shared_bytes=written.shared_bytes,
+        images=(written.partial.name, kernel.name),
+        reads=1,
+        scalars=(written.blocks,),
+    )
+    return CudaKernel(name=kernel.name, text=written.text, launches=(first, second), scratch=(written.partial,))

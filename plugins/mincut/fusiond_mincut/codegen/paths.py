@@ -1,0 +1,372 @@
+"""The two ways through a fused kernel: the interior, where no index is ever outside, and the border.
+
+In the interior, an access is a load at a constant distance. At the border, the index is exchanged first, by the mode
+that the *reader* gives the image; then the pixel that it means is taken
+
+- from the image in global memory, when the block reads it;
+- from the stage's tile, when the pixel lies in it (a periodic stage's tile holds what lies outside, too);
+- from the stage evaluated *there*, with the stage's own borders for its own reads: a function `NAME_at(x, y)`, or for a
+  point stage that is computed from tiles, `NAME_from(x, y)`.
+
+So a fused stage sees at every position what the unfused one would have read back from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fusiond.codegen.code import Code, call, cpp, joined
+from fusiond.codegen.operators import PRECEDENCE, Term, atom, binary, cast, prefix
+from fusiond.codegen.statements import Statements, function, wrapped
+from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.codegen.bodies import CHANNELS, STORED, TYPES, constant, offset_name, pixels, stage_of
+from fusiond_mincut.codegen.tiles import Halo, Layout, Loop, Tile, tiles_behind
+from fusiond_mincut.frontend import borders
+from fusiond_mincut.frontend.expr import Access
+from fusiond_mincut.frontend.graph import Border, Image, Kernel, Pipeline
+
+X, Y, X0, Y0, TX, TY = map(atom, ("x", "y", "x0", "y0", "tx", "ty"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A block of threads: `x` by `y` of them, each with `rows` pixels one below the other."""
+
+    x: int
+    y: int
+    rows: int
+
+    @property
+    def threads(self) -> int:
+        return self.x * self.y
+
+    @property
+    def width(self) -> int:
+        return self.x
+
+    @property
+    def height(self) -> int:
+        return self.y * self.rows
+
+
+@dataclass
+class Paths:
+    """Writes the functions of one block, and collects what they call: `NAME_at`, `NAME_near`, index maps."""
+
+    pipeline: Pipeline
+    block: Block
+    layout: Layout
+    shape: Shape
+    modes: set[str] = field(default_factory=set)
+    """The border modes whose index map is called."""
+    at: dict[str, str] = field(default_factory=dict)
+    """NAME_at -> its text, callees first."""
+    near: dict[str, str] = field(default_factory=dict)
+    made: dict[str, str] = field(default_factory=dict)
+    """NAME_from -> its text."""
+
+    # --- signatures ---
+
+    @property
+    def inputs(self) -> tuple[Image, ...]:
+        return tuple(self.pipeline.images[name] for name in self.block.inputs)
+
+    @property
+    def outputs(self) -> tuple[Image, ...]:
+        return tuple(self.pipeline.images[name] for name in self.block.outputs)
+
+    def parameters(self, *more: str, outputs: bool) -> list[str]:
+        """All that a function is given, with `more` behind width and height."""
+        found = [f"const {STORED[each.dtype]}* __restrict__ {each.name}_image" for each in self.inputs]
+        if outputs:
+            found += [f"{STORED[each.dtype]}* __restrict__ {each.name}_image" for each in self.outputs]
+        return [*found, "int width", "int height", *more]
+
+    def arguments(self, *more: str, outputs: bool) -> list[str]:
+        images = (*self.inputs, *self.outputs) if outputs else self.inputs
+        return [*(f"{each.name}_image" for each in images), "width", "height", *more]
+
+    def kernel(self, name: str) -> Kernel | None:
+        """The stage of that name; None for what the block reads."""
+        return self.pipeline.kernel(name) if name in self.block.kernels else None
+
+    # --- the paths ---
+
+    def path(self, name: str, *, border: bool) -> str:
+        """One way through the block: fill the tiles round by round, then store the outputs."""
+        body = Statements()
+        for number, loops in enumerate(self.layout.rounds, 1):
+            for loop in loops:
+                self._fill(body, loop, number, border=border)
+            body.line("__syncthreads();")
+        self._finish(body, border=border)
+        tiles = ["Tiles& tiles"] if self.layout.rounds else []
+        parameters = self.parameters("int x0", "int y0", *tiles, outputs=True)
+        return function(f"__device__ __forceinline__ void {name}", parameters, body, below=True)
+
+    def _fill(self, body: Statements, loop: Loop, number: int, *, border: bool) -> None:
+        tile, halo = loop.tiles[0], loop.halo
+        names = " and ".join(each.name for each in loop.tiles)
+        body.line(f"// {names}, on {tile.width} x {tile.height} pixels")
+        inner = body.block(
+            f"for (int i = threadIdx.y * {self.shape.x} + threadIdx.x; i < {tile.width * tile.height};"
+            f" i += {self.shape.threads})"
+        )
+        inner.line(f"const int tx = i % {tile.width}, ty = i / {tile.width};")
+        x, y = (binary("+", _plus(X0, -halo.left), TX).code, binary("+", _plus(Y0, -halo.up), TY).code)
+        if border and loop.periodic:
+            self.modes.add("repeat")
+            x, y = call("repeat_index", x, "width"), call("repeat_index", y, "height")
+        inner.line(cpp("const int x = {}, y = {};", x, y))
+        if border and not loop.periodic:
+            outside = prefix("!", binary("&&", inside(X, atom("width")), inside(Y, atom("height"))))
+            inner.line(cpp("if ({}) continue;", outside.code))
+        scope = Scope(self, inner, border=border, level=number, halo=halo)
+        for each in loop.tiles:
+            for channel in range(each.image.channels):
+                value = scope.value(each.name, 0, 0, channel)
+                inner.line(cpp("{} = {};", _cell(each, TY, TX, channel), value))
+
+    def _finish(self, body: Statements, *, border: bool) -> None:
+        body.line("const int tx = threadIdx.x, x = x0 + tx;")
+        if self.shape.rows > 1:
+            body = body.block(f"#pragma unroll\nfor (int row = 0; row < {self.shape.rows}; ++row)")
+            body.line(f"const int ty = threadIdx.y * {self.shape.rows} + row, y = y0 + ty;")
+        else:
+            body.line("const int ty = threadIdx.y, y = y0 + ty;")
+        if border:  # no barrier follows
+            body.line(f"if (x >= width || y >= height) {'continue' if self.shape.rows > 1 else 'return'};")
+        scope = Scope(self, body, border=border, level=len(self.layout.rounds) + 1, halo=Halo())
+        for image in self.outputs:
+            for channel in range(image.channels):
+                value = scope.own(image.name, channel)
+                value = cast("int", Term(value)).code if image.dtype == "int32" else value
+                body.line(cpp("{} = {};", _element(image, X, Y, channel), value))
+
+    # --- functions for pixels anywhere ---
+
+    def call_at(self, name: str, channel: int, x: Term, y: Term) -> Code:
+        """A stage at any pixel of the image, computed from what the block reads."""
+        kernel = self.pipeline.kernel(name)
+        called = f"{name}_at{CHANNELS[channel] if kernel.channels > 1 else ''}"
+        if called not in self.at:
+            body = Statements()
+            value = Scope(self, body, border=True, level=0, halo=Halo()).value(name, 0, 0, channel)
+            body.line(cpp("return {};", value))
+            inline = "__forceinline__" if evaluations(self.pipeline, self.block)[name] <= _INLINE else "__noinline__"
+            head = f"static __device__ {inline} {TYPES[kernel.dtype]} {called}"
+            self.at[called] = function(head, self.parameters("int x", "int y", outputs=False), body, below=True)
+        return call(called, *self.arguments(x.code, y.code, outputs=False))
+
+    def call_near(self, tile: Tile, channel: int, x: Term, y: Term) -> Code:
+        """A stage at any pixel of the image: from its tile where that holds it."""
+        called = f"{tile.name}_near{CHANNELS[channel] if tile.image.channels > 1 else ''}"
+        if called not in self.near:
+            otherwise = self.call_at(tile.name, channel, X, Y)
+            tx, ty = (_plus(binary("-", X, X0), tile.halo.left), _plus(binary("-", Y, Y0), tile.halo.up))
+            held = binary("&&", inside(TX, tile.width), inside(TY, tile.height))
+            body = Statements()
+            body.line(cpp("const int tx = {}, ty = {};", tx.code, ty.code))
+            body.line(cpp("if ({})\n    return {};", held.code, _cell(tile, TY, TX, channel)))
+            body.line(cpp("return {};", otherwise))
+            self.near[called] = self._of_tiles(called, tile.image.dtype, body)
+        return self._call_of_tiles(called, x, y)
+
+    def call_from(self, name: str, channel: int, x: Term, y: Term, reader: Kernel, mode: str) -> Code:
+        """A stage that is computed from tiles, at the pixel that an access of `reader` has been led to."""
+        kernel = self.pipeline.kernel(name)
+        behind = tiles_behind(self.pipeline, self.block, self.layout, name)
+        tiles = self.layout.tiles
+        held = all(tile_holds(tiles[each], reader.window(name), mode, self.shape) for each in behind)
+        called = f"{name}_{'from' if held else 'fromnear'}{CHANNELS[channel] if kernel.channels > 1 else ''}"
+        if called not in self.made:
+            body = Statements()
+            if held:
+                body.line("const int tx = x - x0, ty = y - y0;")
+            level = len(self.layout.rounds) + 1
+            scope = Scope(self, body, border=True, level=level, halo=Halo(), anywhere=not held)
+            body.line(cpp("return {};", scope.value(name, 0, 0, channel)))
+            self.made[called] = self._of_tiles(called, kernel.dtype, body)
+        return self._call_of_tiles(called, x, y)
+
+    def _of_tiles(self, name: str, dtype: str, body: Statements) -> str:
+        parameters = self.parameters("int x0", "int y0", "const Tiles& tiles", "int x", "int y", outputs=False)
+        return function(f"__device__ __forceinline__ {TYPES[dtype]} {name}", parameters, body, below=True)
+
+    def _call_of_tiles(self, name: str, x: Term, y: Term) -> Code:
+        return call(name, *self.arguments("x0", "y0", "tiles", x.code, y.code, outputs=False))
+
+
+_INLINE = 4
+
+
+def tile_holds(tile: Tile, window: tuple[int, int, int, int], mode: str, shape: Shape) -> bool:
+    """Whether every exchanged index of a window (left, right, up, down) lies in the tile."""
+    left, right, up, down = window
+    across = borders.stays_near(mode, (left, right), (tile.halo.left, tile.halo.right), shape.width)
+    return across and borders.stays_near(mode, (up, down), (tile.halo.up, tile.halo.down), shape.height)
+
+
+def evaluations(pipeline: Pipeline, block: Block) -> dict[str, int]:
+    """How many stages `NAME_at` evaluates, itself included: those at its own pixel once each, and for every read round
+    it what that stage takes again."""
+    found: dict[str, int] = {}
+    together: dict[str, frozenset[str]] = {}
+    """Stage -> the stages that are computed at its pixel with it."""
+    for name in block.kernels:
+        own = {each.image for each in pipeline.kernel(name).accesses if each.image in found and each.dx == each.dy == 0}
+        together[name] = frozenset({name}).union(*(together[each] for each in own))
+        found[name] = len(together[name]) + sum(
+            found[each.image]
+            for stage in together[name]
+            for each in pipeline.kernel(stage).accesses
+            if each.image in found and (each.dx or each.dy)
+        )
+    return found
+
+
+@dataclass
+class Scope:
+    """Statements that compute stages at a pixel (x, y), or in the interior also at pixels round it, each once.
+
+    Tiles of rounds before `level` can be read (0: none). tx, ty are the pixel's place in a rectangle with `halo`.
+    """
+
+    paths: Paths
+    body: Statements
+    border: bool
+    level: int
+    halo: Halo
+    anywhere: bool = False
+    """The pixel may lie outside the tiles."""
+    values: dict[tuple[str, int, int, int], Code] = field(default_factory=dict)
+    indices: dict[str, Code] = field(default_factory=dict)
+
+    def own(self, name: str, channel: int) -> Code:
+        """A stage at the pixel itself: read back where there is a tile."""
+        tile = self._tile(name)
+        return self._read_tile(tile, 0, 0, channel) if tile else self.value(name, 0, 0, channel)
+
+    def value(self, name: str, dx: int, dy: int, channel: int) -> Code:
+        """A stage computed at an offset from the pixel ((0, 0) at the border): the variable that holds it."""
+        key = (name, dx, dy, channel)
+        if key not in self.values:
+            kernel = self.paths.pipeline.kernel(name)
+            taken = [self.pixel(kernel, each, dx, dy, channel) for each in pixels(kernel, channel)]
+            variable = offset_name(name, dx, dy, channel if kernel.channels > 1 else None)
+            kind, called = TYPES[kernel.dtype], stage_of(kernel, channel)
+            given = wrapped(taken, len(f"const {kind} {variable} = {called}("))
+            self.values[key] = self.body.declare(kind, variable, call(called, given))
+        return self.values[key]
+
+    def pixel(self, reader: Kernel, access: Access, dx: int, dy: int, channel: int) -> Code:
+        """What `reader`, computed at an offset from the pixel, reads."""
+        name = access.image
+        channel = channel if access.channel is None else access.channel
+        image = self.paths.pipeline.images[name]
+        if image.single:
+            return cpp("{}_image[{}]", name, channel)
+        stage, tile = self.paths.kernel(name), self._tile(name)
+        border = reader.border(name)
+        unexchanged = access.dx == access.dy == 0 or (tile is not None and tile.periodic and border.mode == "repeat")
+        if not self.border or unexchanged:
+            dx, dy = dx + access.dx, dy + access.dy
+            if tile and self.anywhere:
+                return self.paths.call_near(tile, channel, X, Y)
+            if tile:
+                return self._read_tile(tile, dx, dy, channel)
+            if stage:
+                return self.value(name, dx, dy, channel)
+            return _element(image, _plus(X, dx), _plus(Y, dy), channel)
+        if tile:
+            return self._exchanged(border, access, lambda x, y: self._tile_at(tile, reader, border, channel, x, y))
+        if stage:
+            return self._exchanged(border, access, lambda x, y: self._stage_at(reader, border, name, channel, x, y))
+        return self._exchanged(border, access, lambda x, y: _element(image, x, y, channel))
+
+    # --- tiles ---
+
+    def _tile(self, name: str) -> Tile | None:
+        """The tile of an image, where it can be read: what is filled in this round is computed at the own pixel."""
+        for loops in self.paths.layout.rounds[: max(self.level - 1, 0)]:
+            for loop in loops:
+                for tile in loop.tiles:
+                    if tile.name == name:
+                        return tile
+        return None
+
+    def _read_tile(self, tile: Tile, dx: int, dy: int, channel: int) -> Code:
+        """At an offset from the own pixel, nothing exchanged."""
+        tx = _plus(TX, tile.halo.left - self.halo.left + dx)
+        ty = _plus(TY, tile.halo.up - self.halo.up + dy)
+        return _cell(tile, ty, tx, channel)
+
+    def _tile_at(self, tile: Tile, reader: Kernel, border: Border, channel: int, x: Term, y: Term) -> Code:
+        """At a pixel of the image."""
+        if tile_holds(tile, reader.window(tile.name), border.mode, self.paths.shape):
+            own, here = tile.halo, self.halo
+            tx = _plus(TX, own.left - here.left) if x == X else _plus(binary("-", x, X0), own.left)
+            ty = _plus(TY, own.up - here.up) if y == Y else _plus(binary("-", y, Y0), own.up)
+            return _cell(tile, ty, tx, channel)
+        return self.paths.call_near(tile, channel, x, y)
+
+    def _stage_at(self, reader: Kernel, border: Border, name: str, channel: int, x: Term, y: Term) -> Code:
+        """A stage without a tile, at a pixel of the image."""
+        if self.level and tiles_behind(self.paths.pipeline, self.paths.block, self.paths.layout, name):
+            return self.paths.call_from(name, channel, x, y, reader, border.mode)
+        return self.paths.call_at(name, channel, x, y)
+
+    # --- the index exchange ---
+
+    def _exchanged(self, border: Border, access: Access, read: Callable[[Term, Term], Code]) -> Code:
+        """An access at the border: `read` at the pixel that it means, or the constant."""
+        axes = ((X, "width", access.dx, "we"), (Y, "height", access.dy, "ns"))
+        if border.mode != "constant":
+            return read(*(self._coordinate(*each, border.mode) for each in axes))
+        lies = [
+            self._index(f"inside_{axis.code}", offset, letters, "bool", inside(_plus(axis, offset), atom(size)).code)
+            for axis, size, offset, letters in axes
+            if offset
+        ]
+        there = call(TYPES[access.dtype], read(_plus(X, access.dx), _plus(Y, access.dy)))
+        return cpp("{} ? {} : {}", joined(" && ", lies), there, constant(border.value, access.dtype))
+
+    def _coordinate(self, axis: Term, size: str, offset: int, letters: str, mode: str) -> Term:
+        if not offset:
+            return axis
+        self.paths.modes.add(mode)
+        index = call(f"{mode}_index", _plus(axis, offset).code, size)
+        return Term(self._index(f"{mode}_{axis.code}", offset, letters, "int", index))
+
+    def _index(self, prefix: str, offset: int, letters: str, kind: str, value: Code) -> Code:
+        """A variable for one axis, made once: clamp_xw1 is what x - 1 becomes."""
+        name = f"{prefix}{letters[offset > 0]}{abs(offset)}"
+        if name not in self.indices:
+            self.indices[name] = self.body.declare(kind, name, value)
+        return self.indices[name]
+
+
+# --- text -----------------------------------------------------------------------------------------------
+
+
+def inside(i: Term, n: Term | int) -> Term:
+    """Whether position `i` is a pixel of a line of `n`: negative positions are huge as unsigned."""
+    return binary("<", cast("unsigned", i), atom(f"{n}u") if isinstance(n, int) else cast("unsigned", n))
+
+
+def _plus(value: Term, offset: int) -> Term:
+    return binary("+" if offset > 0 else "-", value, atom(str(abs(offset)))) if offset else value
+
+
+def _element(image: Image, x: Term, y: Term, channel: int) -> Code:
+    """The element of an image in global memory: channels are interleaved."""
+    index = Term(cpp("{} * width + {}", y.within(PRECEDENCE["*"]), x.within(PRECEDENCE["+"])), PRECEDENCE["+"])
+    if image.channels > 1:
+        index = binary("+", binary("*", index, atom(str(image.channels))), atom(str(channel)))
+    return cpp("{}_image[{}]", image.name, index.code)
+
+
+def _cell(tile: Tile, ty: Term, tx: Term, channel: int) -> Code:
+    last = f"[{channel}]" if tile.image.channels > 1 else ""
+    return cpp("tiles.{}_tile[{}][{}]{}", tile.name, ty.code, tx.code, last)

@@ -1,0 +1,158 @@
+"""Global kernels: one value per channel out of all pixels, in two launches.
+
+    first:   each block of threads reduces its share of the pixels to one value     partial[block]
+    second:  one block of threads reduces those                                     image[channel]
+
+The order of the operations is fixed by the shape of the launch, so a float sum is the same in every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusiond.codegen.code import Code, call, cpp
+from fusiond.codegen.operators import atom, cast
+from fusiond.codegen.statements import Statements, function
+from fusiond.language.extents import ceil_div, least
+from fusiond.program import Buffer, Role
+from fusiond_mincut.codegen import bodies
+from fusiond_mincut.codegen.bodies import STORED, TYPES, constant, offset_name, stage_of, stages
+from fusiond_mincut.frontend.expr import INT32
+from fusiond_mincut.frontend.graph import Kernel, Pipeline
+
+MOST_BLOCKS = 1024
+PIXELS_PER_THREAD = 16
+_BYTES = 4
+"""Of what is accumulated: a uint8 is, in 32 bits (the low eight bits of a sum do not depend on the others)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    text: str
+    entries: tuple[str, str]
+    blocks: int
+    """Of the first launch."""
+    shared_bytes: int
+    partial: Buffer
+    """What the first launch leaves to the second: one value per block and channel."""
+
+
+def shared_bytes(kernel: Kernel, threads: int) -> int:
+    """One value for each thread, channel by channel."""
+    return threads * _BYTES
+
+
+def reduction(pipeline: Pipeline, kernel: Kernel, threads: int) -> Reduction:
+    """The text of a global kernel for blocks of `threads`."""
+    pixels = pipeline.width * pipeline.height
+    blocks = least(MOST_BLOCKS, ceil_div(pixels, threads * PIXELS_PER_THREAD))
+    held = "float32" if kernel.dtype == "float32" else "int32"
+    entries = (f"{kernel.name}_kernel", f"{kernel.name}_finish")
+    parts = [
+        f"// {kernel.name}: {kernel.reduction} over the pixels of {', '.join(kernel.reads)} in the pipeline"
+        f" {pipeline.name}. Written by fusiond.\n",
+        bodies.UCHAR,
+        bodies.INT,
+        stages(kernel),
+        _block_reduce(kernel, held, threads),
+        _first(pipeline, kernel, held, entries[0], threads),
+        _second(kernel, held, entries[1], threads),
+    ]
+    return Reduction(
+        text="\n".join(parts),
+        entries=entries,
+        blocks=blocks,
+        shared_bytes=shared_bytes(kernel, threads),
+        partial=Buffer(name=f"{kernel.name}.partial", dtype=held, elements=blocks * kernel.channels, role=Role.SCRATCH),
+    )
+
+
+def _neutral(kernel: Kernel, held: str) -> Code:
+    if kernel.reduction == "sum":
+        return constant(0, held)
+    if held == "int32":
+        return constant(INT32[1] if kernel.reduction == "min" else INT32[0], held)
+    return Code("__int_as_float(0x7fc00000)")  # NaN loses against every number
+
+
+def _combined(kernel: Kernel, held: str, left: str, right: str) -> Code:
+    if kernel.reduction == "sum":
+        return cpp("{} + {}", left, right)
+    return call(f"f{kernel.reduction}f" if held == "float32" else str(kernel.reduction), left, right)
+
+
+def _block_reduce(kernel: Kernel, held: str, threads: int) -> str:
+    """A tree over the threads, for any number of them."""
+    kind, first = TYPES[held], 1 << max(threads - 1, 1).bit_length() - 1
+    body = Statements()
+    body.lines("const int i = threadIdx.x;", "lanes[i] = mine;", "__syncthreads();")
+    loop = body.block(f"for (int half = {first}; half > 0; half /= 2)")
+    both = _combined(kernel, held, "lanes[i]", "lanes[i + half]")
+    loop.lines(f"if (i < half && i + half < {threads}) lanes[i] = {both};", "__syncthreads();")
+    body.lines(f"const {kind} all = lanes[0];", "__syncthreads();", "return all;")
+    text = function(f"__device__ {kind} over_the_block", (f"{kind} mine", f"{kind}* lanes"), body)
+    return f"// All threads' values in one; the result is in thread 0. `lanes` may be used again afterwards.\n{text}"
+
+
+def _body(kind: str) -> Statements:
+    """The body of a kernel, with memory for `over_the_block`."""
+    body = Statements()
+    body.line("extern __shared__ __align__(16) unsigned char shared_memory[];")
+    body.line(f"{kind}* const lanes = reinterpret_cast<{kind}*>(shared_memory);")
+    return body
+
+
+def _first(pipeline: Pipeline, kernel: Kernel, held: str, entry: str, threads: int) -> str:
+    kind = TYPES[held]
+    body = _body(kind)
+    body.lines(*(f"{kind} {_total(kernel, c)} = {_neutral(kernel, held)};" for c in range(kernel.channels)))
+    # Unsigned: one step beyond the last of almost 2^31 pixels must not be negative.
+    body.line(f"const unsigned step = gridDim.x * {threads}, end = pixels;")
+    loop = body.block(f"for (unsigned i = blockIdx.x * {threads} + threadIdx.x; i < end; i += step)")
+    for channel in range(kernel.channels):
+        reads = []
+        for each in bodies.pixels(kernel, channel):
+            image, at = pipeline.images[each.image], channel if each.channel is None else each.channel
+            place = at if image.single else _place("i", image.channels, at)
+            reads.append(f"{each.image}_image[{place}]")
+        total, value = _total(kernel, channel), call(stage_of(kernel, channel), *reads)
+        loop.line(f"{total} = {_combined(kernel, held, total, call(kind, value))};")
+    for channel in range(kernel.channels):
+        total, place = _total(kernel, channel), _place("blockIdx.x", kernel.channels, channel)
+        body.line(f"{total} = over_the_block({total}, lanes);")
+        body.line(f"if (threadIdx.x == 0) partial[{place}] = {_stored(held, total)};")
+    images = [pipeline.images[name] for name in kernel.reads]
+    parameters = [f"const {STORED[each.dtype]}* __restrict__ {each.name}_image" for each in images]
+    return _kernel(entry, threads, [*parameters, f"{STORED[held]}* __restrict__ partial", "int pixels"], body)
+
+
+def _second(kernel: Kernel, held: str, entry: str, threads: int) -> str:
+    kind = TYPES[held]
+    body = _body(kind)
+    for channel in range(kernel.channels):
+        total, name = _total(kernel, channel), offset_name(kernel.name, 0, 0, channel)
+        partial = call(kind, f"partial[{_place('i', kernel.channels, channel)}]")
+        body.line(f"{kind} {total} = {_neutral(kernel, held)};")
+        body.line(f"for (int i = threadIdx.x; i < blocks; i += {threads})")
+        body.line(f"    {total} = {_combined(kernel, held, total, partial)};")
+        found = body.declare(TYPES[kernel.dtype], name, f"{TYPES[kernel.dtype]}(over_the_block({total}, lanes))")
+        body.line(cpp("if (threadIdx.x == 0) {}_image[{}] = {};", kernel.name, channel, _stored(kernel.dtype, found)))
+    parameters = [f"const {STORED[held]}* __restrict__ partial", f"{STORED[kernel.dtype]}* __restrict__ "
+                  f"{kernel.name}_image", "int blocks"]  # fmt: skip
+    return _kernel(entry, threads, parameters, body)
+
+
+def _kernel(entry: str, threads: int, parameters: list[str], body: Statements) -> str:
+    return function(f'extern "C" __global__ void __launch_bounds__({threads})\n{entry}', parameters, body)
+
+
+def _place(pixel: str, channels: int, channel: int) -> str:
+    return pixel if channels == 1 else f"{pixel} * {channels} + {channel}"
+
+
+def _total(kernel: Kernel, channel: int) -> str:
+    return f"{kernel.name}_total{bodies.CHANNELS[channel] if kernel.channels > 1 else ''}"
+
+
+def _stored(dtype: str, value: str) -> Code:
+    return cast("int", atom(value)).code if dtype == "int32" else cpp("{}", value)

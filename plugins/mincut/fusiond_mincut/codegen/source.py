@@ -1,0 +1,82 @@
+"""The CUDA source of a block, part by part: header, types, index maps, stages, tiles, the two ways, the kernel."""
+
+from __future__ import annotations
+
+from fusiond.codegen.code import call
+from fusiond.codegen.statements import Statements, function
+from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.codegen import bodies
+from fusiond_mincut.codegen.bodies import TYPES
+from fusiond_mincut.codegen.paths import Paths, Shape
+from fusiond_mincut.codegen.tiles import Layout
+from fusiond_mincut.frontend import borders
+from fusiond_mincut.frontend.graph import Kernel, Pipeline
+
+
+def text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, entry: str) -> str:
+    """The CUDA text of a block of point and local kernels; `entry` is what its kernel is called."""
+    paths = Paths(pipeline=pipeline, block=block, layout=planned, shape=shape)
+    reach = planned.reach
+    ways = [paths.path("interior", border=False), paths.path("border", border=True)]
+    if not reach:  # nothing is read beside the own pixel
+        ways = [paths.path("pixels", border=True)]
+    parts = [_header(pipeline, block, planned), bodies.UCHAR, bodies.INT]
+    parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
+    for name in block.kernels:
+        kernel = pipeline.kernel(name)
+        parts.append(f"// {_described(kernel)}\n{bodies.stages(kernel)}")
+    parts += [_tiles(planned)] if planned.rounds else []
+    parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *ways]
+    parts.append(_kernel(paths, entry, planned, shape))
+    return "\n".join(parts)
+
+
+def _header(pipeline: Pipeline, block: Block, planned: Layout) -> str:
+    lines = [
+        f"// {' + '.join(block.kernels)}: {'kernels fused from' if len(block.kernels) > 1 else 'a kernel of'}"
+        f" the pipeline {pipeline.name}. Written by fusiond.",
+        f"// Reads {', '.join(block.inputs)}; stores {', '.join(block.outputs)}.",
+    ]
+    if planned.rounds:
+        held = ", ".join(planned.tiles)
+        lines.append(f"// In shared memory, {planned.shared_bytes} bytes: {held}.")
+    return "\n".join(lines) + "\n"
+
+
+def _described(kernel: Kernel) -> str:
+    window = f" {kernel.mask[0]} x {kernel.mask[1]}" if kernel.pattern == "local" else ""
+    reads = [name + (f" ({kernel.border(name).mode})" if kernel.windowed(name) else "") for name in kernel.reads]
+    return f"{kernel.name}: {kernel.pattern}{window}, reads {', '.join(reads)}"
+
+
+def _tiles(planned: Layout) -> str:
+    struct = Statements()
+    members = struct.block("struct Tiles", end="};")
+    for tile in sorted(planned.tiles.values(), key=lambda each: each.offset_bytes):
+        last = f"[{tile.image.channels}]" if tile.image.channels > 1 else ""
+        members.line(f"{TYPES[tile.image.dtype]} {tile.name}_tile[{tile.height}][{tile.width}]{last};")
+    struct.line(f'static_assert(sizeof(Tiles) == {planned.shared_bytes}, "the launch gives so many bytes");')
+    return struct.text()
+
+
+def _kernel(paths: Paths, entry: str, planned: Layout, shape: Shape) -> str:
+    given = paths.arguments("x0", "y0", *(["tiles"] if planned.rounds else []), outputs=True)
+    body = Statements()
+    if planned.rounds:
+        body.line("extern __shared__ __align__(16) unsigned char shared_memory[];")
+        body.line("Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);")
+    body.line(f"const int x0 = blockIdx.x * {shape.width}, y0 = blockIdx.y * {shape.height};")
+    reach = planned.reach
+    if reach:
+        body.lines(
+            "// All threads go one way. What the stages read round the block adds up.",
+            f"if (x0 >= {reach.left} && x0 + {shape.width + reach.right} <= width"
+            f" && y0 >= {reach.up} && y0 + {shape.height + reach.down} <= height)",
+            f"    {call('interior', *given)};",
+            "else",
+            f"    {call('border', *given)};",
+        )
+    else:
+        body.line(f"{call('pixels', *given)};")
+    head = f'extern "C" __global__ void __launch_bounds__({shape.threads}) {entry}'
+    return function(head, paths.parameters(outputs=True), body, below=True)

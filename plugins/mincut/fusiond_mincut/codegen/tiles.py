@@ -1,0 +1,302 @@
+"""Where the stages of a block live: in registers, or in shared-memory tiles that are filled in rounds.
+
+A block of threads computes a rectangle of `width` x `height` pixels of every output. An image that is read round these
+pixels is needed on the rectangle and a halo, and the halos of a chain add up: an image's halo is the largest sum of
+offsets on any way from it to an output, for each side by itself.
+
+    round 1:  for each position of tile a, tile b: compute and store     barrier
+    round 2:  for each position of tile c (reads a and b)                barrier
+    finally:  for each own pixel: compute and store the outputs
+
+A stage gets a tile when a stage of the block reads it at another pixel than the own (`mixed`: when it is a local stage
+too, while point stages are computed again for each such pixel), or when it is a local stage that several loops need
+(else it would be computed several times). Everything else is computed in registers, where it is needed. Tiles of one
+round that cover the same positions are filled by one loop and share what they compute.
+
+At the border, the positions of a tile outside the image stay empty: the index exchange leads readers elsewhere. Only
+for readers that `repeat`, for whom it would lead to the far side of the image, `periodic` stages are filled everywhere:
+at a position outside, with what they give at the pixel that it means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.frontend.graph import Image, Kernel, Pipeline
+
+BYTES = {"uint8": 1, "int32": 4, "float32": 4}
+"""Of a pixel's channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Halo:
+    """Pixels round a rectangle, each side at least 0."""
+
+    left: int = 0
+    right: int = 0
+    up: int = 0
+    down: int = 0
+
+    def __bool__(self) -> bool:
+        return any((self.left, self.right, self.up, self.down))
+
+    def __add__(self, other: Halo) -> Halo:
+        return Halo(
+            left=self.left + other.left,
+            right=self.right + other.right,
+            up=self.up + other.up,
+            down=self.down + other.down,
+        )
+
+    def union(self, other: Halo) -> Halo:
+        return Halo(
+            left=max(self.left, other.left),
+            right=max(self.right, other.right),
+            up=max(self.up, other.up),
+            down=max(self.down, other.down),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """The image of one stage, held for the pixels of a block of threads and a halo."""
+
+    image: Image
+    halo: Halo
+    width: int
+    height: int
+    offset_bytes: int
+    """In the shared memory of the block."""
+    periodic: bool
+
+    @property
+    def name(self) -> str:
+        return self.image.name
+
+    @property
+    def size_bytes(self) -> int:
+        return self.width * self.height * self.image.channels * BYTES[self.image.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """Tiles that cover the same positions, filled together."""
+
+    tiles: tuple[Tile, ...]
+
+    @property
+    def halo(self) -> Halo:
+        return self.tiles[0].halo
+
+    @property
+    def periodic(self) -> bool:
+        return self.tiles[0].periodic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a block's stages are computed by one block of threads."""
+
+    halos: dict[str, Halo]
+    """Of every image that is made or read, by name."""
+    rounds: tuple[tuple[Loop, ...], ...]
+    """A barrier stands behind each round; empty when there are no tiles."""
+    shared_bytes: int
+    """Of all tiles, as a C++ struct of them counts."""
+
+    @property
+    def tiles(self) -> dict[str, Tile]:
+        return {tile.name: tile for loops in self.rounds for loop in loops for tile in loop.tiles}
+
+    @property
+    def reach(self) -> Halo:
+        """The sum of the radii: how far from its own rectangle a block of threads reads anything."""
+        total = Halo()
+        for halo in self.halos.values():
+            total = total.union(halo)
+        return total
+
+
+def halos(pipeline: Pipeline, block: Block) -> dict[str, Halo]:
+    """Where each image of a block is needed, as the halo round the rectangle of a block of threads.
+
+    It is the sum along every path, not the largest radius of one stage (where the paper's width of the fused interior,
+    section IV-B, has the larger radius).
+    """
+    found: dict[str, Halo] = {name: Halo() for name in block.outputs}
+    for name in reversed(block.kernels):
+        kernel = pipeline.kernel(name)
+        for image in kernel.reads:
+            if pipeline.images[image].single:
+                continue
+            found[image] = found.get(image, Halo()).union(found[name] + _window(kernel, image))
+    return found
+
+
+LOCAL = ("tile", "recompute", "mixed")
+"""What happens to the stages that others read round their pixel: all are in tiles; all are computed again; the local
+ones are in tiles, the point ones are computed again."""
+
+
+def layout(pipeline: Pipeline, block: Block, width: int, height: int, local: str) -> Layout:
+    """The stages of a block of point and local kernels for a rectangle of `width` x `height` pixels, in a way of LOCAL.
+
+    ValueError for another way.
+    """
+    if local not in LOCAL:
+        raise ValueError(f"local is {local!r}, not {', '.join(LOCAL[:-1])} or {LOCAL[-1]}")
+    needed = halos(pipeline, block)
+    rounds: tuple[tuple[Loop, ...], ...] = ()
+    shared_bytes = 0
+    if local != "recompute":
+        names = _tiled(pipeline, block, needed, local)
+        repeating = periodic(pipeline, block) if local == "tile" else set()
+        places = _places(pipeline, block, needed, names, repeating)
+        tiles = []
+        most = max((BYTES[pipeline.images[name].dtype] for name in names), default=1)
+        for name in sorted(names, key=pipeline.position.__getitem__):
+            image, halo = pipeline.images[name], needed[name]
+            size = BYTES[image.dtype]
+            shared_bytes = -(-shared_bytes // size) * size
+            tile = Tile(
+                image=image,
+                halo=halo,
+                width=width + halo.left + halo.right,
+                height=height + halo.up + halo.down,
+                offset_bytes=shared_bytes,
+                periodic=places[name].periodic,
+            )
+            tiles.append(tile)
+            shared_bytes += tile.size_bytes
+        shared_bytes = -(-shared_bytes // most) * most
+        loops = {
+            place: Loop(tiles=tuple(each for each in tiles if places[each.name] == place))
+            for place in sorted(set(places.values()), reverse=True)
+        }
+        rounds = tuple(
+            tuple(loop for place, loop in loops.items() if place.level == level)
+            for level in sorted({place.level for place in loops})
+        )
+    return Layout(halos=needed, rounds=rounds, shared_bytes=shared_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class _Place:
+    """The loop that fills a tile."""
+
+    level: int
+    """Its round, from 1."""
+    halo: Halo
+    periodic: bool
+
+
+def periodic(pipeline: Pipeline, block: Block) -> set[str]:
+    """The stages whose tiles are filled outside the image as if it were repeated there, because a reader wants that.
+
+    It takes that the stage reads its own pixel of other stages, or repeats them too: their tiles are then read at the
+    position outside. (What the block reads from memory is read at the pixel that the position means.)
+    """
+    inside = set(block.kernels)
+    able: set[str] = set()
+    for name in block.kernels:
+        kernel = pipeline.kernel(name)
+        if all(
+            image in able and (not kernel.windowed(image) or kernel.border(image).mode == "repeat")
+            for image in kernel.reads
+            if image in inside
+        ):
+            able.add(name)
+    wanted: set[str] = set()
+    for name in reversed(block.kernels):
+        kernel = pipeline.kernel(name)
+        for image in kernel.reads:
+            repeated = kernel.windowed(image) and kernel.border(image).mode == "repeat"
+            if image in able and (repeated or name in wanted):
+                wanted.add(image)
+    return wanted
+
+
+def tiles_behind(pipeline: Pipeline, block: Block, layout: Layout, name: str) -> set[str]:
+    """The tiles that a stage without one is computed from."""
+    found: set[str] = set()
+    for image in pipeline.kernel(name).reads:
+        if image in layout.tiles:
+            found.add(image)
+        elif image in block.kernels:
+            found |= tiles_behind(pipeline, block, layout, image)
+    return found
+
+
+def _window(kernel: Kernel, image: str) -> Halo:
+    left, right, up, down = kernel.window(image)
+    return Halo(left=left, right=right, up=up, down=down)
+
+
+def _tiled(pipeline: Pipeline, block: Block, needed: dict[str, Halo], local: str) -> set[str]:
+    kernels = {name: pipeline.kernel(name) for name in block.kernels}
+    names: set[str] = set()
+    round_it: set[str] = set()
+    """Stages that are computed at other pixels than that of a loop."""
+    for name in reversed(block.kernels):
+        if name in round_it and (local == "tile" or kernels[name].pattern == "local"):
+            names.add(name)
+        for image in kernels[name].reads:
+            if image in kernels and (kernels[name].windowed(image) or name in round_it - names):
+                round_it.add(image)
+    while True:
+        loops = _loops_of(pipeline, block, _places(pipeline, block, needed, names, set()), names)
+        more = {
+            name
+            for name, kernel in kernels.items()
+            if name not in names and kernel.pattern == "local" and len(loops[name]) > 1
+        }
+        if not more:
+            return names
+        # From the last stage back, one at a time: a tile behind may be all that a stage before was needed for.
+        names.add(max(more, key=pipeline.position.__getitem__))
+
+
+def _loops_of(
+    pipeline: Pipeline, block: Block, places: dict[str, _Place], names: set[str]
+) -> dict[str, set[_Place | None]]:
+    """Stage -> the loops in which it is computed; None is the last one, which stores the outputs."""
+    found: dict[str, set[_Place | None]] = {name: set() for name in block.kernels}
+    for name in reversed(block.kernels):
+        if name in names:
+            found[name] = {places[name]}
+        elif name in block.outputs:
+            found[name].add(None)
+        for image in pipeline.kernel(name).reads:
+            if image in found and image not in names:
+                found[image] |= found[name]
+    return found
+
+
+def _places(
+    pipeline: Pipeline, block: Block, needed: dict[str, Halo], names: set[str], repeating: set[str]
+) -> dict[str, _Place]:
+    """Tile -> its loop: in a round behind every tile that it reads, unless both can be filled by one loop and it reads
+    nothing but its own pixel there."""
+    places: dict[str, _Place] = {}
+    behind: dict[str, dict[str, bool]] = {}
+    """Stage -> the tiles that computing it reads -> whether at other pixels too."""
+    for name in block.kernels:
+        kernel = pipeline.kernel(name)
+        reads: dict[str, bool] = {}
+        for image in kernel.reads:
+            if image not in behind:
+                continue
+            found = {image: False} if image in names else behind[image]
+            for tile, far in found.items():
+                reads[tile] = reads.get(tile, False) or far or kernel.windowed(image)
+        behind[name] = reads
+        if name not in names:
+            continue
+        level = 1
+        for tile, far in reads.items():
+            place = places[tile]
+            together = not far and (place.halo, place.periodic) == (needed[name], name in repeating)
+            level = max(level, place.level + (0 if together else 1))
+        places[name] = _Place(level=level, halo=needed[name], periodic=name in repeating)
+    return places

@@ -1,0 +1,376 @@
+"""The tree of a kernel's body: typed as C types it, one node for each operation.
+
+    Expr = Const(value)                                  3, 0x1f, 0.04, 0.04f
+         | Access(image, dx, dy, channel)                src[1, -1], src, src.r[0, 1]
+         | Local(name)                                   a name bound by a Let around it
+         | Unary(op, operand)                            op: - ~ !
+         | Binary(op, left, right)                       op: + - * / % << >> & | ^ && || < <= > >= == !=
+         | Select(condition, then, other)                condition ? then : other
+         | Cast(operand, implicit)                       float(x), or what C converts by itself
+         | Call(function, arguments)                     min, sqrt, ... (FUNCTIONS)
+         | Let(name, value, body)                        value is computed once, body uses it by name
+
+Every node knows its `dtype`: uint8, int32, float32 or float64. All conversions that C does by itself (a uint8 in
+arithmetic is an int32; int32 with float32 is float32; float64 wins) stand in the tree as implicit Casts, so that both
+operands of an operation have one type. Where C leaves the result open, it is defined here:
+
+- int32 arithmetic wraps round at 32 bits (`-`, `*`, `<<`, `abs` of the least number too).
+- `/` and `%` of integers truncate towards zero; by zero both give 0; the least number by -1 wraps (and leaves 0).
+- A shift takes the low five bits of its count; `>>` keeps the sign.
+- A float becomes an int32 by truncation; what does not fit becomes the nearest int32, NaN becomes 0. A uint8 is the low
+  eight bits of the int32.
+- `min` and `max` of floats: a NaN loses against a number. `clamp(x, low, high)` is `min(max(x, low), high)`.
+- `&&`, `||` and `?:` evaluate all their operands; nothing here has a side effect.
+- Each float operation is rounded by itself, products and sums are not contracted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+DTYPES = ("uint8", "int32", "float32")
+"""What an image can hold."""
+_RANK = {"uint8": 0, "int32": 1, "float32": 2, "float64": 3}
+INT32 = (-(2**31), 2**31 - 1)
+ARITHMETIC = ("+", "-", "*", "/", "%")
+BITWISE = ("<<", ">>", "&", "|", "^")
+LOGICAL = ("&&", "||")
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+
+class TypeProblem(ValueError):
+    """An operation on operands that C does not have; the text is one line for the author of the body. `column`: where
+    in the body, from 1, where that is known."""
+
+    def __init__(self, problem: str, column: int | None = None) -> None:
+        super().__init__(problem)
+        self.column = column
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: int | float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A pixel of an image, `dx` to the right and `dy` below; `channel` None is the channel that is being computed.
+
+    `dtype` is the image's own.
+    """
+
+    image: str
+    dx: int
+    dy: int
+    channel: int | None
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    name: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    op: str
+    operand: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Both operands have one dtype; comparisons and logical operations give int32 (0 or 1), all others that dtype."""
+
+    op: str
+    left: Expr
+    right: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """`condition` is compared with zero in its own dtype; both branches have the dtype of the result."""
+
+    condition: Expr
+    then: Expr
+    other: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    operand: Expr
+    dtype: str
+    implicit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """All arguments have the dtype of the result."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """`value` under a name that only `body` sees; `dtype` is the body's, the name has the value's."""
+
+    name: str
+    value: Expr
+    body: Expr
+    dtype: str
+
+
+Expr: TypeAlias = Const | Access | Local | Unary | Binary | Select | Cast | Call | Let
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """What a tree costs: operations of the arithmetic units, and of the special function units."""
+
+    alu: int = 0
+    sfu: int = 0
+
+    def __add__(self, other: Operations) -> Operations:
+        return Operations(alu=self.alu + other.alu, sfu=self.sfu + other.sfu)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """`real`: its arguments are floats (an int32 becomes float64, as in C++). Its cost is that of the call alone."""
+
+    arity: int
+    real: bool
+    cost: Operations
+
+
+_ALU, _SFU = Operations(alu=1), Operations(sfu=1)
+FUNCTIONS = {
+    "min": Function(arity=2, real=False, cost=_ALU),
+    "max": Function(arity=2, real=False, cost=_ALU),
+    "abs": Function(arity=1, real=False, cost=_ALU),
+    "clamp": Function(arity=3, real=False, cost=Operations(alu=2)),
+    "floor": Function(arity=1, real=True, cost=_ALU),
+    "ceil": Function(arity=1, real=True, cost=_ALU),
+    "trunc": Function(arity=1, real=True, cost=_ALU),
+    "rint": Function(arity=1, real=True, cost=_ALU),
+    "sqrt": Function(arity=1, real=True, cost=_SFU),
+    "rsqrt": Function(arity=1, real=True, cost=_SFU),
+    "exp": Function(arity=1, real=True, cost=_SFU),
+    "exp2": Function(arity=1, real=True, cost=_SFU),
+    "log": Function(arity=1, real=True, cost=_SFU),
+    "log2": Function(arity=1, real=True, cost=_SFU),
+    "log10": Function(arity=1, real=True, cost=_SFU),
+    "sin": Function(arity=1, real=True, cost=_SFU),
+    "cos": Function(arity=1, real=True, cost=_SFU),
+    "tan": Function(arity=1, real=True, cost=_SFU),
+    "atan": Function(arity=1, real=True, cost=_SFU),
+    "atan2": Function(arity=2, real=True, cost=_SFU),
+    "tanh": Function(arity=1, real=True, cost=_SFU),
+    "pow": Function(arity=2, real=True, cost=_SFU),
+}
+"""min, max, clamp and abs are the type's own; `rint` rounds half to even."""
+
+
+# --- typed constructors ---------------------------------------------------------------------------------
+
+
+def const(value: int | float, dtype: str) -> Const:
+    """A constant as its type holds it. TypeProblem when it does not fit."""
+    if dtype in ("int32", "uint8"):
+        least, most = INT32 if dtype == "int32" else (0, 255)
+        if not isinstance(value, int) or not least <= value <= most:
+            raise TypeProblem(f"{value!r} is no {dtype} ({least} to {most})")
+        return Const(int(value), dtype)
+    try:
+        number = float(value)
+        rounded = struct.unpack("<f", struct.pack("<f", number))[0] if dtype == "float32" else number
+    except OverflowError:
+        raise TypeProblem(f"{value!r} does not fit {dtype}") from None
+    if number - number != 0:
+        raise TypeProblem(f"{value!r} is no finite number")
+    return Const(rounded, dtype)
+
+
+def promoted(expr: Expr) -> Expr:
+    """As C has it in arithmetic: a uint8 becomes an int32."""
+    return converted(expr, "int32") if expr.dtype == "uint8" else expr
+
+
+def converted(expr: Expr, dtype: str) -> Expr:
+    """The implicit conversion to a dtype; nothing when it has that dtype."""
+    return expr if expr.dtype == dtype else Cast(expr, dtype, implicit=True)
+
+
+def common(*dtypes: str) -> str:
+    """The type of the usual arithmetic conversions."""
+    return max((*dtypes, "int32"), key=_RANK.__getitem__)
+
+
+def unary(op: str, operand: Expr) -> Expr:
+    operand = promoted(operand)
+    if op == "+":
+        return operand
+    if op == "~" and operand.dtype != "int32":
+        raise TypeProblem(f"~ needs an integer, not a {operand.dtype}")
+    if op == "-" and isinstance(operand, Const):
+        negated = -operand.value
+        return Const(negated, operand.dtype) if operand.value != INT32[0] else operand
+    return Unary(op, operand, "int32" if op == "!" else operand.dtype)
+
+
+def binary(op: str, left: Expr, right: Expr) -> Expr:
+    """An operation with both operands brought to one type. TypeProblem for what C does not have, and for what can be
+    seen to be senseless: a division by the constant 0, a shift by 32 and more."""
+    left, right = promoted(left), promoted(right)
+    dtype = common(left.dtype, right.dtype)
+    if dtype != "int32" and (op in BITWISE or op == "%"):
+        raise TypeProblem(f"{op} needs integers, not {left.dtype} and {right.dtype}")
+    if isinstance(right, Const):
+        if op in ("/", "%") and dtype == "int32" and right.value == 0:
+            raise TypeProblem(f"{op} by the constant 0")
+        if op in ("<<", ">>") and not 0 <= right.value <= 31:
+            raise TypeProblem(f"a shift by {right.value}; an int32 can be shifted by 0 to 31")
+    if op in LOGICAL:  # each operand is compared with zero by itself
+        return Binary(op, truth(left), truth(right), "int32")
+    return Binary(op, converted(left, dtype), converted(right, dtype), "int32" if op in COMPARISONS else dtype)
+
+
+def truth(expr: Expr) -> Expr:
+    """0 or 1: whether a value is other than zero."""
+    if isinstance(expr, Binary) and (expr.op in COMPARISONS or expr.op in LOGICAL):
+        return expr
+    if isinstance(expr, Unary) and expr.op == "!":
+        return expr
+    expr = promoted(expr)
+    return Binary("!=", expr, Const(0 if expr.dtype == "int32" else 0.0, expr.dtype), "int32")
+
+
+def select(condition: Expr, then: Expr, other: Expr) -> Expr:
+    dtype = common(then.dtype, other.dtype)
+    return Select(promoted(condition), converted(promoted(then), dtype), converted(promoted(other), dtype), dtype)
+
+
+def cast(operand: Expr, dtype: str) -> Expr:
+    """A conversion that is written out."""
+    return operand if operand.dtype == dtype else Cast(operand, dtype, implicit=False)
+
+
+def call(function: str, *arguments: Expr) -> Expr:
+    """A function of FUNCTIONS. TypeProblem for a wrong number of arguments."""
+    known = FUNCTIONS[function]
+    if len(arguments) != known.arity:
+        wanted = "one argument" if known.arity == 1 else f"{known.arity} arguments"
+        raise TypeProblem(f"{function} takes {wanted}; here are {len(arguments)}")
+    dtypes = [promoted(each).dtype for each in arguments]
+    if known.real:  # C++ takes an integer argument of these as a double
+        dtypes = ["float64" if each == "int32" else each for each in dtypes]
+    dtype = common(*dtypes)
+    return Call(function, tuple(converted(promoted(each), dtype) for each in arguments), dtype)
+
+
+def let(name: str, value: Expr, body: Expr) -> Expr:
+    return Let(name, value, body, body.dtype)
+
+
+# --- walking --------------------------------------------------------------------------------------------
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The operands, in the order in which they are written."""
+    match expr:
+        case Unary(operand=operand) | Cast(operand=operand):
+            return (operand,)
+        case Binary(left=left, right=right):
+            return (left, right)
+        case Select(condition=condition, then=then, other=other):
+            return (condition, then, other)
+        case Call(arguments=arguments):
+            return arguments
+        case Let(value=value, body=body):
+            return (value, body)
+    return ()
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """The node and all below it, parents first, left to right."""
+    pending = [expr]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(children(node)))
+
+
+def depth(expr: Expr) -> int:
+    """The longest way down, counted in nodes."""
+    deepest, pending = 0, [(expr, 1)]
+    while pending:
+        node, level = pending.pop()
+        deepest = max(deepest, level)
+        pending.extend((each, level + 1) for each in children(node))
+    return deepest
+
+
+def accesses(expr: Expr) -> tuple[Access, ...]:
+    """The distinct pixels that are read, in the order in which they first stand."""
+    return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Access)))
+
+
+def map_accesses(expr: Expr, change: Callable[[Access], Expr]) -> Expr:
+    """The same tree with every access replaced. What comes instead must have the access' dtype."""
+    match expr:
+        case Access():
+            found = change(expr)
+            assert found.dtype == expr.dtype, f"{expr} became a {found.dtype}"
+            return found
+        case Unary(op, operand, dtype):
+            return Unary(op, map_accesses(operand, change), dtype)
+        case Binary(op, left, right, dtype):
+            return Binary(op, map_accesses(left, change), map_accesses(right, change), dtype)
+        case Select(condition, then, other, dtype):
+            return Select(
+                map_accesses(condition, change), map_accesses(then, change), map_accesses(other, change), dtype
+            )
+        case Cast(operand, dtype, implicit):
+            return Cast(map_accesses(operand, change), dtype, implicit)
+        case Call(function, arguments, dtype):
+            return Call(function, tuple(map_accesses(each, change) for each in arguments), dtype)
+        case Let(name, value, body, dtype):
+            return Let(name, map_accesses(value, change), map_accesses(body, change), dtype)
+    return expr
+
+
+def shifted(expr: Expr, dx: int, dy: int) -> Expr:
+    """The same tree seen from another pixel; what a Local around it holds stays what it is."""
+    return map_accesses(expr, lambda each: Access(each.image, each.dx + dx, each.dy + dy, each.channel, each.dtype))
+
+
+def operations(expr: Expr) -> Operations:
+    """Counted on the tree (the paper's n_ALU and n_SFU, without the store).
+
+    One ALU operation for each operator, whatever its type, and for a conversion between integer and float of what is no
+    constant; a function as FUNCTIONS says; a pixel, a constant and a name cost nothing.
+    """
+    total = Operations()
+    for node in walk(expr):
+        match node:
+            case Unary() | Binary() | Select():
+                total += _ALU
+            case Call(function=function):
+                total += FUNCTIONS[function].cost
+            case Cast(operand=operand, dtype=dtype):
+                if not isinstance(operand, Const) and _real(operand.dtype) != _real(dtype):
+                    total += _ALU
+    return total
+
+
+def _real(dtype: str) -> bool:
+    return dtype.startswith("float")

@@ -1,0 +1,363 @@
+"""Pipelines as YAML files.
+
+    pipeline: harris
+    summary: ...                                           # for `fusiond plugins`; optional
+    image: {width: 2048, height: 2048, dtype: int32, channels: 1}    # channels 3 is RGB; what inputs and kernels are
+    inputs: [src, {name: lut, dtype: uint8, channels: 3, fill: {integers: [0, 255]}}]
+    outputs: [hc]
+    parameters: {k: 0.04, shift: 3}                        # an int32, or with a fraction a float32; {value, dtype}
+    masks: {gauss: [[1, 2, 1], [2, 4, 2], [1, 2, 1]]}      # integers, or numbers (float32); 0 or null is a hole
+    kernels:
+      dx:
+        pattern: local                                     # point, local, global
+        reads: [src]
+        mask: [3, 3]                                       # width, height; of a local kernel
+        border: clamp                                      # or {src: mirror}; {constant: 7}, {src: {constant: 7}}
+        dtype: int32                                       # of its own image; the pipeline's when left out
+        channels: 1
+        let: {d: "src[1, 0] - src[-1, 0]"}                 # names for values, each may use those before it
+        body: "d / 6"                                      # or one for each channel: {r: ..., g: ..., b: ...}
+        reduce: sum                                        # of a global kernel: sum, min, max
+
+The language of bodies is in `syntax`. Every mistake is a RequestError of one line with file, line and kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fusiond.errors import UnknownName
+from fusiond.inputs import values
+from fusiond.inputs.documents import Node
+from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend import graph, masks, syntax
+from fusiond_mincut.frontend.expr import Const, Expr, TypeProblem
+from fusiond_mincut.frontend.graph import Border, Image, Kernel, Pipeline
+from fusiond_mincut.frontend.masks import Mask
+
+MOST_KERNELS = 4096
+_KEYS = ("pipeline", "summary", "image", "inputs", "outputs", "parameters", "masks", "kernels")
+_KERNEL_KEYS = ("pattern", "reads", "mask", "border", "dtype", "channels", "let", "body", "reduce")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    """What bodies are read with."""
+
+    width: int
+    height: int
+    dtype: str
+    channels: int
+    constants: Mapping[str, Const] = field(default_factory=dict)
+    masks: Mapping[str, Mask] = field(default_factory=dict)
+
+
+def read(document: Node, sizes: Mapping[str, int] | None = None, file: values.FindFile | None = None) -> Pipeline:
+    """The pipeline of a document; `sizes` (width, height) replace the document's, `file` finds the .npy files that its
+    fills name. RequestError for every mistake."""
+    keys = document.mapping(known=_KEYS, required=("pipeline", "image", "inputs", "outputs", "kernels"))
+    header = _header(keys, sizes or {})
+    inputs = _inputs(keys["inputs"], header, file)
+    nodes = keys["kernels"].mapping()
+    if not nodes:
+        raise keys["kernels"].fail("is empty; a pipeline has at least one kernel")
+    if len(nodes) > MOST_KERNELS:
+        raise keys["kernels"].fail(f"holds {len(nodes)} kernels; at most {MOST_KERNELS} are read")
+    taken = {each.name for each in inputs} | set(header.constants)
+    for name, node in nodes.items():
+        _checked_name(name, node)
+        if name in taken:
+            raise node.fail(f"two writers of {name!r}: an input or a parameter has this name")
+    order = _order(nodes, inputs)
+    images = {each.name: each for each in inputs}
+    kernels = []
+    for name in order:
+        kernel = _kernel(name, nodes[name], header, images)
+        images[name] = kernel.image
+        kernels.append(kernel)
+    outputs = tuple(dict.fromkeys(each.text() for each in keys["outputs"].sequence()))
+    if not outputs:
+        raise keys["outputs"].fail("is empty; a pipeline has at least one output")
+    for node in keys["outputs"].sequence():
+        if node.text() not in nodes:
+            raise _unknown("kernel", node.text(), nodes, node)
+    pipeline = Pipeline(
+        name=_title(keys["pipeline"]),
+        width=header.width,
+        height=header.height,
+        inputs=inputs,
+        outputs=outputs,
+        kernels=tuple(kernels),
+    )
+    for image in pipeline.images.values():
+        if image.elements(header.width, header.height) >= 2**31:
+            raise keys["image"].fail(f"{image.name} has 2^31 elements or more; the kernels' indices have 32 bits")
+    for about, what in graph.problems(pipeline):
+        if about in images and about not in nodes:
+            raise keys["inputs"].fail(f"{about}: {what}")
+        raise nodes.get(about, keys["outputs"]).fail(what)
+    return pipeline
+
+
+def _unknown(kind: str, name: str, known: Mapping[str, object], node: Node) -> UnknownName:
+    return UnknownName(kind, name, known, where=node.where)
+
+
+def _title(node: Node) -> str:
+    """It stands in the names of exported files, and in comments of sources."""
+    name = node.text()
+    if not graph.TITLE.fullmatch(name):
+        raise node.fail(f"{name[:100]!r} is no name of a pipeline; letters, digits, _ - and . are wanted, at most 100")
+    return name
+
+
+def _checked_name(name: str, node: Node) -> None:
+    problem = syntax.name_problem(name)
+    if problem is not None:
+        raise node.fail(problem)
+
+
+# --- the head of the file -------------------------------------------------------------------------------
+
+
+def _header(keys: Mapping[str, Node], sizes: Mapping[str, int]) -> _Header:
+    image = keys["image"].mapping(known=("width", "height", "dtype", "channels"), required=("width", "height", "dtype"))
+    width = sizes.get("width", image["width"].integer(least=1, most=graph.WIDEST_IMAGE))
+    height = sizes.get("height", image["height"].integer(least=1, most=graph.WIDEST_IMAGE))
+    channels = _channels(image["channels"]) if "channels" in image else 1
+    constants = {"width": Const(width, "int32"), "height": Const(height, "int32")}
+    for name, node in keys["parameters"].mapping().items() if "parameters" in keys else ():
+        _checked_name(name, node)
+        constants[name] = _parameter(node)
+    found: dict[str, Mask] = {}
+    for name, node in keys["masks"].mapping().items() if "masks" in keys else ():
+        _checked_name(name, node)
+        try:
+            found[name] = masks.checked(name, _rows(node))
+        except TypeProblem as problem:
+            raise node.fail(str(problem)) from None
+    return _Header(
+        width=width,
+        height=height,
+        dtype=image["dtype"].choice(*tree.DTYPES),
+        channels=channels,
+        constants=constants,
+        masks=found,
+    )
+
+
+def _channels(node: Node) -> int:
+    count = node.integer(least=1, most=3)
+    if count == 2:
+        raise node.fail("is 2; an image has 1 channel (gray) or 3 (RGB)")
+    return count
+
+
+def _parameter(node: Node) -> Const:
+    given, dtype = node, None
+    if isinstance(node.value, dict):
+        keys = node.mapping(known=("value", "dtype"), required=("value", "dtype"))
+        given, dtype = keys["value"], keys["dtype"].choice("int32", "float32", "float64")
+    if dtype is None:
+        whole = isinstance(given.value, int) and not isinstance(given.value, bool)
+        dtype = "int32" if whole else "float32"
+    try:
+        return tree.const(given.integer() if dtype == "int32" else given.number(), dtype)
+    except TypeProblem as problem:
+        raise given.fail(str(problem)) from None
+
+
+def _rows(node: Node) -> tuple[tuple[int | float | None, ...], ...]:
+    rows = tuple(tuple(_coefficient(each) for each in row.sequence()) for row in node.sequence())
+    if not rows or not rows[0]:
+        raise node.fail("is empty; rows of numbers are wanted")
+    return rows
+
+
+def _coefficient(node: Node) -> int | float | None:
+    if node.value is None:
+        return None
+    return node.integer() if isinstance(node.value, int) else node.number()
+
+
+def _inputs(node: Node, header: _Header, file: values.FindFile | None) -> tuple[Image, ...]:
+    found: dict[str, Image] = {}
+    for each in node.sequence():
+        if isinstance(each.value, str):
+            name, dtype, channels, fill = each.text(), header.dtype, header.channels, None
+        else:
+            keys = each.mapping(known=("name", "dtype", "channels", "fill"), required=("name",))
+            name = keys["name"].text()
+            dtype = keys["dtype"].choice(*tree.DTYPES) if "dtype" in keys else header.dtype
+            channels = _channels(keys["channels"]) if "channels" in keys else header.channels
+            fill = values.fill(keys["fill"], dtype, file) if "fill" in keys else None
+        _checked_name(name, each)
+        if name in found or name in header.constants:
+            raise each.fail(f"{name!r} stands twice")
+        found[name] = Image(name=name, dtype=dtype, channels=channels, fill=fill or graph.FILLS[dtype])
+    if not found:
+        raise node.fail("is empty; a pipeline reads at least one image")
+    return tuple(found.values())
+
+
+def _held(node: Node, dtype: str, *, whole: bool = False) -> int | float:
+    """A number that the dtype holds exactly enough."""
+    try:
+        return tree.const(node.integer() if whole or dtype != "float32" else node.number(), dtype).value
+    except TypeProblem as problem:
+        raise node.fail(str(problem)) from None
+
+
+# --- kernels --------------------------------------------------------------------------------------------
+
+
+def _order(nodes: Mapping[str, Node], inputs: tuple[Image, ...]) -> tuple[str, ...]:
+    known = {each.name for each in inputs} | set(nodes)
+    reads: dict[str, tuple[str, ...]] = {}
+    for name, node in nodes.items():
+        keys = node.mapping(known=_KERNEL_KEYS, required=("pattern", "reads", "body"))
+        for each in keys["reads"].sequence():
+            if each.text() not in known:
+                raise UnknownName("image", each.text(), known, where=each.where)
+        reads[name] = tuple(each.text() for each in keys["reads"].sequence())
+    try:
+        return graph.topological(reads)
+    except ValueError as cycle:
+        first = str(cycle).split(" -> ", 1)[0]
+        raise nodes[first].fail(f"a cycle: {cycle}") from None
+
+
+def _kernel(name: str, node: Node, header: _Header, images: Mapping[str, Image]) -> Kernel:
+    keys = node.mapping()
+    pattern = keys["pattern"].choice(*graph.PATTERNS)
+    mask = _mask(pattern, keys, node)
+    channels = _channels(keys["channels"]) if "channels" in keys else header.channels
+    reads = tuple(each.text() for each in keys["reads"].sequence())
+    dtype = keys["dtype"].choice(*tree.DTYPES) if "dtype" in keys else header.dtype
+    reduction = None
+    if "reduce" in keys:
+        if pattern != "global":
+            raise keys["reduce"].fail(f"{name} is {pattern}; only a global kernel reduces")
+        reduction = keys["reduce"].choice(*graph.REDUCTIONS)
+    elif pattern == "global":
+        raise node.fail(f"a global kernel says how it reduces: reduce: {', '.join(graph.REDUCTIONS)}")
+    scope = syntax.Scope(
+        images={
+            each: syntax.Readable(dtype=images[each].dtype, channels=images[each].channels, single=images[each].single)
+            for each in reads
+        },
+        channels=channels,
+        constants=header.constants,
+        masks=header.masks,
+    )
+    bodies = _bodies(keys, scope, channels, header, images)
+    kernel = Kernel(
+        name=name,
+        pattern=pattern,
+        mask=mask,
+        bodies=bodies,
+        dtype=dtype,
+        channels=channels,
+        borders=_borders(keys["border"], images, reads) if "border" in keys else {},
+        reduction=reduction,
+    )
+    for each in keys["reads"].sequence():
+        if each.text() not in kernel.reads:
+            raise each.fail(f"{name} reads {each.text()!r}, and its body does not use it")
+    for image in kernel.reads:
+        if kernel.windowed(image) and image not in kernel.borders and pattern == "local":
+            raise node.fail(f"{name} reads outside {image!r} at its edges; border: clamp, mirror, reflect, repeat, "
+                            "or {constant: VALUE}")  # fmt: skip
+    return kernel
+
+
+def _mask(pattern: str, keys: Mapping[str, Node], node: Node) -> tuple[int, int]:
+    if pattern != "local":
+        if "mask" in keys:
+            raise keys["mask"].fail(f"a {pattern} kernel has no mask; pattern: local has one")
+        return 1, 1
+    if "mask" not in keys:
+        raise node.fail("a local kernel has a mask: [width, height]")
+    sides = keys["mask"].sequence()
+    if len(sides) != 2:
+        raise keys["mask"].fail("holds width and height, such as [3, 3]")
+    width, height = (each.integer(least=1, most=masks.WIDEST) for each in sides)
+    if width % 2 == 0 or height % 2 == 0:
+        raise keys["mask"].fail(f"a mask of {width} x {height} has no centre; both sides must be odd")
+    return width, height
+
+
+def _bodies(
+    keys: Mapping[str, Node], scope: syntax.Scope, channels: int, header: _Header, images: Mapping[str, Image]
+) -> tuple[Expr, ...]:
+    lets: list[tuple[str, Expr]] = []
+    for name, node in keys["let"].mapping().items() if "let" in keys else ():
+        _checked_name(name, node)
+        if name in images or name in scope.constants or name in header.masks or name in scope.locals:
+            raise node.fail(f"{name!r} is the name of something else here")
+        value = _tree(node, scope)
+        lets.append((name, value))
+        scope = syntax.Scope(
+            images=scope.images,
+            channels=scope.channels,
+            constants=scope.constants,
+            locals={**scope.locals, name: value.dtype},
+            masks=scope.masks,
+        )
+    body = keys["body"]
+    if isinstance(body.value, dict):
+        if channels == 1:
+            raise body.fail("one body is wanted: this kernel computes one channel")
+        nodes = body.mapping(known=tuple(syntax.CHANNELS), required=tuple(syntax.CHANNELS))
+        return tuple(_bound(lets, _tree(nodes[each], scope), nodes[each]) for each in syntax.CHANNELS)
+    return (_bound(lets, _tree(body, scope), body),)
+
+
+def _tree(node: Node, scope: syntax.Scope) -> Expr:
+    number = isinstance(node.value, int | float) and not isinstance(node.value, bool)
+    try:
+        return syntax.parse(str(node.value) if number else node.text(), scope)
+    except TypeProblem as problem:
+        if problem.column is None or number:
+            raise node.fail(str(problem)) from None
+        raise node.fail_in(str(problem), problem.column) from None
+
+
+def _bound(lets: list[tuple[str, Expr]], body: Expr, node: Node) -> Expr:
+    """The body inside the names that it uses, directly or through another."""
+    for name, value in reversed(lets):
+        if any(isinstance(each, tree.Local) and each.name == name for each in tree.walk(body)):
+            body = tree.let(name, value, body)
+    try:
+        syntax.limited(body)
+    except TypeProblem as problem:
+        raise node.fail(str(problem)) from None
+    return body
+
+
+def _borders(node: Node, images: Mapping[str, Image], reads: tuple[str, ...]) -> dict[str, Border]:
+    if isinstance(node.value, str) or _is_constant(node, reads):
+        return {each: _border(node, images[each]) for each in reads}
+    found = {}
+    for name, each in node.mapping().items():
+        if name not in reads:
+            raise _unknown("image", name, dict.fromkeys(reads), each)
+        found[name] = _border(each, images[name])
+    return found
+
+
+def _is_constant(node: Node, reads: tuple[str, ...]) -> bool:
+    """Whether this is a constant border, {constant: 7}, and not that of an image of this name, {constant: clamp}."""
+    if not isinstance(node.value, dict) or set(node.value) != {"constant"}:
+        return False
+    return "constant" not in reads or not isinstance(node.value["constant"].value, str | dict)
+
+
+def _border(node: Node, image: Image) -> Border:
+    if isinstance(node.value, str):
+        if node.value == "constant":
+            raise node.fail("a constant border has a value: {constant: 0}")
+        return Border(mode=node.choice(*graph.BORDERS))
+    value = node.mapping(known=("constant",), required=("constant",))["constant"]
+    return Border(mode="constant", value=_held(value, image.dtype))

@@ -1,0 +1,146 @@
+"""Pipelines as the YAML text that `reading` reads: reading what is written gives the same pipeline again.
+
+Implicit conversions are left out where C makes them anyway, and written as casts where it would not.
+"""
+
+from __future__ import annotations
+
+from fusiond.language.dtypes import is_float
+from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend.expr import Access, Binary, Call, Cast, Const, Expr, Let, Local, Select, Unary
+from fusiond_mincut.frontend.graph import Border, Image, Kernel, Pipeline
+from fusiond_mincut.frontend.syntax import CHANNELS, TYPES
+
+_CASTS = {dtype: name for name, dtype in TYPES.items()}
+
+
+def text(pipeline: Pipeline) -> str:
+    """The YAML of a pipeline. Its parameters and masks are numbers in the bodies by now."""
+    dtype, channels = _common(pipeline)
+    lines = [
+        f"pipeline: {pipeline.name}",
+        f"image: {{width: {pipeline.width}, height: {pipeline.height}, dtype: {dtype}, channels: {channels}}}",
+        "inputs:",
+        *(f"  - {_input(each)}" for each in pipeline.inputs),
+        f"outputs: [{', '.join(pipeline.outputs)}]",
+        "kernels:",
+    ]
+    for kernel in pipeline.kernels:
+        lines += _kernel(kernel, pipeline)
+    return "\n".join([*lines, ""])
+
+
+def _common(pipeline: Pipeline) -> tuple[str, int]:
+    """The dtype and channels of most images."""
+    images = list(pipeline.images.values())
+    dtype = max(tree.DTYPES, key=lambda each: sum(image.dtype == each for image in images))
+    return dtype, max((1, 3), key=lambda each: sum(image.channels == each for image in images))
+
+
+def _input(image: Image) -> str:
+    fill = image.fill
+    if fill.kind in ("zeros", "iota"):
+        described = fill.kind
+    elif fill.kind == "file":
+        described = f"{{file: {fill.file}}}"
+    elif fill.kind == "constant":
+        described = f"{{constant: {_number(fill.low, image.dtype)}}}"
+    else:
+        dtype = "int32" if fill.kind == "integers" else image.dtype
+        described = f"{{{fill.kind}: [{_number(fill.low, dtype)}, {_number(fill.high, dtype)}]}}"
+    return f"{{name: {image.name}, dtype: {image.dtype}, channels: {image.channels}, fill: {described}}}"
+
+
+def _number(value: float, dtype: str) -> str:
+    return repr(float(value)) if is_float(dtype) else str(int(value))
+
+
+def _kernel(kernel: Kernel, pipeline: Pipeline) -> list[str]:
+    lines = [f"  {kernel.name}:", f"    pattern: {kernel.pattern}", f"    reads: [{', '.join(kernel.reads)}]"]
+    if kernel.pattern == "local":
+        lines.append(f"    mask: [{kernel.mask[0]}, {kernel.mask[1]}]")
+    borders = [f"{name}: {_border(border, pipeline)}" for name, border in sorted(kernel.borders.items())]
+    if borders:
+        lines.append(f"    border: {{{', '.join(borders)}}}")
+    lines += [f"    dtype: {kernel.dtype}", f"    channels: {kernel.channels}"]
+    if kernel.reduction is not None:
+        lines.append(f"    reduce: {kernel.reduction}")
+    lets, bodies = _lets(kernel)
+    if lets:
+        lines.append("    let:")
+        lines += [f'      {name}: "{expression(value, pipeline)}"' for name, value in lets.items()]
+    if len(bodies) == 1:
+        lines.append(f'    body: "{expression(bodies[0], pipeline)}"')
+    else:
+        lines.append("    body:")
+        lines += [f'      {name}: "{expression(body, pipeline)}"' for name, body in zip(CHANNELS, bodies, strict=True)]
+    return lines
+
+
+def _border(border: Border, pipeline: Pipeline) -> str:
+    return f"{{constant: {border.value!r}}}" if border.mode == "constant" else border.mode
+
+
+def _lets(kernel: Kernel) -> tuple[dict[str, Expr], list[Expr]]:
+    """The names that bodies begin with, in an order in which each uses those before it only; and what remains."""
+    lets: dict[str, Expr] = {}
+    bodies: list[Expr] = []
+    for body in kernel.bodies:
+        inner: Expr = body
+        while isinstance(inner, Let):
+            lets.setdefault(inner.name, inner.value)
+            inner = inner.body
+        bodies.append(inner)
+    ordered: dict[str, Expr] = {}
+    while len(ordered) < len(lets):  # a name that only a later body uses may stand before it
+        for name, value in lets.items():
+            used = {each.name for each in tree.walk(value) if isinstance(each, Local)}
+            if name not in ordered and used <= ordered.keys():
+                ordered[name] = value
+    return ordered, bodies
+
+
+def expression(expr: Expr, pipeline: Pipeline) -> str:
+    """A tree as the text of a body."""
+
+    def of(each: Expr) -> str:
+        return expression(each, pipeline)
+
+    match expr:
+        case Const(value, dtype):
+            return str(value) if dtype == "int32" else repr(value) + ("f" if dtype == "float32" else "")
+        case Access(image, dx, dy, channel):
+            name = image
+            if channel is not None and pipeline.images[image].channels > 1:
+                name += f".{CHANNELS[channel]}"
+            return name if dx == dy == 0 else f"{name}[{dx}, {dy}]"
+        case Local(name):
+            return name
+        case Cast(operand, dtype):
+            return f"{_CASTS[dtype]}({of(operand)})"
+        case Unary(op, operand):
+            plain = _plain(operand)
+            return f"{op}({of(plain if tree.unary(op, plain) == expr else operand)})"
+        case Binary(op, left, right):
+            first, second = _plain(left), _plain(right)
+            if tree.binary(op, first, second) != expr:
+                first, second = left, right
+            return f"({of(first)} {op} {of(second)})"
+        case Select(condition, then, other):
+            parts = _plain(condition), _plain(then), _plain(other)
+            if tree.select(*parts) != expr:
+                parts = condition, then, other
+            return f"({of(parts[0])} ? {of(parts[1])} : {of(parts[2])})"
+        case Call(function, arguments):
+            plain_arguments = tuple(_plain(each) for each in arguments)
+            if tree.call(function, *plain_arguments) != expr:
+                plain_arguments = arguments
+            return f"{function}({', '.join(of(each) for each in plain_arguments)})"
+    raise ValueError(f"a name is bound inside an expression: {expr}")
+
+
+def _plain(expr: Expr) -> Expr:
+    """Without the conversion that C may make by itself."""
+    while isinstance(expr, Cast) and expr.implicit:
+        expr = expr.operand
+    return expr

@@ -1,0 +1,146 @@
+"""What a job asks for: a pipeline, or a block of one, and how it is to be planned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusiond.errors import RequestError, UnknownName
+from fusiond.inputs.documents import Node
+from fusiond.keys import text_key
+from fusiond.model import Job, frozen
+from fusiond.strategy import Inputs
+from fusiond_mincut.analysis import benefit, blocks, legality
+from fusiond_mincut.analysis.benefit import Model
+from fusiond_mincut.codegen import emit
+from fusiond_mincut.frontend import graph, parser
+from fusiond_mincut.frontend.graph import Pipeline
+
+SIZES = ("width", "height")
+MOST_BLOCKS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A Workload's payload: the pipeline (of a block: its own), and what is needed to ask for blocks of it."""
+
+    job: Job = field(repr=False)
+    pipeline: Pipeline
+    block: tuple[str, ...] | None
+    """The kernels of a job for one block."""
+    model: Model
+    most_blocks: int
+    document: Mapping[str, Any] = field(repr=False)
+    """The file, as plain values."""
+
+
+def read(job: Job, inputs: Inputs) -> tuple[Asked, dict[str, str]]:
+    """What a job asks for, and the text key of each file that was read. RequestError for what the user got wrong."""
+    where = job.where("pipeline")
+    given = job.request.get("pipeline")
+    if not isinstance(given, str) or not given:
+        raise RequestError("the name of a pipeline, or the path of its YAML file, is wanted", where=where)
+    path = inputs.resolve("pipeline", given, where=where)
+    document = inputs.document(path, where=where)
+
+    def file(node: Node) -> tuple[str, str]:
+        found = inputs.beside(path, node.text(), where=node.where)
+        return found, inputs.digest(found, where=node.where)
+
+    pipeline = parser.read(document, _sizes(job), file)
+    for kernel in pipeline.kernels:  # the unfused pipeline, with which all is compared, can always be computed
+        refused = emit.refused(pipeline, blocks.block(pipeline, [kernel.name]))
+        if refused is not None:
+            raise RequestError(f"{kernel.name} {refused.detail} ({refused.rule})", where=path)
+    block = _block(job, pipeline)
+    asked = Asked(
+        job=job,
+        pipeline=pipeline,
+        block=block,
+        model=_model(job),
+        most_blocks=_most_blocks(job),
+        document=frozen(document.plain()),
+    )
+    hashes = {path: text_key(inputs.text(path, where=where))}
+    hashes |= {each.fill.file: each.fill.digest for each in pipeline.inputs if each.fill.file and each.fill.digest}
+    return asked if block is None else of_block(asked, block), hashes
+
+
+def _sizes(job: Job) -> dict[str, int]:
+    found = {}
+    for name, value in job.sizes.items():
+        where = job.where(f"sizes.{name}")
+        if name not in SIZES:
+            raise UnknownName("size", name, SIZES, where=where)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= graph.WIDEST_IMAGE:
+            raise RequestError(f"is {value!r}; a whole number from 1 to {graph.WIDEST_IMAGE} is wanted", where=where)
+        found[name] = value
+    return found
+
+
+def _block(job: Job, pipeline: Pipeline) -> tuple[str, ...] | None:
+    if "block" not in job.request:
+        return None
+    where = job.where("block")
+    given = job.request["block"]
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(each, str) for each in given):
+        raise RequestError("the names of the kernels of one block are wanted: block: [sx, gx]", where=where)
+    for name in given:
+        if not pipeline.is_kernel(name):
+            raise UnknownName("kernel", name, pipeline.position, where=where)
+    names = blocks.block(pipeline, given).kernels
+    if len(names) < len(given):
+        raise RequestError("a kernel stands twice", where=where)
+    refused = next(legality.general(pipeline, names), None)
+    if refused is not None:
+        raise RequestError(f"this is no block that can be fused: {refused.detail}", where=where)
+    return names
+
+
+def _model(job: Job) -> Model:
+    given = job.request.get("model", benefit.PAPER.name)
+    if not isinstance(given, str) or given not in benefit.PRESETS:
+        offered = ", ".join(benefit.PRESETS)
+        raise RequestError(f"is {str(given)[:80]!r}; it can be {offered}", where=job.where("model"))
+    return benefit.PRESETS[given]
+
+
+def _most_blocks(job: Job) -> int:
+    given = job.request.get("blocks", MOST_BLOCKS)
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= 1000:
+        raise RequestError(
+            f"is {str(given)[:80]!r}; how many blocks of several kernels to measure, 0 to 1000",
+            where=job.where("blocks"),
+        )
+    return given
+
+
+def of_block(asked: Asked, kernels: tuple[str, ...]) -> Asked:
+    """A block of a pipeline as a job of its own: the same search, on the same device, at the same sizes."""
+    pipeline = asked.pipeline
+    inner = graph.part(pipeline, kernels, blocks.block(pipeline, kernels).outputs)
+    request = {"pipeline": asked.job.request["pipeline"], "block": list(kernels)}
+    sizes = {"width": pipeline.width, "height": pipeline.height}
+    job = dataclasses.replace(asked.job, request=frozen(request), sizes=frozen(sizes), lines=frozen())
+    return dataclasses.replace(asked, job=job, pipeline=inner, block=kernels, model=benefit.PAPER, most_blocks=0)
+
+
+def content(asked: Asked) -> dict[str, Any]:
+    """What decides a measurement, without sizes: of a block only its own kernels."""
+    document = asked.document
+    image = {name: value for name, value in document["image"].items() if name not in SIZES}
+    pipeline = asked.pipeline
+    return {
+        "image": image,
+        "inputs": [
+            {"name": each.name, "dtype": each.dtype, "channels": each.channels, "single": each.single,
+             "fill": each.fill.content}
+            for each in pipeline.inputs
+        ],
+        "outputs": list(pipeline.outputs),
+        "parameters": document.get("parameters"),
+        "masks": document.get("masks"),
+        "kernels": {each.name: document["kernels"][each.name] for each in pipeline.kernels},
+    }  # fmt: skip

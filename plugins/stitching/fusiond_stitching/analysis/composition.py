@@ -1,0 +1,177 @@
+"""A plan in which each group runs as it was fastest by itself.
+
+    plan of the whole module      k0: g0 | g1 | g2, all at 256 threads
+    ways of its parts             g0: 128/2048/warp/device/16, g2: 128/8192/shared/paper/shared
+                             -->  k0: g0 | g1 | g2, at 128 threads, g0 in blocks of 2048 elements, ...
+
+Fusion is not decided anew: groups and launches stay. Of a way, rows, grain, exchange and shared memory are a group's
+own affair. Threads are the launch's: where all groups of a launch that were measured want the same number, it has that
+number, and where they differ the number of the whole plan; groups that were not measured follow. A launch with a
+group for which there is no block program at that number stays as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusiond.model import Config, DeviceLimits
+from fusiond_stitching.analysis import parts, planner
+from fusiond_stitching.analysis.parts import Part
+from fusiond_stitching.analysis.plan import BlockProgram, Global, Home, Kernel, Phase, Plan, Result, Step
+from fusiond_stitching.analysis.planner import Planned
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.frontend.graph import Module
+
+EXCHANGES = ("warp", "shared")
+LIMITS = ("device", "paper")
+SHARED = "shared"
+ROWS = ("16", "8", "32", "4", SHARED)
+_LABEL = re.compile(r"(\d{1,4})/(\d{1,9})/(\w+)/(\w+)/(\w+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a group was fastest by itself."""
+
+    threads: int
+    grain: int
+    exchange: str
+    shared: str
+    rows: str
+
+    def __str__(self) -> str:
+        return f"{self.threads}/{self.grain}/{self.exchange}/{self.shared}/{self.rows}"
+
+    @staticmethod
+    def of(config: Config) -> Way:
+        """The way that a config of a part stands for. KeyError or TypeError when it is no such config."""
+        return Way(
+            threads=config.integer("threads"),
+            grain=config.integer("grain"),
+            exchange=config.text("exchange"),
+            shared=config.text("shared"),
+            rows=config.text("rows"),
+        )
+
+    @staticmethod
+    def read(text: str) -> Way:
+        """What `str` wrote. ValueError when it did not."""
+        found = _LABEL.fullmatch(text)
+        if found is None or found[3] not in EXCHANGES or found[4] not in LIMITS or found[5] not in ROWS:
+            raise ValueError(f"{text!r} is no way to compute a group: THREADS/GRAIN/EXCHANGE/SHARED/ROWS")
+        return Way(threads=int(found[1]), grain=int(found[2]), exchange=found[3], shared=found[4], rows=found[5])
+
+    def policy(self, rules: Policy, shared_limits: Mapping[str, int]) -> Policy:
+        """The rules of a whole plan with this way in their place. `shared_limits`: bytes by label."""
+        return dataclasses.replace(
+            rules,
+            threads=self.threads,
+            grain=self.grain,
+            warp=self.exchange == "warp",
+            registers=self.rows != SHARED,
+            per_thread=int(self.rows) if self.rows != SHARED else rules.per_thread,
+            shared_limit=shared_limits[self.shared],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """A plan, and which of its groups run in a way of their own."""
+
+    plan: Plan
+    taken: tuple[str, ...]
+    """The parts that were taken, a name for each group that runs in a way of its own."""
+
+
+def composed(
+    module: Module,
+    found: Planned,
+    own: Mapping[str, Part],
+    ways: Mapping[str, Way],
+    rules: Policy,
+    shared_limits: Mapping[str, int],
+    limits: DeviceLimits,
+) -> Composed:
+    """A plan with every launch as its groups were fastest. `own`: root -> the group as a part; `ways`: a part's name ->
+    its way. The plan has no problems."""
+    composing = _Composing(module, found, own, ways, rules, shared_limits, limits)
+    steps: list[Step] = [composing.launch(step) if isinstance(step, Kernel) else step for step in found.plan.steps]
+    return Composed(plan=Plan(steps=tuple(steps), notes=found.plan.notes), taken=tuple(composing.taken))
+
+
+class _Composing:
+    def __init__(
+        self,
+        module: Module,
+        found: Planned,
+        own: Mapping[str, Part],
+        ways: Mapping[str, Way],
+        rules: Policy,
+        shared_limits: Mapping[str, int],
+        limits: DeviceLimits,
+    ) -> None:
+        self.module = module
+        self.members = {group.root: frozenset(group.members) for group in found.fusion.groups}
+        self.parts = own
+        self.alone = parts.groups(module, found)
+        self.ways = {root: ways[each.name] for root, each in own.items() if each.name in ways}
+        self.rules = rules
+        self.shared_limits = shared_limits
+        self.limits = limits
+        self.taken: list[str] = []
+
+    def launch(self, kernel: Kernel) -> Kernel:
+        asked = {self.ways[each.root].threads for each in kernel.programs if each.root in self.ways}
+        if not asked:
+            return kernel
+        threads = asked.pop() if len(asked) == 1 else self.rules.threads
+        made = {each.root: self._program(each, threads) for each in kernel.programs}
+        if any(each is None for each in made.values()):
+            return kernel
+        phases = []
+        for phase in kernel.phases:
+            programs = [made[each.root] for each in phase.programs]
+            phases.append(Phase(programs=tuple(each for each in programs if each is not None)))
+        rules = dataclasses.replace(self.rules, threads=threads)
+        if planner.threads_of(rules, [each for phase in phases for each in phase.programs]) is None:
+            return kernel
+        self.taken += [self.parts[root].name for root in made if root in self.ways]
+        return planner.kernel(rules, kernel.name, tuple(phases), self.limits)
+
+    def _program(self, program: BlockProgram, threads: int) -> BlockProgram | None:
+        """A group's block program in its own way, at a number of threads; None where there is none."""
+        root = program.root
+        rules = self.ways[root].policy(self.rules, self.shared_limits) if root in self.ways else self.rules
+        rules = dataclasses.replace(rules, threads=threads)
+        if rules == self.rules:
+            return program
+        part = self.parts.get(root)
+        inner = self.alone[root] if part is None else part.module
+        found = parts.only(parts.planned(inner, rules, self.limits))
+        if isinstance(found, str):
+            return None
+        renamed = self._renamed(found, part.names if part else {name: name for name in inner.by_name}, program.name)
+        inside = self.members[root]
+        return renamed if all(each.instruction in inside for each in renamed.results) else None
+
+    # --- a block program under the names of the whole module ---
+
+    def _renamed(self, program: BlockProgram, names: Mapping[str, str], called: str) -> BlockProgram:
+        return dataclasses.replace(
+            program,
+            name=called,
+            root=names[program.root],
+            stages=tuple(
+                dataclasses.replace(stage, results=tuple(self._result(each, names) for each in stage.results))
+                for stage in program.stages
+            ),
+        )
+
+    def _result(self, result: Result, names: Mapping[str, str]) -> Result:
+        name = names[result.instruction]
+        buffer = Global(self.module.buffer_of(name))
+        homes: list[Home] = [buffer if isinstance(home, Global) else home for home in result.homes]
+        return Result(name, tuple(homes))

@@ -1,0 +1,161 @@
+"""A maximum and the sum of exponentials below it in one reduction (online softmax).
+
+    M = max(x)                      (M, S) = reduce over pairs (x, 1):
+    S = sum(exp(x - M))      -->        m = max(m1, m2)
+                                        s = s1 * exp(m1 - m) + s2 * exp(m2 - m)
+
+Rows that no registers hold are read once less so (Milakov and Gimelshein, 2018). What overflows or is no number stays
+so: an infinite maximum makes the sum a NaN, as `inf - inf` does. The order of the sum changes, as it does between any
+two schedules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from fusiond.model import frozen
+from fusiond_stitching.frontend.graph import Computation, Instruction, Module, topological
+
+LEAST_ROW = 16_384
+"""Elements of a row: shorter ones are held in registers, and read once anyway."""
+_TYPES = ("f32", "f64")
+
+
+def rewritten(module: Module) -> Module:
+    """The module with such pairs in one reduction; itself where there are none."""
+    found = {each.name: each for each in module.instructions}
+    changed = False
+    for total in module.instructions:
+        greatest = _greatest(module, total)
+        if greatest is not None and found[greatest.name].opcode == "reduce" and len(greatest.operands) == 2:
+            found.update((each.name, each) for each in _pair(module, greatest, total))
+            changed = True
+    return dataclasses.replace(module, instructions=topological(found.values())) if changed else module
+
+
+def _greatest(module: Module, total: Instruction) -> Instruction | None:
+    """The maximum under a sum of exponentials; None for everything else."""
+    if not _reduces(module, total, "add", 0.0):
+        return None
+    power = module[total.operands[0]]
+    if power.opcode != "exponential" or power.dtype not in _TYPES:
+        return None
+    difference = module[power.operands[0]]
+    if difference.opcode != "subtract":
+        return None
+    values, spread = (module[name] for name in difference.operands)
+    greatest = _behind(module, spread)
+    if not _reduces(module, greatest, "maximum", -math.inf) or greatest.operands[0] != values.name:
+        return None
+    if greatest.attributes["dimensions"] != total.attributes["dimensions"] or not _long(values, total):
+        return None
+    return greatest if _spread_back(module, spread, values, total) else None
+
+
+def _reduces(module: Module, each: Instruction, operation: str, init: float) -> bool:
+    if each.opcode != "reduce" or each.name in module.foreign or len(each.operands) != 2:
+        return False
+    start = module[each.operands[1]]
+    if start.opcode != "constant" or each.attributes["computation"].simple != operation:
+        return False
+    return bool(start.attributes["values"][0] == init)
+
+
+def _long(values: Instruction, total: Instruction) -> bool:
+    return total.elements > 0 and values.elements // total.elements > LEAST_ROW
+
+
+def _behind(module: Module, spread: Instruction) -> Instruction:
+    """What is spread over the rows; a maximum with -inf changes nothing."""
+    each = spread
+    while True:
+        if each.opcode in ("broadcast", "reshape") and each.operands:
+            each = module[each.operands[0]]
+            continue
+        if each.opcode == "maximum":
+            rest = [name for name in each.operands if not _lowest(module, module[name])]
+            if len(rest) == 1:
+                each = module[rest[0]]
+                continue
+        return each
+
+
+def _lowest(module: Module, each: Instruction) -> bool:
+    while each.opcode in ("broadcast", "reshape"):
+        each = module[each.operands[0]]
+    return each.opcode == "constant" and all(value == -math.inf for value in each.attributes["values"])
+
+
+def _spread_back(module: Module, spread: Instruction, values: Instruction, total: Instruction) -> bool:
+    """Whether each row gets its own maximum: one broadcast along what is reduced, reshapes between."""
+    reduced = total.attributes["dimensions"]
+    kept = tuple(at for at in range(len(values.dims)) if at not in reduced)
+    if spread.opcode != "broadcast" or spread.attributes["dimensions"] != kept:
+        return False
+    each = module[spread.operands[0]]
+    while each.opcode in ("reshape", "maximum", "broadcast"):
+        if each.opcode == "broadcast" and each.dims != module[each.operands[0]].dims:
+            return False
+        rest = [name for name in each.operands if not _lowest(module, module[name])]
+        each = module[rest[0]]
+    return each.opcode == "reduce"
+
+
+def _pair(module: Module, greatest: Instruction, total: Instruction) -> Iterator[Instruction]:
+    """The instructions that stand for both, under their names."""
+    values, kind = module[greatest.operands[0]], total.dtype
+    one = _made(total, "one", "constant", (), (), {"values": (1.0,)})
+    ones = _made(total, "ones", "broadcast", values.dims, (one.name,), {"dimensions": ()})
+    pair = {
+        "dimensions": total.attributes["dimensions"],
+        "computation": _computation(kind),
+        "result": 0,
+    }
+    operands = (values.name, ones.name, greatest.operands[1], total.operands[1])
+    yield from (one, ones)
+    yield dataclasses.replace(greatest, operands=operands, attributes=frozen(pair))
+    summed = _made(total, "sum", "reduce", total.dims, operands, {**pair, "result": 1})
+    nothing = _made(total, "nothing", "subtract", total.dims, (greatest.name, greatest.name), {})
+    yield from (summed, nothing)
+    yield dataclasses.replace(total, opcode="add", operands=(summed.name, nothing.name), attributes=frozen({}))
+
+
+def _made(
+    like: Instruction, word: str, opcode: str, dims: tuple[int, ...], operands: tuple[str, ...], attributes: object
+) -> Instruction:
+    return dataclasses.replace(
+        like, name=f"{like.name}~{word}", opcode=opcode, dims=dims, operands=operands,
+        attributes=frozen(attributes),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _computation(kind: str) -> Computation:
+    def scalar(name: str, opcode: str, *operands: str, dtype: str = kind, **attributes: object) -> Instruction:
+        return Instruction(
+            name=name, opcode=opcode, dtype=dtype, dims=(), operands=operands, attributes=frozen(attributes)
+        )
+
+    parameters = tuple(scalar(name, "parameter", number=at) for at, name in enumerate(("m1", "s1", "m2", "s2")))
+    steps = [scalar("m", "maximum", "m1", "m2")]
+    for side in "12":  # a side that has the maximum is taken as it is: of two infinities the difference is no number
+        steps += [
+            scalar(f"d{side}", "subtract", f"m{side}", "m"),
+            scalar(f"e{side}", "exponential", f"d{side}"),
+            scalar(f"p{side}", "multiply", f"s{side}", f"e{side}"),
+            scalar(f"c{side}", "compare", f"m{side}", "m", dtype="pred", direction="EQ", total=False),
+            scalar(f"a{side}", "select", f"c{side}", f"s{side}", f"p{side}"),
+        ]
+    steps.append(scalar("s", "add", "a1", "a2"))
+    return Computation(parameters=parameters, instructions=tuple(steps), results=("m", "s"))
+
+
+NEUTRAL = (-math.inf, 0.0)
+"""What changes no pair."""
+
+
+def is_pair(reduce: Instruction) -> bool:
+    """Whether a reduce is one of those that are made here."""
+    computation = reduce.attributes["computation"]
+    return bool(computation.results == ("m", "s") and computation == _computation(reduce.dtype))

@@ -1,0 +1,189 @@
+"""The performance library (section 4.4): how long one instruction takes under one schedule.
+
+A key is the paper's: opcode, shape, split_dim, sword, sched_type and threads, and for a reduce how its threads meet.
+The times are probes: measured on the device, kept in the store, used for ever. What is not known yet is estimated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fusiond.keys import content_key
+from fusiond_stitching.analysis.fusion import Candidate, Group
+from fusiond_stitching.analysis.plan import Box, Chunk
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.propagate import named, required
+from fusiond_stitching.frontend.graph import EXPENSIVE, Instruction, Module
+
+TRIED = 4
+"""Candidates of a group that the library is asked about: those with the best estimates."""
+PREFIX = "stitching:"
+VERSION = 2
+"""Of the probes' code: part of every key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What a time is remembered under."""
+
+    opcode: str
+    dtype: str
+    operands: tuple[tuple[str, tuple[int, ...]], ...]
+    """(dtype, dims) of each."""
+    dims: tuple[int, ...]
+    chunk: Chunk
+    schedule: str
+    """Its name (section 4.1), where it has one."""
+    blocks: int
+    threads: int
+    attributes: str
+    """What else decides the work: reduced dimensions, permutations."""
+    warp: bool
+    example: str = field(default="", compare=False)
+    """An instruction of the module at hand that has this key."""
+
+    @property
+    def text(self) -> str:
+        """The key under which the store keeps it."""
+        return PREFIX + content_key([VERSION, dataclasses.replace(self, example="")])
+
+
+class Library(Mapping[Key, float]):
+    """Times in microseconds, from what the device has answered (`known`: text -> us)."""
+
+    def __init__(self, known: Mapping[str, object]) -> None:
+        self.times = {
+            key: float(time_us)
+            for key, time_us in known.items()
+            if isinstance(time_us, float | int) and key.startswith(PREFIX)
+        }
+
+    def __getitem__(self, key: Key) -> float:
+        return self.times[key.text]
+
+    def __iter__(self) -> Iterator[Key]:
+        raise TypeError("the performance library is asked, not listed")
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __contains__(self, key: object) -> bool:
+        return bool(self.times) and isinstance(key, Key) and key.text in self.times
+
+
+def ordered(module: Module, policy: Policy, group: Group, library: Library) -> Iterator[Candidate]:
+    """A group's candidates, the best first (section 4.3). The search for the best is pruned: a candidate whose sum has
+    passed the best one's is left at once. The others are put in order only when shared memory refuses the best."""
+    if len(group.candidates) == 1:
+        yield group.candidates[0]
+        return
+    if not library.times:
+        best = _least(module, policy, group)
+        yield best
+        yield from (each for each in _sorted(module, policy, group) if each is not best)
+        return
+    guess = _sorted(module, policy, group)
+    times = []
+    for each in guess[:TRIED]:
+        wanted = list(keys(module, policy, group.members, each))
+        if any(key not in library for key in wanted):
+            yield from guess
+            return
+        times.append(sum(library[key] for key in wanted))
+    measured = sorted(range(len(times)), key=lambda at: (times[at], at))
+    yield from (guess[at] for at in measured)
+    yield from guess[TRIED:]
+
+
+def wanted(module: Module, policy: Policy, groups: Sequence[Group]) -> tuple[Key, ...]:
+    """The entries that tuning these groups looks up, each once: those of the groups that take longest first."""
+    found: list[tuple[float, list[Key]]] = []
+    for group in groups:
+        if len(group.candidates) > 1:
+            chosen = _sorted(module, policy, group)[:TRIED]
+            entries = [key for each in chosen for key in keys(module, policy, group.members, each)]
+            found.append((estimate(module, policy, group.members, chosen[0]), entries))
+    found.sort(key=lambda each: -each[0])
+    return tuple(dict.fromkeys(key for _, entries in found for key in entries))
+
+
+def _sorted(module: Module, policy: Policy, group: Group) -> list[Candidate]:
+    return sorted(group.candidates, key=lambda each: (estimate(module, policy, group.members, each), each.blocks))
+
+
+def _least(module: Module, policy: Policy, group: Group) -> Candidate:
+    """The first of `_sorted`."""
+    best, least = group.candidates[0], (math.inf, 0)
+    for each in group.candidates:
+        found = (estimate(module, policy, group.members, each, least[0]), each.blocks)
+        if found < least:
+            best, least = each, found
+    return best
+
+
+def keys(module: Module, policy: Policy, members: Sequence[str], candidate: Candidate) -> Iterator[Key]:
+    """The entries whose sum is a candidate's time: reduces, expensive element-wise instructions and the root. What is
+    cheap is inlined and left out (section 4.3)."""
+    for name in members:
+        instruction = module[name]
+        if instruction.opcode == "reduce" or instruction.opcode in EXPENSIVE or name == members[-1]:
+            chunk = candidate.chunks[name]
+            yield key_of(module, policy, instruction, chunk, candidate.blocks)
+
+
+def key_of(module: Module, policy: Policy, instruction: Instruction, chunk: Chunk, blocks: int) -> Key:
+    schedule = named(instruction.dims, chunk)
+    plain = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
+    return Key(
+        opcode=instruction.opcode,
+        dtype=instruction.dtype,
+        operands=tuple((each.dtype, each.dims) for each in module.operands(instruction)),
+        dims=instruction.dims,
+        chunk=chunk,
+        schedule=str(schedule) if schedule else "",
+        blocks=blocks,
+        threads=policy.threads,
+        attributes=repr(sorted(plain.items())),
+        warp=policy.warp,
+        example=instruction.name,
+    )
+
+
+def estimate(
+    module: Module, policy: Policy, members: Sequence[str], candidate: Candidate, most: float = math.inf
+) -> float:
+    """A rough time (no unit): waves of blocks, times what one block does. It only puts schedules in an order. Infinite
+    as soon as it has passed `most`."""
+    resident = max(1, 1024 // policy.threads) * policy.multiprocessors
+    waves = -(-candidate.blocks // resident)
+    block = traffic = 0.0
+    for name in members:
+        instruction = module[name]
+        chunk = candidate.chunks[name]
+        local = chunk.size
+        dims = instruction.dims
+        if instruction.opcode == "reduce":
+            source = module[instruction.operands[0]]
+            chunk, dims = required(instruction, 0, source, chunk), source.dims
+            local = chunk.size
+            block += 100
+        block += (8 if instruction.opcode in EXPENSIVE else 2) * -(-local // policy.threads) + 4
+        traffic += candidate.blocks * local * (1 + _scattered(chunk, dims))
+        if waves * (block + 300) + traffic / (32 * policy.multiprocessors) > most:
+            return math.inf
+    return waves * (block + 300) + traffic / (32 * policy.multiprocessors)
+
+
+def _scattered(chunk: Chunk, dims: tuple[int, ...]) -> float:
+    """What it costs that neighbouring threads read far apart: runs shorter than a 32-byte sector's eight floats."""
+    if not isinstance(chunk, Box) or not dims:
+        return 0.0
+    run = 1
+    for size, dim in zip(reversed(chunk.local), reversed(dims), strict=True):
+        run *= size
+        if size != dim:
+            break
+    return max(0.0, 8.0 / max(1, run) - 1.0)

@@ -1,0 +1,301 @@
+"""A policy and a module to a plan: fusion, the choice of schedules, block programs, launches.
+
+Schedules are tuned (section 4.3): of a group's surviving candidates the one with the smallest sum over its
+instructions is taken whose shared memory suffices. The sums come from the performance library where it knows all of
+an instruction's entries, else from an estimate. A group for which shared memory never suffices is split (section
+5.1.2): what needs most becomes the root of a group of its own, and fusion runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fusiond.model import DeviceLimits, frozen
+from fusiond_stitching.analysis import fusion as fusing
+from fusiond_stitching.analysis import perflib, row_groups, rows, traffic
+from fusiond_stitching.analysis.fusion import Candidate, Fusion, Group, Place
+from fusiond_stitching.analysis.plan import BlockProgram, Kernel, LibraryCall, Phase, Plan, Step, base_of
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.stages import block_program
+from fusiond_stitching.frontend.graph import SOURCES, Module
+
+ROUNDS = 64
+"""How often fusion runs again because shared memory did not suffice."""
+PATIENCE = 8
+"""Of these, how many pass before twice as many members are set apart at once."""
+REMEMBERED = 8
+"""Plans that are kept with a module."""
+LIFTS = 6
+LIFT_GAIN = 0.98
+LIFTED_INSTRUCTIONS = 3000
+"""How many groups of outputs are tried in an earlier launch, for how much less traffic, in modules of what size."""
+REGISTERS = 128
+"""Registers of a thread that the size of a cooperative grid allows for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A plan, and what led to it."""
+
+    plan: Plan
+    fusion: Fusion
+    programs: Mapping[str, BlockProgram]
+    """By the group's root."""
+
+    problems: tuple[str, ...] = ()
+    """Why groups cannot be: then there is no plan for them, and it is empty."""
+
+
+def plan(
+    module: Module, policy: Policy, limits: DeviceLimits | None = None, library: perflib.Library | None = None
+) -> Planned:
+    """Plan a whole module. `limits` bound the grid of a cooperative launch."""
+    library = library or perflib.Library({})
+    found = _planned(module, policy, limits, library, {})
+    if policy.lift and not found.problems and len(module.instructions) <= LIFTED_INSTRUCTIONS:
+        found = _with_lifts(module, policy, limits, library, found)
+    return found
+
+
+def remembered(module: Module, policy: Policy, limits: DeviceLimits, library: perflib.Library | None = None) -> Planned:
+    """`plan`, kept with the module where nothing was measured: a config is asked for when it is analysed, emitted,
+    shown, and emitted again with another way to issue it."""
+    if library is not None and library.times:
+        return plan(module, policy, limits, library)
+    key = ("planned", policy, limits)
+    found = module.kept.get(key)
+    if not isinstance(found, Planned):
+        found = module.kept[key] = plan(module, policy, limits)
+        for oldest in tuple(module.kept)[:-REMEMBERED]:  # emit is called in several threads at once
+            module.kept.pop(oldest, None)
+    return found
+
+
+def _with_lifts(
+    module: Module, policy: Policy, limits: DeviceLimits | None, library: perflib.Library, first: Planned
+) -> Planned:
+    """The plan with groups of outputs moved earlier, one after the other, where that saves traffic and costs no launch.
+    Launches are placed as late as they can be; a group that only makes outputs may sit beside one that reads the
+    same, and become one with it."""
+    best, lifted = first, dict[str, Place]()
+    least = traffic.moved(module, best.plan)
+    for outputs, place in _liftable(module, first)[:LIFTS]:
+        trial = {**lifted, **dict.fromkeys(outputs, place)}
+        found = _planned(module, policy, limits, library, trial)
+        if found.problems or len(found.plan.kernels) > len(best.plan.kernels):
+            continue
+        moved = traffic.moved(module, found.plan)
+        if moved < LIFT_GAIN * least:
+            best, lifted, least = found, trial, moved
+    return best
+
+
+def _liftable(module: Module, planned: Planned) -> list[tuple[tuple[str, ...], Place]]:
+    """(outputs, place): groups that nobody waits for, and the earlier place where most of what they read is read too;
+    those with most to save first."""
+    groups = planned.fusion.groups
+    owner = {name: at for at, group in enumerate(groups) for name in group.members}
+    stored = stored_members(module, planned.fusion, owner)
+    calls = {base_of(module, operand).name for call in planned.fusion.calls for operand in module[call].operands}
+    reads = [traffic.inputs(module, group.members, {*owner, *planned.fusion.calls}) for group in groups]
+    needed = {name for each in reads for name in each} | calls
+    found = []
+    for at, group in enumerate(groups):
+        if any(name in needed for name in stored[at]):
+            continue
+        best, place = 0, group.place
+        for other, theirs in enumerate(groups):
+            if theirs.place > group.place:
+                shared = sum(module[name].size_bytes for name in reads[at] & reads[other])
+                if shared > best:
+                    best, place = shared, theirs.place
+        if best:
+            found.append((best, tuple(sorted(stored[at])), place))
+    found.sort(key=lambda each: (-each[0], each[1]))
+    return [(outputs, place) for _, outputs, place in found]
+
+
+def _planned(
+    module: Module,
+    policy: Policy,
+    limits: DeviceLimits | None,
+    library: perflib.Library,
+    lifted: Mapping[str, Place],
+) -> Planned:
+    apart: frozenset[str] = frozenset()
+    for attempt in range(ROUNDS):
+        fusion = row_groups.merged(module, policy, fusing.fuse(module, policy, apart, lifted), lifted)
+        owner = {name: place for place, group in enumerate(fusion.groups) for name in group.members}
+        stored = stored_members(module, fusion, owner)
+        buffered = _Buffered(module, owner, fusion)
+        programs: dict[str, BlockProgram] = {}
+        blamed: list[str] = []
+        problem = ""
+        for place, group in enumerate(fusion.groups):
+            elsewhere = _Elsewhere(buffered, place)
+            found: BlockProgram | str = "no schedule"
+            in_rows = rows.block_program(module, policy, group, stored[place], elsewhere, f"g{place}")
+            if in_rows is not None:
+                programs[group.root] = in_rows
+                continue
+            for candidate in perflib.ordered(module, policy, group, library):
+                found = block_program(module, policy, group, candidate, stored[place], elsewhere, f"g{place}")
+                if isinstance(found, BlockProgram):
+                    break
+            if isinstance(found, BlockProgram):
+                programs[group.root] = found
+                continue
+            problem = f"{group.root}: {found}"
+            blamed += _heaviest(module, group, candidate, apart, 1 << attempt // PATIENCE)
+        if not problem:
+            steps = _steps(module, policy, fusion, programs, limits)
+            made = Plan(steps=steps, notes=fusion.reasons)
+            return Planned(plan=made, fusion=fusion, programs=frozen(programs))
+        if not blamed:
+            return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
+        apart |= frozenset(blamed)
+    return Planned(plan=Plan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
+
+
+class _Buffered:
+    """Who fills the buffer of a value: the place of its group; -1 for a library call."""
+
+    def __init__(self, module: Module, owner: Mapping[str, int], fusion: Fusion) -> None:
+        self.of = {**owner, **dict.fromkeys(fusion.calls, -1)}
+
+
+class _Elsewhere:
+    """What has a buffer, seen from one group: a container of names."""
+
+    def __init__(self, buffered: _Buffered, own: int) -> None:
+        self.of = buffered.of
+        self.own = own
+
+    def __contains__(self, name: object) -> bool:
+        return self.of.get(name, self.own) != self.own  # type: ignore[call-overload, no-any-return]
+
+
+def stored_members(module: Module, fusion: Fusion, owner: Mapping[str, int]) -> list[frozenset[str]]:
+    """For each group the members that must reach global memory: outputs, what library calls read, what other groups
+    read."""
+    found: list[set[str]] = [set() for _ in fusion.groups]
+    for name, place in owner.items():
+        if name in module.is_output:
+            found[place].add(name)
+    for call in fusion.calls:
+        for operand in module[call].operands:
+            source = base_of(module, operand).name
+            if source in owner:
+                found[owner[source]].add(source)
+    for place, group in enumerate(fusion.groups):
+        seen: set[str] = set()
+        stack = list(group.members)
+        while stack:
+            for operand in module[stack.pop()].operands:
+                if operand in seen:
+                    continue
+                seen.add(operand)
+                whose = owner.get(operand)
+                if whose is None:
+                    if operand not in fusion.calls and module[operand].opcode not in SOURCES:
+                        stack.append(operand)
+                elif whose != place:
+                    found[whose].add(operand)
+    return [frozenset(each) for each in found]
+
+
+# --- feedback -------------------------------------------------------------------------------------------
+
+
+def _heaviest(module: Module, group: Group, candidate: Candidate, apart: frozenset[str], count: int) -> list[str]:
+    """The members (not the root) whose chunks are largest; of equals those that cut the group into even pieces."""
+    sizes = {
+        name: candidate.chunks[name].size * (1 + (module[name].opcode in ("reduce", "dot", "scatter")))
+        for name in group.members
+        if name != group.root and name not in apart
+    }
+    most = max(sizes.values(), default=0)
+    equals = [name for name, size in sizes.items() if size == most]
+    count = min(count, len(equals))
+    return [equals[(2 * at + 1) * len(equals) // (2 * count)] for at in range(count)]
+
+
+# --- launches -------------------------------------------------------------------------------------------
+
+
+def _steps(
+    module: Module,
+    policy: Policy,
+    fusion: Fusion,
+    programs: Mapping[str, BlockProgram],
+    limits: DeviceLimits | None,
+) -> tuple[Step, ...]:
+    """Kernels and library calls in order: before the kernels of a level come the calls whose results it reads."""
+    calls: dict[int, list[str]] = {}
+    for name, place in fusion.calls.items():
+        calls.setdefault(place[0], []).append(name)
+    levels: dict[int, list[tuple[Place, BlockProgram]]] = {}
+    for group in fusion.groups:
+        levels.setdefault(group.place[0], []).append((group.place, programs[group.root]))
+    steps: list[Step] = []
+    count = 0
+    for level in sorted({*calls, *levels}, reverse=True):
+        for name in sorted(calls.get(level, ()), key=module.number.__getitem__):
+            steps.append(LibraryCall(instruction=name))
+        for phases in _launches(policy, levels.get(level, [])):
+            steps.append(kernel(policy, f"k{count}", phases, limits))
+            count += 1
+    return tuple(steps)
+
+
+def _launches(policy: Policy, level: Sequence[tuple[Place, BlockProgram]]) -> Iterator[tuple[Phase, ...]]:
+    phases: dict[int, list[BlockProgram]] = {}
+    for place, program in level:
+        phases.setdefault(place[1], []).append(program)
+    ordered = [phases[each] for each in sorted(phases, reverse=True)]
+    if threads_of(policy, [program for programs in ordered for program in programs]) is None:
+        # Without barriers there is one phase; programs that want other threads are launches of their own.
+        for programs in ordered:
+            wanted = sorted({_threads(policy, each) for each in programs})
+            for threads in wanted:
+                yield (Phase(programs=tuple(each for each in programs if _threads(policy, each) == threads)),)
+    elif not policy.packing:
+        for programs in ordered:
+            for program in programs:
+                yield (Phase(programs=(program,)),)
+    elif ordered:
+        yield tuple(Phase(programs=tuple(each)) for each in ordered)
+
+
+def threads_of(policy: Policy, programs: Sequence[BlockProgram]) -> int | None:
+    """The threads of a launch; None where its programs want different numbers."""
+    found = {_threads(policy, each) for each in programs}
+    return found.pop() if len(found) == 1 else None
+
+
+def _threads(policy: Policy, program: BlockProgram) -> int:
+    return (program.rows.threads if program.rows is not None else 0) or policy.threads
+
+
+def kernel(policy: Policy, name: str, phases: tuple[Phase, ...], limits: DeviceLimits | None) -> Kernel:
+    shared = max(program.shared_bytes for phase in phases for program in phase.programs)
+    blocks = max(phase.blocks for phase in phases)
+    threads = threads_of(policy, [program for phase in phases for program in phase.programs])
+    if threads is None:
+        raise ValueError(f"{name}: its programs want different numbers of threads")
+    if len(phases) > 1:
+        blocks = min(blocks, resident(threads, shared, limits))
+    return Kernel(name=name, phases=phases, threads=threads, grid=blocks, shared_bytes=shared)
+
+
+def resident(threads: int, shared: int, limits: DeviceLimits | None) -> int:
+    """Blocks that surely fit on the device at once, whatever registers the compiler needs (up to 128 a thread)."""
+    if limits is None:
+        return 1
+    each = min(limits.threads_per_sm // threads, limits.blocks_per_sm)
+    if shared:
+        each = min(each, limits.shared_bytes_per_sm // (shared + limits.shared_bytes_reserved))
+    if limits.registers_per_sm > 0:
+        each = min(each, limits.registers_per_sm // (threads * REGISTERS))
+    return max(1, each) * limits.multiprocessors

@@ -1,0 +1,264 @@
+"""Schedule constraints and their propagation (section 4.2, table 1), for every operation.
+
+`required` says which part of an operand a block needs, given the part of the result that it computes. It is exact, or a
+superset: where a dimension cannot be cut (a reduced one, a sliced one, a concatenated one), the block needs all of it.
+Table 1 follows from it: a reduce passes Row where split_dim is left of the reduced dimensions and Column where it is
+right of them, a transpose likewise, a dot passes Row while split_dim is a batch dimension, element-wise instructions
+pass everything, reshape and broadcast carry split_dim and sword over to the operand's dims. What the table calls not
+satisfiable is a requirement that comes out larger than the block's share (`share`), and fusion then says no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fusiond_stitching.analysis.plan import Box, Chunk, Flat, Kind, Schedule, Split, boxed, whole
+from fusiond_stitching.frontend import windows
+from fusiond_stitching.frontend.graph import Instruction, Module
+
+
+def required(user: Instruction, place: int, operand: Instruction, chunk: Chunk) -> Chunk:
+    """What a block that computes `chunk` of `user` needs of its operand number `place`."""
+    if not operand.dims or operand.elements <= 1:
+        return whole(operand.dims)
+    if isinstance(chunk, Flat):
+        same = user.elementwise or user.opcode == "reshape" or (user.opcode == "scatter" and place == 0)
+        return chunk if same and operand.elements == user.elements else whole(operand.dims)
+    splits = chunk.splits
+    if user.elementwise:
+        return chunk
+    opcode = user.opcode
+    attributes = user.attributes
+    if opcode == "reshape":
+        return _reshaped(user.dims, operand.dims, chunk)
+    if opcode == "broadcast":
+        return Box(tuple(splits[at] for at in attributes["dimensions"]))
+    if opcode == "transpose":
+        found = [Split(dim) for dim in operand.dims]
+        for at, source in enumerate(attributes["dimensions"]):
+            found[source] = splits[at]
+        return Box(tuple(found))
+    if opcode == "reduce":
+        kept = iter(splits)
+        return Box(
+            tuple(Split(dim) if at in attributes["dimensions"] else next(kept) for at, dim in enumerate(operand.dims))
+        )
+    if opcode == "dot":
+        return _of_dot(user, place, operand, splits)
+    if opcode == "window":
+        passed = windows.passed(user.attributes)
+        return Box(tuple(splits[at] if passed[at] else Split(dim) for at, dim in enumerate(operand.dims)))
+    if opcode == "gather":
+        return _gathered(attributes, place, operand, splits)
+    if opcode == "scatter":
+        return chunk if place == 0 else _scattered(attributes, place, operand, splits, user.dims)
+    return Box(tuple(_passed(user, place, operand, splits)))
+
+
+def _passed(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> list[Split]:
+    """Operations with one operand dimension per result dimension: cut where nothing shifts, whole elsewhere."""
+    attributes = user.attributes
+    opcode = user.opcode
+    if len(operand.dims) != len(splits):
+        return [Split(dim) for dim in operand.dims]
+    shifted: Sequence[bool]
+    if opcode == "concatenate":
+        shifted = [at == attributes["dimension"] for at in range(len(splits))]
+    elif opcode == "reverse":
+        shifted = [at in attributes["dimensions"] for at in range(len(splits))]
+    elif opcode == "pad":
+        edges = zip(attributes["low"], attributes["high"], attributes["interior"], strict=True)
+        shifted = [any(each) for each in edges]
+    elif opcode in ("slice", "dynamic-slice", "dynamic-update-slice"):
+        # A dimension that is taken whole cannot be shifted: the start must be 0.
+        shifted = [operand.dims[at] != user.dims[at] for at in range(len(splits))]
+    else:
+        shifted = [True] * len(splits)
+    return [
+        Split(dim) if moved or dim != user.dims[at] else splits[at]
+        for at, (dim, moved) in enumerate(zip(operand.dims, shifted, strict=True))
+    ]
+
+
+def _of_dot(user: Instruction, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+    side = ("lhs", "rhs")[place]
+    batch = user.attributes[f"{side}_batch"]
+    sums = user.attributes[f"{side}_contracting"]
+    free = [at for at in range(len(operand.dims)) if at not in batch + sums]
+    first = len(batch) if side == "lhs" else len(splits) - len(free)
+    found = [Split(dim) for dim in operand.dims]
+    for at, own in enumerate(batch):
+        found[own] = splits[at]
+    for at, own in enumerate(free):
+        found[own] = splits[first + at]
+    return Box(tuple(found))
+
+
+def _gathered(attributes: Any, place: int, operand: Instruction, splits: Sequence[Split]) -> Box:
+    offsets = attributes["offset_dims"]
+    if place == 1:
+        batch = iter([each for at, each in enumerate(splits) if at not in offsets])
+        vector = attributes["index_vector_dim"]
+        return Box(tuple(Split(dim) if at == vector else next(batch) for at, dim in enumerate(operand.dims)))
+    gone = attributes["collapsed_slice_dims"] + attributes["operand_batching_dims"]
+    window = iter(offsets)
+    found = []
+    for at, dim in enumerate(operand.dims):
+        if at in gone:
+            found.append(Split(dim))
+            continue
+        result = next(window)
+        found.append(splits[result] if attributes["slice_sizes"][at] == dim else Split(dim))
+    return Box(tuple(found))
+
+
+def _scattered(
+    attributes: Any, place: int, operand: Instruction, splits: Sequence[Split], dims: tuple[int, ...]
+) -> Box:
+    found = [Split(dim) for dim in operand.dims]
+    if place == 2:
+        gone = attributes["inserted_window_dims"] + attributes["input_batching_dims"]
+        kept = [at for at in range(len(dims)) if at not in gone]
+        for at, target in zip(attributes["update_window_dims"], kept, strict=True):
+            if operand.dims[at] == dims[target]:
+                found[at] = splits[target]
+    return Box(tuple(found))
+
+
+# --- reshape --------------------------------------------------------------------------------------------
+
+
+def _reshaped(dims: tuple[int, ...], source: tuple[int, ...], chunk: Box) -> Box:
+    """The operand's part: dimensions that are merged or taken apart pass a split that is a run of the merged one."""
+    found = [Split(dim) for dim in source]
+    for ours, theirs in _matched(dims, source):
+        run = _as_run([(dims[at], chunk.splits[at]) for at in ours])
+        if run is None:
+            continue
+        parts, stride = run
+        cut = _cut([source[at] for at in theirs], parts, stride)
+        for at, split in zip(theirs, cut or (), strict=False):
+            found[at] = split
+    return Box(tuple(found))
+
+
+def _matched(left: tuple[int, ...], right: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+    """The smallest runs of dimensions with equal products: [6,4] and [2,3,4] give ([0],[0,1]) and ([1],[2])."""
+    found = []
+    i = j = 0
+    while i < len(left) or j < len(right):
+        ours: list[int] = []
+        theirs: list[int] = []
+        a = b = 1
+        while True:
+            if a <= b and i < len(left) and (a < b or not ours):
+                a *= left[i]
+                ours.append(i)
+                i += 1
+            elif (b < a and j < len(right)) or (not theirs and j < len(right)):
+                b *= right[j]
+                theirs.append(j)
+                j += 1
+            else:
+                break
+            if a == b and ours and theirs:
+                break
+        found.append((ours, theirs))
+    return found
+
+
+def _as_run(dims: Sequence[tuple[int, Split]]) -> tuple[int, int] | None:
+    """(parts, stride) when the splits cut the merged dimension into equal runs, numbered in order; None otherwise."""
+    parts, stride = 1, 0
+    may_split = True
+    for dim, split in dims:
+        if split.parts == 1:
+            if dim > 1:
+                may_split = False
+            continue
+        if not may_split or split.parts * split.size != dim:
+            return None
+        if parts > 1 and stride != split.stride * split.parts:
+            return None
+        parts, stride = parts * split.parts, split.stride
+        may_split = split.size == 1
+    return (parts, stride) if parts > 1 else None
+
+
+def _cut(dims: Sequence[int], parts: int, stride: int) -> list[Split] | None:
+    """Splits that cut the merged dimension into `parts` equal runs; None when the dims do not allow it."""
+    counts = []
+    left = parts
+    for dim in dims:
+        if left == 1 or dim == 1:
+            counts.append(1)
+        elif left % dim == 0:
+            counts.append(dim)
+            left //= dim
+        elif dim % left == 0:
+            counts.append(left)
+            left = 1
+        else:
+            return None
+    if left != 1:
+        return None
+    found = []
+    for dim, count in zip(reversed(dims), reversed(counts), strict=True):
+        found.append(Split(dim // count, count, stride) if count > 1 else Split(dim))
+        stride *= count
+    return found[::-1]
+
+
+# --- putting requirements together ----------------------------------------------------------------------
+
+
+def joined(first: Chunk, second: Chunk, dims: tuple[int, ...]) -> Chunk:
+    """The smallest chunk that covers both: a dimension that they cut differently is taken whole."""
+    if first == second:
+        return first
+    if isinstance(first, Flat) or isinstance(second, Flat):
+        return whole(dims)
+    pairs = zip(first.splits, second.splits, dims, strict=True)
+    return Box(tuple(mine if mine == yours else Split(dim) for mine, yours, dim in pairs))
+
+
+def share(chunk: Chunk, blocks: int, elements: int) -> float:
+    """How often the blocks compute an element of the tensor, on average: 1 when nothing is done twice."""
+    return blocks * chunk.size / max(1, elements)
+
+
+def named(dims: tuple[int, ...], chunk: Chunk) -> Schedule | None:
+    """The schedule (section 4.1) that names this chunk; None when none does."""
+    if isinstance(chunk, Flat):
+        return Schedule(0, chunk.size, Kind.FLAT)
+    cut = [at for at, each in enumerate(chunk.splits) if each.parts > 1]
+    if not cut:
+        return Schedule(0, 1, Kind.ROW)
+    for kind, split_dim in ((Kind.ROW, cut[-1]), (Kind.COLUMN, cut[0]), (Kind.MIDDLE, cut[0])):
+        candidate = Schedule(split_dim, chunk.splits[split_dim].parts, kind)
+        try:
+            if candidate.chunk(dims) == chunk:
+                return candidate
+        except ValueError:
+            continue
+    return None
+
+
+class Requirements:
+    """`required`, remembered: a module asks the same again and again."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.known: dict[tuple[str, int, Chunk], Chunk] = {}
+
+    def __call__(self, user: Instruction, place: int, chunk: Chunk) -> Chunk:
+        key = (user.name, place, chunk)
+        found = self.known.get(key)
+        if found is None:
+            operand = self.module[user.operands[place]]
+            found = self.known[key] = required(user, place, operand, chunk)
+        return found
+
+
+__all__ = ["Requirements", "boxed", "joined", "named", "required", "share"]

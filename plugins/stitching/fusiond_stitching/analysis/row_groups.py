@@ -1,0 +1,378 @@
+"""Groups that fusion kept apart, put together where their rows fit into registers side by side.
+
+Fusion (section 3.2) joins an instruction to its readers when one schedule suits everybody. Rows in registers ask for
+less: groups over the same rows can be one whatever schedules they had, as long as nothing outside stands between them.
+Statistics and what uses them, a gradient and the sums of its weights, two reductions of one input: each pair that
+shares a tensor as wide as the rows reads it once from then on.
+
+Places are given anew afterwards, by the rules of `fusion`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from fusiond.model import frozen
+from fusiond_stitching.analysis import rows
+from fusiond_stitching.analysis.fusion import CHAIN, END, Fusion, Group, Place
+from fusiond_stitching.analysis.plan import base_of
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, MOVEMENT, SOURCES, Module
+
+MOST_MEMBERS = 400
+"""Of a group that is looked at."""
+FAR_LESS = 64
+"""How much smaller a reduction is that has a launch of its own."""
+LARGE_BYTES = 1 << 22
+"""What is read to be summed over rows: less is not worth a launch."""
+LEAST_BYTES = 1 << 12
+"""A shared tensor that is smaller is not worth it."""
+
+
+def merged(module: Module, policy: Policy, fusion: Fusion, lifted: Mapping[str, Place]) -> Fusion:
+    """The fusion with groups put together; the same one where there are none."""
+    if not policy.registers or policy.rules != "stitch":
+        return fusion
+    graph = _Graph(module, policy, fusion)
+    changed = graph.cut_sums()
+    changed = graph.recompute() or changed
+    while pair := graph.next():
+        graph.unite(*pair)
+        changed = True
+    return graph.fusion(lifted) if changed else fusion
+
+
+@dataclass(slots=True)
+class _Node:
+    """A group while it is looked at. `reads`: values from elsewhere, through what is inlined."""
+
+    group: Group
+    reads: frozenset[str]
+
+
+class _Graph:
+    def __init__(self, module: Module, policy: Policy, fusion: Fusion) -> None:
+        self.module = module
+        self.policy = policy
+        self.before = fusion
+        self.owner = {name: at for at, group in enumerate(fusion.groups) for name in group.members}
+        self.nodes = {at: _Node(group, self._reads(group.members)) for at, group in enumerate(fusion.groups)}
+        self.tried: set[tuple[int, int]] = set()
+        self.calls = fusion.calls
+        self.into_calls = {
+            call: {base_of(module, operand).name for operand in module[call].operands} for call in fusion.calls
+        }
+
+    def _reads(self, members: Iterable[str]) -> frozenset[str]:
+        """Parameters, results of library calls, and members of other groups."""
+        own = set(members)
+        found: set[str] = set()
+        seen: set[str] = set()
+        stack = list(own)
+        while stack:
+            for operand in self.module[stack.pop()].operands:
+                if operand in own or operand in seen:
+                    continue
+                seen.add(operand)
+                if operand in self.owner or operand in self.before.calls or self.module[operand].opcode == "parameter":
+                    found.add(operand)
+                elif self.module[operand].opcode not in SOURCES:
+                    stack.append(operand)
+        return frozenset(found)
+
+    # --- sums of columns ---
+
+    def cut_sums(self) -> bool:
+        """Groups that sum columns in two steps become two, so that the first step goes with what computes the rows."""
+        changed = False
+        for at, node in list(self.nodes.items()):
+            if max((self.module[name].size_bytes for name in node.reads), default=0) < LARGE_BYTES:
+                continue
+            behind = self._behind_partial_sums(node.group)
+            first = tuple(name for name in node.group.members if name not in behind)
+            if behind and first:
+                changed = self._cut(at, first, check=first) or changed
+        for at, node in list(self.nodes.items()):
+            if max((self.module[name].size_bytes for name in node.reads), default=0) < LARGE_BYTES:
+                continue
+            small = self._small_reductions(node.group)
+            first = tuple(name for name in node.group.members if name in small)
+            rest = tuple(name for name in node.group.members if name not in small)
+            if first and rest and not self._in_rows(node.group):
+                changed = self._cut(at, first, check=rest) or changed
+        for at, node in self.nodes.items():
+            self.nodes[at] = _Node(node.group, self._reads(node.group.members))
+        return changed
+
+    def _cut(self, at: int, first: tuple[str, ...], check: tuple[str, ...]) -> bool:
+        """Makes two groups of one, if that one of them whose members are `check` has its rows in registers then."""
+        group = self.nodes[at].group
+        last = tuple(name for name in group.members if name not in first)
+        new = max(self.nodes) + 1
+        self._put(at, _part_of(group, last))
+        self._put(new, _part_of(group, first))
+        if self._in_rows(self.nodes[new if check == first else at].group):
+            return True
+        del self.nodes[new]
+        self._put(at, group)
+        return False
+
+    def _in_rows(self, group: Group) -> bool:
+        stored, outside = self._stored(group), _Outside(self, group)
+        return rows.block_program(self.module, self.policy, group, stored, outside, "") is not None
+
+    def _small_reductions(self, group: Group) -> set[str]:
+        """Reductions of far less than the group's widest tensor, what they need, and what is as small and needs no
+        more: a mean of partial sums, say. Empty where they need what is wide."""
+        read = {name: self.module[name].operands[0] for name in group.members if self.module[name].opcode == "reduce"}
+        sizes = [self.module[name].elements for name in (*group.members, *read.values())]
+        small = {name for name, source in read.items() if self.module[source].elements * FAR_LESS < max(sizes)}
+        most = max((self.module[name].elements for name in small), default=0)
+        found: set[str] = set()
+        for name in reversed(group.members):
+            if name in small or any(name in self._needs(each, group) for each in found):
+                found.add(name)
+        if any(self.module[name].elements * FAR_LESS >= max(sizes) for name in found):
+            return set()
+        for name in group.members:
+            needs = self._needs(name, group)
+            if needs and needs <= found and self.module[name].elements <= most:
+                found.add(name)
+        return found
+
+    def _needs(self, name: str, group: Group) -> set[str]:
+        """The members that a member reads, through what is inlined."""
+        members = set(group.members)
+        found: set[str] = set()
+        seen: set[str] = set()
+        stack = list(self.module[name].operands)
+        while stack:
+            operand = stack.pop()
+            if operand in members:
+                found.add(operand)
+            elif operand not in seen and operand not in self.owner and operand not in self.calls:
+                seen.add(operand)
+                stack += self.module[operand].operands
+        return found
+
+    def _put(self, at: int, group: Group) -> None:
+        self.owner.update(dict.fromkeys(group.members, at))
+        self.nodes[at] = _Node(group, self._reads(group.members))
+
+    def _behind_partial_sums(self, group: Group) -> set[str]:
+        """What depends on sums over some of the rows that are summed again."""
+        members = set(group.members)
+        partial = {
+            name for name in members
+            if self.module[name].opcode == "reduce" and rows.sums_runs(self.module, self.module[name])
+        }  # fmt: skip
+        behind: set[str] = set()
+        for name in group.members:
+            if self._needs(name, group) & (partial | behind):
+                behind.add(name)
+        return behind if any(self.module[name].opcode == "reduce" for name in behind) else set()
+
+    # --- what is cheaper computed again ---
+
+    def recompute(self) -> bool:
+        """Takes from their groups wide values that another group reads, where one wide buffer gives them by a few cheap
+        instructions: they are computed where they are read, and stored no more."""
+        changed = False
+        for at, node in list(self.nodes.items()):
+            dropped = {name for name in node.group.members if self._read_outside(name, at) and self._cheap(name, at)}
+            left = tuple(name for name in node.group.members if name not in dropped)
+            if dropped and left:
+                for name in dropped:
+                    del self.owner[name]
+                self._put(at, _part_of(node.group, left))
+                changed = True
+        for at, node in self.nodes.items() if changed else ():
+            self.nodes[at] = _Node(node.group, self._reads(node.group.members))
+        return changed
+
+    def _read_outside(self, name: str, at: int) -> bool:
+        """By other groups, and by nobody who needs it in memory."""
+        if name in self.module.is_output or any(name in names for names in self.into_calls.values()):
+            return False
+        return any(name in node.reads for other, node in self.nodes.items() if other != at)
+
+    def _cheap(self, name: str, at: int) -> bool:
+        """A chain of cheap element-wise instructions over one wide buffer, and over what is small."""
+        elements = self.module[name].elements
+        wide: set[str] = set()
+        steps = 0
+        stack, seen = [name], {name}
+        while stack:
+            each = self.module[stack.pop()]
+            inside = each.opcode in MOVEMENT or (each.elementwise and each.opcode not in EXPENSIVE)
+            own = self.owner.get(each.name)
+            if each.opcode in SOURCES or each.name in self.calls or (own is not None and own != at):
+                wide |= {each.name} if each.elements * FAR_LESS > elements and each.opcode != "constant" else set()
+            elif not inside:
+                if each.elements * FAR_LESS > elements:
+                    return False
+            else:
+                steps += each.elementwise and each.elements * FAR_LESS > elements
+                new = [operand for operand in each.operands if operand not in seen]
+                seen.update(new)
+                stack += new if each.elements * FAR_LESS > elements else []
+        return len(wide) <= 1 and steps <= CHAIN and elements * BYTES[self.module[name].dtype] >= LEAST_BYTES
+
+    # --- pairs ---
+
+    def next(self) -> tuple[int, int] | None:
+        """Two groups that can be one, those that share most first."""
+        found = sorted(self._sharing(), key=lambda each: (-each[0], each[1:]))
+        for _, first, second in found:
+            self.tried.add((first, second))
+            if self._can_be_one(first, second):
+                return first, second
+        return None
+
+    def _sharing(self) -> Iterator[tuple[int, int, int]]:
+        """(bytes that both touch, one group, the other), of those not yet tried."""
+        readers: dict[str, list[int]] = {}
+        for at, node in self.nodes.items():
+            for name in node.reads:
+                readers.setdefault(name, []).append(at)
+        shared: dict[tuple[int, int], int] = {}
+        for name, those in readers.items():
+            size = self.module[name].size_bytes
+            owner = self.owner.get(name)
+            together = sorted({*those, *([owner] if owner is not None else [])})
+            if size < LEAST_BYTES or len(together) > 16:
+                continue
+            for place, first in enumerate(together):
+                for second in together[place + 1 :]:
+                    shared[first, second] = shared.get((first, second), 0) + size
+        for (first, second), size in shared.items():
+            if (first, second) not in self.tried:
+                yield size, first, second
+
+    def _can_be_one(self, first: int, second: int) -> bool:
+        a, b = self.nodes[first], self.nodes[second]
+        members = (*a.group.members, *b.group.members)
+        if len(members) > MOST_MEMBERS or self._between(first, second):
+            return False
+        return self._in_rows(self._united(a.group, b.group))
+
+    def _united(self, first: Group, second: Group) -> Group:
+        members = tuple(sorted((*first.members, *second.members), key=self.module.number.__getitem__))
+        root = first.root if self.module.number[first.root] > self.module.number[second.root] else second.root
+        return dataclasses.replace(first, root=root, members=members, candidates=())
+
+    def _stored(self, group: Group) -> frozenset[str]:
+        """The members that others, library calls or the caller need."""
+        own = set(group.members)
+        outside = {name for node in self.nodes.values() if node.group.members[0] not in own for name in node.reads}
+        for names in self.into_calls.values():
+            outside |= names
+        return frozenset(name for name in own if name in self.module.is_output or name in outside)
+
+    def _between(self, first: int, second: int) -> bool:
+        """Whether a path from one group to the other leads over something else."""
+        return self._leads(first, second) or self._leads(second, first)
+
+    def _leads(self, source: int, target: int) -> bool:
+        """A path from `source` over another group or call to `target`."""
+        feeds = self._feeds()
+        stack = [each for each in feeds.get(source, ()) if each != target]
+        seen: set[object] = set(stack)
+        while stack:
+            for each in feeds.get(stack.pop(), ()):
+                if each == target:
+                    return True
+                if each not in seen and each != source:
+                    seen.add(each)
+                    stack.append(each)
+        return False
+
+    def _feeds(self) -> dict[object, set[object]]:
+        """Group number or call -> those that read it."""
+        found: dict[object, set[object]] = {}
+        for at, node in self.nodes.items():
+            for name in node.reads:
+                source = self.owner.get(name, name if name in self.calls else None)
+                if source is not None:
+                    found.setdefault(source, set()).add(at)
+        for call, names in self.into_calls.items():
+            for name in names:
+                source = self.owner.get(name, name if name in self.calls else None)
+                if source is not None:
+                    found.setdefault(source, set()).add(call)
+        return found
+
+    def unite(self, first: int, second: int) -> None:
+        group = self._united(self.nodes[first].group, self.nodes[second].group)
+        for name in self.nodes[second].group.members:
+            self.owner[name] = first
+        del self.nodes[second]
+        self.nodes[first] = _Node(group, self._reads(group.members))
+        self.tried = {pair for pair in self.tried if first not in pair and second not in pair}
+
+    # --- places ---
+
+    def fusion(self, lifted: Mapping[str, Place]) -> Fusion:
+        """The groups at the places that their readers leave them."""
+        places: dict[object, Place] = {}
+        feeds = self._feeds()
+        for each in self._readers_first(feeds):
+            places[each] = self._place(each, feeds.get(each, ()), places, lifted)
+        groups = [dataclasses.replace(node.group, place=places[at]) for at, node in self.nodes.items()]
+        number = self.module.number
+        groups.sort(key=lambda each: ((-each.place[0], -each.place[1]), min(number[name] for name in each.members)))
+        calls = {call: places.get(call, END) for call in self.calls}
+        reasons = {name: why for name, why in self.before.reasons.items() if any(name == each.root for each in groups)}
+        return Fusion(groups=tuple(groups), calls=frozen(calls), reasons=frozen(reasons))
+
+    def _place(
+        self, each: object, readers: Iterable[object], places: Mapping[object, Place], lifted: Mapping[str, Place]
+    ) -> Place:
+        is_call = isinstance(each, str)
+        place = END if is_call else (0, 0)
+        if isinstance(each, int):
+            place = max([place, *(lifted[name] for name in self.nodes[each].group.members if name in lifted)])
+        for reader in readers:
+            theirs = places[reader]
+            if is_call:
+                above = theirs
+            elif isinstance(reader, str) or not self.policy.barriers:
+                above = (theirs[0] + 1, 0)
+            else:
+                above = (theirs[0], theirs[1] + 1)
+            place = max(place, above)
+        return place
+
+    def _readers_first(self, feeds: Mapping[object, Iterable[object]]) -> list[object]:
+        done: dict[object, None] = {}
+        everything: list[object] = [*self.nodes, *self.calls]
+        for first in everything:
+            stack = [(first, iter(feeds.get(first, ())))]
+            begun = {first}
+            while stack:
+                each, rest = stack[-1]
+                following = next((one for one in rest if one not in done and one not in begun), None)
+                if following is None:
+                    done.setdefault(each)
+                    stack.pop()
+                else:
+                    begun.add(following)
+                    stack.append((following, iter(feeds.get(following, ()))))
+        return list(done)
+
+
+def _part_of(group: Group, members: tuple[str, ...]) -> Group:
+    return dataclasses.replace(group, members=members, root=members[-1])
+
+
+class _Outside:
+    """What has a buffer, seen from one group: a container of names."""
+
+    def __init__(self, graph: _Graph, group: Group) -> None:
+        self.graph = graph
+        self.own = set(group.members)
+
+    def __contains__(self, name: object) -> bool:
+        return (name in self.graph.owner or name in self.graph.calls) and name not in self.own

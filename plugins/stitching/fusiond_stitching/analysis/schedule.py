@@ -1,0 +1,71 @@
+"""The schedules that a root may have (section 4.1), and which of them are worth trying.
+
+The whole space is every split_dim with every divisor of its dimension, Row and Column. `candidates` thins it: schedules
+with the same chunk are one, and of each way to cut (which dimensions are cut) a few block counts near the wanted one
+are kept, and always the single block that is valid for everything (section 4.3).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+
+from fusiond_stitching.analysis.plan import Box, Chunk, Kind, Schedule, whole
+
+STEPS = (0, 1, -1, 2, -2, 4, 6, 8, -4)
+"""Block counts kept of each way to cut: those nearest to the wanted one times these powers of two. A small root may
+carry large producers, so there must be some far above."""
+MOST_BLOCKS = 2**20
+
+
+@functools.lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, from 1 up."""
+    low = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    high = [number // each for each in reversed(low) if each * each != number]
+    return (*low, *high)
+
+
+def space(dims: tuple[int, ...], *, middle: bool = False) -> Iterator[Schedule]:
+    """Every legal schedule of a tensor (section 4.1): split_dim, sword and sched_type; `middle` adds the fourth
+    type."""
+    kinds = (Kind.ROW, Kind.COLUMN, Kind.MIDDLE) if middle else (Kind.ROW, Kind.COLUMN)
+    for kind in kinds:
+        for split_dim, dim in enumerate(dims):
+            for sword in divisors(dim) if dim else (1,):
+                yield Schedule(split_dim, sword, kind)
+    if not dims:
+        yield Schedule(0, 1, Kind.ROW)
+
+
+@functools.lru_cache(maxsize=4096)
+def candidates(dims: tuple[int, ...], wanted: int, middle: bool) -> tuple[tuple[Schedule, Chunk, int], ...]:
+    """(schedule, chunk, blocks) near `wanted` blocks first; equal chunks once, the single block last."""
+    single = Schedule(0, 1, Kind.ROW)
+    found: dict[Chunk, tuple[Schedule, int]] = {}
+    for schedule in space(dims, middle=middle):
+        blocks = schedule.blocks(dims)
+        if 1 < blocks <= MOST_BLOCKS:
+            found.setdefault(schedule.chunk(dims), (schedule, blocks))
+    ways: dict[tuple[bool, ...], list[tuple[Schedule, Chunk, int]]] = {}
+    for chunk, (schedule, blocks) in found.items():
+        assert isinstance(chunk, Box)
+        cut = tuple(each.parts > 1 for each in chunk.splits)
+        ways.setdefault(cut, []).append((schedule, chunk, blocks))
+    chosen: dict[Chunk, tuple[Schedule, Chunk, int]] = {}
+    for step in STEPS:
+        for each in ways.values():
+            near = min(each, key=lambda one: (_distance(one[2], wanted * 2.0**step), one[2]))
+            chosen.setdefault(near[1], near)
+    kept = list(chosen.values())
+    return (*kept, (single, whole(dims), 1))
+
+
+def _distance(blocks: int, wanted: float) -> float:
+    return abs(math.log2(blocks / wanted))
+
+
+def flat(elements: int, size: int) -> Schedule:
+    """Chunks of `size` elements of the row-major order: what an ordinary element-wise kernel does."""
+    return Schedule(0, max(1, min(size, elements)), Kind.FLAT)

@@ -1,0 +1,129 @@
+"""Large reductions in two steps, so that more than a few blocks can work on them.
+
+Table 1 keeps all of what is reduced in one block. A column sum of f32[8192,1024], or a sum of everything, then has
+too few blocks or reads across columns. Split, `x -> f32[64,128,1024] -> f32[64,1024] -> f32[1024]`: the first step
+goes with whatever computes the rows (64 blocks of 128 rows), the second is small. Beyond the paper, and only for one
+associative and commutative operation; the order of the sum changes, as it does between any two schedules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from fusiond.model import frozen
+from fusiond_stitching.analysis import online_reductions
+from fusiond_stitching.analysis.schedule import divisors
+from fusiond_stitching.frontend.graph import Instruction, Module, topological
+from fusiond_stitching.frontend.hlo import Number
+
+LEAST_ELEMENTS = 1 << 16
+"""What is smaller is reduced in one step."""
+LEAST_RUN = 16
+"""Elements that the first step reduces to one, at least."""
+
+
+def reductions(module: Module, multiprocessors: int) -> Module:
+    """The module with every reduce split that leaves most of the device idle otherwise; itself when there is none."""
+    found: list[Instruction] = []
+    changed = False
+    for each in module.instructions:
+        steps = _steps(module, each, multiprocessors) if each.opcode == "reduce" else None
+        found += steps or [each]
+        changed = changed or steps is not None
+    if not changed:
+        return module
+    return dataclasses.replace(module, instructions=topological(found))
+
+
+def _steps(module: Module, reduce: Instruction, multiprocessors: int) -> list[Instruction] | None:
+    """The instructions that stand for a reduce; None where it stays as it is."""
+    if reduce.name in module.foreign:
+        return None
+    neutral = _neutral_values(reduce)
+    if neutral is None:
+        return None
+    count = len(neutral)
+    source = module[reduce.operands[0]]
+    if source.elements < LEAST_ELEMENTS or reduce.elements == 0:
+        return None
+    dims, reduced = source.dims, reduce.attributes["dimensions"]
+    inner = max(at for at, dim in enumerate(dims) if dim > 1) in reduced
+    parallel = reduce.elements if inner else max(1, reduce.elements // 32)
+    if parallel >= 2 * multiprocessors:
+        return None
+    axis = max(reduced, key=lambda at: (dims[at], -at))
+    wanted = 4 * multiprocessors  # as many as the rows are likely to be cut into, so that the first step can join them
+    run = math.prod(dims[at] for at in reduced)
+    fits = [each for each in divisors(dims[axis]) if each > 1 and run // each >= LEAST_RUN]
+    if not fits:
+        return None
+    parts = min(fits, key=lambda each: (abs(math.log2(each / wanted)), each))
+    cut_dims = (*dims[:axis], parts, dims[axis] // parts, *dims[axis + 1 :])
+    cuts = [
+        Instruction(
+            name=f"{operand}~cut{axis}_{parts}", opcode="reshape", dtype=module[operand].dtype, dims=cut_dims,
+            operands=(operand,), where=reduce.where,
+        )
+        for operand in reduce.operands[:count]
+    ]  # fmt: skip
+    neutrals = [
+        Instruction(
+            name=f"{reduce.name}~neutral{at}", opcode="constant", dtype=module[operand].dtype, dims=(),
+            attributes=frozen({"values": (value,)}), where=reduce.where,
+        )
+        for at, (operand, value) in enumerate(zip(reduce.operands[:count], neutral, strict=True))
+    ]  # fmt: skip
+    rest = tuple(at if at < axis else at + 1 for at in reduced)
+    kept = [at for at in range(len(cut_dims)) if at not in rest]
+    partial = dataclasses.replace(
+        reduce,
+        name=f"{reduce.name}~partial",
+        dims=tuple(cut_dims[at] for at in kept),
+        operands=tuple(each.name for each in (*cuts, *neutrals)),
+        attributes=frozen({**reduce.attributes, "dimensions": rest}),
+    )
+    attributes: dict[str, Any] = {**reduce.attributes, "dimensions": (kept.index(axis),)}
+    partials = tuple(f"{name}~partial" for name in _results(module, reduce, count))
+    final = dataclasses.replace(
+        reduce, operands=(*partials, *reduce.operands[count:]), attributes=frozen(attributes)
+    )  # fmt: skip
+    return [*cuts, *neutrals, partial, final]
+
+
+def _neutral_values(reduce: Instruction) -> tuple[Number, ...] | None:
+    """For each value, what changes nothing; None for computations that are not known to be associative."""
+    operation = reduce.attributes["computation"].simple
+    if operation in ("add", "multiply", "maximum", "minimum") and len(reduce.operands) == 2:
+        return (_neutral(operation, reduce.dtype),)
+    return online_reductions.NEUTRAL if online_reductions.is_pair(reduce) else None
+
+
+def _results(module: Module, reduce: Instruction, count: int) -> tuple[str, ...]:
+    """The instructions that are the results of the reduce that this one is a result of, in their order."""
+    if count == 1:
+        return (reduce.name,)
+    same = (module[name] for name in module.users[reduce.operands[0]])
+    found = {
+        each.attributes["result"]: each.name
+        for each in same
+        if each.opcode == "reduce" and each.operands == reduce.operands
+    }
+    return tuple(found[at] for at in range(count))
+
+
+def _neutral(operation: str, dtype: str) -> Number:
+    """What changes nothing: -0 for a sum of floats, so that a sum of -0 stays -0."""
+    floats = dtype.startswith(("f", "bf"))
+    if operation == "add":
+        return -0.0 if floats else 0
+    if operation == "multiply":
+        return 1.0 if floats else 1
+    if floats:
+        return -math.inf if operation == "maximum" else math.inf
+    if dtype == "pred":
+        return operation == "minimum"
+    bits = int(dtype[1:])
+    least, most = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return least if operation == "maximum" else most

@@ -1,0 +1,335 @@
+"""A plan as a Program: one launch per kernel, library calls as plain kernels that are not counted.
+
+Every kernel's text is written once: kernels that differ only in the buffers they work on (the steps of an unrolled
+loop, say) share one entry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusiond.model import Rejection
+from fusiond.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Source
+from fusiond_stitching.analysis import structural_hash
+from fusiond_stitching.analysis.plan import (
+    BlockProgram,
+    Flat,
+    Global,
+    Kernel,
+    LibraryCall,
+    Phase,
+    Plan,
+    Result,
+    Schedule,
+    Stage,
+)
+from fusiond_stitching.analysis.plan import Kind as ScheduleKind
+from fusiond_stitching.codegen import seams
+from fusiond_stitching.codegen.kernel import Text, kernel_text
+from fusiond_stitching.codegen.scope import Unit
+from fusiond_stitching.codegen.semantics import TYPES, Unsupported
+from fusiond_stitching.frontend.graph import Instruction, Module
+
+SOURCE = "module"
+_LIBRARY_THREADS = 128
+LIBRARY = "library_"
+"""What the names of kernels in place of a library's begin with."""
+_EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
+
+
+def program(
+    module: Module, plan: Plan, *, fills: Mapping[str, Fill] | None = None, name: str | None = None
+) -> Program | Rejection:
+    """The Program of a plan. `fills`: what the inputs hold, by buffer (`in_0`); without one, floats are uniform in
+    -1 .. 1 and whole numbers in 0 .. 9. A Rejection where there is no code for something."""
+    try:
+        return _program(module, plan, fills or {}, name or module.name)
+    except Unsupported as problem:
+        return Rejection(rule="no_code", nodes=(module.name,), detail=str(problem))
+
+
+def timed_whole(program: Program) -> Program:
+    """The same work with everything in the span, library calls too (the paper's end-to-end time, section 6.4)."""
+    return dataclasses.replace(
+        program, steps=tuple(dataclasses.replace(each, counted=True) for each in launches(program))
+    )
+
+
+def launches(program: Program) -> tuple[Launch, ...]:
+    """Its steps: a module's Program has no others."""
+    return tuple(step for step in program.launches)
+
+
+def is_library(launch: Launch) -> bool:
+    """A plain kernel in place of a library's."""
+    return launch.entry.startswith(LIBRARY)
+
+
+def kernel_source(module: Module, kernel: Kernel, name: str, *, available: frozenset[str] = frozenset()) -> str:
+    """One kernel's own source, called `name`. `available`: what earlier steps have computed. Raises Unsupported."""
+    unit = _unit(module)
+    text = kernel_text(module, kernel, unit, available | set(module.parameters))
+    return _source(unit, [text.named(name)], text.headers)
+
+
+@dataclass
+class _Issue:
+    """A launch before the sources are put together."""
+
+    entry: str
+    step: str
+    kernel: Kernel
+    buffers: tuple[str, ...]
+    call: str | None
+    """The dot that it stands in for: not counted."""
+
+
+def _program(module: Module, plan: Plan, fills: Mapping[str, Fill], name: str) -> Program:
+    unit = _unit(module)
+    available = set(module.parameters)
+    texts: dict[str, tuple[str, Text]] = {}  # what it does, whatever the buffers are called -> (entry, text)
+    written: dict[object, tuple[structural_hash.Outline, str, tuple[str, ...]]] = {}  # key -> (.., entry, arguments)
+    issues: list[_Issue] = []
+    names: set[str] = set()
+    for step in plan.steps:
+        if isinstance(step, LibraryCall) and step.instruction in module.foreign:
+            available.add(step.instruction)  # its stand-in is an input
+            continue
+        kernel = step if isinstance(step, Kernel) else library_kernel(module, step)
+        step_name = _unique(_word(kernel.name), names)
+        outline = structural_hash.outline(module, kernel, available)
+        if outline.key in written:
+            first, entry, arguments = written[outline.key]
+            buffers = structural_hash.corresponding(first, outline, arguments)
+        else:
+            text = kernel_text(module, kernel, unit, available)
+            entry, _ = texts.setdefault(text.key, (step_name, text))
+            buffers = text.buffers
+            written[outline.key] = (outline, entry, buffers)
+        call = None if isinstance(step, Kernel) else step.instruction
+        issues.append(_Issue(entry, step_name, kernel, buffers, call))
+        available |= {result.instruction for each in kernel.programs for result in each.results if result.stored}
+    needed = frozenset[str]().union(*(text.headers for _, text in texts.values()))
+    whole = _source(unit, [text.named(entry) for entry, text in texts.values()], needed)
+    source = Source(name=SOURCE, text=whole, entries=tuple(entry for entry, _ in texts.values()))
+    steps = tuple(_launch(each) for each in issues)
+    return Program(
+        name=name,
+        buffers=_buffers(module, [each for issue in issues for each in issue.buffers], fills),
+        sources=(source,),
+        steps=steps,
+        seams=seams.seams(module, steps, {each.step: each.call for each in issues if each.call is not None}),
+    )
+
+
+def library_kernel(module: Module, call: LibraryCall) -> Kernel:
+    """The plain kernel that stands in for a library's: a thread per element of the result."""
+    instruction = module[call.instruction]
+    blocks = max(1, -(-instruction.elements // _LIBRARY_THREADS))
+    result = Result(instruction.name, (Global(module.buffer_of(instruction.name)),))
+    stage = Stage(chunk=Flat(_LIBRARY_THREADS, blocks), dims=instruction.dims, results=(result,))
+    program = BlockProgram(
+        name=instruction.name,
+        blocks=blocks,
+        stages=(stage,),
+        root=instruction.name,
+        schedule=Schedule(0, _LIBRARY_THREADS, ScheduleKind.FLAT),
+    )
+    return Kernel(
+        name=f"{LIBRARY}{instruction.name}",
+        phases=(Phase(programs=(program,)),),
+        threads=_LIBRARY_THREADS,
+        grid=blocks,
+    )
+
+
+def _unit(module: Module) -> Unit:
+    return Unit(max((each.elements for each in module.instructions), default=0))
+
+
+def _source(unit: Unit, texts: list[str], needed: frozenset[str]) -> str:
+    parts = [f"#include <{each}>\n" for each in sorted(needed | unit.functions.headers)]
+    parts += ["\n"] if parts else []
+    parts += [each + "\n" for each in (*unit.declarations, *unit.functions.texts)]
+    return "".join(parts) + "\n".join(texts)
+
+
+def _launch(issue: _Issue) -> Launch:
+    kernel = issue.kernel
+    return Launch(
+        name=issue.step,
+        source=SOURCE,
+        entry=issue.entry,
+        grid=(kernel.grid, 1, 1),
+        block=(kernel.threads, 1, 1),
+        shared_bytes=kernel.shared_bytes,
+        cooperative=kernel.cooperative,
+        arguments=tuple(Pointer(buffer=each) for each in issue.buffers),
+        counted=issue.call is None,
+    )
+
+
+def _buffers(module: Module, used: list[str], fills: Mapping[str, Fill]) -> tuple[Buffer, ...]:
+    """All parameters and outputs, what foreign instructions give and read, and the scratch buffers that somebody
+    uses."""
+    compared = compares(module)
+    found = []
+    for name in (*module.parameters, *module.stand_ins):
+        each = module[name]
+        buffer = module.buffer_of(name)
+        found.append(_buffer(buffer, each, Role.INPUT, fill=fills.get(buffer, default_fill(each))))
+    for name, buffer in module.computed.items():
+        each = module[name]
+        # Nobody writes to what has no elements, so there is nothing to compare.
+        role = Role.OUTPUT if each.elements else Role.SCRATCH
+        found.append(_buffer(buffer, each, role, compare=compared[buffer]))
+    scratch = set(used).difference(each.name for each in found)
+    for buffer in sorted(scratch, key=module.argument_order.__getitem__):
+        found.append(_buffer(buffer, module[module.buffers[buffer]], Role.SCRATCH))
+    return tuple(found)
+
+
+def _buffer(
+    name: str, instruction: Instruction, role: Role, *, fill: Fill | None = None, compare: Compare | None = None
+) -> Buffer:
+    return Buffer(
+        name=name,
+        dtype=TYPES[instruction.dtype].program,
+        elements=max(1, instruction.elements),
+        role=role,
+        fill=fill or Fill(),
+        compare=compare or Compare(),
+    )
+
+
+def default_fill(instruction: Instruction) -> Fill:
+    """What an input holds when the job does not say."""
+    kind = TYPES[instruction.dtype].kind
+    if kind == "float":
+        return Fill(kind="uniform", low=-1.0, high=1.0)
+    return Fill(kind="integers", low=0, high=1 if kind == "pred" else 9)
+
+
+_LEAST = {"f16": 2.0**-20, "bf16": 2.0**-120, "f32": 2.0**-120, "f64": 2.0**-1000}
+"""What is smaller than this need not be right: numbers that lose bits as they become subnormal."""
+_POSITIVE = frozenset({"exponential", "abs", "sqrt", "rsqrt", "logistic"})
+_KEEPS_SIGN = frozenset({
+    "add", "multiply", "divide", "maximum", "minimum", "select", "clamp", "convert", "copy", "reshape", "broadcast",
+    "transpose", "slice", "reverse", "concatenate", "gather", "dynamic-slice", "reduce-precision",
+})  # fmt: skip
+_RELATIVE = (_KEEPS_SIGN - {"add"}) | {"parameter", "constant", "abs", "negate", "sqrt", "rsqrt", "cbrt", "iota"}
+"""What keeps the relative error of its operands."""
+
+
+# --- tolerances -----------------------------------------------------------------------------------------
+
+
+def precisions(module: Module) -> dict[str, tuple[int, float]]:
+    """Instruction -> (how many values at most are summed up on the way to it, the coarsest precision on that way). Ways
+    begin anew behind a foreign instruction: its result is filled, and the same in every plan."""
+    found: dict[str, tuple[int, float]] = {}
+    for each in module.instructions:
+        length, epsilon = 1, _EPSILON.get(each.dtype, 0.0)
+        if each.name in module.foreign:
+            found[each.name] = (length, epsilon)
+            continue
+        for operand in each.operands:
+            length = max(length, found[operand][0])
+            epsilon = max(epsilon, found[operand][1])
+        if each.opcode == "reduce":
+            length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["dimensions"])
+        elif each.opcode == "dot":
+            length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["lhs_contracting"])
+        elif each.opcode == "scatter":
+            length += module[each.operands[1]].elements
+        found[each.name] = (length, epsilon)
+    return found
+
+
+def without_cancellation(module: Module) -> frozenset[str]:
+    """Instructions whose rounding errors are relative to themselves, however small they are: products, quotients, roots
+    and exponentials, and sums of what is not negative. The probabilities of a long softmax are so small that any
+    absolute tolerance would prove nothing of them."""
+    relative: set[str] = set()
+    positive: set[str] = set()
+    unsummed: set[str] = set()
+    for each in module.instructions:
+        if each.name in module.foreign or TYPES[each.dtype].kind != "float":
+            relative.add(each.name)
+            unsummed.add(each.name)
+            continue
+        values = each.operands[1:] if each.opcode == "select" else each.operands
+        values = values[: len(values) // 2] if each.opcode == "reduce" else values
+        simple = each.attributes["computation"].simple if each.opcode == "reduce" else None
+        extreme = simple in ("maximum", "minimum")
+        if (extreme or each.opcode not in ("reduce", "dot", "scatter")) and all(name in unsummed for name in values):
+            unsummed.add(each.name)
+        not_negative = all(name in positive for name in values)
+        if (
+            each.opcode in _POSITIVE
+            or (not_negative and (each.opcode in _KEEPS_SIGN or extreme or simple == "add"))
+            or (each.opcode == "constant" and all(value >= 0 for value in each.attributes["values"]))
+        ):
+            positive.add(each.name)
+        keeps = each.opcode in _RELATIVE or extreme or (not_negative and "add" in (each.opcode, simple))
+        # The errors of an exponent are small in themselves, as long as no sum has made them large.
+        power = each.opcode == "exponential" and all(name in unsummed for name in values)
+        if power or (keeps and all(name in relative for name in values)):
+            relative.add(each.name)
+    return frozenset(relative)
+
+
+def tolerance(instruction: Instruction, length: int, epsilon: float, *, relative: bool = False) -> Compare:
+    """How two ways to compute an output may differ. Whole numbers must be equal. For floats, rounding errors grow with
+    the root of the sums' length, and those of a serial sum that cancels (its parts are as large as the root of their
+    number) with the length itself. `relative`: nothing cancels on the way."""
+    if TYPES[instruction.dtype].kind != "float":
+        return Compare()
+    root = math.sqrt(length)
+    if relative:
+        return Compare(kind="close", rtol=epsilon * (64 + 16 * root), atol=_LEAST[instruction.dtype])
+    cancelled = min(epsilon, _EPSILON["f32"]) * length / 8
+    return Compare(kind="close", rtol=epsilon * (64 + 16 * root), atol=epsilon * (8 + 2 * root) + cancelled)
+
+
+def near_ties(module: Module) -> tuple[str, ...]:
+    """Buffers of whole numbers and truth values that depend on sums of floats: by a comparison, an argmax, a rounding.
+    They are compared exactly, and where two values all but tie, another order of a sum may give another result."""
+    precision = precisions(module)
+    return tuple(
+        buffer
+        for name, buffer in module.computed.items()
+        if TYPES[module[name].dtype].kind != "float" and precision[name][0] > 1 and precision[name][1] > 0
+    )
+
+
+def compares(module: Module) -> dict[str, Compare]:
+    """Buffer of an output, or of what a foreign instruction reads -> how it is compared."""
+    precision = precisions(module)
+    relative = without_cancellation(module)
+    return {
+        buffer: tolerance(module[name], *precision[name], relative=name in relative)
+        for name, buffer in module.computed.items()
+    }
+
+
+_PLAIN = re.compile(r"k\d+|library_\w+")
+
+
+def _word(name: str) -> str:
+    """A kernel's name: never a word of C's, such as `exp` or `y0`."""
+    word = re.sub(r"\W+", "_", name).strip("_")
+    return word if _PLAIN.fullmatch(word) else f"k_{word}"
+
+
+def _unique(name: str, names: set[str]) -> str:
+    chosen, number = name, 1
+    while chosen in names:
+        number += 1
+        chosen = f"{name}_{number}"
+    names.add(chosen)
+    return chosen

@@ -1,0 +1,93 @@
+"""The performance library's probes (section 4.4): one instruction under one schedule as a Program of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fusiond.model import Rejection, frozen
+from fusiond.program import Fill, Program
+from fusiond_stitching.analysis.fusion import Candidate, Group
+from fusiond_stitching.analysis.perflib import Key
+from fusiond_stitching.analysis.plan import Kernel, Kind, LibraryCall, Phase, Plan, Schedule
+from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.propagate import named
+from fusiond_stitching.analysis.stages import block_program
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import fills
+from fusiond_stitching.frontend.graph import Instruction, Module, replaced
+
+
+def library_calls(module: Module) -> Program | None:
+    """The dots of a module one after the other, each on operands of its own shape; None where there are none."""
+    dots = [each for each in module.instructions if each.opcode == "dot" and each.name not in module.foreign]
+    if not dots:
+        return None
+    names = {each.name for each in dots}
+    sources = [name for name in dict.fromkeys(name for each in dots for name in each.operands) if name not in names]
+    parameters = [
+        replaced(module[name], opcode="parameter", operands=(), attributes=frozen({"number": number}))
+        for number, name in enumerate(sources)
+    ]
+    alone = Module(
+        name=f"{module.name}:library", instructions=(*parameters, *dots), parameters=tuple(sources),
+        outputs=tuple(each.name for each in dots),
+    )  # fmt: skip
+    plan = Plan(steps=tuple(LibraryCall(instruction=each.name) for each in dots))
+    filled = {alone.buffer_of(each): fills.default(alone, each) for each in alone.parameters}
+    made = emit.program(alone, plan, fills=filled, name="probe library calls")
+    return None if isinstance(made, Rejection) else emit.timed_whole(made)
+
+
+def library_key(calls: Program) -> str:
+    """The key of the time that library calls take."""
+    return f"stitching-library:{calls.work_key}"
+
+
+def program(module: Module, key: Key, policy: Policy) -> Program | None:
+    """The Program that measures a key; `key.example` is one of the module's instructions. None where there is none."""
+    alone = isolated(module, module[key.example])
+    (name,) = alone.outputs
+    schedule = named(key.dims, key.chunk) or Schedule(0, 1, Kind.ROW)
+    candidate = Candidate(schedule, key.blocks, frozen({name: key.chunk}))
+    group = Group(place=(0, 0), root=name, members=(name,), candidates=(candidate,))
+    found = block_program(alone, policy, group, candidate, frozenset({name}), (), "probe")
+    if isinstance(found, str):
+        return None
+    kernel = Kernel(
+        name="probe",
+        phases=(Phase(programs=(found,)),),
+        threads=key.threads,
+        grid=key.blocks,
+        shared_bytes=found.shared_bytes,
+    )
+    filled = {alone.buffer_of(each): _fill(alone, each) for each in alone.parameters}
+    made = emit.program(alone, Plan(steps=(kernel,)), fills=filled, name=f"probe {key.opcode} {key.schedule}")
+    return None if isinstance(made, Rejection) else made
+
+
+def _fill(alone: Module, name: str) -> Fill:
+    """Floats where roots, logarithms and powers are numbers: some devices are slower with what is none."""
+    plain = fills.default(alone, name)
+    floats = alone[name].dtype.startswith(("f", "bf"))
+    return dataclasses.replace(plain, kind="uniform", low=0.25, high=0.75) if floats else plain
+
+
+def isolated(module: Module, instruction: Instruction) -> Module:
+    """A module of one instruction, whose operands are parameters (constants stay constants)."""
+    sources: list[Instruction] = []
+    parameters: list[str] = []
+    for name in dict.fromkeys(instruction.operands):
+        operand = module[name]
+        if operand.opcode == "constant":
+            sources.append(operand)
+            continue
+        sources.append(
+            replaced(operand, opcode="parameter", operands=(), attributes=frozen({"number": len(parameters)}))
+        )
+        parameters.append(name)
+    return Module(
+        name=f"{module.name}:{instruction.name}",
+        instructions=(*sources, instruction),
+        parameters=tuple(parameters),
+        outputs=(instruction.name,),
+    )

@@ -1,0 +1,306 @@
+"""Reduces of a stage: several threads ("lanes") work on one output element, then put their parts together.
+
+The init value takes part exactly once, in lane 0. Where the computation has an identity (a sum's is -0.0), lanes that
+have nothing hold that; elsewhere they are left out, which works because the lanes that have something are the first
+ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusiond.codegen.code import Code, cpp
+from fusiond_stitching.analysis.indexing import Index, delinear
+from fusiond_stitching.analysis.plan import Exchange, Reduction, Stage
+from fusiond_stitching.codegen import semantics
+from fusiond_stitching.codegen.elemental import Elemental, Indices, combine, loop, merged, type_of
+from fusiond_stitching.codegen.scope import Scope
+from fusiond_stitching.codegen.semantics import Type, Unsupported, literal
+from fusiond_stitching.frontend.graph import Computation, Instruction, Module
+
+WARP = 32
+_EVERYONE = "0xffffffffu"
+BARRIER = Code("__syncthreads();")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The reduces of a stage that share operands and computation: the results of one variadic reduce, or one alone."""
+
+    members: tuple[Instruction, ...]
+    operands: tuple[Instruction, ...]
+    inits: tuple[Instruction, ...]
+    computation: Computation
+    kinds: tuple[Type, ...]
+
+    @property
+    def identity(self) -> Code | None:
+        """Where combining with it changes nothing."""
+        simple = self.computation.simple
+        kind = self.kinds[0]
+        if simple == "add":
+            return literal(kind, -0.0 if kind.kind == "float" else 0)
+        if simple == "multiply":
+            return literal(kind, 1)
+        if simple in ("or", "xor") and kind.kind != "float":
+            return literal(kind, 0)
+        if simple == "and" and kind.kind != "float":
+            return literal(kind, 1 if kind.kind == "pred" else -1)
+        if simple in ("maximum", "minimum"):
+            return _extreme(kind, low=simple == "maximum")
+        return None
+
+
+def _extreme(kind: Type, *, low: bool) -> Code:
+    if kind.kind == "float":
+        return literal(kind, -math.inf if low else math.inf)
+    if kind.kind == "pred":
+        return literal(kind, not low)
+    if kind.kind == "unsigned":
+        return literal(kind, 0 if low else (1 << kind.bits) - 1)
+    return literal(kind, -(1 << (kind.bits - 1)) if low else (1 << (kind.bits - 1)) - 1)
+
+
+def groups(module: Module, stage: Stage) -> tuple[Group, ...]:
+    """The reduces with which a stage begins, grouped. Unsupported when they do not go over the same dims."""
+    found: list[list[Instruction]] = []
+    for result in stage.results:
+        each = module[result.instruction]
+        if each.opcode != "reduce":
+            break
+        for group in found:
+            same = group[0].operands == each.operands
+            if same and group[0].attributes["computation"] == each.attributes["computation"]:
+                group.append(each)
+                break
+        else:
+            found.append([each])
+    made = tuple(_group(module, members) for members in found)
+    over = {(each.operands[0].dims, each.members[0].attributes["dimensions"]) for each in made}
+    if len(over) > 1:
+        raise Unsupported(f"the reduces of a stage go over different dims: {', '.join(map(str, sorted(over)))}")
+    return made
+
+
+def _group(module: Module, members: Sequence[Instruction]) -> Group:
+    operands = module.operands(members[0])
+    count = len(operands) // 2
+    return Group(
+        members=tuple(members),
+        operands=operands[:count],
+        inits=operands[count:],
+        computation=members[0].attributes["computation"],
+        kinds=tuple(type_of(each) for each in operands[:count]),
+    )
+
+
+def workspace_bytes(module: Module, stage: Stage, threads: int) -> int:
+    """What the exchange of a stage needs in shared memory."""
+    reduction = stage.reduction
+    if reduction is None or reduction.exchange is Exchange.NONE or reduction.lanes == 1:
+        return 0
+    if reduction.exchange is Exchange.WARP and reduction.lanes <= WARP:
+        return 0
+    slots = threads // WARP if reduction.exchange is Exchange.WARP else threads
+    return sum(_slot_bytes(kind, slots) for group in groups(module, stage) for kind in group.kinds)
+
+
+def _slot_bytes(kind: Type, slots: int) -> int:
+    return -(-kind.size_bytes * slots // 16) * 16
+
+
+class Lanes:
+    """Writes the reduces of one stage for one output element: `reduce`, then `exchange`; afterwards lane 0 has them."""
+
+    def __init__(self, elemental: Elemental, stage: Stage, threads: int) -> None:
+        self._elemental = elemental
+        self._threads = threads
+        self.groups = groups(elemental.module, stage)
+        reduction = stage.reduction or Reduction(lanes=1)
+        self.reduction = reduction
+        self.lanes = reduction.lanes
+        first = self.groups[0]
+        self._dimensions: tuple[int, ...] = first.members[0].attributes["dimensions"]
+        self._reduced = tuple(first.operands[0].dims[at] for at in self._dimensions)
+        self.length = math.prod(self._reduced)
+        self._count = max(1, min(self.length, self.lanes))  # of the lanes that have something
+        self._totals: list[list[Code]] = []
+
+    def start(self, scope: Scope, lane: Code) -> None:
+        """Declares what is accumulated."""
+        self._totals = []
+        for group in self.groups:
+            totals = []
+            for kind, init in zip(group.kinds, group.inits, strict=True):
+                value = self._elemental.value(scope, init.name, ())
+                identity = group.identity
+                neutral = value == identity or (group.computation.simple == "add" and value == literal(kind, 0))
+                if self.lanes > 1 and identity is not None and not neutral:
+                    value = cpp("{} == 0 ? {} : {}", lane, value, identity)
+                totals.append(scope.function.fresh("total"))
+                scope.line(cpp("{} {} = {};", kind.value, totals[-1], value))
+            self._totals.append(totals)
+
+    def reduce(self, scope: Scope, lane: Code, indices: Indices) -> None:
+        """Each lane's part: elements lane, lane + lanes, ... of the reduced dims."""
+        first = "0" if self.lanes == 1 else lane
+        if self.length == 0:
+            return
+        with loop(scope, self.length, "r", first=first, step=self.lanes) as (inner, step):
+            place = merged(indices, self._dimensions, delinear(step, self._reduced))
+            for group, totals in zip(self.groups, self._totals, strict=True):
+                values = [self._elemental.value(inner, each.name, place) for each in group.operands]
+                self._accumulate(inner, group, totals, values, lane, step)
+
+    def _accumulate(
+        self, scope: Scope, group: Group, totals: list[Code], values: list[Code], lane: Code, step: Index
+    ) -> None:
+        if self.lanes == 1 or group.identity is not None:
+            combine(self._elemental, scope, group.computation, totals, values, group.kinds)
+            return
+        with scope.block(cpp("if ({} > 0 && {} == {})", lane, scope.index(step) or 0, lane), end=None) as begin:
+            for total, value in zip(totals, values, strict=True):
+                begin.line(cpp("{} = {};", total, value))
+        with scope.block(Code("} else")) as go_on:
+            combine(self._elemental, go_on, group.computation, totals, values, group.kinds)
+
+    def exchange(self, scope: Scope, lane: Code) -> None:
+        """Brings the parts together in lane 0. All threads of the block come here."""
+        if self.lanes == 1:
+            return
+        if self.reduction.exchange is Exchange.SHARED:
+            self._through_memory(scope, lane)
+            return
+        if self.reduction.exchange is not Exchange.WARP:
+            raise Unsupported(f"{self.lanes} lanes that exchange nothing")
+        self._through_shuffles(scope, lane, min(self.lanes, WARP), self._count)
+        if self.lanes > WARP:
+            self._through_warps(scope)
+
+    def remember(self, scope: Scope, indices: Indices) -> None:
+        """The totals are what the instructions are at these indices."""
+        for group, totals in zip(self.groups, self._totals, strict=True):
+            for each in group.members:
+                scope.remember(each.name, indices, totals[each.attributes["result"]])
+
+    def _combine_if(
+        self, scope: Scope, group: Group, totals: list[Code], others: list[Code], condition: Code | None
+    ) -> None:
+        if condition is None:
+            combine(self._elemental, scope, group.computation, totals, others, group.kinds)
+            return
+        with scope.block(cpp("if ({})", condition)) as inner:
+            combine(self._elemental, inner, group.computation, totals, others, group.kinds)
+
+    def _through_shuffles(self, scope: Scope, lane: Code, width: int, count: int) -> None:
+        name = scope.function.fresh("step")
+        with scope.block(cpp("for (int {} = {}; {} > 0; {} /= 2)", name, width // 2, name, name)) as inner:
+            for group, totals in zip(self.groups, self._totals, strict=True):
+                others = [
+                    inner.declare(kind, "other", shuffled(kind, total, name, width))
+                    for kind, total in zip(group.kinds, totals, strict=True)
+                ]
+                whole = group.identity is not None or count >= self.lanes
+                self._combine_if(
+                    inner, group, totals, others, None if whole else cpp("{} + {} < {}", lane, name, count)
+                )
+
+    def _through_warps(self, scope: Scope) -> None:
+        warps = self._threads // WARP
+        busy = min(warps, -(-self._count // WARP))
+        spaces = self._spaces(scope, warps)
+        with scope.block(cpp("if (threadIdx.x % {} == 0)", WARP)) as inner:
+            for kind, total, space in self._each(spaces):
+                inner.line(cpp("{}[threadIdx.x / {}] = {};", space, WARP, semantics.stored(kind, total)))
+        scope.line(BARRIER)
+        if busy == 1:
+            return
+        with scope.block(cpp("if (threadIdx.x < {})", WARP)) as inner:
+            for group, totals, own in zip(self.groups, self._totals, spaces, strict=True):
+                for kind, total, space in zip(group.kinds, totals, own, strict=True):
+                    value = semantics.loaded(kind, cpp("{}[threadIdx.x]", space))
+                    spare = group.identity or total
+                    inner.line(cpp("{} = threadIdx.x < {} ? {} : {};", total, busy, value, spare))
+            width = 1 << (busy - 1).bit_length()
+            name = scope.function.fresh("step")
+            with inner.block(cpp("for (int {} = {}; {} > 0; {} /= 2)", name, width // 2, name, name)) as tree:
+                for group, totals in zip(self.groups, self._totals, strict=True):
+                    others = [
+                        tree.declare(kind, "other", shuffled(kind, total, name, WARP))
+                        for kind, total in zip(group.kinds, totals, strict=True)
+                    ]
+                    whole = group.identity is not None
+                    self._combine_if(
+                        tree, group, totals, others, None if whole else cpp("threadIdx.x + {} < {}", name, busy)
+                    )
+
+    def _through_memory(self, scope: Scope, lane: Code) -> None:
+        """A tree over the lanes: of n parts, the last half is added to the first."""
+        distance = 1 if self.reduction.inner else self._threads // self.lanes
+        spaces = self._spaces(scope, self._threads)
+        for kind, total, space in self._each(spaces):
+            scope.line(cpp("{}[threadIdx.x] = {};", space, semantics.stored(kind, total)))
+        scope.line(BARRIER)
+        if self._count == 1:
+            return
+        name = scope.function.fresh("parts")
+        with scope.block(
+            cpp("for (int {} = {}; {} > 1; {} = ({} + 1) / 2)", name, self._count, name, name, name)
+        ) as tree:
+            half = tree.constant("int", "half", cpp("({} + 1) / 2", name))
+            with tree.block(cpp("if ({} < {} - {})", lane, name, half)) as inner:
+                for group, totals, own in zip(self.groups, self._totals, spaces, strict=True):
+                    away = half if distance == 1 else cpp("{} * {}", half, distance)
+                    others = [
+                        inner.declare(kind, "other", semantics.loaded(kind, cpp("{}[threadIdx.x + {}]", space, away)))
+                        for kind, space in zip(group.kinds, own, strict=True)
+                    ]
+                    combine(self._elemental, inner, group.computation, totals, others, group.kinds)
+                    for kind, total, space in zip(group.kinds, totals, own, strict=True):
+                        inner.line(cpp("{}[threadIdx.x] = {};", space, semantics.stored(kind, total)))
+            tree.line(BARRIER)
+
+    def _spaces(self, scope: Scope, slots: int) -> list[list[Code]]:
+        """Pointers to the workspace, one per total."""
+        space = self.reduction.workspace
+        if space is None:
+            raise Unsupported("the reduction has no workspace in shared memory")
+        offset = space.offset
+        spaces = []
+        for group in self.groups:
+            own = []
+            for kind in group.kinds:
+                name = scope.function.fresh("parts_of")
+                scope.line(shared_pointer(kind, name, offset))
+                own.append(name)
+                offset += _slot_bytes(kind, slots)
+            spaces.append(own)
+        if offset > space.offset + space.size_bytes:
+            raise Unsupported(
+                f"the workspace of a reduction has {space.size_bytes} bytes; {offset - space.offset} are needed"
+            )
+        return spaces
+
+    def _each(self, spaces: list[list[Code]]) -> list[tuple[Type, Code, Code]]:
+        return [
+            (kind, total, space)
+            for group, totals, own in zip(self.groups, self._totals, spaces, strict=True)
+            for kind, total, space in zip(group.kinds, totals, own, strict=True)
+        ]
+
+
+def shared_pointer(kind: Type, name: Code, offset_bytes: int) -> Code:
+    """The declaration of a pointer to a part of the arena."""
+    return cpp("{0}* const {1} = ({0}*)(arena + {2});", kind.memory, name, offset_bytes).needing(*kind.headers)
+
+
+def shuffled(kind: Type, value: Code, step: Code, width: int, how: str = "down") -> Code:
+    """The value of the lane `step` further on (`how`: down), of the one whose number differs in that bit (xor), or of
+    lane `step` (none). Types that are no word travel as one."""
+    function = f"__shfl_{how}_sync" if how else "__shfl_sync"
+    if kind.bits < 32 and kind.kind != "float":
+        word = "unsigned int" if kind.kind == "unsigned" else "int"
+        return cpp("({}){}({}, ({}){}, {}, {})", kind.value, function, _EVERYONE, word, value, step, width)
+    return cpp("{}({}, {}, {}, {})", function, _EVERYONE, value, step, width)

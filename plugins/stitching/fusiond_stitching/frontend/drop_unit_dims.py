@@ -1,0 +1,111 @@
+"""Dimensions of size 1 dropped: `f32[64,8,1]` and `f32[64,8]` are the same tensor, and should be one to the planner.
+
+jax writes `keepdims` as reshapes to and fro. Without those dimensions a mean and what is computed from it have equal
+dims, and sit in one loop nest. Element-wise instructions, broadcasts, reshapes, transposes and reduces lose them;
+everything else keeps its dims and reads its operands through a reshape, which costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from fusiond.model import frozen
+from fusiond_stitching.frontend.graph import ELEMENTWISE, Instruction, topological
+
+_SQUEEZED = ELEMENTWISE | {"broadcast", "reshape", "transpose", "reduce", "constant"}
+
+
+def squeezed(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict[str, Instruction]:
+    """The same instructions under the same names (an output's dims may be fewer; its elements are the same), and
+    reshapes where dims with ones are wanted back. Sizes of 0 are left alone."""
+    found: dict[str, Instruction] = {}
+    back: dict[tuple[str, tuple[int, ...]], str] = {}
+
+    def reshaped(name: str, dims: tuple[int, ...]) -> str:
+        """The name of a value with these dims."""
+        if found[name].dims == dims:
+            return name
+        key = (name, dims)
+        if key not in back:
+            own = f"{name}~{'x'.join(map(str, dims)) or 'scalar'}"
+            found[own] = dataclasses.replace(
+                found[name], name=own, opcode="reshape", dims=dims, operands=(name,), attributes=frozen({})
+            )
+            back[key] = own
+        return back[key]
+
+    for each in topological(given.values()):
+        before = [given[name].dims for name in each.operands]
+        if each.opcode == "reshape" and _dims(each.dims) == _dims(before[0]):
+            # It only adds or drops ones, as those do that are added here: a graph that was squeezed stays as it is.
+            found[each.name] = each
+            continue
+        new = None if each.name in foreign else _without_ones(each, before)
+        if new is None and each.opcode == "reduce" and (single := _of_one(each, before)) is not None:
+            spread, applied = single
+            found[spread.name] = spread
+            found[each.name] = dataclasses.replace(
+                applied, operands=(spread.name, reshaped(each.operands[0], _dims(before[0])))
+            )
+        elif new is None:
+            operands = tuple(reshaped(name, dims) for name, dims in zip(each.operands, before, strict=True))
+            found[each.name] = dataclasses.replace(each, operands=operands)
+        else:
+            operands = tuple(reshaped(name, _dims(dims)) for name, dims in zip(each.operands, before, strict=True))
+            found[each.name] = dataclasses.replace(new, operands=operands)
+    return found
+
+
+def bare(given: Mapping[str, Instruction], name: str) -> str:
+    """The value behind reshapes that only add or drop ones: its elements are the same."""
+    while given[name].opcode == "reshape":
+        (operand,) = given[name].operands
+        if _dims(given[operand].dims) != _dims(given[name].dims):
+            break
+        name = operand
+    return name
+
+
+def _dims(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(dim for dim in dims if dim != 1)
+
+
+def _of_one(reduce: Instruction, operands: list[tuple[int, ...]]) -> tuple[Instruction, Instruction] | None:
+    """A reduce over dimensions of size 1 only, as (its init value, spread; the operation on it and the operand); None
+    where it reduces more, or by more than one operation."""
+    computation = reduce.attributes.get("computation")
+    operation = None if computation is None else computation.simple
+    if operation is None or len(reduce.operands) != 2 or 0 in operands[0]:
+        return None
+    if any(operands[0][at] != 1 for at in reduce.attributes["dimensions"]):
+        return None
+    dims = _dims(reduce.dims)
+    spread = dataclasses.replace(
+        reduce, name=f"{reduce.name}~init", opcode="broadcast", dims=dims, operands=reduce.operands[1:],
+        attributes=frozen({"dimensions": ()}),
+    )  # fmt: skip
+    return spread, dataclasses.replace(reduce, opcode=operation, dims=dims, attributes=frozen({}))
+
+
+def _without_ones(instruction: Instruction, operands: list[tuple[int, ...]]) -> Instruction | None:
+    """The instruction over dims without ones; None when it keeps its own."""
+    if instruction.opcode not in _SQUEEZED:
+        return None
+    dims = instruction.dims
+    place = {at: new for new, at in enumerate(at for at, dim in enumerate(dims) if dim != 1)}
+    attributes: dict[str, Any] = dict(instruction.attributes)
+    if instruction.opcode == "broadcast":
+        pairs = zip(attributes["dimensions"], operands[0], strict=True)
+        attributes["dimensions"] = tuple(place[at] for at, dim in pairs if dim != 1)
+    elif instruction.opcode == "transpose":
+        source = {at: new for new, at in enumerate(at for at, dim in enumerate(operands[0]) if dim != 1)}
+        attributes["dimensions"] = tuple(source[at] for at in attributes["dimensions"] if operands[0][at] != 1)
+    elif instruction.opcode == "reduce":
+        source = {at: new for new, at in enumerate(at for at, dim in enumerate(operands[0]) if dim != 1)}
+        reduced = tuple(source[at] for at in attributes["dimensions"] if at in source)
+        if not reduced:
+            return None  # reduces nothing but applies the init
+        attributes["dimensions"] = reduced
+    return dataclasses.replace(instruction, dims=_dims(dims), attributes=frozen(attributes))

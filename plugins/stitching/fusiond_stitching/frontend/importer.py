@@ -1,0 +1,580 @@
+"""Raw HLO to the graph: calls inlined, tuples resolved, dead and doubled instructions dropped.
+
+What is an identity in row-major order goes away: `copy`, `bitcast` without layouts, a broadcast or reshape or transpose
+that changes nothing. A `bitcast` between other layouts becomes transposes and a reshape. A transpose in front of a dot
+goes into the dot's dimension numbers, as every library allows. Dimensions of size 1 are dropped where they only get
+in the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from fusiond.errors import RequestError
+from fusiond.keys import content_key
+from fusiond.model import frozen
+from fusiond_stitching.frontend import drop_unit_dims, hlo, loops, selected_scatters, shapes, windows
+from fusiond_stitching.frontend.attributes import attributes_of, number
+from fusiond_stitching.frontend.graph import (
+    BYTES,
+    DTYPES,
+    ELEMENTWISE,
+    KNOWN,
+    SOURCES,
+    Computation,
+    Instruction,
+    Module,
+    topological,
+)
+from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawModule, RawShape, Several
+
+Value: TypeAlias = "str | tuple[Value, ...]"
+"""The name of an instruction, or the members of a tuple."""
+
+IDENTITIES = frozenset({"copy", "optimization-barrier", "copy-start", "copy-done"})
+NOTES = frozenset({"Sharding", "annotate_device_placement", "SPMDFullToShardShape", "SPMDShardToFullShape"})
+"""Custom calls that only carry a remark."""
+MOST_LOOKS = 1 << 32
+"""Updates that a scatter may look at, for all of its elements: some milliseconds of a GPU."""
+OTHER_TYPES = re.compile(r"c64|c128|[su][124]|f[48]e\w+|token|opaque")
+"""HLO's types that no code is written for: such a parameter is left to a library with all that reads it."""
+EFFECTS = frozenset({"infeed", "outfeed", "send", "send-done", "recv", "recv-done", "rng-get-and-update-state"})
+"""What does something even where nobody reads its result."""
+CALLED = ("to_apply", "calls", "body", "condition", "true_computation", "false_computation", "branch_computations",
+          "called_computations")  # fmt: skip
+_NAME = re.compile(r"[\w.\-$]+")
+
+
+def module(raw: RawModule) -> Module:
+    """The graph of a module's entry computation. RequestError with file and line for what does not fit together."""
+    return _Lowering(raw).module(raw.entry, raw.name)
+
+
+def read(text: str, path: str) -> Module:
+    """Parse and lower; `path` is for messages."""
+    return module(hlo.parse(text, path))
+
+
+def digest(module: Module) -> str:
+    """A key of what the module computes, whatever its text looks like."""
+    return content_key([[each.name, value_key(each)] for each in module.instructions] + [list(module.outputs)])
+
+
+class _Lowering:
+    def __init__(self, raw: RawModule) -> None:
+        self.raw = raw
+        self.found: dict[str, Instruction] = {}
+        self.foreign: dict[str, str] = {}
+        self.frames: dict[str, bool] = {}
+        """Computation -> whether it is the body of a while."""
+        self.effects: dict[str, None] = {}
+        """Foreign instructions that do something whether or not anybody reads what they give."""
+        self.depth = 0
+
+    def module(self, computation: str, name: str, *, body: bool = False) -> Module:
+        entry = self._called(computation, f"{self.raw.path}:1")
+        count = itertools.count()
+        arguments: list[Value] = []
+        for each in sorted((each for each in entry.instructions if each.opcode == "parameter"), key=number):
+            arguments.append(self._parameter(each, each.name, each.shape, count))
+        result = self._inline(entry, arguments, "")
+        outputs = list(_leaves(result))
+        return self._finished(name, outputs, body=body)
+
+    def _parameter(self, raw: Raw, name: str, shape: RawShape, count: itertools.count[int]) -> Value:
+        if isinstance(shape, Several):
+            return tuple(
+                self._parameter(raw, f"{name}.{place}", each, count) for place, each in enumerate(shape.members)
+            )
+        number = next(count)
+        if shape.dtype not in DTYPES:
+            if not OTHER_TYPES.fullmatch(shape.dtype):
+                raise raw.fail(f"the type {shape.dtype} is not known; known: {', '.join(DTYPES)}")
+            self.foreign[name] = f"parameter {raw.name!r}: the type {shape.dtype} is not known"
+            return self._add(raw, name, "input", shape, (), {"number": number})
+        return self._add(raw, name, "parameter", shape, (), {"number": number})
+
+    def _called(self, name: str, where: str) -> RawComputation:
+        if name not in self.raw.computations:
+            raise RequestError(f"there is no computation {name!r}", where=where)
+        return self.raw.computations[name]
+
+    # --- one computation, its parameters bound to values ---
+
+    def _inline(self, computation: RawComputation, arguments: Sequence[Value], prefix: str) -> Value:
+        self.depth += 1
+        if self.depth > 200:
+            raise RequestError(f"the computation {computation.name!r} calls itself", where=computation.where)
+        bound: dict[str, Value] = {}
+        for raw in _ordered(computation):
+            if raw.opcode == "parameter":
+                if number(raw) >= len(arguments):
+                    raise raw.fail(f"there are {len(arguments)} arguments")
+                bound[raw.name] = arguments[number(raw)]
+                continue
+            missing = [each for each in raw.operands if each not in bound]
+            if missing:
+                raise raw.fail(f"the operand {missing[0]!r} does not exist")
+            bound[raw.name] = self._lowered(raw, [bound[each] for each in raw.operands], prefix)
+        self.depth -= 1
+        return bound[computation.root]
+
+    def _lowered(self, raw: Raw, operands: list[Value], prefix: str) -> Value:
+        opcode = raw.opcode
+        if opcode == "custom-call" and raw.text("custom_call_target").strip('"') == windows.TARGET:
+            opcode = "window"
+            raw = dataclasses.replace(raw, opcode=opcode)
+        elif opcode == "window":
+            raise raw.fail("is no operation of HLO")
+        if opcode == "tuple":
+            return tuple(operands)
+        if opcode == "get-tuple-element":
+            members, index = operands[0], raw.integer("index")
+            if isinstance(members, tuple):
+                if not 0 <= index < len(members):
+                    raise raw.fail(f"index={index}, and the tuple has {len(members)}")
+                return members[index]
+            raise raw.fail("its operand is no tuple")
+        if opcode in ("call", "fusion"):
+            name = raw.called("to_apply" if opcode == "call" else "calls")
+            return self._inline(self._called(name, raw.where), operands, f"{prefix}{raw.name}/")
+        if opcode in IDENTITIES or (opcode == "custom-call" and raw.text("custom_call_target").strip('"') in NOTES):
+            return operands[0] if len(operands) == 1 else tuple(operands)
+        if opcode == "while" and (count := self._trips(raw, operands)) is not None:
+            body = self._called(raw.called("body"), raw.where)
+            for trip in range(count):
+                operands = [self._inline(body, operands, f"{prefix}{raw.name}/{trip}/")]
+            return operands[0]
+        name = self._fresh(prefix + raw.name)
+        reason = self._strange(raw, operands)
+        if reason or isinstance(raw.shape, Several):
+            if not reason and opcode == "reduce":
+                assert isinstance(raw.shape, Several)
+                shapes = [each for each in raw.shape.members if isinstance(each, Array)]
+                return tuple(
+                    self._add(
+                        raw,
+                        self._fresh(f"{name}.{place}"),
+                        opcode,
+                        each,
+                        operands,
+                        attributes_of(raw, lambda: _scalar(self, raw), place),
+                    )
+                    for place, each in enumerate(shapes)
+                )
+            return self._outside(raw, name, operands, reason or f"{opcode} with several results")
+        shape = raw.shape
+        if opcode == "reduce-window":
+            return self._reduce_window(raw, name, operands, shape)
+        if opcode == "bitcast":
+            return self._bitcast(raw, name, operands[0], shape)
+        attributes = attributes_of(raw, lambda: _scalar(self, raw))
+        return self._add(raw, name, opcode, shape, operands, attributes)
+
+    def _trips(self, raw: Raw, operands: list[Value]) -> int | None:
+        """How often a loop is written out; None for one that is a boundary."""
+        place = loops.counter(self.raw, raw)
+        state = operands[0] if len(operands) == 1 else ""
+        if place is None or not isinstance(state, tuple) or not 0 <= place < len(state):
+            return None
+        first = state[place]
+        if not isinstance(first, str) or self.found[first].opcode != "constant":
+            return None
+        return loops.trips(self.raw, raw, int(self.found[first].attributes["values"][0]))
+
+    def _strange(self, raw: Raw, operands: list[Value]) -> str:
+        """Why this instruction is a boundary; empty when it is not."""
+        if raw.opcode not in KNOWN and raw.opcode not in ("bitcast", "reduce-window"):
+            target = raw.attributes.get("custom_call_target", "")
+            return f"{raw.opcode} {target}".strip() + " is left to a library"
+        if any(isinstance(each, tuple) for each in operands):
+            return "an operand is a tuple"
+        shapes = raw.shape.members if isinstance(raw.shape, Several) else (raw.shape,)
+        kinds = [each.dtype if isinstance(each, Array) else "tuple" for each in shapes]
+        kinds += [self.found[each].dtype for each in _names(operands)]
+        odd = sorted({each for each in kinds if each not in DTYPES})
+        if odd:
+            return f"the type {odd[0]} is not known"
+        if raw.opcode == "bitcast-convert" and len({BYTES[each] for each in kinds}) > 1:
+            return "a bitcast-convert between types of different sizes is left to a library"
+        if raw.opcode == "scatter" and len(operands) != 3:
+            return "a scatter of several tensors is left to a library"
+        if raw.opcode == "reduce-window":
+            return self._window_problem(raw, operands)
+        if raw.opcode in ("reduce", "scatter"):
+            return self._scalar_problem(raw)
+        return ""
+
+    def _scalar_problem(self, raw: Raw) -> str:
+        for each in self._called(raw.called("to_apply"), raw.where).instructions:
+            if each.opcode in ("call", "tuple", "parameter", "constant", "get-tuple-element"):
+                continue
+            if each.opcode not in ELEMENTWISE or (isinstance(each.shape, Array) and each.shape.dims):
+                return f"{raw.opcode} applies {each.opcode}, which is not element-wise"
+        return ""
+
+    def _window_problem(self, raw: Raw, operands: list[Value]) -> str:
+        if len(operands) != 2:
+            return "a reduce-window of several tensors is left to a library"
+        found = self._scalar_problem(raw)
+        init = operands[1]
+        if found or not isinstance(init, str) or not windows.outside(windows.attributes_of(raw)):
+            return found
+        if not windows.neutral(_scalar(self, raw), self.found[init]):
+            return "a reduce-window whose padding is not neutral is left to a library"
+        return ""
+
+    def _reduce_window(self, raw: Raw, name: str, operands: list[Value], shape: Array) -> str:
+        source, init = (self.found[each] for each in _names(operands))
+
+        def add(wanted: str, opcode: str, shape: Array, given: Sequence[str], attributes: Mapping[str, Any]) -> str:
+            return self._add(raw, self._fresh(wanted), opcode, shape, given, attributes)
+
+        return windows.reduced(raw, name, source, init, _scalar(self, raw), shape, add)
+
+    def _outside(self, raw: Raw, name: str, operands: list[Value], reason: str) -> Value:
+        """A boundary: one instruction, and one more for every further result. (One of type `none` where it has none: it
+        may still do something.)"""
+        for attribute in ("body", "condition", "true_computation", "false_computation"):
+            if attribute in raw.attributes:
+                self.frames[raw.called(attribute)] = attribute == "body"
+        if "branch_computations" in raw.attributes:
+            self.frames.update(dict.fromkeys(raw.branches(), False))
+        leaves = tuple(_leaves(tuple(operands)))
+        members = list(_arrays(raw.shape)) or [Array("none", ())]
+        results: list[Value] = []
+        for place, shape in enumerate(members):
+            own = name if len(members) == 1 else self._fresh(f"{name}.{place}")
+            self.foreign[own] = f"{raw.opcode} {raw.name!r}: {reason}"
+            if self._acts(raw, set()):
+                self.effects[own] = None
+            attributes: dict[str, Any] = {"call": name, "result": place}
+            if "distribution" in raw.attributes:
+                attributes["distribution"] = raw.text("distribution").removeprefix("rng_")
+            results.append(self._add(raw, own, raw.opcode, shape, leaves, attributes))
+        return _shaped(raw.shape, iter(results))
+
+    def _acts(self, raw: Raw, seen: set[str]) -> bool:
+        """Whether it does something beside giving a result, itself or in a computation that it calls."""
+        if raw.opcode in EFFECTS or "channel_id" in raw.attributes:
+            return True
+        if raw.attributes.get("custom_call_has_side_effect", "").strip() == "true":
+            return True
+        for attribute in CALLED:
+            for name in _NAME.findall(raw.attributes.get(attribute, "")):
+                if name not in seen and name in self.raw.computations:
+                    seen.add(name)
+                    if any(self._acts(each, seen) for each in self.raw.computations[name].instructions):
+                        return True
+        return False
+
+    def _bitcast(self, raw: Raw, name: str, operand: Value, shape: Array) -> Value:
+        """The bytes in their order of storage read as another shape (layouts of both ends matter)."""
+        assert isinstance(operand, str)
+        source = next((each for each in self._raw_shapes(raw) if each is not None), None)
+        before, after = self.found[operand], shape
+        if before.dtype != after.dtype:
+            return self._outside(raw, name, [operand], "a bitcast between types is left to a library")
+        layout = source.layout if source is not None else ()
+        physical = tuple(reversed(layout)) if layout else tuple(range(len(before.dims)))
+        value: str = operand
+        if physical != tuple(range(len(before.dims))):
+            dims = tuple(before.dims[each] for each in physical)
+            value = self._add(raw, self._fresh(f"{name}.stored"), "transpose", Array(before.dtype, dims), [value],
+                              {"dimensions": physical})  # fmt: skip
+        if after.plain:
+            return self._add(raw, name, "reshape", after, [value], {})
+        order = tuple(reversed(after.layout))
+        dims = tuple(after.dims[each] for each in order)
+        value = self._add(raw, self._fresh(f"{name}.read"), "reshape", Array(after.dtype, dims), [value], {})
+        back = tuple(order.index(each) for each in range(len(order)))
+        return self._add(raw, name, "transpose", after, [value], {"dimensions": back})
+
+    def _raw_shapes(self, raw: Raw) -> Iterable[Array | None]:
+        """The written shape of a bitcast's operand: its layout is not kept in the graph."""
+        for computation in self.raw.computations.values():
+            if any(each is raw for each in computation.instructions):
+                for each in computation.instructions:
+                    if each.name == raw.operands[0]:
+                        yield each.shape if isinstance(each.shape, Array) else None
+
+    def _fresh(self, name: str) -> str:
+        if name not in self.found:
+            return name
+        return next(each for each in (f"{name}~{number}" for number in itertools.count(2)) if each not in self.found)
+
+    def _add(
+        self,
+        raw: Raw,
+        name: str,
+        opcode: str,
+        shape: Array,
+        operands: Sequence[Value],
+        attributes: Mapping[str, Any],
+    ) -> str:
+        made = Instruction(
+            name=name,
+            opcode=opcode,
+            dtype=shape.dtype,
+            dims=shape.dims,
+            operands=tuple(_names(operands)),
+            attributes=frozen(attributes),
+            where=raw.where,
+        )
+        if name not in self.foreign and opcode in KNOWN:
+            problem = shapes.problem(made, [self.found[each] for each in made.operands])
+            if problem:
+                raise raw.fail(problem)
+        self.found[name] = made
+        return name
+
+    # --- the whole ---
+
+    def _finished(self, name: str, outputs: list[str], *, body: bool) -> Module:
+        parameters = [each.name for each in self.found.values() if each.opcode == "parameter"]
+        state = [each.name for each in self.found.values() if each.opcode in ("parameter", "input")]
+        selected = selected_scatters.selected(self.found, self.foreign)
+        self.foreign |= dict(_endless(selected, self.foreign))
+        kept, outputs = _simplified(selected, outputs, self.foreign)
+        kept, outputs = _simplified(drop_unit_dims.squeezed(kept, self.foreign), outputs, self.foreign)
+        outputs = [drop_unit_dims.bare(kept, each) for each in outputs]
+        for place, output in enumerate(outputs):
+            source = kept[output]
+            if body and state[place : place + 1] == [output]:
+                continue  # the loop's state stays where it is
+            if source.opcode in SOURCES or output in outputs[:place]:
+                own = next(each for each in (f"{output}~out{n}" for n in itertools.count(place)) if each not in kept)
+                kept[own] = dataclasses.replace(
+                    source, name=own, opcode="copy", operands=(output,), attributes=frozen({})
+                )
+                outputs[place] = own
+        _materialise(kept, self.foreign)
+        live = _reached(kept, [*outputs, *parameters, *self.effects])
+        frames = tuple(
+            _Lowering(self.raw).module(each, each, body=is_body)
+            for each, is_body in self.frames.items()
+            if each in self.raw.computations
+        )
+        return Module(
+            name=name,
+            instructions=topological(each for each in kept.values() if each.name in live),
+            parameters=tuple(parameters),
+            outputs=tuple(outputs),
+            foreign=frozen({each: why for each, why in self.foreign.items() if each in live}),
+            frames=frames,
+        )
+
+
+def _endless(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Scatters that are left to a library, and why: the code that is written here looks at all updates for each element
+    of the result."""
+    for each in given.values():
+        if each.opcode == "scatter" and each.name not in foreign:
+            updates = given[each.operands[2]]
+            windows = each.attributes["update_window_dims"]
+            count = math.prod(dim for at, dim in enumerate(updates.dims) if at not in windows)
+            if each.elements * count > MOST_LOOKS:
+                yield (
+                    each.name,
+                    (f"scatter {each.name!r}: {count} updates for each of {each.elements} elements would be looked at"),
+                )
+
+
+def _materialise(kept: dict[str, Instruction], foreign: Mapping[str, str]) -> None:
+    """Dots read buffers, and a constant has none: they read a copy of it. (How a foreign instruction comes by its
+    constants is not ours to say.)"""
+    for call in list(kept.values()):
+        if call.opcode != "dot" or call.name in foreign:
+            continue
+        operands = list(call.operands)
+        for place, name in enumerate(operands):
+            source = kept[name]
+            while source.opcode == "reshape":
+                source = kept[source.operands[0]]
+            if source.opcode == "constant":
+                own = f"{name}~stored"
+                kept[own] = dataclasses.replace(
+                    kept[name], name=own, opcode="copy", operands=(name,), attributes=frozen({})
+                )
+                operands[place] = own
+        if tuple(operands) != call.operands:
+            kept[call.name] = dataclasses.replace(call, operands=tuple(operands))
+
+
+# --- tuples ---------------------------------------------------------------------------------------------
+
+
+def _leaves(value: Value) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    else:
+        for each in value:
+            yield from _leaves(each)
+
+
+def _names(values: Sequence[Value]) -> list[str]:
+    return [each for value in values for each in _leaves(value)]
+
+
+def _arrays(shape: RawShape) -> Iterable[Array]:
+    if isinstance(shape, Array):
+        yield shape
+    else:
+        for each in shape.members:
+            yield from _arrays(each)
+
+
+def _shaped(shape: RawShape, names: Any) -> Value:
+    if isinstance(shape, Array):
+        return next(names)  # type: ignore[no-any-return]
+    return tuple(_shaped(each, names) for each in shape.members)
+
+
+def _ordered(computation: RawComputation) -> list[Raw]:
+    """Operands before users; texts are ordered so, but that is not promised."""
+    known: set[str] = set()
+    for raw in computation.instructions:
+        if any(each not in known for each in raw.operands):
+            break
+        known.add(raw.name)
+    else:
+        return list(computation.instructions)
+    by_name = {each.name: each for each in computation.instructions}
+    for raw in computation.instructions:
+        for each in raw.operands:
+            if each not in by_name:
+                raise raw.fail(f"the operand {each!r} does not exist")
+    stand_ins = [
+        Instruction(name=each.name, opcode="", dtype="", dims=(), operands=each.operands)
+        for each in computation.instructions
+    ]
+    try:
+        return [by_name[each.name] for each in topological(stand_ins)]
+    except ValueError as problem:
+        raise RequestError(str(problem), where=computation.where) from None
+
+
+def _reached(instructions: Mapping[str, Instruction], roots: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    stack = list(roots)
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack += instructions[name].operands
+    return found
+
+
+# --- what a reduce applies --------------------------------------------------------------------------
+
+
+def _scalar(lowering: _Lowering, raw: Raw) -> Computation:
+    """The computation that a reduce or a scatter applies, with its own names."""
+    called = lowering._called(raw.called("to_apply"), raw.where)
+    inner = _Lowering(lowering.raw)
+    count = itertools.count()
+    arguments: list[Value] = []
+    for each in sorted((e for e in called.instructions if e.opcode == "parameter"), key=number):
+        arguments.append(inner._parameter(each, each.name, each.shape, count))
+    results = tuple(_leaves(inner._inline(called, arguments, "")))
+    live = _reached(inner.found, results)
+    ordered = topological(each for each in inner.found.values() if each.name in live or each.opcode == "parameter")
+    return Computation(
+        parameters=tuple(each for each in ordered if each.opcode == "parameter"),
+        instructions=tuple(each for each in ordered if each.opcode != "parameter"),
+        results=results,
+    )
+
+
+# --- simplification -------------------------------------------------------------------------------------
+
+
+def _simplified(
+    given: Mapping[str, Instruction], outputs: list[str], foreign: Mapping[str, str]
+) -> tuple[dict[str, Instruction], list[str]]:
+    """Identities dropped, equal instructions merged, transposes moved into dots. Names that stay keep their meaning."""
+    alias: dict[str, str] = {}
+    kept: dict[str, Instruction] = {}
+    seen: dict[str, str] = {}
+    for instruction in topological(given.values()):
+        operands = tuple(alias[each] for each in instruction.operands)
+        new = dataclasses.replace(instruction, operands=operands) if operands != instruction.operands else instruction
+        if new.opcode == "dot" and new.name not in foreign:
+            new = _folded(new, kept, foreign)
+        same = _identity(new, kept, foreign) if new.name not in foreign else None
+        if same is None and new.opcode != "parameter" and new.name not in foreign:
+            key = value_key(new)
+            same = seen.setdefault(key, new.name)
+            same = None if same == new.name else same
+        alias[new.name] = same or new.name
+        if same is None:
+            kept[new.name] = new
+    return kept, [alias[each] for each in outputs]
+
+
+def value_key(instruction: Instruction) -> str:
+    values = instruction.attributes.get("values")
+    attributes = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
+    computation = instruction.attributes.get("computation")
+    shown = "" if computation is None else _canonical(computation)
+    return content_key(
+        [instruction.opcode, instruction.dtype, list(instruction.dims), list(instruction.operands), repr(attributes),
+         repr(values), shown]
+    )  # fmt: skip
+
+
+def _canonical(computation: Computation) -> str:
+    """The computation with numbers for names: equal texts compute the same."""
+    number = {each.name: str(place) for place, each in enumerate((*computation.parameters, *computation.instructions))}
+    lines = [
+        f"{each.opcode} {each.dtype} {[number[o] for o in each.operands]} {dict(each.attributes)}"
+        for each in (*computation.parameters, *computation.instructions)
+    ]
+    return "\n".join([*lines, str([number[each] for each in computation.results])])
+
+
+def _identity(instruction: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> str | None:
+    """The operand that this instruction equals, when it changes nothing."""
+    if len(instruction.operands) != 1:
+        return None
+    (operand,) = instruction.operands
+    before = kept[operand]
+    if before.dims != instruction.dims or before.dtype != instruction.dtype:
+        if instruction.opcode == "reshape" and before.opcode == "reshape" and operand not in foreign:
+            first = before.operands[0]
+            if kept[first].dims == instruction.dims:
+                return first
+        return None
+    if instruction.opcode in ("reshape", "copy", "convert", "bitcast-convert"):
+        return operand
+    if instruction.opcode in ("broadcast", "transpose"):
+        return operand if instruction.attributes["dimensions"] == tuple(range(len(before.dims))) else None
+    if instruction.opcode == "slice":
+        return operand
+    return None
+
+
+def _folded(dot: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:
+    """A dot whose operands are read through their transposes, where the order of the result's dims stays."""
+    operands = list(dot.operands)
+    attributes = dict(dot.attributes)
+    for place, side in enumerate(("lhs", "rhs")):
+        source = kept[operands[place]]
+        if source.opcode != "transpose" or source.name in foreign:
+            continue
+        order = source.attributes["dimensions"]
+        used = attributes[f"{side}_batch"] + attributes[f"{side}_contracting"]
+        free = [order[at] for at in range(len(order)) if at not in used]
+        if free != sorted(free):
+            continue
+        operands[place] = source.operands[0]
+        for name in (f"{side}_batch", f"{side}_contracting"):
+            attributes[name] = tuple(order[at] for at in attributes[name])
+    if operands == list(dot.operands):
+        return dot
+    return dataclasses.replace(dot, operands=tuple(operands), attributes=frozen(attributes))

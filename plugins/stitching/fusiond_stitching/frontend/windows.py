@@ -1,0 +1,207 @@
+"""`reduce-window` as a `reduce` over what its windows read: pooling, moving averages, running sums.
+
+    window(x, value) := f32[out..., window...]    element [o..., w...] is x[o * stride + w * dilation - low], or `value`
+                                                  where that lies outside x or between its elements (interior padding)
+
+A window moves elements as a pad or a slice does, so it is index algebra where it is read, and everything that is
+known of reduces holds for what reduces it. XLA leaves elements outside out of the reduction; here they are the init,
+which comes to the same where the init changes nothing (`neutral`). Elsewhere a reduce-window that has any stays a
+boundary.
+
+A running sum over n elements (cumsum and its like: a window as long as the dimension) would read n * n. A long one is
+done in runs of 32: the runs' totals, their own running sum, and what of the run came before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from fusiond_stitching.frontend.graph import Computation, Instruction
+from fusiond_stitching.frontend.hlo import Array, Raw
+
+TARGET = "fusiond.window"
+"""How a window is called in a text of ours: HLO has no such operation, so it is a custom call."""
+RUN = 32
+LONG = 64
+"""Running sums over more elements than LONG are done in runs."""
+Add: TypeAlias = Callable[[str, str, Array, Sequence[str], Mapping[str, Any]], str]
+"""(name, opcode, shape, operands, attributes) -> the name it got."""
+_LISTS = {"size": "sizes", "stride": "strides", "rhs_dilate": "dilation"}
+
+
+def attributes_of(raw: Raw) -> dict[str, Any]:
+    """`window={size=1x3 stride=1x2 pad=0_0x0_1 lhs_dilate=... rhs_dilate=...}` by dimension. RequestError for what is
+    no window."""
+    fields = {}
+    for each in raw.text("window").strip().strip("{}").split():
+        name, _, text = each.partition("=")
+        fields[name] = text.split("x")
+    rank = len(fields.get("size", ()))
+    if any(len(each) != rank for each in fields.values()) or {"rhs_reversal"} & set(fields):
+        raise raw.fail(f"window={raw.text('window')[:60]}: each list has one entry per dimension, and none is reversed")
+    try:
+        ones, none = ["1"] * rank, ["0_0"] * rank
+        found: dict[str, Any] = {new: tuple(map(int, fields.get(old, ones))) for old, new in _LISTS.items()}
+        edges = [tuple(map(int, each.split("_"))) for each in fields.get("pad", none)]
+        found["low"], found["high"] = tuple(low for low, _ in edges), tuple(high for _, high in edges)
+        found["interior"] = tuple(int(each) - 1 for each in fields.get("lhs_dilate", ones))
+    except ValueError:
+        raise raw.fail(f"window={raw.text('window')[:60]}: whole numbers are wanted") from None
+    return found
+
+
+def written(attributes: Mapping[str, Any]) -> str:
+    """The inverse of `attributes_of`."""
+    edges = zip(attributes["low"], attributes["high"], strict=True)
+    fields = {old: attributes[new] for old, new in _LISTS.items()}
+    fields["pad"] = [f"{low}_{high}" for low, high in edges]
+    fields["lhs_dilate"] = [each + 1 for each in attributes["interior"]]
+    return "{" + " ".join(f"{name}={'x'.join(map(str, values))}" for name, values in fields.items()) + "}"
+
+
+def windowed(attributes: Mapping[str, Any]) -> tuple[int, ...]:
+    """The dimensions with more than one element in a window: each has one more dimension in the result."""
+    return tuple(at for at, size in enumerate(attributes["sizes"]) if size != 1)
+
+
+def dims_of(attributes: Mapping[str, Any], dims: Sequence[int]) -> tuple[int, ...]:
+    """The dims of a window of a tensor with these. ValueError where they do not fit."""
+    found = []
+    sizes = attributes["sizes"]
+    rows = (sizes, *(attributes[each] for each in ("strides", "dilation", "interior", "low", "high")), dims)
+    for size, stride, dilation, interior, low, high, dim in zip(*rows, strict=True):
+        if size < 1 or stride < 1 or dilation < 1 or interior < 0:
+            raise ValueError
+        whole = max(0, (dim - 1) * (interior + 1) + 1) + low + high
+        found.append(max(0, (whole - (size - 1) * dilation - 1) // stride + 1))
+    return (*found, *(sizes[at] for at in windowed(attributes)))
+
+
+def passed(attributes: Mapping[str, Any]) -> list[bool]:
+    """For each dimension of the operand, whether an element of the result reads the same index of it."""
+    rows = (attributes[each] for each in ("sizes", "strides", "interior", "low", "high"))
+    same = (1, 1, 0, 0, 0)
+    return [each == same for each in zip(*rows, strict=True)]
+
+
+def neutral(computation: Computation, init: Instruction) -> bool:
+    """Whether combining with this constant changes nothing."""
+    if init.opcode != "constant" or computation.simple is None:
+        return False
+    (value,) = init.attributes["values"]
+    floats = init.dtype.startswith(("f", "b"))
+    if computation.simple in ("add", "or", "xor", "multiply"):
+        return bool(value == (computation.simple == "multiply"))
+    if computation.simple == "and":
+        return bool(value == (1 if init.dtype == "pred" else -1)) and not init.dtype.startswith("u")
+    bits = 0 if init.dtype == "pred" else int(init.dtype.lstrip("bfsu"))
+    low, high = (-math.inf, math.inf) if floats else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if bits else (0, 1)
+    if init.dtype.startswith("u"):
+        low, high = 0, (1 << bits) - 1
+    return bool(value == (low if computation.simple == "maximum" else high))
+
+
+def outside(attributes: Mapping[str, Any]) -> bool:
+    """Whether a window may reach beyond its operand, or between its elements."""
+    return any(each > 0 for name in ("low", "high", "interior") for each in attributes[name])
+
+
+def reduced(
+    raw: Raw, name: str, source: Instruction, init: Instruction, computation: Computation, shape: Array, add: Add
+) -> str:
+    """The instructions of a reduce-window; the name of the last. RequestError where shapes do not fit."""
+    attributes = attributes_of(raw)
+    try:
+        dims = dims_of(attributes, source.dims)[: len(source.dims)]
+    except ValueError:
+        raise raw.fail(f"its window does not fit {list(source.dims)}") from None
+    if dims != shape.dims:
+        raise raw.fail(f"gives {list(dims)}, and {list(shape.dims)} is written")
+    maker = _Maker(name, source.dtype, init.name, computation, add)
+    along = _running(attributes, source.dims)
+    if along is not None and source.dims[along[0]] > LONG and neutral(computation, init):
+        return maker.running(source.name, source.dims, *along, last=name)
+    return maker.reduce(source.name, source.dims, attributes, last=name)
+
+
+def _running(attributes: Mapping[str, Any], dims: Sequence[int]) -> tuple[int, bool] | None:
+    """(dimension, backwards) of a running sum; None for any other window."""
+    long = windowed(attributes)
+    if len(long) != 1 or any(attributes["interior"]) or {1} != {*attributes["strides"], *attributes["dilation"]}:
+        return None
+    (at,) = long
+    edges = [(low, high) for low, high in zip(attributes["low"], attributes["high"], strict=True)]
+    reach = attributes["sizes"][at] - 1
+    if reach + 1 != dims[at] or any(each != (0, 0) for place, each in enumerate(edges) if place != at):
+        return None
+    return {(reach, 0): (at, False), (0, reach): (at, True)}.get(edges[at])
+
+
+class _Maker:
+    def __init__(self, name: str, dtype: str, init: str, computation: Computation, add: Add) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.init = init
+        self.computation = computation
+        self.add = add
+        self.count = 0
+
+    def _add(self, opcode: str, dims: Sequence[int], operands: Sequence[str], last: str = "", **given: Any) -> str:
+        self.count += 1
+        return self.add(last or f"{self.name}.{opcode}{self.count}", opcode, Array(self.dtype, tuple(dims)), operands,
+                        given)  # fmt: skip
+
+    def _fold(self, source: str, dims: Sequence[int], dimensions: tuple[int, ...], last: str = "") -> str:
+        kept = [dim for at, dim in enumerate(dims) if at not in dimensions]
+        return self._add("reduce", kept, (source, self.init), last, dimensions=dimensions, result=0,
+                         computation=self.computation)  # fmt: skip
+
+    def reduce(self, source: str, dims: Sequence[int], attributes: Mapping[str, Any], last: str = "") -> str:
+        """The plain way: all that a window reads."""
+        wide = dims_of(attributes, dims)
+        view = self._add("window", wide, (source, self.init), **attributes)
+        return self._fold(view, wide, tuple(range(len(dims), len(wide))), last)
+
+    def running(self, source: str, dims: Sequence[int], at: int, backwards: bool, last: str = "") -> str:
+        """Along dimension `at`; in runs where that is long."""
+        size = dims[at]
+        if size <= LONG:
+            return self.reduce(source, dims, _along(len(dims), at, size, backwards), last)
+        runs = -(-size // RUN)
+        spare = runs * RUN - size
+        if spare:
+            source = self._pad(source, dims, at, 0, spare)
+        wide = (*dims[:at], runs, RUN, *dims[at + 1 :])
+        parted = self._add("reshape", wide, (source,))
+        inside = self.reduce(parted, wide, _along(len(wide), at + 1, RUN, backwards))
+        kept = (*dims[:at], runs, *dims[at + 1 :])
+        totals = self.running(self._fold(parted, wide, (at + 1,)), kept, at, backwards)
+        before = self._pad(totals, kept, at, *((-1, 1) if backwards else (1, -1)))
+        spread = self._add("broadcast", wide, (before,), dimensions=(*range(at + 1), *range(at + 2, len(wide))))
+        opcode = self.computation.simple
+        assert opcode is not None, "only what has a neutral value is done in runs"
+        both = self._add(opcode, wide, (spread, inside))
+        if not spare:
+            return self._add("reshape", dims, (both,), last)
+        flat = (*dims[:at], runs * RUN, *dims[at + 1 :])
+        joined = self._add("reshape", flat, (both,))
+        ones = (1,) * len(dims)
+        return self._add("slice", dims, (joined,), last, starts=(0,) * len(dims), limits=tuple(dims), strides=ones)
+
+    def _pad(self, source: str, dims: Sequence[int], at: int, low: int, high: int) -> str:
+        none = [0] * len(dims)
+        lows, highs = list(none), list(none)
+        lows[at], highs[at] = low, high
+        longer = [dim + low + high if place == at else dim for place, dim in enumerate(dims)]
+        return self._add("pad", longer, (source, self.init), low=tuple(lows), high=tuple(highs), interior=tuple(none))
+
+
+def _along(rank: int, at: int, size: int, backwards: bool) -> dict[str, Any]:
+    """The window of a running sum."""
+    ones, none = (1,) * rank, (0,) * rank
+    reach = tuple(size - 1 if place == at else 0 for place in range(rank))
+    sizes = tuple(size if place == at else 1 for place in range(rank))
+    return {"sizes": sizes, "strides": ones, "dilation": ones, "low": none if backwards else reach,
+            "high": reach if backwards else none, "interior": none}  # fmt: skip

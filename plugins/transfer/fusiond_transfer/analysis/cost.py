@@ -1,0 +1,175 @@
+"""What a message and a kernel cost on the device at hand, and what a schedule comes to.
+
+A message of n bytes takes startup + n / bandwidth (Kessler, section 2), other constants for each direction, kind of
+memory and range of sizes: so it is measured at a few sizes (probes of one copy each), and interpolated between them.
+Kernels are probed by themselves. Where nothing has been measured the constants of ASSUMED stand in, and whoever uses
+them says "not measured".
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fusiond.keys import content_key
+from fusiond.program import Memory
+from fusiond.strategy import Answers
+from fusiond_transfer.analysis.schedule import Schedule
+from fusiond_transfer.frontend.graph import Graph, Kernel
+
+SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+"""Bytes of the copies that are measured."""
+KINDS = (Memory.PAGEABLE, Memory.PINNED)
+MOST_KERNELS = 32
+"""Different kernels of a graph that are measured; the others are assumed."""
+
+ASSUMED_STARTUP_US = {Memory.PAGEABLE: 12.0, Memory.PINNED: 8.0}
+ASSUMED_BYTES_PER_US = {Memory.PAGEABLE: 6_000.0, Memory.PINNED: 12_000.0}
+"""A PCIe 3.0 card of sixteen lanes, roughly; the paper quotes 5 to 10 us for short messages."""
+ASSUMED_LAUNCH_US = 5.0
+ASSUMED_DEVICE_BYTES_PER_US = 300_000.0
+ASSUMED_HOST_BYTES_PER_US = 5_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Microseconds of messages and kernels."""
+
+    messages: Mapping[tuple[bool, Memory], tuple[tuple[int, float], ...]]
+    """(up, memory) -> (bytes, us) in ascending order; two at least."""
+    kernels: Mapping[str, float]
+    """Kernel name -> us."""
+    missing: int
+    """How many of the probes have not been answered."""
+    wanted: int = 0
+    lines: dict[tuple[bool, Memory], tuple[list[int], list[float]]] = field(default_factory=dict, compare=False)
+
+    def message_us(self, up: bool, memory: Memory, size_bytes: int) -> float:
+        """A message: interpolated between what was measured, extended beyond both ends."""
+        if (up, memory) not in self.lines:
+            points = self.messages[up, memory]
+            self.lines[up, memory] = [size for size, _ in points], [us for _, us in points]
+        sizes, times = self.lines[up, memory]
+        right = min(max(bisect.bisect_left(sizes, size_bytes), 1), len(sizes) - 1)
+        left = right - 1
+        slope = (times[right] - times[left]) / (sizes[right] - sizes[left])
+        return max(0.0, times[left] + slope * (size_bytes - sizes[left]))
+
+    def startup_us(self, up: bool, memory: Memory) -> float:
+        """What the smallest measured message costs beyond its bytes."""
+        return self.message_us(up, memory, 0)
+
+
+# --- what was measured, by the keys of its probes --------------------------------------------------------
+
+
+def copy_key(up: bool, memory: Memory, size_bytes: int) -> str:
+    return f"transfer: {'up' if up else 'down'} {memory.value} {size_bytes} bytes"
+
+
+def kernel_key(graph: Graph, kernel: Kernel) -> str:
+    """Equal kernels on equal data have one key: what they compute and their operands, without names."""
+    operands = [
+        (graph.vector(name).dtype, graph.vector(name).elements, graph.vector(name).fill)
+        for name in (*kernel.reads, *kernel.writes)
+    ]
+    text = kernel.body
+    renamed = {name: f"p{position}" for position, name in enumerate((*kernel.reads, *kernel.writes))}
+    names = sorted(renamed.items()) if type(text).__name__ == "Formula" else []
+    key = content_key([kernel.on, type(text).__name__, text, operands, names, len(kernel.reads)])[:24]
+    return f"transfer: kernel {key}"
+
+
+def costs(graph: Graph, answers: Answers) -> Costs:
+    """What is known of this device; ASSUMED where it is not."""
+    missing = wanted = 0
+    messages: dict[tuple[bool, Memory], tuple[tuple[int, float], ...]] = {}
+    for up in (True, False):
+        for memory in KINDS:
+            points = []
+            for size in SIZES:
+                wanted += 1
+                time_us = answers.get(copy_key(up, memory, size))
+                if isinstance(time_us, float | int):
+                    points.append((size, float(time_us)))
+                else:
+                    missing += 1
+            if len(points) < 2:
+                startup, speed = ASSUMED_STARTUP_US[memory], ASSUMED_BYTES_PER_US[memory]
+                points = [(size, startup + size / speed) for size in SIZES]
+            messages[up, memory] = tuple(points)
+    kernels: dict[str, float] = {}
+    keys: dict[str, float | None] = {}
+    for kernel in graph.kernels:
+        key = kernel_key(graph, kernel)
+        if key not in keys:
+            time_us = answers.get(key)
+            keys[key] = float(time_us) if isinstance(time_us, float | int) else None
+            if len(keys) <= MOST_KERNELS:
+                wanted += 1
+                missing += keys[key] is None
+        measured = keys[key]
+        kernels[kernel.name] = _assumed(graph, kernel) if measured is None else measured
+    return Costs(messages=messages, kernels=kernels, missing=missing, wanted=wanted)
+
+
+def _assumed(graph: Graph, kernel: Kernel) -> float:
+    size = sum(graph.vector(name).size_bytes for name in (*kernel.reads, *kernel.writes))
+    return ASSUMED_LAUNCH_US + size / ASSUMED_DEVICE_BYTES_PER_US if kernel.device else size / ASSUMED_HOST_BYTES_PER_US
+
+
+# --- a schedule's time ----------------------------------------------------------------------------------
+
+
+def estimate_us(schedule: Schedule, costs: Costs, *, memory: Memory, overlapped: bool) -> float:
+    """The time of a schedule (of one iteration, in a loop), by the costs. One stream: the sum. Overlapped: uploads,
+    downloads and kernels each have an engine, host work and copies of pageable memory hold up whoever issues."""
+    graph = schedule.graph
+    size = {each.vector: each.size_bytes for each in schedule.crossings}
+    cell = graph.cell
+    filler = {cell[each.name]: each.size_bytes for each in graph.vectors}
+    before: dict[int, list[tuple[tuple[str, ...], float]]] = {}
+    behind: dict[int, list[tuple[tuple[str, ...], float]]] = {}
+    total = sum(costs.kernels[kernel.name] for kernel in graph.kernels)
+    for message in schedule.messages:
+        carried = sum(size[name] for name in message.vectors) + sum(filler[name] for name in message.filler)
+        time_us = costs.message_us(message.up, memory, carried)
+        total += time_us
+        (before if message.up else behind).setdefault(message.slot, []).append((message.vectors, time_us))
+    if not overlapped:
+        return total
+    return _overlapped_us(graph, costs, before, behind, blocks=memory is Memory.PAGEABLE)
+
+
+def _overlapped_us(
+    graph: Graph,
+    costs: Costs,
+    before: Mapping[int, Sequence[tuple[tuple[str, ...], float]]],
+    behind: Mapping[int, Sequence[tuple[tuple[str, ...], float]]],
+    *,
+    blocks: bool,
+) -> float:
+    at_host: dict[str, float] = {}
+    at_device: dict[str, float] = {}
+    issuing = uploads = downloads = kernels = 0.0
+    for k in range(-1, len(graph.kernels)):
+        for vectors, time_us in before.get(k, ()):
+            uploads = max(issuing, uploads, *(at_host.get(name, 0.0) for name in vectors)) + time_us
+            at_device.update(dict.fromkeys(vectors, uploads))
+            issuing = uploads if blocks else issuing
+        if k >= 0:
+            kernel = graph.kernels[k]
+            ready = at_device if kernel.device else at_host
+            begin = max([issuing, kernels if kernel.device else 0.0, *(ready.get(name, 0.0) for name in kernel.reads)])
+            end = begin + costs.kernels[kernel.name]
+            if kernel.device:
+                kernels = end
+            else:
+                issuing = end
+            ready.update(dict.fromkeys(kernel.writes, end))
+        for vectors, time_us in behind.get(k, ()):
+            downloads = max(issuing, downloads, *(at_device.get(name, 0.0) for name in vectors)) + time_us
+            at_host.update(dict.fromkeys(vectors, downloads))
+            issuing = downloads if blocks else issuing
+    return max(issuing, uploads, downloads, kernels)

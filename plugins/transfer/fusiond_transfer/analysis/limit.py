@@ -1,0 +1,172 @@
+"""Schedules under a limit of the device's memory.
+
+What crosses together shares an allocation, which is there from its first use to its last; so every further member of a
+group can make it stay longer, and the fewest messages need not fit. A group crosses as late as all of it can (uploads)
+or as early (downloads): that is when it stays shortest. What has to be decided is only who crosses with whom.
+
+Up to EXHAUSTIVE crossings all divisions into groups are tried, those with fewer groups first. Above that, vectors join
+the group before them as long as everything fits (in graphs that are not too large for that); the least number of points
+without a limit is the bound beside it. Nothing is evicted to be uploaded again: a graph whose separate messages do not
+fit is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fusiond_transfer.analysis import layout
+from fusiond_transfer.analysis.intervals import Crossing
+from fusiond_transfer.analysis.schedule import Company
+from fusiond_transfer.frontend.graph import Graph
+
+EXHAUSTIVE = 9
+MOST_WORK = 20_000_000
+"""Crossings x kernels above which nothing is joined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """The division that was found; `least`: there is none with fewer groups that fits. `groups` is empty where not even
+    separate messages fit."""
+
+    groups: tuple[Company, ...]
+    peak_bytes: int
+    least: bool
+
+
+class Memory:
+    """What is on the device at each kernel, for divisions of the crossings of a graph without shared storage."""
+
+    def __init__(self, graph: Graph, crossings: Sequence[Crossing]) -> None:
+        self.crossings = crossings
+        crossing = {each.vector for each in crossings}
+        self._kernels = len(graph.kernels)
+        self.base = [0] * (self._kernels + 1)  # position 0 is before the first kernel
+        for vector in graph.vectors:
+            if vector.name in crossing:
+                continue
+            touching = [k for k in graph.readers.get(vector.name, ()) if graph.kernels[k].device]
+            made = graph.producer.get(vector.name)
+            if made is not None and graph.kernels[made].device:
+                touching.append(made)
+            if vector.name in graph.placed:
+                touching.append(-1)
+            if touching:
+                self._add(self.base, min(touching), max(touching), vector.size_bytes)
+
+    def group(self, numbers: Sequence[int]) -> Company | None:
+        """A group at its best slot; None when its members have no slot in common."""
+        members = [self.crossings[number] for number in numbers]
+        first, last = max(each.earliest for each in members), min(each.latest for each in members)
+        if first > last:
+            return None
+        up = members[0].up
+        return (last if up else first, up, tuple(numbers))
+
+    def place(self, profile: list[int], group: Company, sign: int = 1) -> None:
+        """Add a group to what is on the device (or take it away)."""
+        slot, up, numbers = group
+        members = [self.crossings[number] for number in numbers]
+        begin = slot if up else min(each.earliest for each in members)
+        end = max([each.last_use for each in members] if up else [slot, *(each.last_use for each in members)])
+        size = 0
+        for each in members:
+            size = -(-size // layout.ALIGNMENT) * layout.ALIGNMENT + each.size_bytes
+        self._add(profile, begin, end, sign * size)
+
+    def peak(self, groups: Sequence[Company]) -> int:
+        profile = list(self.base)
+        for group in groups:
+            self.place(profile, group)
+        return max(profile)
+
+    def _add(self, profile: list[int], begin: int, end: int, size: int) -> None:
+        for k in range(begin, end + 1):
+            profile[k + 1] += size
+
+
+def fitting(graph: Graph, crossings: Sequence[Crossing], least: int) -> Fitting:
+    """The fewest groups that fit under the graph's limit, as far as they can be found. `least` is the number of points
+    that are needed in any case. The graph has a limit and no shared storage."""
+    assert graph.limit_bytes is not None
+    memory = Memory(graph, crossings)
+    separate = [group for number in range(len(crossings)) if (group := memory.group((number,))) is not None]
+    peak = memory.peak(separate)
+    if peak > graph.limit_bytes:
+        return Fitting(groups=(), peak_bytes=peak, least=False)
+    if len(crossings) <= EXHAUSTIVE:
+        found = _exhaustive(memory, graph.limit_bytes, len(crossings), least)
+        return Fitting(groups=found, peak_bytes=memory.peak(found), least=True)
+    if len(crossings) * len(graph.kernels) > MOST_WORK:
+        return Fitting(groups=tuple(separate), peak_bytes=peak, least=len(separate) == least)
+    ways = [_joined(memory, separate, graph.limit_bytes, up_first=first) for first in (True, False)]
+    found = min(ways, key=len)
+    return Fitting(groups=found, peak_bytes=memory.peak(found), least=len(found) == least)
+
+
+def _exhaustive(memory: Memory, limit: int, count: int, least: int) -> tuple[Company, ...]:
+    """All divisions with `least` groups, then with one more, and so on; the first that fits, the least peak first."""
+    for wanted in range(least, count + 1):
+        best: tuple[int, tuple[Company, ...]] | None = None
+        for division in _divisions(memory, count, wanted):
+            peak = memory.peak(division)
+            if peak <= limit and (best is None or peak < best[0]):
+                best = peak, division
+        if best is not None:
+            return best[1]
+    raise AssertionError("separate messages fit")
+
+
+def _divisions(memory: Memory, count: int, wanted: int) -> Iterator[tuple[Company, ...]]:
+    """Every way to divide the crossings into so many groups that each have a slot in common."""
+    groups: list[list[int]] = []
+
+    def extend(number: int) -> Iterator[tuple[Company, ...]]:
+        if number == count:
+            if len(groups) == wanted:
+                placed = [memory.group(tuple(each)) for each in groups]
+                yield tuple(each for each in placed if each is not None)
+            return
+        for each in groups:
+            if (
+                memory.crossings[each[0]].up is memory.crossings[number].up
+                and memory.group((*each, number)) is not None
+            ):
+                each.append(number)
+                yield from extend(number + 1)
+                each.pop()
+        if len(groups) < wanted:
+            groups.append([number])
+            yield from extend(number + 1)
+            groups.pop()
+
+    yield from extend(0)
+
+
+def _joined(memory: Memory, separate: Sequence[Company], limit: int, *, up_first: bool) -> tuple[Company, ...]:
+    """In the order of their slots, each vector joins the group before it where that fits."""
+    profile = list(memory.base)
+    for group in separate:
+        memory.place(profile, group)
+    done: list[Company] = []
+    for up in (up_first, not up_first):
+        current: Company | None = None
+        for group in sorted((each for each in separate if each[1] is up), key=lambda each: (each[0], each[2])):
+            together = None if current is None else memory.group((*current[2], *group[2]))
+            if current is not None and together is not None:
+                memory.place(profile, current, -1)
+                memory.place(profile, group, -1)
+                memory.place(profile, together)
+                if max(profile) <= limit:
+                    current = together
+                    continue
+                memory.place(profile, together, -1)
+                memory.place(profile, current)
+                memory.place(profile, group)
+            if current is not None:
+                done.append(current)
+            current = group
+        if current is not None:
+            done.append(current)
+    return tuple(done)

@@ -1,0 +1,194 @@
+"""All schedules of one graph, each made once: every grouping, in the given order of kernels and in a better one.
+
+What holds of them is a list of claims: which are proven least, and which assumption does not hold where not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusiond.program import Memory
+from fusiond.words import counted
+from fusiond_transfer.analysis import cost, fastest, heuristic, intervals, limit, min_residency, order, schedule
+from fusiond_transfer.analysis.constrained_stabbing import untangled
+from fusiond_transfer.analysis.intervals import Crossing
+from fusiond_transfer.analysis.limit import Fitting
+from fusiond_transfer.analysis.schedule import Bound, Schedule
+from fusiond_transfer.frontend.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Least:
+    """The fewest messages that were found. `lower_bound` is what no schedule goes below; `proven`: neither does this
+    one."""
+
+    schedule: Schedule
+    lower_bound: int
+    proven: bool
+
+
+class Ways:
+    """Schedules of a graph, kept. Not for graphs that change (none does)."""
+
+    def __init__(self, graph: Graph, *, tries: int = heuristic.TRIES) -> None:
+        self.graph = graph
+        self.tries = tries
+        self.crossings: tuple[Crossing, ...] = intervals.crossings(graph)
+        self.bound: Bound = schedule.bound(graph, self.crossings)
+        self._kept: dict[str, Schedule] = {}
+        self._fast: dict[tuple[Memory, bool, str], Schedule] = {}
+        self._fitting: Fitting | None = None
+        self._least: Least | None = None
+        self._tight_proven = False
+
+    @property
+    def has_paper(self) -> bool:
+        """Whether the paper's heuristic is run: its affinity graph is quadratic; in a loop it says nothing."""
+        return len(self.crossings) <= heuristic.MOST_VECTORS and not self.graph.loop
+
+    @property
+    def limited(self) -> bool:
+        """A limit that decides who may cross with whom."""
+        return self.graph.limit_bytes is not None and not self.graph.shares_storage and not self.graph.adjacent
+
+    def fitting(self) -> Fitting:
+        """The fewest groups under the limit; only where `limited`."""
+        if self._fitting is None:
+            self._fitting = limit.fitting(self.graph, self.crossings, self.bound.points)
+        return self._fitting
+
+    def least(self) -> Least:
+        """The fewest messages, and what is proven of them."""
+        if self._least is None:
+            self._least = self._found()
+        return self._least
+
+    def _found(self) -> Least:
+        bound = self.bound.points
+        if self.limited:
+            fits = self.fitting()
+            found = schedule.scheduled(self.graph, self.crossings, self._slots(fits), fits.groups)
+            return Least(schedule=found, lower_bound=bound, proven=fits.least)
+        slots = schedule.stabbed(self.graph, self.crossings, self.bound)
+        if self.graph.shares_storage or self.graph.adjacent:
+            best = untangled(self.graph, self.crossings, slots, bound)
+            return Least(schedule=best.schedule, lower_bound=bound, proven=best.least)
+        return Least(schedule=schedule.scheduled(self.graph, self.crossings, slots), lower_bound=bound, proven=True)
+
+    def _slots(self, fits: Fitting) -> list[int]:
+        slots = [0] * len(self.crossings)
+        for slot, _, numbers in fits.groups:
+            for number in numbers:
+                slots[number] = slot
+        return slots
+
+    def separate(self, *, early: bool) -> Schedule:
+        """Every vector by itself."""
+        name = "separate_early" if early else "separate"
+        if name not in self._kept:
+            self._kept[name] = schedule.build(self.graph, "separate", early=early)
+        return self._kept[name]
+
+    def grouping(self, name: str) -> Schedule:
+        """A grouping that needs no costs: `separate`, `paper_greedy`, `paper_tight`, `fewest`, `fewest_tight`."""
+        if name == "separate":
+            return self.separate(early=False)
+        if name == "fewest":
+            return self.least().schedule
+        if name not in self._kept:
+            self._kept[name] = (
+                self._tightest() if name == "fewest_tight" else schedule.build(self.graph, name, tries=self.tries)
+            )
+        return self._kept[name]
+
+    def _tightest(self) -> Schedule:
+        """As few messages, and the least bytes x slots; where the layout or a limit decides, the fewest themselves."""
+        if self.limited:
+            return self.least().schedule  # its groups are at their tightest slots already
+        slots, proven = schedule.tightened(self.graph, self.crossings, self.bound)
+        found = schedule.scheduled(self.graph, self.crossings, slots)
+        if found.startups > self.least().schedule.startups:
+            return self.least().schedule
+        self._tight_proven = proven and self.least().proven and found.startups == self.bound.points
+        return found
+
+    @property
+    def tight_proven(self) -> bool:
+        """Whether `fewest_tight` is known to keep the least bytes x slots among all with as few messages."""
+        self.grouping("fewest_tight")
+        return self._tight_proven
+
+    def fast(self, costs: cost.Costs, known: str, *, memory: Memory, overlapped: bool) -> Schedule:
+        """The fastest by the costs; `known` names them."""
+        key = (memory, overlapped, known)
+        if key not in self._fast:
+            names = ["fewest", "fewest_tight", *(("paper_greedy", "paper_tight") if self.has_paper else ())]
+            starts = [self.grouping(name) for name in names]
+            starts += [self.separate(early=early) for early in (True, False)]
+            starts = [each for each in starts if self._fits(each)] or starts
+            found = fastest.fastest(self.graph, self.crossings, starts, costs, memory=memory, overlapped=overlapped)
+            self._fast[key] = found.schedule
+        return self._fast[key]
+
+    def _fits(self, found: Schedule) -> bool:
+        """A quick look: the limit itself is enforced on the Program."""
+        if not self.limited or self.graph.limit_bytes is None:
+            return True
+        memory = limit.Memory(self.graph, self.crossings)
+        number = {each.vector: index for index, each in enumerate(found.crossings)}
+        groups = [(each.slot, each.up, tuple(number[name] for name in each.vectors)) for each in found.messages]
+        return memory.peak(groups) <= self.graph.limit_bytes
+
+    def byte_slots(self, found: Schedule) -> int:
+        return min_residency.byte_slots(found.crossings, found.slots)
+
+
+def reordered(ways: Ways) -> Ways | None:
+    """The same in the order of levels, where that saves messages; None where it does not, or order is not free."""
+    graph = ways.graph
+    if graph.loop or graph.shares_storage or graph.limit_bytes is not None:
+        return None
+    other = Ways(order.by_levels(graph), tries=ways.tries)
+    return other if other.least().schedule.startups < ways.least().schedule.startups else None
+
+
+def claims(ways: Ways) -> tuple[str, ...]:
+    """What is proven, and what is not, one line each."""
+    graph, least = ways.graph, ways.least()
+    found = []
+    if graph.loop:
+        found.append("a loop: startups are those of one iteration in its steady state")
+    if graph.shares_storage:
+        found.append("storage is shared in place: a point in time need not be a message, the bound may be out of reach")
+    if graph.adjacent:
+        found.append("vectors are wanted side by side: a point in time need not be a message")
+    if graph.limit_bytes is not None:
+        found.append(
+            f"at most {graph.limit_bytes} bytes on the device: groups share an allocation, "
+            "and nothing is evicted to be uploaded again"
+        )
+    messages = counted(least.schedule.startups, "message")
+    if least.proven:
+        found.append(f"{messages}: proven to be the fewest in this order of the kernels")
+    else:
+        found.append(f"{messages}: not proven to be the fewest; at least {least.lower_bound} needed")
+    return tuple(found)
+
+
+def described_costs(costs: cost.Costs) -> str:
+    """Whether costs were measured."""
+    if not costs.missing:
+        return "measured"
+    if costs.missing == costs.wanted:
+        return "not measured"
+    return f"partly measured ({costs.missing} of {costs.wanted} are missing)"
+
+
+def startups_by_memory(costs: cost.Costs) -> Mapping[str, float]:
+    """`up pageable` -> microseconds to begin a message."""
+    return {
+        f"{'up' if up else 'down'} {memory.value}": round(costs.startup_us(up, memory), 3)
+        for up in (True, False)
+        for memory in cost.KINDS
+    }

@@ -1,0 +1,319 @@
+"""A schedule as a straight list of moves and calls over cells: what devices, the simulator and exported code carry out.
+
+In a graph without a loop a cell is where a vector lies. A loop is unrolled: a carried vector has two cells that take
+turns, so that the next value can arrive while the last one is still read; what is in its place before the steady state
+is put there by moves that do not count, and so is what is fetched after it.
+
+Where a cell's content on the host changes (shared storage, loops), inputs and outputs are buffers of their own beside
+the cells, copied from and to them outside the count; else the cell itself is the input or output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fusiond_transfer.analysis.schedule import Message, Schedule
+from fusiond_transfer.frontend.graph import Graph, Kernel, Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A place in both memories, as far as it is needed there."""
+
+    name: str
+    like: Vector
+    host: bool
+    device: bool
+    input: bool = False
+    """Its content on the host is given, and never changes."""
+    output: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Cells that lie side by side, from one memory to the other; `wanted` of them hold something that matters."""
+
+    name: str
+    up: bool
+    cells: tuple[str, ...]
+    wanted: tuple[str, ...]
+    slot: int = 0
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A kernel on cells: `reads` and `writes` in the order of its parameters."""
+
+    name: str
+    kernel: Kernel
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Between an input or output buffer and the cell that stands for it; never counted. Within the host, but what is
+    placed goes to the device."""
+
+    name: str
+    buffer: str
+    cell: str
+    into: bool
+    """From the buffer into the cell; else the other way."""
+    device: bool = False
+
+
+Op: TypeAlias = Move | Call | Transfer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    graph: Graph
+    cells: tuple[Cell, ...]
+    order: tuple[str, ...]
+    """Cells that cross, in memory order."""
+    arenas: tuple[tuple[str, ...], ...]
+    ops: tuple[Op, ...]
+    inputs: tuple[Vector, ...]
+    """Input and output buffers that are no cells themselves."""
+    outputs: tuple[Vector, ...]
+    calls: tuple[Kernel, ...]
+    """Every kernel that is called, once for each call."""
+
+    def cell(self, name: str) -> Cell:
+        """The cell of that name; KeyError when there is none."""
+        for each in self.cells:
+            if each.name == name:
+                return each
+        raise KeyError(name)
+
+
+def script(schedule: Schedule) -> Script:
+    """The script of a schedule. Every op has a name of its own, whatever the user's kernels are called."""
+    made = _looped(schedule) if schedule.graph.loop else _straight(schedule)
+    taken = {each.name for each in made.ops if isinstance(each, Call)}
+    ops: list[Op] = []
+    for each in made.ops:
+        if not isinstance(each, Call):
+            name = each.name
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            each = dataclasses.replace(each, name=name) if name != each.name else each
+        ops.append(each)
+    return dataclasses.replace(made, ops=tuple(ops))
+
+
+# --- without a loop -------------------------------------------------------------------------------------
+
+
+def _straight(schedule: Schedule) -> Script:
+    graph = schedule.graph
+    cell = graph.cell
+    members: dict[str, list[Vector]] = {}
+    for vector in graph.vectors:
+        members.setdefault(cell[vector.name], []).append(vector)
+    changing = {name for name, vectors in members.items() if len(vectors) > 1}
+    host, device = _sides(graph, schedule)
+    inputs = [graph.vector(name) for name in graph.inputs if cell[name] in changing and name not in graph.placed]
+    outputs = [graph.vector(name) for name in graph.outputs if cell[name] in changing]
+    staged = [graph.vector(name) for name in graph.placed]
+    cells = tuple(
+        Cell(
+            name=name,
+            like=vectors[0],
+            host=name in host or any(each in inputs or each in outputs for each in vectors),
+            device=name in device,
+            input=name not in changing and vectors[0].name in graph.inputs and vectors[0].name not in graph.placed,
+            output=name not in changing and vectors[0].name in graph.outputs,
+        )
+        for name, vectors in members.items()
+        if name in host or name in device
+    )
+    ops: list[Op] = [
+        Transfer(name=f"give_{each.name}", buffer=each.name, cell=cell[each.name], into=True) for each in inputs
+    ]
+    ops += [Transfer(name=f"place_{each.name}", buffer=each.name, cell=cell[each.name], into=True, device=True)
+            for each in staged]  # fmt: skip
+    behind: dict[int, list[Message]] = {}
+    before: dict[int, list[Message]] = {}
+    for message in schedule.messages:
+        (before if message.up else behind).setdefault(message.slot, []).append(message)
+    position = {name: index for index, name in enumerate(schedule.order)}
+
+    def moves(messages: Sequence[Message]) -> Iterator[Move]:
+        for number, message in enumerate(messages):
+            wanted = tuple(cell[name] for name in message.vectors)
+            cells = tuple(sorted((*wanted, *message.filler), key=position.__getitem__))
+            direction = "up" if message.up else "down"
+            suffix = f"_{number}" if len(messages) > 1 else ""
+            slot = "start" if message.slot < 0 else graph.kernels[message.slot].name
+            yield Move(name=f"{direction}_{slot}{suffix}", up=message.up, cells=cells, wanted=wanted, slot=message.slot)
+
+    ops += moves(behind.get(-1, []))
+    for k, kernel in enumerate(graph.kernels):
+        ops += moves(before.get(k, []))
+        ops.append(
+            Call(
+                name=kernel.name,
+                kernel=kernel,
+                reads=tuple(cell[name] for name in kernel.reads),
+                writes=tuple(cell[name] for name in kernel.writes),
+            )
+        )
+        ops += moves(behind.get(k, []))
+    ops += [Transfer(name=f"take_{each.name}", buffer=each.name, cell=cell[each.name], into=False) for each in outputs]
+    return Script(
+        graph=graph,
+        cells=cells,
+        order=schedule.order,
+        arenas=schedule.arenas,
+        ops=tuple(ops),
+        inputs=(*inputs, *staged),
+        outputs=tuple(outputs),
+        calls=graph.kernels,
+    )
+
+
+def _sides(graph: Graph, schedule: Schedule) -> tuple[set[str], set[str]]:
+    """The cells that are needed on the host, and those on the device."""
+    cell = graph.cell
+    host = {cell[name] for name in graph.outputs}
+    device = {cell[name] for name in graph.placed}
+    for kernel in graph.kernels:
+        (device if kernel.device else host).update(cell[name] for name in (*kernel.reads, *kernel.writes))
+    host |= set(schedule.order)
+    device |= set(schedule.order)
+    return host, device
+
+
+# --- loops ----------------------------------------------------------------------------------------------
+
+
+class _Turns:
+    """Where the vectors of an iteration lie: what is carried has two cells, `x.0` and `x.1`, that take turns."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        graph = schedule.graph
+        self.count = len(graph.kernels)
+        self.carried = dict(graph.carried)
+        self.heads = {tail: head for head, tail in graph.carried}
+        self.slot = {each.vector: at for each, at in zip(schedule.crossings, schedule.slots, strict=True)}
+
+    def cell(self, vector: str, turn: int) -> str:
+        """Of a vector in iteration `turn` (counted from 0; -1 is what came in)."""
+        if vector in self.carried:
+            return f"{vector}.{turn % 2}"
+        if vector in self.heads:
+            return f"{self.heads[vector]}.{(turn + 1) % 2}"
+        return vector
+
+    def cells(self, vector: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.cell(vector, 0), self.cell(vector, 1))))
+
+    def crossing(self, vector: str, turn: int) -> str:
+        """The cell that crosses in iteration `turn`: the last iteration's, where the interval has wrapped round."""
+        return self.cell(vector, turn - self.slot[vector] // self.count)
+
+    def run(self, message: Message, turn: int) -> tuple[str, ...]:
+        """The cells of a message in an iteration, in memory order."""
+        own = [self.crossing(each, turn) for each in message.vectors if len(self.cells(each)) == 2]
+        always = [each for each in message.vectors if len(self.cells(each)) == 1]
+        return (*own, *always) if turn % 2 == 0 else (*always, *own)
+
+    def arena(self, message: Message) -> tuple[str, ...]:
+        """All cells of a message: those of even turns, those of every turn, those of odd turns."""
+        return tuple(dict.fromkeys((*self.run(message, 0), *self.run(message, 1))))
+
+
+def _looped(schedule: Schedule) -> Script:
+    graph = schedule.graph
+    turns = _Turns(schedule)
+    arenas = tuple(turns.arena(each) for each in schedule.messages)
+    order = tuple(name for each in arenas for name in each)
+    made_on_device = {name: graph.kernels[k].device for name, k in graph.producer.items()}
+    host = set(order)
+    device = set(order)
+    for kernel in graph.kernels:
+        for name in (*kernel.reads, *kernel.writes):
+            (device if kernel.device else host).update(turns.cells(name))
+    ops: list[Op] = []
+    heads = [graph.vector(name) for name in turns.carried]
+    for each in heads:
+        ops.append(Transfer(name=f"give_{each.name}", buffer=each.name, cell=turns.cell(each.name, 0), into=True))
+        host.add(turns.cell(each.name, 0))
+    for name in graph.inputs:
+        first = turns.cell(name, 0)
+        tail = turns.carried.get(name)
+        wraps = tail is not None and turns.slot.get(tail, 0) >= turns.count
+        read = any(graph.kernels[k].device for k in graph.readers.get(name, ()))
+        # A value that wraps round comes by itself, if it is for the device, and has to be there, if it is from it.
+        if (read and not (wraps and not made_on_device[tail or ""])) or (wraps and made_on_device[tail or ""]):
+            ops.append(Move(name=f"place_{name}", up=True, cells=(first,), wanted=(first,), counted=False))
+            host.add(first)
+            device.add(first)
+    calls: list[Kernel] = []
+    for turn in range(graph.iterations):
+        for k, kernel in enumerate(graph.kernels):
+            ops += _turn_moves(schedule, turns, turn, k, up=True)
+            made = dataclasses.replace(kernel, name=f"{kernel.name}_i{turn}", origin=kernel.name)
+            calls.append(made)
+            ops.append(
+                Call(
+                    name=made.name,
+                    kernel=made,
+                    reads=tuple(turns.cell(name, turn) for name in kernel.reads),
+                    writes=tuple(turns.cell(name, turn) for name in kernel.writes),
+                )
+            )
+            ops += _turn_moves(schedule, turns, turn, k, up=False)
+    outputs = []
+    for name in graph.outputs:
+        last = turns.cell(name, graph.iterations - 1)
+        host.add(last)
+        if made_on_device[name]:
+            ops.append(Move(name=f"fetch_{name}", up=False, cells=(last,), wanted=(last,), counted=False))
+        if name in turns.heads:
+            outputs.append(graph.vector(name))
+            ops.append(Transfer(name=f"take_{name}", buffer=name, cell=last, into=False))
+    like = {cell: vector for vector in graph.vectors for cell in turns.cells(vector.name)}
+    cells = tuple(
+        Cell(
+            name=name,
+            like=vector,
+            host=name in host,
+            device=name in device,
+            input=name in graph.inputs,
+            output=name in graph.outputs,
+        )
+        for name, vector in like.items()
+        if name in host or name in device
+    )
+    return Script(
+        graph=graph,
+        cells=cells,
+        order=order,
+        arenas=arenas,
+        ops=tuple(ops),
+        inputs=tuple(heads),
+        outputs=tuple(outputs),
+        calls=tuple(calls),
+    )
+
+
+def _turn_moves(schedule: Schedule, turns: _Turns, turn: int, k: int, *, up: bool) -> Iterator[Move]:
+    for number, message in enumerate(schedule.messages):
+        if message.up is up and message.slot == k:
+            direction = "up" if up else "down"
+            run = turns.run(message, turn)
+            yield Move(
+                name=f"{direction}_{schedule.graph.kernels[k].name}_{number}_i{turn}",
+                up=up,
+                cells=run,
+                wanted=run,
+                slot=k,
+            )

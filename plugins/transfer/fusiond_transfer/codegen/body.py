@@ -1,0 +1,290 @@
+"""What kernels compute, as text: a CUDA kernel for the device, a C++ function for the host.
+
+Every entry takes pointers to what it reads, then to what it writes, then scalars. The default body (`Mix`) hashes all
+inputs into every output element, with the number of the kernel and of the output, so that a value that is old, or not
+there yet, or another vector's, shows in the results. It is whole-number arithmetic, equal on every machine; for floats
+the hash becomes a fraction that is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fusiond.codegen.code import Code, call, cpp
+from fusiond.codegen.literals import literal
+from fusiond.codegen.operators import Term, atom, binary, cast, choice, prefix
+from fusiond.codegen.statements import Statements
+from fusiond.keys import text_key
+from fusiond.language.dtypes import DTYPES
+from fusiond.language.extents import ceil_div, least, most
+from fusiond.language.grammar import Literal, Name, Node
+from fusiond.program import Argument, Scalar, Source, SourceKind
+from fusiond_transfer.frontend import formula
+from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Mix, Text, Vector
+
+BLOCK = 256
+MOST_BLOCKS = 4096
+
+_HASH = """
+// A hash of two words: any bit of either changes about half of the result.
+{prefix} unsigned mixed(unsigned h, unsigned value) {{
+    h = (h ^ value) * 0x9E3779B1u;
+    return h ^ (h >> 15);
+}}
+{prefix} unsigned word(int value) {{ return unsigned(value); }}
+{prefix} unsigned word(unsigned value) {{ return value; }}
+{prefix} unsigned word(unsigned long long value) {{ return unsigned(value) ^ unsigned(value >> 32) * 0x85EBCA6Bu; }}
+{prefix} unsigned word(long long value) {{ return word((unsigned long long)value); }}
+{prefix} unsigned word(float value) {{ {float_bits} }}
+{prefix} unsigned word(double value) {{ {double_bits} }}
+template <class T> struct Made {{
+    {prefix} static T of(unsigned h) {{ return T(h); }}
+}};
+template <> struct Made<long long> {{
+    {prefix} static long long of(unsigned h) {{ return (long long)(h * 0x9E3779B97F4A7C15ull); }}
+}};
+template <> struct Made<unsigned long long> {{
+    {prefix} static unsigned long long of(unsigned h) {{ return h * 0x9E3779B97F4A7C15ull; }}
+}};
+template <> struct Made<float> {{
+    {prefix} static float of(unsigned h) {{ return float(h >> 8) / 16777216.0f; }}
+}};
+template <> struct Made<double> {{
+    {prefix} static double of(unsigned h) {{ return double(h) / 4294967296.0; }}
+}};
+// What falls to element i of n of a vector: its element i, or every n-th from i on; a short one is taken round again.
+template <class T> {prefix} unsigned taken(unsigned h, const T* vector, unsigned long long length,
+                                           unsigned long long i, unsigned long long n) {{
+    if (length <= n) return mixed(h, word(vector[i % length]));
+    for (; i < length; i += n) h = mixed(h, word(vector[i]));
+    return h;
+}}
+"""
+_DEVICE_HASH = _HASH.format(
+    prefix="__device__ __forceinline__",
+    float_bits="return __float_as_uint(value);",
+    double_bits="return word((unsigned long long)__double_as_longlong(value));",
+)
+_HOST_HASH = "#include <cmath>\n#include <cstring>\n" + _HASH.format(
+    prefix="inline",
+    float_bits="unsigned bits; std::memcpy(&bits, &value, sizeof bits); return bits;",
+    double_bits="unsigned long long bits; std::memcpy(&bits, &value, sizeof bits); return word(bits);",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """How a kernel is called: source and entry, scalars behind the pointers, and the shape of a launch."""
+
+    source: str
+    entry: str
+    scalars: tuple[Argument, ...] = ()
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """All texts of a graph, and the entry of each kernel (by name)."""
+
+    sources: tuple[Source, ...]
+    entries: dict[str, Entry]
+
+
+def code(graph: Graph) -> Generated:
+    """The sources of a graph: one for what is generated on each side, one for each text of the user's and side."""
+    texts: dict[tuple[str, str], str] = {}  # (side, entry) -> its text
+    own: dict[tuple[str, str], list[str]] = {}  # (side, user's text) -> its entries
+    entries: dict[str, Entry] = {}
+    for kernel in graph.kernels:
+        body = kernel.body
+        if isinstance(body, Text):
+            names = own.setdefault((kernel.on, body.text), [])
+            if body.entry not in names:
+                names.append(body.entry)
+            source = f"{kernel.on}_{list(own).index((kernel.on, body.text))}"
+            entries[kernel.name] = Entry(
+                source=source,
+                entry=body.entry,
+                scalars=tuple(Scalar(dtype="int32", value=each) for each in body.values),
+                grid=body.grid,
+                block=body.block,
+                shared_bytes=body.shared_bytes,
+            )
+            continue
+        made = _mix(graph, kernel) if isinstance(body, Mix) else _formula(graph, kernel, body)
+        entries[kernel.name] = made[0]
+        texts.setdefault((kernel.on, made[0].entry), made[1])
+    sources = []
+    for side, kind, head in (("device", SourceKind.DEVICE, _DEVICE_HASH), ("host", SourceKind.HOST, _HOST_HASH)):
+        generated = {entry: text for (on, entry), text in sorted(texts.items()) if on == side}
+        if generated:
+            text = f"// Kernels of {graph.name} on the {side}.\n{head}\n" + "\n".join(generated.values())
+            sources.append(Source(name=f"{side}_kernels", kind=kind, text=text, entries=tuple(generated)))
+    for number, ((on, text), names) in enumerate(own.items()):
+        kind = SourceKind.DEVICE if on == "device" else SourceKind.HOST
+        sources.append(Source(name=f"{on}_{number}", kind=kind, text=text, entries=tuple(names)))
+    return Generated(sources=tuple(sources), entries=entries)
+
+
+def _ctype(dtype: str) -> str:
+    return DTYPES[dtype].cuda
+
+
+def _blocks(elements: int) -> tuple[int, int, int]:
+    return (least(MOST_BLOCKS, ceil_div(elements, BLOCK)), 1, 1)
+
+
+def _parameters(reads: Sequence[str], writes: Sequence[str], scalars: Sequence[str]) -> str:
+    pointers = [f"const {each}* r{number}" for number, each in enumerate(reads)]
+    pointers += [f"{each}* w{number}" for number, each in enumerate(writes)]
+    return ", ".join([*pointers, *scalars])
+
+
+# --- the default ----------------------------------------------------------------------------------------
+
+
+def _mix(graph: Graph, kernel: Kernel) -> tuple[Entry, str]:
+    """The entry depends on types only, so kernels share it; lengths and the kernel's own number are arguments."""
+    reads = [graph.vector(name) for name in kernel.reads]
+    writes = [graph.vector(name) for name in kernel.writes]
+    equal = len({each.elements for each in writes}) == 1
+    types = ["_".join(each.dtype for each in side) or "none" for side in (reads, writes)]
+    side = "" if kernel.device else "host_"
+    name = f"{side}mix_{types[0]}_to_{types[1]}" + ("" if equal else "_each")
+    scalars = [
+        *(Scalar(dtype="uint64", value=each.elements) for each in (*reads, *writes)),
+        Scalar(dtype="uint32", value=int(text_key(kernel.origin or kernel.name)[:8], 16)),
+    ]
+    entry = Entry(
+        source=f"{kernel.on}_kernels",
+        entry=name,
+        scalars=tuple(scalars),
+        grid=_blocks(most(*(each.elements for each in writes))),
+        block=(BLOCK, 1, 1),
+    )
+    lengths = [f"unsigned long long {side}{number}" for side, many in (("n", reads), ("m", writes))
+               for number in range(len(many))]  # fmt: skip
+    parameters = _parameters(
+        [_ctype(each.dtype) for each in reads], [_ctype(each.dtype) for each in writes], [*lengths, "unsigned seed"]
+    )
+    text, body = _function(kernel, name, parameters)
+    inner = _each(body, kernel, "m0") if equal else body
+    for j, each in enumerate(writes):
+        inner = inner if equal else _each(body, kernel, f"m{j}")
+        inner.line(f"unsigned h{j} = mixed(seed, {j + 1}u);")
+        inner.lines(*(f"h{j} = taken(h{j}, r{k}, n{k}, i, m{j});" for k in range(len(reads))))
+        if not equal:
+            inner.line(_made(j, each))
+    if equal:
+        # Everything is read before anything is written: an output may be stored where an input was.
+        inner.lines(*(_made(j, each) for j, each in enumerate(writes)))
+    return entry, text.text()
+
+
+def _made(j: int, vector: Vector) -> str:
+    return f"w{j}[i] = Made<{_ctype(vector.dtype)}>::of(h{j});"
+
+
+def _function(kernel: Kernel, name: str, parameters: str) -> tuple[Statements, Statements]:
+    """A function, and its empty body."""
+    text = Statements()
+    return text, text.block(f'extern "C" {"__global__ " if kernel.device else ""}void {name}({parameters})')
+
+
+def _each(body: Statements, kernel: Kernel, count: str) -> Statements:
+    """A loop over elements: a thread takes every so many of them, the host all."""
+    if kernel.device:
+        return body.block(
+            f"for (unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x; i < {count};\n"
+            "     i += (unsigned long long)gridDim.x * blockDim.x)"
+        )
+    return body.block(f"for (unsigned long long i = 0; i < {count}; ++i)")
+
+
+# --- formulas -------------------------------------------------------------------------------------------
+
+
+def _formula(graph: Graph, kernel: Kernel, body: Formula) -> tuple[Entry, str]:
+    origin = kernel.origin or kernel.name
+    name = f"formula_{origin}"
+    writes = [graph.vector(each) for each in kernel.writes]
+    parsed = [formula.parse(text) for text in body.texts]
+    place = {read: f"r{k}[i]" if graph.vector(read).elements > 1 else f"r{k}[0]" for k, read in enumerate(kernel.reads)}
+    lengths = [
+        most(1, *(graph.vector(each).elements for each in found.names)) if found.summed else output.elements
+        for found, output in zip(parsed, writes, strict=True)
+    ]
+    counts = [Scalar(dtype="uint64", value=each) for each in lengths]
+    parameters = _parameters(
+        [_ctype(graph.vector(each).dtype) for each in kernel.reads],
+        [_ctype(each.dtype) for each in writes],
+        [f"unsigned long long m{j}" for j in range(len(writes))],
+    )
+    values = [_printed(found.root, output.dtype, place).code for found, output in zip(parsed, writes, strict=True)]
+    summed = any(each.summed for each in parsed)
+    text, inner = _function(kernel, name, parameters)
+    if not summed and len(set(lengths)) == 1:
+        loop = _each(inner, kernel, "m0")
+        names = [loop.declare(_ctype(output.dtype), f"v{j}", values[j]) for j, output in enumerate(writes)]
+        loop.lines(*(cpp("w{}[i] = {};", j, each) for j, each in enumerate(names)))
+    else:
+        for j, (found, output) in enumerate(zip(parsed, writes, strict=True)):
+            if found.summed:
+                _summed(inner, kernel, j, _ctype(output.dtype), values[j])
+            else:
+                loop = _each(inner, kernel, f"m{j}")
+                loop.line(cpp("w{}[i] = {};", j, loop.declare(_ctype(output.dtype), f"v{j}", values[j])))
+    entry = Entry(
+        source=f"{kernel.on}_kernels",
+        entry=name,
+        scalars=tuple(counts),
+        grid=(1, 1, 1) if summed else _blocks(most(*lengths)),
+        block=(formula.LANES, 1, 1),
+    )
+    comments = [f"// {origin}: {w} = {each}\n" for w, each in zip(kernel.writes, body.texts, strict=True)]
+    return entry, "".join(comments) + text.text()
+
+
+def _summed(body: Statements, kernel: Kernel, j: int, ctype: str, value: Code) -> None:
+    """A sum in one order on both sides: 256 lanes, each every 256th element, then the lanes pairwise."""
+    lanes = formula.LANES
+    if kernel.device:
+        body.line(f"__shared__ {ctype} lane{j}[{lanes}];")
+        body.line(f"{ctype} part{j} = 0;")
+        body.line(cpp("for (unsigned long long i = threadIdx.x; i < m{0}; i += {1}) part{0} += {2};", j, lanes, value))
+        body.lines(f"lane{j}[threadIdx.x] = part{j};", "__syncthreads();")
+        halves = body.block(f"for (unsigned half = {lanes // 2}; half > 0; half /= 2)")
+        halves.line(f"if (threadIdx.x < half) lane{j}[threadIdx.x] += lane{j}[threadIdx.x + half];")
+        halves.line("__syncthreads();")
+        body.line(f"if (threadIdx.x == 0) w{j}[0] = lane{j}[0];")
+        return
+    body.line(f"{ctype} lane{j}[{lanes}] = {{}};")
+    body.line(cpp("for (unsigned long long i = 0; i < m{0}; ++i) lane{0}[i % {1}] += {2};", j, lanes, value))
+    body.line(f"for (unsigned half = {lanes // 2}; half > 0; half /= 2)")
+    body.line(f"    for (unsigned t = 0; t < half; ++t) lane{j}[t] += lane{j}[t + half];")
+    body.line(f"w{j}[0] = lane{j}[0];")
+
+
+def _printed(node: Node, dtype: str, places: Mapping[str, str]) -> Term:
+    """A formula in the arithmetic of a type; `places`: vector -> the text of its element."""
+    ctype = _ctype(dtype)
+    if isinstance(node, Literal):
+        if isinstance(node.value, int):
+            return Term(literal(node.value, dtype))
+        return cast(ctype, atom(node.text))
+    if isinstance(node, Name):
+        return cast(ctype, atom(places[node.name]))
+    operands = [_printed(each, dtype, places) for each in node.operands]
+    match node.operator, operands:
+        case "-", [a]:
+            return prefix("-", a)
+        case "min" | "max", [a, b]:
+            return choice(binary("<" if node.operator == "min" else ">", a, b), a, b)
+        case "abs", [a]:
+            return choice(binary("<", a, Term(literal(0, dtype))), prefix("-", a), a)
+        case "sqrt", [a]:
+            return cast(ctype, Term(call("sqrt", cast("double", a).code)))
+    return binary(node.operator, *operands)

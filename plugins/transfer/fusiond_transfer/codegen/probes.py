@@ -1,0 +1,65 @@
+"""What is measured once on a device: copies of some sizes, and the kernels of a graph by themselves."""
+
+from __future__ import annotations
+
+from fusiond.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Program, Role, unsized
+from fusiond.strategy import Probe
+from fusiond_transfer.analysis.cost import KINDS, MOST_KERNELS, SIZES, copy_key, kernel_key
+from fusiond_transfer.codegen import body
+from fusiond_transfer.frontend.graph import Graph, Kernel
+
+
+def probes(graph: Graph) -> tuple[Probe, ...]:
+    """Copies of some sizes, each way, in both kinds of memory; and every different kernel of the graph by itself."""
+    found = [_copy(up, memory, size) for up in (True, False) for memory in KINDS for size in SIZES]
+    seen = {each.key for each in found}
+    code = body.code(graph)
+    for kernel in graph.kernels:
+        if len(found) - 4 * len(SIZES) >= MOST_KERNELS:
+            break
+        probe = _kernel(graph, kernel, code)
+        if probe.key not in seen:
+            seen.add(probe.key)
+            found.append(probe)
+    return tuple(found)
+
+
+def _copy(up: bool, memory: Memory, size_bytes: int) -> Probe:
+    near = Buffer(
+        name="near", dtype="uint8", elements=size_bytes, role=Role.INPUT if up else Role.OUTPUT, memory=memory
+    )
+    far = Buffer(name="far", dtype="uint8", elements=size_bytes, role=Role.OUTPUT if up else Role.INPUT)
+    source, target = ("near", "far") if up else ("far", "near")
+    return Probe(
+        key=copy_key(up, memory, size_bytes),
+        program=Program(
+            name=f"copy {size_bytes} bytes {'up' if up else 'down'}",
+            buffers=(near, far),
+            sources=(),
+            steps=(Copy(name="copy", source=(source,), target=(target,)),),
+        ),
+    )
+
+
+def _kernel(graph: Graph, kernel: Kernel, code: body.Generated) -> Probe:
+    entry = code.entries[kernel.name]
+    source = next(each for each in code.sources if each.name == entry.source)
+    memory = Memory.DEVICE if kernel.device else Memory.PAGEABLE
+    buffers, arguments = [], []
+    for position, name in enumerate((*kernel.reads, *kernel.writes)):
+        vector = graph.vector(name)
+        role = Role.INPUT if position < len(kernel.reads) else Role.OUTPUT
+        buffers.append(
+            Buffer(name=f"p{position}", dtype=vector.dtype, elements=vector.elements, role=role, fill=vector.fill,
+                   memory=memory)
+        )  # fmt: skip
+        arguments.append(Pointer(buffer=f"p{position}"))
+    given = (*arguments, *entry.scalars)
+    step: Launch | HostCall
+    if kernel.device:
+        step = Launch(name="kernel", source=source.name, entry=entry.entry, grid=entry.grid, block=entry.block,
+                      shared_bytes=entry.shared_bytes, arguments=given)  # fmt: skip
+    else:
+        step = HostCall(name="kernel", source=source.name, entry=entry.entry, arguments=given)
+    program = unsized(Program(name=f"kernel {kernel.name}", buffers=tuple(buffers), sources=(source,), steps=(step,)))
+    return Probe(key=kernel_key(graph, kernel), program=program)

@@ -1,0 +1,156 @@
+"""The kernel graph: kernels on the host and on the device, and the vectors that flow between them.
+
+    Graph   :=  vectors, kernels in schedule order, inputs, outputs, placed, loop, carried, limit, adjacent
+    Kernel  :=  name, on (host | device), reads, writes, in_place, body
+    Vector  :=  name, dtype, elements, fill, compare
+    Body    :=  Mix | Formula (an expression for each output) | Text (source, entry, grid, block, values)
+
+A vector is written once (single assignment; Kessler, section 3). What is stored where another vector was is still
+another vector: both share a *cell*, one place in each memory. In a loop the body is executed again and again, and a
+`carried` vector of one iteration is an input of the next.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
+
+from fusiond.language.dtypes import DTYPES
+from fusiond.program import EQUAL, Compare, Fill
+
+HOST, DEVICE = "host", "device"
+DTYPES_HERE = ("int32", "uint32", "int64", "uint64", "float32", "float64")
+"""The element types that kernel bodies are written for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vector:
+    name: str
+    dtype: str = "uint32"
+    elements: int = 1
+    fill: Fill = field(default_factory=Fill)
+    compare: Compare = EQUAL
+
+    @property
+    def size_bytes(self) -> int:
+        """What plans are made of: a number, even where `elements` knows how it follows from the sizes."""
+        return int(self.elements) * DTYPES[self.dtype].bytes
+
+
+# --- what kernels compute -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """The default: every output element is a hash of all inputs, so that a copy that is missing, or came too early,
+    changes the results. Whole-number arithmetic: exact everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """One expression for each output, in the order of `writes` (`frontend.formula` has the grammar)."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """The user's own source. The entry takes pointers to what is read, then to what is written, then the values, each
+    an int."""
+
+    text: str
+    entry: str
+    values: tuple[int, ...] = ()
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+    shared_bytes: int = 0
+
+
+Body: TypeAlias = Mix | Formula | Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    name: str
+    on: str
+    """`host` or `device`."""
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    in_place: tuple[tuple[str, str], ...] = ()
+    """(written, read): the first is stored where the second was."""
+    body: Body = field(default_factory=Mix)
+    origin: str = ""
+    """Of a kernel in an unrolled loop: the name of the kernel that it is an instance of."""
+
+    @property
+    def device(self) -> bool:
+        return self.on == DEVICE
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: what is derived is kept
+class Graph:
+    """See the module's docstring. The order of `kernels` is the schedule."""
+
+    name: str
+    vectors: tuple[Vector, ...]
+    kernels: tuple[Kernel, ...]
+    inputs: tuple[str, ...]
+    """Live on entry."""
+    outputs: tuple[str, ...]
+    """Live on exit: wanted on the host."""
+    placed: tuple[str, ...] = ()
+    """Inputs that lie on the device from the start, and not on the host."""
+    loop: bool = False
+    """The steady state of a loop: slots are counted within one iteration, intervals wrap round."""
+    carried: tuple[tuple[str, str], ...] = ()
+    """(input, vector): the vector is this input of the next iteration. Only in a loop."""
+    limit_bytes: int | None = None
+    """What may be allocated on the device at any time."""
+    adjacent: tuple[tuple[str, ...], ...] = ()
+    """Runs of vectors that must lie in memory in this order, next to each other."""
+    iterations: int = 1
+    """Of a loop, as far as it is unrolled to be measured."""
+    sizes: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    """What its numbers may follow from (they are Extents then), by name."""
+
+    @functools.cached_property
+    def index(self) -> Mapping[str, int]:
+        """Vector name -> its place in `vectors`."""
+        return MappingProxyType({each.name: number for number, each in enumerate(self.vectors)})
+
+    def vector(self, name: str) -> Vector:
+        """The vector of that name; KeyError when there is none."""
+        return self.vectors[self.index[name]]
+
+    @functools.cached_property
+    def producer(self) -> Mapping[str, int]:
+        """Vector -> number of the kernel that writes it; inputs are absent."""
+        return MappingProxyType({name: k for k, kernel in enumerate(self.kernels) for name in kernel.writes})
+
+    @functools.cached_property
+    def readers(self) -> Mapping[str, tuple[int, ...]]:
+        """Vector -> the kernels that read it, in schedule order; absent when there are none."""
+        found: dict[str, list[int]] = {}
+        for k, kernel in enumerate(self.kernels):
+            for name in dict.fromkeys(kernel.reads):
+                found.setdefault(name, []).append(k)
+        return MappingProxyType({name: tuple(each) for name, each in found.items()})
+
+    @functools.cached_property
+    def cell(self) -> Mapping[str, str]:
+        """Vector -> the cell that it lies in. A vector with a cell to itself gives it its name; a shared one is called
+        after its first vector: `x.store`. (So is that of a placed input, which is not what the user gives.)"""
+        first = {each.name: each.name for each in self.vectors}
+        shared = set(self.placed)
+        for kernel in self.kernels:
+            for new, old in kernel.in_place:
+                first[new] = first[old]
+                shared.add(first[old])
+        return MappingProxyType({name: f"{home}.store" if home in shared else home for name, home in first.items()})
+
+    @property
+    def shares_storage(self) -> bool:
+        return any(kernel.in_place for kernel in self.kernels)

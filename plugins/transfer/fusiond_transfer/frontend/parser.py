@@ -1,0 +1,326 @@
+"""Reads a kernel graph's YAML file; docs/transfer.md describes the format.
+
+    graph: fig2
+    sizes: {elements: 4096}
+    elements: elements                      # of every vector, unless `vectors` says otherwise
+    dtype: uint32
+    inputs: [A, B, C]
+    outputs: [D, G]
+    kernels:
+      - {name: k0, on: device, reads: [B, A], writes: [D, E]}
+
+Every mistake is a RequestError with file, line and key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusiond.errors import RequestError, UnknownName
+from fusiond.inputs import values
+from fusiond.inputs.documents import Node
+from fusiond.language import extents
+from fusiond.language.dtypes import is_float
+from fusiond.program import Fill, default_compare
+from fusiond.strategy import Inputs
+from fusiond_transfer.frontend import formula, generator, verify
+from fusiond_transfer.frontend.generator import WORDS, Shape
+from fusiond_transfer.frontend.graph import DEVICE, DTYPES_HERE, HOST, Body, Formula, Graph, Kernel, Mix, Text, Vector
+
+KEYS = (
+    "graph", "summary", "sizes", "odd", "dtype", "elements", "fill", "vectors", "inputs", "outputs", "placed",
+    "kernels", "generate", "loop", "carried", "iterations", "limits", "adjacent",
+)  # fmt: skip
+VECTOR_KEYS = ("dtype", "elements", "fill", "compare")
+KERNEL_KEYS = (
+    "name", "on", "reads", "writes", "in_place", "body", "source", "entry", "values", "grid", "block", "shared",
+)  # fmt: skip
+GENERATE_KEYS = ("kernels", "inputs", "indegree", "outdegree", "device_percent", "seed")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+MAX_GENERATED = 20_000
+MOST_GRID = (2**31 - 1, 65535, 65535)
+MOST_BLOCK = (1024, 1024, 64)
+DEFAULT_ITERATIONS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A graph at its sizes, and what the file says of sizes. `content` is all of it but sizes and paths."""
+
+    graph: Graph
+    sizes: Mapping[str, int]
+    odd: Mapping[str, int]
+    content: Any
+    sources: Mapping[str, str]
+    """Path -> text of the files beside the graph's."""
+
+
+def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, size_where: Mapping[str, str]) -> Read:
+    """Read a graph. `sizes` overrule those of the file; `size_where` says where each of them stands."""
+    document = inputs.document(path, where=where)
+    keys = document.mapping(known=KEYS, required=("graph",))
+    if not _NAME.fullmatch(keys["graph"].text()):
+        raise keys["graph"].fail(f"is {keys['graph'].text()[:80]!r}; wanted is a name of letters, digits, _ and -")
+    known = values.sizes(keys.get("sizes"))
+    odd = values.sizes(keys.get("odd"), known=known)
+    for name in sizes:
+        if name not in known:
+            raise UnknownName("size", name, known, where=size_where.get(name, where))
+    known |= sizes
+    reader = _Reader(inputs, path, keys, {name: extents.size(name, value) for name, value in known.items()})
+    graph = dataclasses.replace(reader.graph(), sizes=tuple(known.items()))
+    _refuse(graph, document, keys)
+    return Read(
+        graph=graph,
+        sizes=known,
+        odd=odd,
+        content=_content(keys, reader.sources, graph),
+        sources={reader.paths[name]: text for name, text in reader.sources.items()},
+    )
+
+
+class _Reader:
+    """The parts of one file."""
+
+    def __init__(self, inputs: Inputs, path: str, keys: Mapping[str, Node], sizes: Mapping[str, int]) -> None:
+        self._inputs = inputs
+        self._path = path
+        self._keys = keys
+        self._sizes = sizes
+        self.sources: dict[str, str] = {}
+        self.paths: dict[str, str] = {}
+
+    def graph(self) -> Graph:
+        keys = self._keys
+        default = self._default()
+        if "generate" in keys:
+            return self._generated(keys["generate"], default)
+        for name in ("inputs", "outputs", "kernels"):
+            if name not in keys:
+                raise RequestError(f"the key {name!r} is missing", where=self._path)
+        inputs, outputs = _names(keys["inputs"]), _names(keys["outputs"])
+        nodes = keys["kernels"].sequence()
+        drafts = [self._draft(node) for node in nodes]
+        own = keys["vectors"].mapping() if "vectors" in keys else {}
+        written = [name for draft in drafts for name in draft.writes]
+        vectors = {name: self._vector(name, own.get(name), default) for name in dict.fromkeys([*inputs, *written])}
+        for name, node in own.items():
+            if name not in vectors:
+                raise UnknownName("vector", name, vectors, where=node.where)
+        elements = {name: each.elements for name, each in vectors.items()}
+        kernels = tuple(
+            dataclasses.replace(draft, body=self._body(draft, node, elements, vectors))
+            for draft, node in zip(drafts, nodes, strict=True)
+        )
+        loop = "loop" in keys and keys["loop"].boolean()
+        iterations = self._integer(keys["iterations"]) if "iterations" in keys else (DEFAULT_ITERATIONS if loop else 1)
+        if "iterations" in keys and not 1 <= iterations <= 1000:
+            raise keys["iterations"].fail(f"is {iterations}; it must be from 1 to 1000")
+        return Graph(
+            name=keys["graph"].text(),
+            vectors=tuple(vectors.values()),
+            kernels=kernels,
+            inputs=inputs,
+            outputs=outputs,
+            placed=_names(keys["placed"]) if "placed" in keys else (),
+            loop=loop,
+            carried=tuple((name, node.text()) for name, node in keys["carried"].mapping().items())
+            if "carried" in keys
+            else (),
+            limit_bytes=self._limit(),
+            adjacent=tuple(_names(node) for node in keys["adjacent"].sequence()) if "adjacent" in keys else (),
+            iterations=iterations,
+        )
+
+    def _limit(self) -> int | None:
+        if "limits" not in self._keys:
+            return None
+        limits = self._keys["limits"].mapping(known=("device_bytes",), required=("device_bytes",))
+        return int(self._integer(limits["device_bytes"]))
+
+    def _generated(self, node: Node, default: Vector) -> Graph:
+        for name in ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed"):
+            if name in self._keys:
+                raise self._keys[name].fail("stands beside 'generate', which makes all of it")
+        keys = node.mapping(known=GENERATE_KEYS, required=GENERATE_KEYS[:4])
+        shape = Shape(
+            kernels=keys["kernels"].integer(least=1, most=MAX_GENERATED),
+            inputs=keys["inputs"].integer(least=1, most=MAX_GENERATED),
+            indegree=_span(keys["indegree"]),
+            outdegree=_span(keys["outdegree"]),
+            device_percent=keys["device_percent"].integer(least=0, most=100) if "device_percent" in keys else 50,
+            seed=keys["seed"].integer(least=0) if "seed" in keys else 0,
+        )
+        graph = generator.random_graph(shape, elements=default.elements, name=self._keys["graph"].text())
+        vectors = tuple(dataclasses.replace(default, name=each.name) for each in graph.vectors)
+        return dataclasses.replace(graph, vectors=vectors, limit_bytes=self._limit())
+
+    # --- vectors ---
+
+    def _default(self) -> Vector:
+        keys = self._keys
+        dtype = keys["dtype"].choice(*DTYPES_HERE) if "dtype" in keys else "uint32"
+        elements = self._integer(keys["elements"]) if "elements" in keys else self._sizes.get("elements", 1)
+        fill = values.fill(keys["fill"], dtype, self._file) if "fill" in keys else _usual(dtype)
+        return Vector(name="_", dtype=dtype, elements=elements, fill=fill, compare=default_compare(dtype))
+
+    def _vector(self, name: str, node: Node | None, default: Vector) -> Vector:
+        if node is None:
+            return dataclasses.replace(default, name=name)
+        keys = node.mapping(known=VECTOR_KEYS)
+        dtype = keys["dtype"].choice(*DTYPES_HERE) if "dtype" in keys else default.dtype
+        usual = default.fill if dtype == default.dtype else _usual(dtype)
+        return Vector(
+            name=name,
+            dtype=dtype,
+            elements=self._integer(keys["elements"]) if "elements" in keys else default.elements,
+            fill=values.fill(keys["fill"], dtype, self._file) if "fill" in keys else usual,
+            compare=values.comparison(keys.get("compare"), dtype),
+        )
+
+    # --- kernels ---
+
+    def _draft(self, node: Node) -> Kernel:
+        keys = node.mapping(known=KERNEL_KEYS, required=("name", "on", "writes"))
+        in_place = keys["in_place"].mapping() if "in_place" in keys else {}
+        return Kernel(
+            name=keys["name"].text(),
+            on=keys["on"].choice(HOST, DEVICE),
+            reads=_names(keys["reads"]) if "reads" in keys else (),
+            writes=_names(keys["writes"]),
+            in_place=tuple((new, old.text()) for new, old in in_place.items()),
+        )
+
+    def _body(self, draft: Kernel, node: Node, elements: Mapping[str, int], vectors: Mapping[str, Vector]) -> Body:
+        keys = node.mapping()
+        if "body" in keys and "source" in keys:
+            raise keys["source"].fail("stands beside 'body'; one of them says what the kernel computes")
+        if "body" in keys:
+            given = keys["body"].mapping() if isinstance(keys["body"].value, dict) else {draft.writes[0]: keys["body"]}
+            for name, each in given.items():
+                if name not in draft.writes:
+                    raise each.fail(f"{draft.name} does not write {name!r}")
+            missing = [name for name in draft.writes if name not in given]
+            if missing:
+                raise keys["body"].fail(f"there is no formula for {missing[0]}")
+            texts = tuple(str(given[name].value) for name in draft.writes)
+            if all(name in elements for name in (*draft.reads, *draft.writes)):
+                problem = formula.mismatch(texts, draft.reads, draft.writes, elements)
+                if problem:
+                    raise keys["body"].fail(problem)
+            return Formula(texts=texts)
+        if "source" not in keys:
+            for name in ("entry", "values", "grid", "block", "shared"):
+                if name in keys:
+                    raise keys[name].fail("is for kernels with a 'source'")
+            return Mix()
+        if "entry" not in keys:
+            raise node.fail("the key 'entry' is missing")
+        return Text(
+            text=self._source(keys["source"]),
+            entry=_identifier(keys["entry"]),
+            values=tuple(self._word(each) for each in keys["values"].sequence()) if "values" in keys else (),
+            grid=self._dims(keys.get("grid"), MOST_GRID),
+            block=self._dims(keys.get("block"), MOST_BLOCK),
+            shared_bytes=self._integer(keys["shared"]) if "shared" in keys else 0,
+        )
+
+    def _source(self, node: Node) -> str:
+        name = node.text()
+        path = self._inputs.beside(self._path, name, where=node.where)
+        self.paths[name] = path
+        self.sources[name] = self._inputs.text(path, where=node.where)
+        return self.sources[name]
+
+    def _word(self, node: Node) -> int:
+        """A value that an entry can take: it has 32 bits there."""
+        value = self._integer(node)
+        if not -(2**31) <= value < 2**31:
+            raise node.fail(f"is {value}; an int has 32 bits")
+        return value
+
+    def _dims(self, node: Node | None, most: tuple[int, int, int]) -> tuple[int, int, int]:
+        if node is None:
+            return (1, 1, 1)
+        values = (
+            [self._integer(each) for each in node.sequence()]
+            if isinstance(node.value, tuple)
+            else [self._integer(node)]
+        )
+        if not 1 <= len(values) <= 3 or min(values) < 1:
+            raise node.fail("wanted are one to three numbers from 1 on")
+        if any(value > limit for value, limit in zip(values, most, strict=False)) or (
+            most is MOST_BLOCK and math.prod(values) > MOST_BLOCK[0]
+        ):
+            raise node.fail(f"is {values}; a launch has at most {list(most)}, a block {MOST_BLOCK[0]} threads")
+        return (*values, 1, 1)[:3]  # type: ignore[return-value]
+
+    def _integer(self, node: Node) -> int:
+        """A number, or an expression over the sizes."""
+        return values.integer(node, self._sizes)
+
+    def _file(self, node: Node) -> tuple[str, str]:
+        """An .npy file beside the graph's, and the key of what it holds."""
+        path = self._inputs.beside(self._path, node.text(), where=node.where)
+        return path, self._inputs.digest(path, where=node.where)
+
+
+# --- small values ---------------------------------------------------------------------------------------
+
+
+def _usual(dtype: str) -> Fill:
+    return Fill(kind="uniform") if is_float(dtype) else WORDS
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    return tuple(each.text() for each in node.sequence())
+
+
+def _identifier(node: Node) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w{0,63}", node.text()):
+        raise node.fail(f'is {node.text()[:80]!r}; wanted is the name of an extern "C" function')
+    return node.text()
+
+
+def _span(node: Node) -> tuple[int, int]:
+    values = [each.integer(least=1, most=100) for each in node.sequence()]
+    if len(values) != 2 or values[0] > values[1]:
+        raise node.fail("wanted are the least and the most, such as [2, 3]")
+    return values[0], values[1]
+
+
+# --- the whole ------------------------------------------------------------------------------------------
+
+
+def _refuse(graph: Graph, document: Node, keys: Mapping[str, Node]) -> None:
+    """Raise the first problem, at the place in the file that it is about."""
+    for problem in verify.problems(graph):
+        raise RequestError(problem.text, where=_where(problem.place, document, keys))
+
+
+def _where(place: Sequence[str | int], document: Node, keys: Mapping[str, Node]) -> str:
+    if place and place[0] == "vectors" and ("vectors" not in keys or place[1] not in keys["vectors"].value):
+        place = ("elements",) if "elements" in keys else ("sizes",)
+    node = document
+    for step in place:
+        if isinstance(step, int):
+            if not isinstance(node.value, tuple) or step >= len(node.value):
+                break
+            node = node.value[step]
+        else:
+            if not isinstance(node.value, dict) or step not in node.value:
+                break
+            node = node.value[step]
+    return node.where
+
+
+def _content(keys: Mapping[str, Node], sources: Mapping[str, str], graph: Graph) -> Any:
+    left_out = ("summary", "sizes", "odd")
+    described = {key: node.plain() for key, node in keys.items() if key not in left_out}
+    files = {each.name: each.fill.digest for each in graph.vectors if each.fill.digest}
+    return [described, dict(sorted(sources.items())), *([files] if files else [])]

@@ -1,0 +1,59 @@
+"""Which of a graph's sizes its Programs cannot be moved away from.
+
+Texts and schedules are made at the sizes of a job. Nearly all of what they take from them is passed to the kernels;
+what is decided by them is here:
+
+- under a limit, who may be on the device at once
+- how often a loop is unrolled
+- lengths that are equal at these sizes, though nothing says that they always are: one loop over both, one storage
+- a vector of one element where a formula takes that element for all of an output
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fusiond.language import expressions
+from fusiond.language.extents import text_of
+from fusiond_transfer.frontend import formula
+from fusiond_transfer.frontend.graph import Formula, Graph, Kernel, Mix
+
+
+def fixed(graph: Graph) -> set[str]:
+    """The names of those sizes."""
+    if graph.limit_bytes is not None:
+        return {name for name, _ in graph.sizes}
+    return {name for number in _decisive(graph) for name in expressions.parse_formula(text_of(number)).names}
+
+
+def _decisive(graph: Graph) -> Iterator[int]:
+    """The numbers that must stay as they are."""
+    yield graph.iterations
+    shared = [*graph.carried, *(pair for kernel in graph.kernels for pair in kernel.in_place)]
+    for pair in shared:
+        yield from _alike(graph.vector(name).elements for name in pair)
+    for kernel in graph.kernels:
+        writes = [graph.vector(name).elements for name in kernel.writes]
+        if isinstance(kernel.body, Mix | Formula) and len(set(writes)) == 1:
+            yield from _alike(writes)
+        if isinstance(kernel.body, Formula):
+            yield from _of_formulas(graph, kernel, kernel.body)
+
+
+def _alike(numbers: Iterable[int]) -> list[int]:
+    """All of some equal numbers, where they are not the same formula; else none."""
+    found = list(numbers)
+    return found if len({text_of(each) for each in found}) > 1 else []
+
+
+def _of_formulas(graph: Graph, kernel: Kernel, body: Formula) -> Iterator[int]:
+    for text, output in zip(body.texts, kernel.writes, strict=True):
+        parsed = formula.parse(text)
+        lengths = [graph.vector(name).elements for name in parsed.names]
+        yield from (each for each in lengths if each == 1)
+        written = graph.vector(output).elements
+        if parsed.summed:
+            yield written
+        elif any(each > 1 for each in lengths):
+            lengths.append(written)
+        yield from _alike(each for each in lengths if each > 1)

@@ -1,0 +1,172 @@
+"""Generated C++: what is read is known, what is unused goes, and numbers are exact, as g++ reads them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusiond.codegen.code import Code, bare, call, cpp, filled, hole, joined, name
+from fusiond.codegen.literals import literal
+from fusiond.codegen.statements import Block, Declaration, Statements, folded, function, wrapped
+
+
+def test_code_knows_what_it_reads_and_needs() -> None:
+    x, y = name("x"), name("y")
+    half = call("__half2float", cpp("{}[{}]", "in_0", y)).needing("cuda_fp16.h")
+    whole = cpp("{} + {} * {}", x, 3, half)
+    assert whole == "x + 3 * __half2float(in_0[y])"
+    assert whole.reads == {"x", "y"}
+    assert whole.headers == {"cuda_fp16.h"}
+    assert joined(" && ", [x, "true"]).reads == {"x"}
+    assert cpp("{{ {0}, {0} }}", x) == "{ x, x }"
+    assert type(f"{x}") is str, "an f-string forgets what it reads"
+
+
+def test_holes_are_filled_when_all_is_known() -> None:
+    text = cpp("{}[{}] = {}[0];", hole("out"), name("i"), hole("in"))
+    assert text.reads == {"out", "in", "i"}
+    assert filled(text, {"out": "b1", "in": "b0"}.__getitem__) == "b1[i] = b0[0];"
+    assert filled("nothing to fill", str) == "nothing to fill"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("(a + b)", "a + b"), ("(a) + (b)", "(a) + (b)"), ("f(a)", "f(a)"), ("((a))", "(a)")]
+)
+def test_bare_takes_away_one_pair_that_encloses_all(text: str, expected: str) -> None:
+    assert bare(Code(text, ("a",))) == expected
+    assert bare(Code(text, ("a",))).reads == {"a"}
+
+
+def test_statements_are_printed_with_their_blocks() -> None:
+    body = Statements()
+    i = body.declare("int", "i", "threadIdx.x")
+    inner = body.block(cpp("if ({} < 7)", i), end=None)
+    inner.line(cpp("y[{}] = 0;", i))
+    inner.line("#pragma unroll")
+    body.block("} else").comment("nothing")
+    assert [line.strip() for line in body.printed(comments=False)][-2:] == ["} else {", "}"]
+    text = function("__device__ void f", ["float* y", "int n"], body)
+    assert text == (
+        "__device__ void f(float* y, int n)\n{\n    const int i = threadIdx.x;\n    if (i < 7) {\n"
+        "        y[i] = 0;\n#pragma unroll\n    } else {\n        // nothing\n    }\n}\n"
+    )
+
+
+def test_long_lists_are_broken() -> None:
+    text = wrapped(tuple(f"int parameter_{k}" for k in range(30)), column=20)
+    assert max(map(len, text.split("\n"))) <= 116
+    assert " ".join(text.split()) == ", ".join(f"int parameter_{k}" for k in range(30))
+    assert wrapped([name("x"), "1"]).reads == {"x"}
+
+
+def test_parameters_may_begin_below() -> None:
+    assert function("void f", ["int a", "int b"], Statements(), below=True) == "void f(\n    int a, int b)\n{\n}\n"
+
+
+def test_long_expressions_are_broken_at_spaces() -> None:
+    whole = joined(" + ", [name(f"value_{k}") for k in range(30)])
+    text = folded(whole, column=20)
+    first, *others = text.split("\n")
+    assert len(first) <= 92
+    assert all(len(each) <= 112 and each.startswith("    ") for each in others)
+    assert " ".join(text.split()) == whole
+    assert text.reads == whole.reads
+
+
+# --- what nobody reads ----------------------------------------------------------------------------------
+
+
+@st.composite
+def _functions(draw: st.DrawFn) -> Statements:
+    count = 0
+
+    def statements(depth: int, known: list[Code]) -> Statements:
+        nonlocal count
+        found, known = Statements(), list(known)
+        for _ in range(draw(st.integers(0, 5))):
+            pieces = draw(st.lists(st.sampled_from(known), max_size=2)) if known else []
+            kind = draw(st.sampled_from(["declare", "declare", "line", "block"]))
+            if kind == "declare":
+                count += 1
+                known.append(found.declare("int", f"v{count}", joined(" + ", pieces or ["1"])))
+            elif kind == "line":
+                found.line(call("use", *pieces))
+            elif depth:
+                inner = statements(depth - 1, known)
+                found.items.append(Block(cpp("if ({})", joined(" && ", pieces or ["true"])), inner))
+        return found
+
+    return statements(3, [])
+
+
+def _one_less(statements: Statements, whole: Statements) -> bool:
+    """Take one declaration away that stands in the text once, by looking at the text."""
+    words = function("f", [], whole).replace("(", " ").replace(")", " ").replace(";", " ").replace(",", " ").split()
+    for each in statements.items:
+        if isinstance(each, Declaration) and words.count(each.name) == 1:
+            statements.items.remove(each)
+            return True
+        if isinstance(each, Block) and _one_less(each.body, whole):
+            return True
+    return False
+
+
+@given(_functions())
+def test_unused_constants_go_until_there_are_none(body: Statements) -> None:
+    used = body.used()
+    while _one_less(body, body):
+        pass
+    assert function("f", [], used) == function("f", [], body)
+
+
+# --- numbers --------------------------------------------------------------------------------------------
+
+_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long", "uint32": "unsigned",
+          "uint64": "unsigned long long", "int8": "signed char", "uint16": "unsigned short"}  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: apt install g++")
+def test_literals_are_the_numbers_that_they_stand_for(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    cases: list[tuple[str, np.generic]] = []
+    for dtype in _TYPES:
+        bits = np.frombuffer(rng.bytes(200 * np.dtype(dtype).itemsize), np.uint8).view(dtype)
+        if dtype.startswith("float"):
+            info = np.finfo(dtype)
+            edges = [0, 1, -1, 7, 1e6, 1e7, 123456789, 0.1, -0.0, math.inf, -math.inf, math.nan, info.max, info.tiny]
+        else:
+            edges = [0, 1, 7, np.iinfo(dtype).min, np.iinfo(dtype).max]
+        given_edges = np.array(edges, dtype)
+        cases += [(dtype, each) for each in (*bits, *given_edges)]
+    lines = ["#include <cmath>"]
+    for dtype, cuda in _TYPES.items():
+        values = [literal(each.item(), of) for of, each in cases if of == dtype]
+        lines.append(f'extern "C" const {cuda} values_{dtype}[] = {{ {", ".join(values)} }};')
+    (tmp_path / "literals.cpp").write_text("\n".join(lines))
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-narrowing", "-shared", "-fPIC"]
+    command = ["g++", *flags, str(tmp_path / "literals.cpp"), "-o", str(tmp_path / "literals.so")]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    library = ctypes.CDLL(str(tmp_path / "literals.so"))
+    for dtype in _TYPES:
+        expected = np.array([each for of, each in cases if of == dtype])
+        raw = (ctypes.c_char * expected.nbytes).in_dll(library, f"values_{dtype}")
+        found = np.frombuffer(raw, dtype)
+        np.testing.assert_array_equal(found, expected)
+        known = ~np.isnan(expected) if dtype.startswith("float") else expected == expected
+        np.testing.assert_array_equal(np.signbit(found[known].astype(float)), np.signbit(expected[known].astype(float)))
+
+
+@given(st.integers(-(2**70), 2**70), st.sampled_from([each for each in _TYPES if not each.startswith("float")]))
+@settings(max_examples=50)
+def test_whole_numbers_wrap_into_the_range_of_their_type(value: int, dtype: str) -> None:
+    bits = 8 * np.dtype(dtype).itemsize
+    wrapped_value = np.array([value % 2**bits], np.uint64).astype(np.dtype(f"uint{bits}")).view(dtype)[0]
+    assert literal(value, dtype) == literal(int(wrapped_value), dtype)

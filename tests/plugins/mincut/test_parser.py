@@ -1,0 +1,238 @@
+"""Pipelines as YAML: what is read, and the one line for everything that is wrong."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from fusiond.errors import RequestError
+from fusiond.inputs import documents
+from fusiond_mincut.frontend import graph, parser, printer
+from fusiond_mincut.frontend.expr import Const, walk
+from fusiond_mincut.frontend.graph import Border, Pipeline
+
+GOOD = """\
+pipeline: made
+summary: all that a file can say
+image: {width: 20, height: 10, dtype: uint8, channels: 3}
+inputs: [src, {name: gray, dtype: float32, channels: 1, fill: {uniform: [0, 2]}}]
+outputs: [last, total]
+parameters: {k: 0.5, n: 3, exact: {value: 0.1, dtype: float64}}
+masks: {cross: [[0, 1, null], [1, 2.5, 1], [0, 1, 0]]}
+kernels:
+  last:
+    pattern: point
+    reads: [blurred, total]
+    let: {half: "blurred / 2", more: "half + n"}
+    body: {r: "more", g: "half - total", b: "width * height"}
+  total: {pattern: global, reads: [gray], body: "gray * k * exact", reduce: max, dtype: float32, channels: 1}
+  blurred:
+    pattern: local
+    mask: [3, 3]
+    border: {src: mirror, gray: {constant: 1.5}}
+    reads: [src, gray]
+    body: "sum(cross, src) + gray[1, 0]"
+"""
+
+
+def read(text: str, **sizes: int) -> Pipeline:
+    return parser.read(documents.parse(text, "made.yaml"), sizes)
+
+
+def test_what_a_file_says_is_what_is_read() -> None:
+    made = read(GOOD)
+    assert (made.name, made.width, made.height, made.outputs) == ("made", 20, 10, ("last", "total"))
+    assert [each.name for each in made.kernels] == ["blurred", "total", "last"]
+    assert [(each.name, each.dtype, each.channels, each.fill.kind) for each in made.inputs] == [
+        ("src", "uint8", 3, "integers"), ("gray", "float32", 1, "uniform"),
+    ]  # fmt: skip
+    blurred = made.kernel("blurred")
+    assert blurred.borders == {"src": Border(mode="mirror"), "gray": Border(mode="constant", value=1.5)}
+    assert blurred.window("src") == (1, 1, 1, 1)
+    assert blurred.window("gray") == (0, 1, 0, 0)
+    assert made.images["total"].single
+    assert made.kernel("total").reduction == "max"
+    assert len(made.kernel("last").bodies) == 3
+    assert made.edges == (("blurred", "last"), ("total", "last"))
+    assert graph.problems(made) == ()
+
+
+def test_sizes_of_the_job_replace_those_of_the_file() -> None:
+    made = read(GOOD, width=7, height=5)
+    assert (made.width, made.height) == (7, 5)
+    constants = {each.value for each in walk(made.kernel("last").body(2)) if isinstance(each, Const)}
+    assert constants == {7, 5}
+
+
+def test_a_body_of_several_lines_is_wrong_at_one_of_them() -> None:
+    body = "kernels:\n  a:\n    pattern: point\n    reads: [src]\n    body: |\n      src +\n      src / 0\n"
+    head = "pipeline: p\nimage: {width: 16, height: 16, dtype: int32}\ninputs: [src]\noutputs: [a]\n"
+    with pytest.raises(RequestError, match=r"made.yaml:11: kernels.a.body: column 5: / by the constant 0"):
+        read(head + body)
+    assert read(head + body.replace("/ 0", "/ 2")).kernels[0].name == "a"
+
+
+def test_the_order_of_kernels_in_the_file_does_not_matter() -> None:
+    head, _, kernels = GOOD.partition("kernels:\n")
+    parts = re.split(r"(?m)^(?=  \w+:)", kernels)[1:]
+    backwards = head + "kernels:\n" + "".join(reversed(parts))
+    assert read(backwards) == read(GOOD)
+
+
+PLAIN = """\
+pipeline: p
+image: {width: 16, height: 16, dtype: int32}
+inputs: [src]
+outputs: [b]
+masks: {m: [[1, 2, 1]]}
+kernels:
+  a: {pattern: point, reads: [src], body: "src + 1"}
+  b: {pattern: local, mask: [3, 3], border: clamp, reads: [a], body: "a[1, 1] - a[-1, -1]"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("reads: [src], body: \"src + 1\"", "reads: [b], body: \"b\"", "made.yaml:7: kernels.a: a cycle: a -> b -> a"),
+        ("reads: [a], body", "reads: [ab], body", "made.yaml:8: kernels.b.reads[0]: unknown image 'ab'; did you mean"),
+        ("a[1, 1] -", "c[1, 1] -", "made.yaml:8: kernels.b.body: column 1: unknown name 'c'"),
+        ("mask: [3, 3]", "mask: [4, 3]", "made.yaml:8: kernels.b.mask: a mask of 4 x 3 has no centre; both sides"),
+        ("mask: [3, 3]", "mask: [3]", "holds width and height"),
+        ("mask: [3, 3]", "mask: [3, 65]", "it must be from 1 to 63"),
+        ("mask: [3, 3], ", "", "made.yaml:8: kernels.b: a local kernel has a mask: [width, height]"),
+        ("a[1, 1] -", "a[2, 1] -", "made.yaml:8: kernels.b: a[2, 1] lies outside a mask of 3 x 3"),
+        ("src + 1", "src[1, 0]", "made.yaml:7: kernels.a: src[1, 0] lies outside its own pixel"),
+        ("  a: {", "  src: {", "two writers of 'src'"),
+        ("  b: {", "  a: {", "made.yaml:8: the key 'a' stands twice"),
+        ("border: clamp, ", "", "made.yaml:8: kernels.b: b reads outside 'a' at its edges; border: clamp"),
+        ("border: clamp", "border: edge", "made.yaml:8: kernels.b.border: is 'edge'; it can be clamp, mirror"),
+        ("border: clamp", "border: constant", "a constant border has a value: {constant: 0}"),
+        ("border: clamp", "border: {constant: 0.5}", "kernels.b.border.constant: is 0.5; a whole number is wanted"),
+        ("border: clamp", "border: {x: clamp}", "unknown image 'x'"),
+        ("pattern: point", "pattern: pixel", "is 'pixel'; it can be point, local, global"),
+        ("pattern: point", "pattern: global", "a global kernel says how it reduces"),
+        ("pattern: point,", "pattern: point, reduce: sum,", "a is point; only a global kernel reduces"),
+        ("pattern: point,", "pattern: point, mask: [3, 3],", "a point kernel has no mask"),
+        ("pattern: point,", "pattern: point, colour: 1,", "unknown key 'colour'"),
+        ("pattern: point,", "pattern: point, channels: 2,", "is 2; an image has 1 channel"),
+        ("pattern: point,", "pattern: point, dtype: int16,", "is 'int16'; it can be uint8, int32, float32"),
+        ("pattern: point, ", "", "the key 'pattern' is missing"),
+        ("reads: [src], body: \"src + 1\"", "reads: [src], body: \"7\"", "a reads 'src', and its body does not use it"),
+        ("body: \"src + 1\"", "body: {r: src, g: src, b: src}", "one body is wanted: this kernel computes one channel"),
+        ("body: \"src + 1\"", "let: {src: \"1\"}, body: \"src + 1\"", "'src' is the name of something else here"),
+        ("body: \"src + 1\"", "let: {min: \"1\"}, body: \"src + 1\"", "'min' means something else in bodies"),
+        ("body: \"src + 1\"", "body: \"src / 0\"", "made.yaml:7: kernels.a.body: column 5: / by the constant 0"),
+        ("body: \"src + 1\"", "body: [src]", "is a list; a text is wanted"),
+        ("outputs: [b]", "outputs: [src]", "unknown kernel 'src'"),
+        ("outputs: [b]", "outputs: []", "made.yaml:4: outputs: is empty; a pipeline has at least one output"),
+        ("outputs: [b]", "outputs: [a]", "made.yaml:8: kernels.b: nobody reads this image, and it is no output"),
+        ("inputs: [src]", "inputs: []", "is empty; a pipeline reads at least one image"),
+        ("inputs: [src]", "inputs: [src, src]", "'src' stands twice"),
+        ("inputs: [src]", "inputs: [src, more]", "made.yaml:3: inputs: more: nobody reads this input"),
+        ("inputs: [src]", "inputs: [src, 'a b']", "'a b' is no name"),
+        ("inputs: [src]", "inputs: [{name: src, fill: {uniform: [0, 1]}}]", "uniform fills floats; for int32"),
+        ("inputs: [src]", "inputs: [{name: src, fill: {integers: [5, 1]}}]", "first number is above the second: 5 > 1"),
+        ("inputs: [src]", "inputs: [{name: src, fill: ones}]", "is 'ones'; it can be zeros, iota"),
+        ("masks: {m: [[1, 2, 1]]}", "masks: {m: [[1, 2]]}", "m is 2 x 1; a mask has odd sides"),
+        ("masks: {m: [[1, 2, 1]]}", "masks: {m: [[1, x, 1]]}", "is 'x'; a number is wanted"),
+        ("width: 16", "width: 0", "it must be from 1 to 65536"),
+        ("dtype: int32", "dtype: double", "is 'double'; it can be uint8, int32, float32"),
+        ("kernels:\n", "parameters: {k: yes}\nkernels:\n", "is True; a number is wanted"),
+        ("kernels:\n", "parameters: {src: 3}\nkernels:\n", "'src' stands twice"),
+        ("kernels:\n", "parameters: {k: {value: 3000000000, dtype: int32}}\nkernels:\n", "is no int32"),
+        ("kernels:\n", "steps: 3\nkernels:\n", "unknown key 'steps'"),
+        ("pipeline: p\n", "", "the key 'pipeline' is missing"),
+        ("  a: {", "  a__b: {", "belong to the compiler"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line_with_file_line_and_kernel(old: str, new: str, said: str) -> None:
+    assert old in PLAIN
+    with pytest.raises(RequestError, match=re.escape(said)) as found:
+        read(PLAIN.replace(old, new, 1))
+    assert str(found.value).startswith("made.yaml")
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_an_image_that_no_index_reaches() -> None:
+    with pytest.raises(RequestError, match=r"made.yaml:3: image: src has 2\^31 elements or more"):
+        read(GOOD, width=65536, height=65536)
+    assert read(PLAIN, width=65536, height=16384).width == 65536
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(250))
+def test_a_damaged_file_is_read_or_refused_in_one_line(seed: int) -> None:
+    draw = random.Random(seed)
+    text = draw.choice((GOOD, PLAIN))
+    for _ in range(draw.randint(1, 3)):
+        at = draw.randrange(len(text))
+        match draw.randrange(4):
+            case 0:
+                text = text[:at] + text[at + draw.randint(1, 6) :]
+            case 1:
+                text = text[:at] + draw.choice("[]{}:,-+*/ 019abk\n\"'&#") + text[at:]
+            case 2:
+                other = draw.randrange(len(text))
+                text = text[:at] + text[other : other + draw.randint(1, 12)] + text[at:]
+            case 3:
+                words = [*re.finditer(r"\w+", text)]
+                one, two = draw.choice(words), draw.choice(words)
+                text = text[: one.start()] + two.group() + text[one.end() :]
+    try:
+        made = read(text)
+    except RequestError as problem:
+        assert len(str(problem).splitlines()) == 1
+        assert str(problem).startswith("made.yaml")
+    else:
+        assert graph.problems(made) == ()
+
+
+def test_an_empty_list_of_kernels() -> None:
+    with pytest.raises(RequestError, match="at least one kernel"):
+        read(PLAIN.split("kernels:")[0] + "kernels: {}\n")
+
+
+def test_problems_are_found_without_a_file_too() -> None:
+    made = read(PLAIN)
+    (first, second) = made.kernels
+    backwards = Pipeline(
+        name="p", width=16, height=16, inputs=made.inputs, outputs=("b", "x"), kernels=(second, first, first)
+    )
+    assert graph.problems(backwards) == (
+        ("b", "reads 'a', which is not made before it"),
+        ("a", "there are two writers of this image: an input, or a kernel, has its name"),
+        ("x", "is no kernel, so it cannot be an output"),
+    )
+
+
+def test_a_cycle_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^(a -> c -> b -> a|b -> a -> c -> b|c -> b -> a -> c)$"):
+        graph.topological({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]})
+
+
+@pytest.mark.parametrize("name", ["a b\\n", "../up", 'x\\"\\"\\"', "a:b", ".hidden", "n" * 101])
+def test_a_pipeline_s_name_can_stand_in_file_names_and_comments(name: str) -> None:
+    text = f'pipeline: "{name}"\nimage: {{width: 4, height: 4, dtype: int32}}\ninputs: [s]\noutputs: [a]\n'
+    text += "kernels: {a: {pattern: point, reads: [s], body: s}}\n"
+    with pytest.raises(RequestError, match=r"^made.yaml:1: pipeline: .* is no name of a pipeline"):
+        parser.read(documents.parse(text, "made.yaml"))
+
+
+def test_an_image_may_be_called_constant() -> None:
+    text = PLAIN.replace("inputs: [src]", "inputs: [constant]")
+    text = text.replace('reads: [src], body: "src + 1"', 'reads: [constant], body: "constant + 1"')
+    text = text.replace('reads: [a], body: "a[1, 1] - a[-1, -1]"', 'reads: [constant], body: "constant[1, 1]"')
+
+    text = text.replace("outputs: [b]", "outputs: [a, b]")
+
+    def borders(border: str) -> dict[str, Border]:
+        made = read(text.replace("border: clamp", f"border: {border}"))
+        assert read(printer.text(made)) == made
+        return dict(made.kernel("b").borders)
+
+    assert borders("{constant: 7}") == {"constant": Border(mode="constant", value=7)}
+    assert borders("{constant: mirror}") == {"constant": Border(mode="mirror")}
+    assert borders("{constant: {constant: 7}}") == {"constant": Border(mode="constant", value=7)}

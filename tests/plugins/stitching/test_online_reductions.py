@@ -1,0 +1,84 @@
+"""The maximum and the sum of exponentials of a row in one reduction: against XLA, with what is no number."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from fusiond_stitching.analysis import online_reductions, planner, split_reductions, verify
+from fusiond_stitching.frontend.graph import Module
+
+from . import handmade
+from .cases import Case
+from .checking import Batch
+from .policies import LIMITS, POLICIES
+
+ROWS = np.random.default_rng(2).normal(size=(9, 40)).astype(np.float32) * 30
+ROWS[1, 3:20] = -np.inf
+ROWS[2] = -np.inf
+ROWS[3, 5] = np.inf
+ROWS[4, 7] = np.nan
+ROWS[5] = -3e38
+
+
+@pytest.fixture(autouse=True)
+def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(online_reductions, "LEAST_ROW", 8)
+    monkeypatch.setattr(split_reductions, "LEAST_ELEMENTS", 64)
+    monkeypatch.setattr(split_reductions, "LEAST_RUN", 2)
+
+
+def both(x: Any) -> Any:
+    return jax.nn.softmax(x, -1), jax.nn.log_softmax(x, -1)
+
+
+def batch(function: Any, *inputs: np.ndarray) -> Batch:
+    return Batch.made((Case(name="online", group="online", function=function, inputs=inputs),), "online")
+
+
+def pairs(module: Module) -> int:
+    return sum(each.opcode == "reduce" and len(each.operands) == 4 for each in module.instructions)
+
+
+@pytest.mark.parametrize("policy", ["none", "stages", "blocks"])
+@pytest.mark.parametrize("split", [False, True])
+def test_rows_of_all_kinds(policy: str, split: bool, runner: Any) -> None:
+    found = batch(both, ROWS)
+    online = online_reductions.rewritten(found.module)
+    assert (pairs(found.module), pairs(online)) == (0, 2)
+    module = split_reductions.reductions(online, 108) if split else online
+    assert pairs(module) == (4 if split else 2)
+    found = dataclasses.replace(found, module=module)
+    if policy == "none":
+        plan = handmade.unfused(module)
+    else:
+        plan = planner.plan(module, POLICIES[policy], LIMITS).plan
+        assert verify.problems(module, plan) == ()
+    for seed in (0, 1):
+        found.check(runner, plan, seed=seed)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.numpy.exp(x - x.max(0, keepdims=True)).sum(-1),  # the maximum of other elements
+        lambda x: jax.numpy.exp(x - x.min(-1, keepdims=True)).sum(-1),
+        lambda x: jax.numpy.exp2(x - x.max(-1, keepdims=True)).sum(-1),
+        lambda x: jax.numpy.exp(x - 2 * x.max(-1, keepdims=True)).sum(-1),
+        lambda x: jax.numpy.exp(x - (x + 1).max(-1, keepdims=True)).sum(-1),
+        lambda x: jax.numpy.exp(x.T - x.T.max(-1)[None, : x.shape[0]].repeat(40, 0)[:, :9]).sum(-1),
+    ],
+)
+def test_what_only_looks_like_it_stays(function: Any) -> None:
+    module = batch(function, ROWS).module
+    assert online_reductions.rewritten(module) is module
+
+
+def test_short_rows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(online_reductions, "LEAST_ROW", 40)
+    module = batch(both, ROWS).module
+    assert online_reductions.rewritten(module) is module

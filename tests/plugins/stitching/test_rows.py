@@ -1,0 +1,185 @@
+"""Rows held in registers: against XLA on the processor, and by what is read and written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fusiond_stitching.analysis import planner, row_groups, split_reductions, verify
+from fusiond_stitching.analysis.plan import Phase, Place, Plan, Registers
+from fusiond_stitching.analysis.policy import Policy
+
+from .cases import Case
+from .checking import Batch
+from .policies import LIMITS, MORE
+
+ROWS = Policy(**MORE, packing=True, registers=True, shared_limit=48 << 10, lift=True, multiprocessors=4)
+
+
+def softmax(x: Any) -> Any:
+    return jax.nn.softmax(x, -1)
+
+
+def layernorm(x: Any, scale: Any, shift: Any) -> Any:
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * scale + shift
+
+
+def rmsnorm(x: Any, scale: Any) -> Any:
+    wide = x.astype(jnp.float32)
+    normal = wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)
+    return (normal.astype(x.dtype) * scale).astype(x.dtype)
+
+
+def layernorm_backward(x: Any, scale: Any, given: Any) -> Any:
+    return jax.vjp(layernorm, x, scale, scale)[1](given)
+
+
+def attention(x: Any, bias: Any) -> Any:
+    return jax.nn.softmax(x * 0.125 + bias, -1)
+
+
+def smoothed(x: Any) -> Any:
+    logs = jax.nn.log_softmax(x.astype(jnp.float32), -1)
+    return logs.mean(-1), (logs * 0.5).astype(x.dtype)
+
+
+def cross_entropy(x: Any, labels: Any) -> Any:
+    def loss(x: Any) -> Any:
+        return -jnp.take_along_axis(jax.nn.log_softmax(x, -1), labels[:, None], -1).mean()
+
+    return jax.grad(loss)(x)
+
+
+def extremes(x: Any) -> Any:
+    return jnp.argmax(x, -1), jax.nn.logsumexp(x, -1), x.min(-1)
+
+
+def adam(parameter: Any, gradient: Any, first: Any, second: Any) -> Any:
+    first, second = 0.9 * first + 0.1 * gradient, 0.99 * second + 0.01 * gradient * gradient
+    return parameter - 1e-3 * first / (jnp.sqrt(second) + 1e-8), first, second
+
+
+def integers(x: Any) -> Any:
+    return x - x.max(-1, keepdims=True), x.sum(-1)
+
+
+def normal(*dims: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.random.default_rng(len(dims) + dims[0]).normal(size=dims).astype(dtype)
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "softmax": (softmax, (normal(48, 96),)),
+    "odd rows": (softmax, (normal(5, 7),)),
+    "rows no power": (softmax, (normal(3, 264),)),
+    "a long row": (softmax, (normal(2, 4096),)),
+    "halves": (softmax, (normal(6, 40).astype(np.float16),)),
+    "streamed": (softmax, (normal(9, 32768),)),
+    "smoothed, streamed": (smoothed, (normal(9, 32768).astype(np.float16),)),
+    "cross-entropy": (cross_entropy, (normal(9, 33000), np.arange(9, dtype=np.int32) * 700)),
+    "layernorm": (layernorm, (normal(9, 768), normal(768), normal(768))),
+    "rmsnorm": (rmsnorm, (normal(16, 512, dtype=ml_dtypes.bfloat16), normal(512, dtype=ml_dtypes.bfloat16))),
+    "layernorm backward": (layernorm_backward, (normal(1024, 96), normal(96), normal(1024, 96))),
+    "wide, backward": (layernorm_backward, (normal(256, 512), normal(512), normal(256, 512))),
+    "both ways": (lambda x: (x.sum(-1), (x * x).sum(0)), (normal(256, 512),)),
+    "attention": (attention, (normal(2, 3, 8, 72), normal(2, 1, 1, 72))),
+    "extremes": (extremes, (normal(33, 100),)),
+    "adam": (adam, tuple(abs(normal(31, 33)) for _ in range(4))),
+    "integers": (integers, (np.arange(35 * 12, dtype=np.int32).reshape(35, 12) % 17,)),
+    "columns": (lambda x: (x.sum(0), (x * x).max(0)), (normal(4096, 24),)),
+}
+
+
+def planned(name: str, threads: int, per_thread: int, *, row_shared: int = 0) -> tuple[Batch, planner.Planned]:
+    function, inputs = CASES[name]
+    batch = Batch.made((Case(name=name, group="rows", function=function, inputs=inputs),), "rows")
+    module = split_reductions.reductions(batch.module, LIMITS.multiprocessors)
+    batch = dataclasses.replace(batch, module=module)
+    policy = dataclasses.replace(ROWS, threads=threads, per_thread=per_thread, row_shared=row_shared)
+    return batch, planner.plan(batch.module, policy, LIMITS)
+
+
+@pytest.mark.parametrize(("threads", "per_thread"), [(64, 4), (256, 16)])
+@pytest.mark.parametrize("name", CASES)
+def test_they_are_what_xla_computes(name: str, threads: int, per_thread: int, runner: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(row_groups, "LARGE_BYTES", 0)  # sums over rows are cut at small sizes too
+    batch, found = planned(name, threads, per_thread)
+    assert found.problems == ()
+    assert verify.problems(batch.module, found.plan) == ()
+    assert any(each.rows for kernel in found.plan.kernels for each in kernel.programs)
+    for seed in (0, 1):
+        batch.check(runner, found.plan, seed=seed)
+
+
+@pytest.mark.parametrize("shared_kb", [24, 64, 227])
+@pytest.mark.parametrize("name", ["streamed", "cross-entropy", "smoothed, streamed"])
+def test_long_rows_are_held_in_shared_memory_as_far_as_they_go(name: str, shared_kb: int, runner: Any) -> None:
+    batch, found = planned(name, 64, 16, row_shared=shared_kb << 10)
+    assert verify.problems(batch.module, found.plan) == ()
+    programs = [each for kernel in found.plan.kernels for each in kernel.programs]
+    (held,) = [each.rows for each in programs if each.rows and each.rows.streamed and each.rows.held]
+    assert 0 < held.shared_steps <= held.steps
+    assert held.shared_steps < held.steps or shared_kb == 227
+    assert {kernel.threads for kernel in found.plan.kernels if kernel.shared_bytes > 8192} == {1024}
+    for seed in (0, 1):
+        batch.check(runner, found.plan, seed=seed)
+
+
+def changed(found: planner.Planned, stage: int | None = None, **changes: Any) -> Plan:
+    """The plan of one kernel with its rows, or one of its stages, said otherwise."""
+    (kernel,) = found.plan.kernels
+    (program,) = kernel.programs
+    assert program.rows is not None
+    if stage is None:
+        program = dataclasses.replace(program, rows=dataclasses.replace(program.rows, **changes))
+    else:
+        stages = list(program.stages)
+        stages[stage] = dataclasses.replace(stages[stage], **changes)
+        program = dataclasses.replace(program, stages=tuple(stages))
+    return Plan(steps=(dataclasses.replace(kernel, phases=(Phase(programs=(program,)),)),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lanes": 3}, "cannot be groups of 3 lanes"),
+        ({"steps": 1, "lanes": 8}, "do not cover 96 columns"),
+        ({"pack": 64}, "do not make up rows"),
+        ({"rows_per_block": 1}, "do not cover 48 rows"),
+        ({"slabs": 2}, "share the columns of a row"),
+        ({"columns": 192}, "is not as large as its place"),
+        ({"lanes": 32}, "nothing to begin a reduction with"),
+    ],
+)
+def test_rows_that_are_said_wrongly_are_refused(changes: dict[str, int], said: str) -> None:
+    batch, found = planned("softmax", 64, 8)
+    problems = verify.problems(batch.module, changed(found, **changes))
+    assert any(said in each for each in problems), problems
+
+
+def test_what_is_read_before_it_is_there_is_refused() -> None:
+    batch, found = planned("softmax", 64, 8)
+    (program,) = found.plan.kernels[0].programs
+    sums = next(at for at, stage in enumerate(program.stages) if stage.reduction is not None and stage.sweep == 1)
+    assert any("before it is reduced" in each for each in verify.problems(batch.module, changed(found, sums, sweep=2)))
+    kept = next(at for at, stage in enumerate(program.stages) if Registers() in stage.results[0].homes and at < sums)
+    if program.stages[kept].place is Place.WIDE:
+        late = changed(found, kept, sweep=2)
+        assert any("too early" in each for each in verify.problems(batch.module, late))
+
+
+def test_a_value_that_another_thread_holds_is_refused() -> None:
+    """A transpose inside of the rows would read registers of other threads: there is no such program."""
+    batch = Batch.made((Case("turned", "rows", lambda x: jax.nn.softmax(x, -1).T * 2.0, (normal(32, 32),)),), "rows")
+    plan = planner.plan(batch.module, ROWS, LIMITS).plan
+    assert verify.problems(batch.module, plan) == ()
+    turned = [each for kernel in plan.kernels for each in kernel.programs if each.rows and len(each.stages) > 2]
+    assert not any("transpose" in result.instruction for each in turned for result in each.results)

@@ -1,0 +1,211 @@
+"""The fewest messages: against brute force, against the paper's numbers and its own heuristic."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusiond.model import Analysis
+from fusiond_transfer.analysis import heuristic, interval_stabbing, intervals, schedule
+from fusiond_transfer.analysis.intervals import Crossing
+from fusiond_transfer.frontend import generator
+from fusiond_transfer.frontend.generator import Shape, random_graph
+from fusiond_transfer.frontend.graph import Graph
+
+GROUPINGS = ("paper_greedy", "paper_tight", "fewest", "fewest_tight")
+
+
+def small(seed: int) -> Graph:
+    """A random graph of up to seven kernels."""
+    shape = Shape(
+        kernels=2 + seed % 6, inputs=1 + seed % 4, indegree=(1, 3), outdegree=(1, 2), seed=seed,
+        device_percent=(30, 50, 70)[seed % 3],
+    )  # fmt: skip
+    return random_graph(shape, elements=64)
+
+
+def fewest_slots(crossings: Sequence[Crossing]) -> int:
+    """Brute force: the smallest set of slots that every crossing has one of, by trying all sets."""
+    slots = sorted({slot for each in crossings for slot in range(each.earliest, each.latest + 1)})
+    for count in range(len(slots) + 1):
+        for chosen in itertools.combinations(slots, count):
+            if all(any(each.earliest <= slot <= each.latest for slot in chosen) for each in crossings):
+                return count
+    raise AssertionError
+
+
+def fewest_runs(crossings: Sequence[Crossing]) -> int:
+    """Brute force by the paper's definition: over all orders in memory, the fewest runs of neighbours that go one way
+    and have a slot in common."""
+    best = len(crossings)
+    for order in itertools.permutations(crossings):
+        runs, low, high, up = 0, 1, 0, None
+        for each in order:
+            low, high = max(low, each.earliest), min(high, each.latest)
+            if each.up is not up or low > high:
+                runs, low, high, up = runs + 1, each.earliest, each.latest, each.up
+        best = min(best, runs)
+    return best
+
+
+def test_500_random_graphs_against_all_sets_of_slots() -> None:
+    for seed in range(500):
+        graph = small(seed)
+        crossings = intervals.crossings(graph)
+        wanted = sum(fewest_slots([each for each in crossings if each.up is up]) for up in (True, False))
+        for grouping in ("fewest", "fewest_tight"):
+            assert schedule.build(graph, grouping).startups == wanted, (seed, grouping)
+        assert schedule.bound(graph, crossings).messages == wanted, "as many witnesses as points"
+
+
+@pytest.mark.slow
+def test_random_graphs_against_all_orders_in_memory() -> None:
+    tried = 0
+    for seed in range(400):
+        graph = small(seed)
+        crossings = intervals.crossings(graph)
+        if len(crossings) <= 6:
+            tried += 1
+            assert schedule.build(graph, "fewest").startups == fewest_runs(crossings), seed
+    assert tried >= 150
+
+
+def test_witnesses_have_no_slot_in_common() -> None:
+    for seed in range(100):
+        graph = small(seed)
+        bound = schedule.bound(graph, intervals.crossings(graph))
+        for witnesses in (bound.uploads, bound.downloads):
+            for a, b in itertools.combinations(witnesses, 2):
+                assert a.latest < b.earliest or b.latest < a.earliest
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "greedy", "tight"),
+    [
+        ("fig2", 7, 7, 7),
+        ("chain", 0, 0, 0),
+        ("out_tree", 15, 15, 15),
+        ("in_tree", 15, 15, 8),
+        ("in_tree31", 31, 31, 16),
+    ],
+)
+def test_the_numbers_that_the_papers_text_determines(
+    name: str, saved: int, greedy: int, tight: int, graph: Callable[..., Graph]
+) -> None:
+    """Table 4: `saved` of the best, of the greedy and of the tight heuristic."""
+    found = [schedule.build(graph(name), grouping).saved for grouping in ("fewest", "paper_greedy", "paper_tight")]
+    assert found == [saved, greedy, tight]
+
+
+def test_figure_2_as_the_paper_prints_it(graph: Callable[..., Graph]) -> None:
+    """Section 4: the intervals, and both schedules."""
+    crossings = {each.vector: (each.up, each.earliest, each.latest) for each in intervals.crossings(graph("fig2"))}
+    assert crossings == {
+        "A": (True, 0, 0), "B": (True, 0, 0), "C": (True, 0, 2), "F": (True, 2, 2),
+        "D": (False, 0, 4), "E": (False, 0, 0), "I": (False, 2, 4), "J": (False, 3, 4), "K": (False, 3, 4),
+        "L": (False, 4, 4), "M": (False, 4, 4),
+    }  # fmt: skip
+    greedy = [(each.slot, each.up, set(each.vectors)) for each in schedule.build(graph("fig2"), "fewest").messages]
+    assert greedy == [(0, True, set("ABC")), (0, False, set("DE")), (2, True, set("F")), (4, False, set("IJKLM"))]
+    tight = [(each.slot, each.up, set(each.vectors)) for each in schedule.build(graph("fig2"), "fewest_tight").messages]
+    assert tight == [(0, True, set("AB")), (0, False, set("DE")), (2, True, set("CF")), (4, False, set("IJKLM"))]
+
+
+TABLE_4 = (
+    (8, 12, (2, 3), (1, 1)), (10, 5, (2, 4), (1, 2)), (16, 12, (1, 4), (1, 2)), (16, 16, (2, 3), (1, 2)),
+    (18, 8, (1, 2), (1, 2)), (18, 8, (2, 2), (1, 2)), (20, 8, (1, 1), (1, 1)), (20, 8, (1, 3), (1, 2)),
+    (24, 10, (2, 3), (2, 2)), (48, 10, (2, 2), (1, 2)),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_never_worse_than_the_heuristic_on_1000_graphs_of_its_sizes() -> None:
+    better = 0
+    for number in range(1000):
+        kernels, inputs, indegree, outdegree = TABLE_4[number % len(TABLE_4)]
+        shape = Shape(kernels=kernels, inputs=inputs, indegree=indegree, outdegree=outdegree, seed=number)
+        graph = random_graph(shape, elements=64)
+        crossings = intervals.crossings(graph)
+        exact = schedule.bound(graph, crossings).points
+        found = [heuristic.search(graph, crossings, tight=tight).messages for tight in (False, True)]
+        assert exact <= min(found), number
+        better += exact < found[0]
+    assert better > 0, "the heuristic is never beaten: is it run at all?"
+
+
+def test_more_tries_of_the_heuristic_are_never_worse(analyse: Callable[..., Analysis]) -> None:
+    text = (
+        "graph: drawn\nsizes: {elements: 16}\n"
+        "generate: {kernels: 48, inputs: 10, indegree: [2, 2], outdegree: [1, 2], seed: 2}\n"
+    )
+    found = [analyse(text, f"tries: {tries}").report["paper"]["greedy"] for tries in (1, 4, 100)]
+    assert found == sorted(found)
+    assert found[0] < found[-1]
+    for seed in range(20):
+        drawn = random_graph(Shape(kernels=24, inputs=10, indegree=(2, 3), outdegree=(2, 2), seed=seed))
+        crossings = intervals.crossings(drawn)
+        few, many = (heuristic.search(drawn, crossings, tight=False, tries=tries).messages for tries in (4, 40))
+        assert many <= few
+
+
+# --- circles --------------------------------------------------------------------------------------------
+
+
+@st.composite
+def circles(draw: st.DrawFn) -> tuple[int, tuple[Crossing, ...]]:
+    period = draw(st.integers(1, 9))
+    arcs = draw(st.lists(st.tuples(st.integers(0, period - 1), st.integers(0, period)), min_size=1, max_size=9))
+    return period, tuple(
+        Crossing(f"v{number}", True, begin, begin + length, begin + length, 4)
+        for number, (begin, length) in enumerate(arcs)
+    )
+
+
+@given(circles())
+@settings(max_examples=120)
+def test_a_circle_is_stabbed_by_the_fewest_points(drawn: tuple[int, tuple[Crossing, ...]]) -> None:
+    period, arcs = drawn
+    found = interval_stabbing.stab_circle(arcs, period)
+    assert all(any(interval_stabbing.on_circle(arc, point, period) for point in found.points) for arc in arcs)
+    for count in range(len(found.points)):
+        for points in itertools.combinations(range(period), count):
+            assert not all(any(interval_stabbing.on_circle(arc, point, period) for point in points) for arc in arcs)
+    for a, b in itertools.combinations(found.witnesses, 2):
+        slots = [{slot % period for slot in range(each.earliest, each.latest + 1)} for each in (a, b)]
+        assert not slots[0] & slots[1]
+    for arc in arcs:
+        for late in (True, False):
+            slot = interval_stabbing.chosen(arc, found.points, late=late, period=period)
+            assert arc.earliest <= slot <= arc.latest
+            assert slot % period in found.points
+
+
+# --- large graphs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_grouping_of_a_large_graph_is_consistent() -> None:
+    graph = random_graph(Shape(kernels=3000, inputs=50, indegree=(1, 3), outdegree=(1, 2), seed=5))
+    exact = schedule.build(graph, "fewest")
+    tight = schedule.build(graph, "fewest_tight")
+    assert exact.startups == tight.startups == schedule.bound(graph, exact.crossings).messages
+    for found in (exact, tight):
+        for each, slot in zip(found.crossings, found.slots, strict=True):
+            assert each.earliest <= slot <= each.latest
+        names = [name for message in found.messages for name in message.vectors]
+        assert sorted(names) == sorted(each.vector for each in found.crossings)
+
+
+@pytest.mark.parametrize("make", [generator.chain, generator.out_tree, generator.in_tree])
+def test_regular_graphs_with_kernels_on_both_sides(make: Callable[..., Graph]) -> None:
+    for seed in range(5):
+        graph = make(15, device_percent=50, seed=seed)
+        crossings = intervals.crossings(graph)
+        wanted = sum(fewest_slots([each for each in crossings if each.up is up]) for up in (True, False))
+        assert schedule.build(graph, "fewest").startups == wanted
+        if make is generator.chain:
+            assert schedule.build(graph, "fewest").saved == 0, "no two intervals of a chain overlap"

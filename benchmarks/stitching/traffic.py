@@ -31,9 +31,9 @@ from fusiond.model import Config, DeviceLimits
 from fusiond.program import Program
 from fusiond.requests.planning import target_for_arch
 from fusiond_stitching import space
-from fusiond_stitching.analysis import online_reductions, planner, split_reductions, traffic
+from fusiond_stitching.analysis import forms, planner, traffic
 from fusiond_stitching.codegen import emit
-from fusiond_stitching.frontend import importer
+from fusiond_stitching.frontend import fills, importer
 
 PLANS = ("packed", "packed_shared")
 F32, BF16, S32 = jnp.float32, jnp.bfloat16, jnp.int32
@@ -79,11 +79,24 @@ def quantised(x: jax.Array) -> Any:
     return jnp.round(x / scale).astype(jnp.int8), scale[:, 0]
 
 
+def embedding(table: jax.Array, tokens: jax.Array, given: jax.Array) -> jax.Array:
+    return jax.vjp(lambda table: table[tokens], table)[1](given)[0]
+
+
+def messages(nodes: jax.Array, source: jax.Array, target: jax.Array, weights: jax.Array) -> jax.Array:
+    return jax.ops.segment_sum(nodes[source] * weights[:, None], target, nodes.shape[0])
+
+
+def dispatched(x: jax.Array, slots: jax.Array) -> jax.Array:
+    return jnp.zeros((8 * 1280, x.shape[1]), x.dtype).at[slots].add(x, mode="drop")
+
+
 def _of(*dims: int, dtype: Any = F32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(dims, dtype)
 
 
 ROWS, WIDE, SCALE = _of(16384, 4096), _of(16384, 4096, dtype=BF16), _of(4096)
+TOKENS, EDGES = _of(4, 2048, dtype=S32), _of(1_000_000, dtype=S32)
 LOGITS, LABELS, IMAGE = _of(512, 128256), _of(512, dtype=S32), _of(64, 56, 56, 64)
 FUNCTIONS: Mapping[str, tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ...]]] = {
     "softmax": (jax.nn.softmax, (ROWS,)),
@@ -102,6 +115,9 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ..
     "GELU, bf16": (jax.nn.gelu, (_of(8192, 8192, dtype=BF16),)),
     "SwiGLU, bf16": (lambda a, b: jax.nn.silu(a) * b, (_of(4096, 14336, dtype=BF16),) * 2),
     "int8 by rows": (quantised, (ROWS,)),
+    "embedding, gradient": (embedding, (_of(32000, 4096), TOKENS, _of(4, 2048, 4096))),
+    "graph messages": (messages, (_of(100_000, 128), EDGES, EDGES, _of(1_000_000))),
+    "experts, bf16": (dispatched, (_of(8192, 4096, dtype=BF16), _of(8192, dtype=S32))),
     "sums of columns": (lambda x: x.sum(0), (_of(32768, 2048),)),
 }
 
@@ -124,6 +140,7 @@ def main(argv: Sequence[str]) -> int:
             continue
         text = str(jax.jit(function).lower(*shapes).as_text(dialect="hlo"))
         run["functions"][name] = counted(text, name, gpu.name, limits)
+        run["functions"] = {each: run["functions"][each] for each in FUNCTIONS if each in run["functions"]}
         runs.write(where, run)
         sys.stdout.write(f"{name}: {run['functions'][name]}\n")
     DOCS.joinpath("results-stitching-sizes.md").write_text(page(run), encoding="utf-8")
@@ -133,14 +150,15 @@ def main(argv: Sequence[str]) -> int:
 def counted(text: str, name: str, gpu: str, limits: DeviceLimits) -> dict[str, Any]:
     """The figures of both plans, and the least."""
     asked = importer.read(text, name)
-    module = split_reductions.reductions(online_reductions.rewritten(asked), limits.multiprocessors)
+    found = forms.forms(asked, limits.multiprocessors)
+    module = found(forms.SPLIT, (*found.scatters, forms.UPDATES)[0])
     programs: dict[str, Program] = {}
-    for label, config in space.seeds(
-        limits, space.offered(limits, dots="library", large=True), dots="library", large=True
-    ):
+    offered = space.offered(limits, dots="library", large=True, scatters=found.scatters)
+    for label, config in space.seeds(limits, offered, dots="library", large=True, scatters=found.scatters):
         if label in PLANS:
             plan = planner.plan(module, space.policy(Config.of(config), limits, dots="library"), limits)
-            program = emit.program(module, plan.plan, name=label)
+            held = {asked.buffer_of(each): fills.default(asked, each) for each in asked.parameters}
+            program = emit.program(module, plan.plan, fills=held, name=label)
             assert isinstance(program, Program), program
             programs[label] = program
     rows = apart.counted(programs, model=gpu)

@@ -10,6 +10,8 @@ exchange    warp | shared            how the lanes of a row reduction meet then;
 dots        library | stitched       where there are batched dots and the job says `dots: any`
 reductions  split | whole            large ones in two steps, and a long row's maximum and sum of exponentials in one,
             where there are any
+scatters    updates | elements       each update goes to its element, atomically; or each element looks at all updates
+            (only where both can be)
 grain       elements that a block may be given: how few blocks fusion accepts
 threads     of a block
 shared      device | paper           the limit of shared memory: the device's, or the paper's 20 KB
@@ -38,9 +40,17 @@ MEASURED = "measured"
 AT = "at."
 
 
-def offered(limits: DeviceLimits, *, dots: str, large: bool = False, ways: Mapping[str, Way] | None = None) -> Space:
+def offered(
+    limits: DeviceLimits,
+    *,
+    dots: str,
+    large: bool = False,
+    scatters: tuple[str, ...] = (),
+    ways: Mapping[str, Way] | None = None,
+) -> Space:
     """All that the search may choose; `dots` is the job's: library, stitched or any; `large`: there are reductions that
-    may be split; `ways`: how the parts that were measured are fastest."""
+    may be split; `scatters`: how scatters may be computed, where there is a choice; `ways`: how the parts that were
+    measured are fastest."""
     parameters = [
         Parameter(name="fusion", values=("packed", "barriers", "apart", "paper")),
         Parameter(name="rows", values=ROWS, when="fusion != 'paper'"),
@@ -50,6 +60,8 @@ def offered(limits: DeviceLimits, *, dots: str, large: bool = False, ways: Mappi
         parameters.append(Parameter(name="dots", values=("library", "stitched")))
     if large:
         parameters.append(Parameter(name="reductions", values=("split", "whole")))
+    if scatters:
+        parameters.append(Parameter(name="scatters", values=scatters))
     parameters += [
         Parameter(name="grain", values=GRAINS),
         Parameter(name="threads", values=tuple(each for each in THREADS if each <= limits.threads_per_block)),
@@ -105,12 +117,14 @@ def parted(config: Config) -> tuple[Config, dict[str, Way]]:
     return Config.of(plain), {name: Way.read(str(value)) for name, value in said.items()}
 
 
-def unfused(limits: DeviceLimits, *, large: bool = False) -> Space:
+def unfused(limits: DeviceLimits, *, large: bool = False, scatters: tuple[str, ...] = ()) -> Space:
     """The knobs of the unfused ways; the plain one splits no reduction."""
     values = tuple(each for each in THREADS if each <= limits.threads_per_block)
     parameters = [Parameter(name="threads", values=values)]
     if large:
         parameters.append(Parameter(name="reductions", values=("whole", "split")))
+    if scatters:
+        parameters.append(Parameter(name="scatters", values=scatters))
     return Space(parameters=tuple(parameters))
 
 
@@ -158,21 +172,29 @@ def seeds(
     *,
     dots: str,
     large: bool = False,
+    scatters: tuple[str, ...] = (),
     ways: Mapping[str, Way] | None = None,
     threads: int | None = None,
 ) -> tuple[tuple[str, Config], ...]:
     """Fewest kernels first, with and without barriers across the grid, each followed by itself with every group in its
-    own way, where that is known; then rows in shared memory, many blocks, and what the paper would do. `threads`: of a
-    launch whose groups want different numbers."""
+    own way, where that is known; then scatters in their other way (`scatters`: as `offered`), rows in shared memory,
+    many blocks, and what the paper would do. `threads`: of a launch whose groups want different numbers."""
     common: dict[str, Value] = {"threads": _threads(limits), "grain": GRAINS[0]}
     if dots == "any":
         common["dots"] = "library"
+    if scatters:
+        common["scatters"] = scatters[0]
     whole: dict[str, Value] = {"reductions": "whole"} if large else {}
     split: dict[str, Value] = {"reductions": "split"} if large else {}
     beyond: dict[str, Value] = {**common, **split, "rows": ROWS[0], "exchange": "warp", "shared": "device"}
+    other: list[tuple[str, Mapping[str, Value]]] = [
+        ("packed_scatters", {**beyond, "scatters": each, "fusion": "packed", "issue": "streams"})
+        for each in scatters[1:]
+    ]
     wanted: list[tuple[str, Mapping[str, Value]]] = [
         ("packed", {**beyond, "fusion": "packed", "issue": "streams"}),
         ("barriers", {**beyond, "fusion": "barriers"}),
+        *other,
         ("packed_shared", {**beyond, "fusion": "packed", "rows": SHARED, "issue": "streams"}),
         ("barriers_many_blocks", {**beyond, "fusion": "barriers", "grain": 2048}),
         ("packed_few_blocks", {**beyond, "fusion": "packed", "grain": 32768, "issue": "graph"}),

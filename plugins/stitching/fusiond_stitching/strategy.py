@@ -14,6 +14,7 @@ config with `schedules: measured` has each group run as its own record found it 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,16 +27,18 @@ from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_stitching import report, request
 from fusiond_stitching import space as spaces
-from fusiond_stitching.analysis import composition, online_reductions, parts, perflib, planner, policy, verify
-from fusiond_stitching.analysis import split_reductions as splitting
+from fusiond_stitching.analysis import composition, forms, parts, perflib, planner, policy, verify
 from fusiond_stitching.analysis.composition import Composed, Way
+from fusiond_stitching.analysis.forms import Forms
 from fusiond_stitching.analysis.parts import Part
 from fusiond_stitching.analysis.planner import Planned
 from fusiond_stitching.analysis.policy import Policy
 from fusiond_stitching.codegen import emit, probes
-from fusiond_stitching.frontend import importer
+from fusiond_stitching.frontend import importer, scatter_updates
 from fusiond_stitching.frontend.graph import Module
 from fusiond_stitching.request import Asked
+
+_NOTHING = Config(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +47,7 @@ class Analysed:
 
     asked: Asked
     limits: DeviceLimits = field(repr=False)
-    split: Module = field(repr=False)
-    """The module with its large reductions in two steps, and those of long softmax rows in one; the very same one where
-    there are neither."""
+    forms: Forms = field(repr=False)
     text: str = ""
     tuned: Config = field(default_factory=lambda: Config(()))
     """The seed whose schedules the performance library is asked about: rows in registers have none."""
@@ -57,13 +58,10 @@ class Analysed:
     parts: tuple[tuple[Part, tuple[str, ...]], ...] = field(default=(), repr=False)
     """The groups to measure by themselves, and the roots that each has in the packed plan."""
 
-    @property
-    def large(self) -> bool:
-        return self.split is not self.asked.module
-
-    def module(self, config: Config) -> Module:
-        """The module that a config works on."""
-        return self.split if config.get("reductions") == "split" else self.asked.module
+    def module(self, config: Config = _NOTHING) -> Module:
+        """The module that a config works on; without one, as it is where nothing is fused."""
+        likelier = (*self.forms.scatters, forms.UPDATES)[0]
+        return self.forms(config.get("reductions", forms.WHOLE), config.get("scatters", likelier))
 
 
 class Stitching(StrategyBase[Asked, Analysed]):
@@ -102,8 +100,8 @@ class Stitching(StrategyBase[Asked, Analysed]):
         if asked.group:
             return self._analyse_group(workload, target.limits)
         limits = target.limits
-        module = asked.module
         about = _unplanned(asked, limits)
+        module = about.module()
         seeds = dict(self._base_seeds(about))
         plans = {
             "unfused": planner.remembered(module, self._unfused(limits), limits),
@@ -115,11 +113,12 @@ class Stitching(StrategyBase[Asked, Analysed]):
         tuned = seeds["packed_shared" if stitched == "packed" else stitched]
         scheduled = self._seeded(about, tuned)
         frames = {
-            each.name: self._stitched(dataclasses.replace(asked, module=each), limits) for each in module.all_frames
+            each.name: self._stitched(dataclasses.replace(asked, module=each), limits)
+            for each in asked.module.all_frames
         }
         modules = {"unfused": module, "xla_rules": module, **{name: about.module(each) for name, each in seeds.items()}}
         found = report.report(about.module(seeds[stitched]), plans, "stitched", frames, modules)
-        rejections = self._rejections(asked, plans, "paper")
+        rejections = self._rejections(about, plans, "paper")
         chosen = () if rejections else self._chosen(about, seeds["packed"], plans["packed"])
         found["parts"] = [
             {"name": each.name, "groups": len(roots), "bytes": each.bytes, "roots": list(roots)}
@@ -129,7 +128,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
             about,
             text=report.described(found),
             tuned=tuned,
-            calls=probes.library_calls(module) if asked.dots == "library" and not rejections else None,
+            calls=probes.library_calls(asked.module) if asked.dots == "library" and not rejections else None,
             entries=perflib.wanted(about.module(tuned), self._policy(asked, tuned, limits), scheduled.fusion.groups),
             parts=chosen,
         )
@@ -164,16 +163,16 @@ class Stitching(StrategyBase[Asked, Analysed]):
     def _analyse_group(self, workload: Workload[Asked], limits: DeviceLimits) -> Analysis[Asked, Analysed]:
         """Of a job for one group: nothing is fused or split here, and it has no parts."""
         asked = workload.payload
-        about = Analysed(asked=asked, limits=limits, split=asked.module)
+        about = Analysed(asked=asked, limits=limits, forms=_one_form(asked.module))
         name, first = spaces.alone_seeds(limits)[0]
         plans = {
-            "unfused": planner.remembered(asked.module, self._unfused(limits), limits),
-            "xla_rules": planner.remembered(asked.module, self._xla(limits), limits),
-            "stitched": parts.planned(asked.module, self._policy(asked, first, limits), limits),
+            "unfused": planner.remembered(about.module(), self._unfused(limits), limits),
+            "xla_rules": planner.remembered(about.module(), self._xla(limits), limits),
+            "stitched": parts.planned(about.module(), self._policy(asked, first, limits), limits),
         }
-        found = report.report(asked.module, plans, "stitched")
+        found = report.report(about.module(), plans, "stitched")
         found["parts"] = []
-        rejections = self._rejections(asked, plans, "stitched")
+        rejections = self._rejections(about, plans, "stitched")
         only = parts.only(plans["stitched"])
         if not rejections and isinstance(only, str):
             rejections = (Rejection(rule="group", nodes=(asked.module.name,), detail=f"with the seed {name}, {only}"),)
@@ -181,9 +180,9 @@ class Stitching(StrategyBase[Asked, Analysed]):
         alone = not rejections and len(plans["unfused"].plan.steps) == 1
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, alone=alone, payload=payload)
 
-    def _rejections(self, asked: Asked, plans: Mapping[str, Planned], shortest: str) -> tuple[Rejection, ...]:
+    def _rejections(self, about: Analysed, plans: Mapping[str, Planned], shortest: str) -> tuple[Rejection, ...]:
         """What cannot be emitted at all: then nothing is tuned, and the plans are still worth reading."""
-        module = asked.module
+        module = about.module()
         found = [
             Rejection(rule="shared_memory", nodes=(module.name,), detail=problem)
             for name in ("unfused", "xla_rules", shortest)
@@ -194,7 +193,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
             found.append(Rejection(rule="nothing", nodes=(module.name,), detail=detail))
         if not found:
             # Every instruction's code stands in it somewhere, and it is much shorter than the unfused one.
-            program = emit.program(module, plans[shortest].plan, fills=asked.fills)
+            program = emit.program(module, plans[shortest].plan, fills=about.asked.fills)
             found += [program] if isinstance(program, Rejection) else []
         return tuple(found)
 
@@ -268,21 +267,23 @@ class Stitching(StrategyBase[Asked, Analysed]):
             about.limits,
             space_,
             dots=about.asked.dots,
-            large=about.large,
+            large=about.forms.split,
+            scatters=about.forms.scatters,
             ways=ways,
             threads=max(wanted, key=lambda each: (wanted[each], -each), default=None),
         )
 
     def _base_seeds(self, about: Analysed) -> tuple[tuple[str, Config], ...]:
         """Where a search begins that knows of no parts."""
-        return spaces.seeds(about.limits, self._space(about), dots=about.asked.dots, large=about.large)
+        large, scatters = about.forms.split, about.forms.scatters
+        return spaces.seeds(about.limits, self._space(about), dots=about.asked.dots, large=large, scatters=scatters)
 
     def baselines(self, analysis: Analysis[Asked, Analysed]) -> tuple[Baseline, ...]:
         about = analysis.payload
         module = about.asked.module
         if analysis.rejections:
             return ()
-        knobs = spaces.unfused(about.limits, large=about.large)
+        knobs = spaces.unfused(about.limits, large=about.forms.split, scatters=about.forms.scatters)
 
         def baseline(name: str, detail: str, made: Any, *, issue: str = "streams", like: str | None = None) -> Baseline:
             def program(config: Config) -> Program:
@@ -326,7 +327,8 @@ class Stitching(StrategyBase[Asked, Analysed]):
         if about.asked.group:
             return spaces.alone(about.limits)
         ways = self._ways(about, known or {})
-        return spaces.offered(about.limits, dots=about.asked.dots, large=about.large, ways=ways)
+        large, scatters = about.forms.split, about.forms.scatters
+        return spaces.offered(about.limits, dots=about.asked.dots, large=large, scatters=scatters, ways=ways)
 
     def _emitted(
         self,
@@ -412,9 +414,13 @@ class Stitching(StrategyBase[Asked, Analysed]):
 
 
 def _unplanned(asked: Asked, limits: DeviceLimits) -> Analysed:
-    online = online_reductions.rewritten(asked.module)
-    split = splitting.reductions(online, max(1, limits.multiprocessors))
-    return Analysed(asked=asked, limits=limits, split=split)
+    return Analysed(asked=asked, limits=limits, forms=forms.forms(asked.module, limits.multiprocessors))
+
+
+def _one_form(module: Module) -> Forms:
+    """Of a group: it stays as it is, but for scatters that would not come to an end."""
+    only = scatter_updates.rewritten(module, all_of_them=False)
+    return Forms(dict.fromkeys(itertools.product((forms.WHOLE, forms.SPLIT), (forms.UPDATES, forms.ELEMENTS)), only))
 
 
 def _fewest(plans: Mapping[str, Planned]) -> str:

@@ -250,8 +250,8 @@ def test_a_scatter_whose_work_would_never_end_is_left_to_a_library() -> None:
                 "at = s32[8192,1] parameter(1)",
                 "u = f32[8192,4096] parameter(2)",
                 f"ROOT y = f32[{rows},4096] scatter(t, at, u), update_window_dims={{1}}, inserted_window_dims={{0}}, "
-                "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add_f32",
-            ),
+                "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=last",
+            ).replace("ENTRY", "last {\n  a = f32[] parameter(0)\n  ROOT b = f32[] parameter(1)\n}\n\nENTRY"),
             "table.hlo",
         )
 

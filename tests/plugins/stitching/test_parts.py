@@ -348,7 +348,7 @@ def test_a_part_is_stored_and_comes_back_as_the_same_workload(folder):
 def test_what_an_input_of_the_module_holds_an_input_of_the_part_holds_too():
     """Indices stay in their range, a distribution stays what it is; what another group computes is filled afresh."""
     whole = analysed("module: w2v_step\ninputs: {in_0: {normal: [0, 2]}}\ngroups: 50")
-    module, given = whole.payload.split, whole.payload.asked.fills
+    module, given = whole.payload.forms("split"), whole.payload.asked.fills
     seen: set[str] = set()
     for part, _ in whole.payload.parts:
         for name in part.module.parameters:
@@ -536,12 +536,13 @@ def test_a_launch_has_the_threads_that_its_groups_agree_on_else_those_of_the_con
     strategy = Stitching()
     base = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["packed"]
     plainly = strategy.emit(analysis, base, {})
-    planned = planner.plan(analysis.payload.split, space.policy(base, H100, dots="library"), H100)
+    planned = planner.plan(analysis.payload.forms("split"), space.policy(base, H100, dots="library"), H100)
     where = {}
-    own = parts.of_plan(analysis.payload.split, planned, analysis.payload.asked.fills, dots="library")
+    own = parts.of_plan(analysis.payload.forms("split"), planned, analysis.payload.asked.fills, dots="library")
     for number, kernel in enumerate(planned.plan.kernels):
         for each in kernel.programs:
-            where[own[each.root].name] = number
+            if each.root in own:  # no part: what is laid down for a scatter, and the scatter
+                where[own[each.root].name] = number
     shared = next(number for number, count in Counter(where.values()).items() if count > 1)
     together = sorted(name for name in names if where[name] == shared)
     # One of several was measured: the others follow. All agree: so be it. They differ: the config decides, and the seed

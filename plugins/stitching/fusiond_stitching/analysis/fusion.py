@@ -76,11 +76,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
-    """`groups` in the order of execution: descending places. `calls`: library call -> the place of the kernel before
-    which it must be done. `reasons`: root -> why it is not part of its readers' group."""
+    """`groups` in the order of execution: descending places. `calls`: library call or scatter in place -> the place of
+    the kernel before which it must be done. `read`: call -> what it reads from buffers. `reasons`: root -> why it is
+    not part of its readers' group."""
 
     groups: tuple[Group, ...]
     calls: Mapping[str, Place]
+    read: Mapping[str, frozenset[str]] = field(default_factory=frozen)
     reasons: Mapping[str, str] = field(default_factory=frozen)
 
 
@@ -124,7 +126,7 @@ def members_of(module: Module, policy: Policy) -> Callable[[Instruction], bool]:
     read_by_library = {
         base_of(module, operand).name
         for each in module.instructions
-        if library(module, each, policy)
+        if library(module, each, policy) and each.name not in module.in_place
         for operand in each.operands
     }
 
@@ -148,6 +150,31 @@ def library(module: Module, instruction: Instruction, policy: Policy) -> bool:
     return module.library(instruction)
 
 
+def absorbed(module: Module, policy: Policy) -> frozenset[str]:
+    """What only scatters in place read, to be computed by their kernels, an update at a time: element-wise values and
+    gathers (nothing else where every instruction has a kernel of its own)."""
+    found: set[str] = set()
+    if policy.rules == "none" or not module.in_place:
+        return frozenset()
+    bases = set(module.in_place.values())
+    for each in reversed(module.instructions):
+        users = module.users[each.name]
+        if not users or each.name in bases or each.name in module.is_output or library(module, each, policy):
+            continue
+        if each.opcode in SOURCES or each.opcode in ("reduce", "scatter", "dot"):
+            continue
+        if all(user in found or user in module.in_place for user in users):
+            # A costly value that is spread over the windows of the updates would be computed once for each of them.
+            most = max(module[user].elements if user in found else _updates(module, user) for user in users)
+            if each.opcode not in EXPENSIVE or 2 * each.elements > most:
+                found.add(each.name)
+    return frozenset(found)
+
+
+def _updates(module: Module, scatter: str) -> int:
+    return module[module[scatter].operands[2]].elements
+
+
 class _Fusing:
     def __init__(self, module: Module, policy: Policy, apart: frozenset[str], lifted: Mapping[str, Place]) -> None:
         self.module = module
@@ -168,6 +195,8 @@ class _Fusing:
         self.derived: dict[tuple[int, str, int], int] = {}
         """`xla`: (group, value) -> indices at which the value is computed; (index, reader, operand) -> index."""
         self.is_library = {each.name: library(module, each, policy) for each in module.instructions}
+        self.absorbed = absorbed(module, policy)
+        self.read: dict[str, frozenset[str]] = {}
 
     def run(self) -> Fusion:
         number = self.module.number
@@ -175,6 +204,8 @@ class _Fusing:
         for instruction in order:
             if self.is_library[instruction.name]:
                 self._call(instruction)
+            elif instruction.name in self.absorbed:
+                pass  # where it is read it is computed; whoever reads it has asked for what it reads
             elif self.is_member(instruction):
                 self._member(instruction)
             elif instruction.opcode not in SOURCES:
@@ -193,17 +224,35 @@ class _Fusing:
             for each in self.groups.values()
         ]
         groups.sort(key=lambda each: ((-each.place[0], -each.place[1]), min(number[name] for name in each.members)))
-        return Fusion(groups=tuple(groups), calls=frozen(self.calls), reasons=frozen(self.reasons))
+        return Fusion(
+            groups=tuple(groups), calls=frozen(self.calls), read=frozen(self.read), reasons=frozen(self.reasons)
+        )
 
     # --- one instruction ---
 
     def _call(self, instruction: Instruction) -> None:
         place = self.least.get(instruction.name, END)
         self.calls[instruction.name] = place
-        for operand in instruction.operands:
-            source = base_of(self.module, operand).name
+        self.read[instruction.name] = self._read_by(instruction)
+        for source in self.read[instruction.name]:
             above = place if self.is_library[source] else (place[0] + 1, 0)
             self._at_least(source, above)
+
+    def _read_by(self, call: Instruction) -> frozenset[str]:
+        """What a library call or a scatter in place reads from buffers, constants among them. A library's operands lie
+        behind reshapes at most; a scatter computes what is no member, and what it has absorbed."""
+        if call.name not in self.module.in_place:
+            return frozenset(base_of(self.module, operand).name for operand in call.operands)
+        found: set[str] = set()
+        stack = list(call.operands)
+        while stack:
+            each = self.module[stack.pop()]
+            free = not (each.opcode in SOURCES or self.is_library[each.name] or self.is_member(each))
+            if free or each.name in self.absorbed:
+                stack += each.operands
+            else:
+                found.add(each.name)
+        return frozenset(found)
 
     def _member(self, instruction: Instruction) -> None:
         name = instruction.name

@@ -46,6 +46,10 @@ reduces of a sweep are done behind it, and every lane of the row has their resul
 again by the thread that computed it, at the same place, and nowhere else; a global home is written, and never read
 back.
 
+Updates in place. A BlockProgram with `updates` applies the updates of a scatter in place (`Module.in_place`), each by
+itself: its one stage has the dims of the updates, in Flat chunks, and one result, the scatter, in its buffer, where its
+first operand lies already.
+
 Special cases an emitter must know: an `inlined` scatter does not occur (a scatter always has a home); tensors of zero
 elements have no stage and need none (a reduce over zero elements has one, and gives its init).
 """
@@ -334,6 +338,8 @@ class BlockProgram:
     schedule: Schedule
     shared_bytes: int = 0
     rows: Rows | None = None
+    updates: bool = False
+    """It applies the updates of a scatter in place."""
 
     @property
     def results(self) -> Iterator[Result]:

@@ -15,8 +15,9 @@ from fusiond.model import DeviceLimits, frozen
 from fusiond_stitching.analysis import fusion as fusing
 from fusiond_stitching.analysis import perflib, row_groups, rows, traffic
 from fusiond_stitching.analysis.fusion import Candidate, Fusion, Group, Place
-from fusiond_stitching.analysis.plan import BlockProgram, Kernel, LibraryCall, Phase, Plan, Step, base_of
+from fusiond_stitching.analysis.plan import BlockProgram, Global, Kernel, LibraryCall, Phase, Plan, Result, Stage, Step
 from fusiond_stitching.analysis.policy import Policy
+from fusiond_stitching.analysis.schedule import flat
 from fusiond_stitching.analysis.stages import block_program
 from fusiond_stitching.frontend.graph import SOURCES, Module
 
@@ -30,6 +31,8 @@ LIFTS = 6
 LIFT_GAIN = 0.98
 LIFTED_INSTRUCTIONS = 3000
 """How many groups of outputs are tried in an earlier launch, for how much less traffic, in modules of what size."""
+UPDATES = 4
+"""Of a scatter in place, how many a thread applies."""
 REGISTERS = 128
 """Registers of a thread that the size of a cooperative grid allows for."""
 
@@ -97,7 +100,7 @@ def _liftable(module: Module, planned: Planned) -> list[tuple[tuple[str, ...], P
     groups = planned.fusion.groups
     owner = {name: at for at, group in enumerate(groups) for name in group.members}
     stored = stored_members(module, planned.fusion, owner)
-    calls = {base_of(module, operand).name for call in planned.fusion.calls for operand in module[call].operands}
+    calls = {name for names in planned.fusion.read.values() for name in names}
     reads = [traffic.inputs(module, group.members, {*owner, *planned.fusion.calls}) for group in groups]
     needed = {name for each in reads for name in each} | calls
     found = []
@@ -183,11 +186,10 @@ def stored_members(module: Module, fusion: Fusion, owner: Mapping[str, int]) -> 
     for name, place in owner.items():
         if name in module.is_output:
             found[place].add(name)
-    for call in fusion.calls:
-        for operand in module[call].operands:
-            source = base_of(module, operand).name
-            if source in owner:
-                found[owner[source]].add(source)
+    for names in fusion.read.values():
+        for name in names:
+            if name in owner:
+                found[owner[name]].add(name)
     for place, group in enumerate(fusion.groups):
         seen: set[str] = set()
         stack = list(group.members)
@@ -242,11 +244,26 @@ def _steps(
     count = 0
     for level in sorted({*calls, *levels}, reverse=True):
         for name in sorted(calls.get(level, ()), key=module.number.__getitem__):
-            steps.append(LibraryCall(instruction=name))
+            if name in module.in_place:
+                steps.append(_in_place(module, policy, name, f"k{count}"))
+                count += 1
+            else:
+                steps.append(LibraryCall(instruction=name))
         for phases in _launches(policy, levels.get(level, [])):
             steps.append(kernel(policy, f"k{count}", phases, limits))
             count += 1
     return tuple(steps)
+
+
+def _in_place(module: Module, policy: Policy, scatter: str, name: str) -> Kernel:
+    """The launch that applies the updates of a scatter in place."""
+    updates = module[module[scatter].operands[2]]
+    schedule = flat(updates.elements, UPDATES * policy.threads)
+    blocks = schedule.blocks(updates.dims)
+    home = Global(module.buffer_of(scatter))
+    stage = Stage(chunk=schedule.chunk(updates.dims), dims=updates.dims, results=(Result(scatter, (home,)),))
+    program = BlockProgram(name=scatter, blocks=blocks, stages=(stage,), root=scatter, schedule=schedule, updates=True)
+    return Kernel(name=name, phases=(Phase(programs=(program,)),), threads=policy.threads, grid=blocks)
 
 
 def _launches(policy: Policy, level: Sequence[tuple[Place, BlockProgram]]) -> Iterator[tuple[Phase, ...]]:

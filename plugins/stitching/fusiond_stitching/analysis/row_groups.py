@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from fusiond.model import frozen
 from fusiond_stitching.analysis import rows
 from fusiond_stitching.analysis.fusion import CHAIN, END, Fusion, Group, Place
-from fusiond_stitching.analysis.plan import base_of
 from fusiond_stitching.analysis.policy import Policy
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, MOVEMENT, SOURCES, Module
 
@@ -61,9 +60,7 @@ class _Graph:
         self.nodes = {at: _Node(group, self._reads(group.members)) for at, group in enumerate(fusion.groups)}
         self.tried: set[tuple[int, int]] = set()
         self.calls = fusion.calls
-        self.into_calls = {
-            call: {base_of(module, operand).name for operand in module[call].operands} for call in fusion.calls
-        }
+        self.into_calls = fusion.read
 
     def _reads(self, members: Iterable[str]) -> frozenset[str]:
         """Parameters, results of library calls, and members of other groups."""
@@ -325,7 +322,7 @@ class _Graph:
         groups.sort(key=lambda each: ((-each.place[0], -each.place[1]), min(number[name] for name in each.members)))
         calls = {call: places.get(call, END) for call in self.calls}
         reasons = {name: why for name, why in self.before.reasons.items() if any(name == each.root for each in groups)}
-        return Fusion(groups=tuple(groups), calls=frozen(calls), reasons=frozen(reasons))
+        return Fusion(groups=tuple(groups), calls=frozen(calls), read=self.before.read, reasons=frozen(reasons))
 
     def _place(
         self, each: object, readers: Iterable[object], places: Mapping[object, Place], lifted: Mapping[str, Place]

@@ -48,7 +48,7 @@ class _Outlining:
                 stages = tuple(self._stage(stage) for stage in each.stages)
                 held = tuple(self._node(name) for name in each.rows.held) if each.rows else ()
                 rows = dataclasses.replace(each.rows, held=()) if each.rows else None
-                programs.append((each.blocks, each.shared_bytes, stages, rows, held, tuple(self.nodes)))
+                programs.append((each.blocks, each.shared_bytes, each.updates, stages, rows, held, tuple(self.nodes)))
                 self.nodes = []
             self.stored |= {result.instruction for each in phase.programs for result in each.results if result.stored}
             phases.append(tuple(programs))

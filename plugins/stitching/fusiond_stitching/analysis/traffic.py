@@ -19,6 +19,14 @@ def moved(module: Module, plan: Plan) -> int:
         own = {each.instruction for program in step.programs for each in program.results}
         stored = {each.instruction for program in step.programs for each in program.results if each.stored}
         read = inputs(module, own, buffered)
+        for program in step.programs:
+            if program.updates:  # it touches what its updates fall on, and no more
+                base = module.in_place[program.root]
+                touched = module[module[program.root].operands[2]].elements
+                total += 2 * min(touched, module[base].elements) * module[base].size_bytes // module[base].elements
+                read = read - {base}
+                buffered.add(program.root)
+                stored = stored - {program.root}
         total += sum(module[name].size_bytes for name in stored | read)
         buffered |= stored
     return total
@@ -45,7 +53,7 @@ def inputs(module: Module, members: Iterable[str], buffered: Container[str]) -> 
 def ideal_bytes(module: Module) -> int:
     """Every input that other work reads once, every result that an output or a library call needs once: what no plan
     that leaves dots to the library can go below."""
-    calls = {each.name for each in module.instructions if module.library(each)}
+    calls = {each.name for each in module.instructions if module.library(each) and each.name not in module.in_place}
     read = {
         base_of(module, operand).name
         for each in module.instructions

@@ -5,6 +5,8 @@
                     (so the quotient graph has no cycle); every element of a buffer is written, by one block
     index sets      what a block reads of its own block program it has computed itself (`containment`: for all blocks
                     at once, in a time that does not depend on the sizes)
+    scatters        one in place changes what was laid down in an earlier launch and nobody else reads; each update is
+                    applied once
     shared memory   no two buffers with a byte in common are alive in one stage, but for a write in place; buffers and
                     workspaces are large enough, aligned, and inside the arena (`shared_use`)
     barriers        between a write and another thread's read of it, and between a read and what overwrites it
@@ -24,6 +26,8 @@ from fusiond_stitching.analysis.containment import StageReads
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Exchange,
+    Flat,
+    Global,
     Kernel,
     LibraryCall,
     Plan,
@@ -117,7 +121,7 @@ class _Checking:
         instruction = self.module.by_name.get(call.instruction)
         if instruction is None:
             return
-        if not self.module.library(instruction):
+        if not self.module.library(instruction) or call.instruction in self.module.in_place:
             self.found.append(f"{where}: {instruction.opcode} is no library call")
         for operand in instruction.operands:
             source = self.module[operand]
@@ -165,6 +169,12 @@ class _Checking:
         if program.rows is not None:
             self._in_rows(say, here, program, kernel.threads)
             return
+        if program.updates:
+            self._in_place(say, here, program)
+            return
+        for result in program.results:
+            if result.instruction in self.module.in_place:
+                say(f"{result.instruction} is applied by its updates, and by nothing else")
         for stage in program.stages:
             self._stage(say, program, stage, kernel.threads)
         reads = [self._reads(say, here, program, number) for number in range(len(program.stages))]
@@ -184,6 +194,31 @@ class _Checking:
 
         for problem in verify_rows.problems(self.module, program, threads, outside):
             say(problem)
+
+    def _in_place(self, say: _Saying, here: _Place, program: BlockProgram) -> None:
+        """The updates of a scatter: each applied once, to what has been laid down before and nobody else reads."""
+        results = list(program.results)
+        name = results[0].instruction if len(program.stages) == len(results) == 1 else program.root
+        if len(results) != 1 or name not in self.module.in_place:
+            say(f"{name} is no scatter in place")
+            return
+        (stage,), (result,) = program.stages, results
+        updates = self.module[self.module[name].operands[2]]
+        if stage.dims != updates.dims or not isinstance(stage.chunk, Flat):
+            say(f"{name}: its stage is not over the updates")
+            return
+        problem = containment.shape(stage.chunk, stage.dims)
+        problem = problem or containment.coverage(stage.chunk, stage.dims, program.blocks)
+        if problem:
+            say(f"{name}: {problem}")
+        if result.homes != (Global(self.module.buffer_of(name)),):
+            say(f"{name} has another home than {self.module.buffer_of(name)}")
+        if self.module.in_place[name] not in self.places:
+            say(f"{self.module.in_place[name]}, which {name} changes in place, is never computed")
+        for user in self.module.users[self.module.in_place[name]]:
+            if user != name:
+                say(f"{user} reads {self.module.in_place[name]}, which {name} changes in place")
+        self._reads(say, here, program, 0)
 
     def _stage(self, say: _Saying, program: BlockProgram, stage: Stage, threads: int) -> None:
         reduces = 0

@@ -125,9 +125,9 @@ def _scatter(self: Elemental, scope: Scope, instruction: Instruction, indices: I
             component = number(numbers["scatter_dims_to_operand_dims"].index(at))
             where = (*batch[:vector], component, *batch[vector:]) if vector < len(starts.dims) else tuple(batch)
             value = yield inner, starts.name, where
-            start = _signed(inner, type_of(starts), value)
+            start = signed_start(inner, type_of(starts), value)
             away = cpp("{} - {}", inner.index(index), start)
-            offset = inner.constant(_index_type(type_of(starts)), "offset", away)
+            offset = inner.constant(index_type_of(type_of(starts)), "offset", away)
             if size == 1:
                 conditions.append(cpp("{} == 0", offset))
             else:  # a window that does not fit into the operand is dropped whole
@@ -153,15 +153,15 @@ def _scatter(self: Elemental, scope: Scope, instruction: Instruction, indices: I
     return name
 
 
-def _index_type(kind: Type) -> str:
+def index_type_of(kind: Type) -> str:
     return "int" if kind.bits < 32 else "long long"
 
 
-def _signed(scope: Scope, kind: Type, value: Code) -> Code:
+def signed_start(scope: Scope, kind: Type, value: Code) -> Code:
     """A start index as a signed number; one that fits no tensor stays negative or large."""
     if not kind.integral:
         raise Unsupported(f"an index of type {kind.name}")
-    return scope.constant(_index_type(kind), "start", value)
+    return scope.constant(index_type_of(kind), "start", value)
 
 
 STEPS: Mapping[str, Write] = {

@@ -93,4 +93,5 @@ def _scatter(raw: Raw) -> dict[str, Any]:
         "index_vector_dim": raw.integer("index_vector_dim"),
         "input_batching_dims": raw.integers("input_batching_dims", missing=()),
         "scatter_indices_batching_dims": raw.integers("scatter_indices_batching_dims", missing=()),
+        **({"unique": True} if raw.flag("unique_indices") else {}),
     }

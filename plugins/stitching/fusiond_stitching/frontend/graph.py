@@ -32,7 +32,8 @@ Attributes by opcode (everything else has none)
     gather          offset_dims, collapsed_slice_dims, start_index_map, index_vector_dim, slice_sizes,
                     operand_batching_dims, start_indices_batching_dims; operands x, indices; starts are clamped
     scatter         update_window_dims, inserted_window_dims, scatter_dims_to_operand_dims, index_vector_dim,
-                    input_batching_dims, scatter_indices_batching_dims, computation; operands x, indices, updates;
+                    input_batching_dims, scatter_indices_batching_dims, computation, unique (no two updates meet; only
+                    where it is so), in_place (see scatter_updates.py); operands x, indices, updates;
                     a window that does not fit is dropped whole
     dynamic-slice   sizes; operands x, one scalar index per dimension; starts are clamped
     dynamic-update-slice   operands x, update, one scalar index per dimension; starts are clamped
@@ -214,14 +215,29 @@ class Module:
         return tuple(self.by_name[name] for name in instruction.operands)
 
     def library(self, instruction: Instruction) -> bool:
-        """A boundary: a dot, or something that this strategy does not know."""
-        return instruction.opcode == "dot" or instruction.name in self.foreign
+        """A boundary: a dot, something that this strategy does not know, or a scatter in place."""
+        return instruction.opcode == "dot" or instruction.name in self.foreign or instruction.name in self.in_place
+
+    @functools.cached_property
+    def in_place(self) -> Mapping[str, str]:
+        """Scatters that change their first operand where it lies (`scatter_updates`) -> that operand, which nobody else
+        reads. Launches of their own, and no library's."""
+        scatters = (each for each in self.instructions if each.opcode == "scatter")
+        return {each.name: each.operands[0] for each in scatters if each.attributes.get("in_place", False)}
+
+    @functools.cached_property
+    def _changed_in_place(self) -> Mapping[str, str]:
+        return {operand: scatter for scatter, operand in self.in_place.items()}
 
     @functools.cached_property
     def library_calls(self) -> int:
         """How many calls the boundaries are: one with several results is one, and a parameter of a type that no code
         is written for is none."""
-        boundaries = (each for each in self.instructions if self.library(each) and each.opcode != "input")
+        boundaries = (
+            each
+            for each in self.instructions
+            if self.library(each) and each.opcode != "input" and each.name not in self.in_place
+        )
         return len({each.attributes.get("call", each.name) for each in boundaries})
 
     def fusable(self, instruction: Instruction) -> bool:
@@ -271,6 +287,7 @@ class Module:
     def buffer_of(self, name: str) -> str:
         """What the buffer of a value is called where it has one: `in_2`, `out_0`, `boundary_0` and `operand_0` (see
         `stand_ins` and `handed`), or `t17` for a scratch buffer."""
+        name = self._changed_in_place.get(name, name)
         instruction = self.by_name[name]
         if instruction.opcode == "parameter":
             return f"in_{instruction.attributes['number']}"
@@ -287,7 +304,7 @@ class Module:
         a kernel's arguments."""
         read = (*sorted(self.parameters, key=lambda name: self.by_name[name].attributes["number"]), *self.stand_ins)
         kept = (*self.handed, *self.outputs)
-        named = {*read, *kept}
+        named = {*read, *kept, *self._changed_in_place}
         scratch = (each.name for each in self.instructions if each.name not in named)
         return {self.buffer_of(name): name for name in (*read, *scratch, *kept)}
 

@@ -97,6 +97,10 @@ class Raw:
             raise self.fail(f"{name}={text[:40]}: a list such as {{0,1}} is wanted")
         return tuple(self._integer(each, name) for each in text[1:-1].split(",") if each.strip())
 
+    def flag(self, name: str) -> bool:
+        """`true` or `false`; a missing attribute is false."""
+        return self.attributes.get(name, "false").strip() == "true"
+
     def integer(self, name: str) -> int:
         return self._integer(self.text(name), name)
 

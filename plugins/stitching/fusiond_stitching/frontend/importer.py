@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -18,7 +17,7 @@ from typing import Any, TypeAlias
 from fusiond.errors import RequestError
 from fusiond.keys import content_key
 from fusiond.model import frozen
-from fusiond_stitching.frontend import drop_unit_dims, hlo, loops, selected_scatters, shapes, windows
+from fusiond_stitching.frontend import drop_unit_dims, hlo, loops, scatter_updates, selected_scatters, shapes, windows
 from fusiond_stitching.frontend.attributes import attributes_of, number
 from fusiond_stitching.frontend.graph import (
     BYTES,
@@ -39,8 +38,6 @@ Value: TypeAlias = "str | tuple[Value, ...]"
 IDENTITIES = frozenset({"copy", "optimization-barrier", "copy-start", "copy-done"})
 NOTES = frozenset({"Sharding", "annotate_device_placement", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 """Custom calls that only carry a remark."""
-MOST_LOOKS = 1 << 32
-"""Updates that a scatter may look at, for all of its elements: some milliseconds of a GPU."""
 OTHER_TYPES = re.compile(r"c64|c128|[su][124]|f[48]e\w+|token|opaque")
 """HLO's types that no code is written for: such a parameter is left to a library with all that reads it."""
 EFFECTS = frozenset({"infeed", "outfeed", "send", "send-done", "recv", "recv-done", "rng-get-and-update-state"})
@@ -371,14 +368,13 @@ class _Lowering:
 
 
 def _endless(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Scatters that are left to a library, and why: the code that is written here looks at all updates for each element
-    of the result."""
+    """Scatters that are left to a library, and why: their updates cannot be applied one by one, and code that looks at
+    all of them for each element of the result would not come to an end."""
     for each in given.values():
-        if each.opcode == "scatter" and each.name not in foreign:
-            updates = given[each.operands[2]]
-            windows = each.attributes["update_window_dims"]
-            count = math.prod(dim for at, dim in enumerate(updates.dims) if at not in windows)
-            if each.elements * count > MOST_LOOKS:
+        if each.opcode == "scatter" and each.name not in foreign and not scatter_updates.possible(each):
+            looks = scatter_updates.looks(each, given[each.operands[2]])
+            if looks > scatter_updates.MOST_LOOKS:
+                count = looks // each.elements
                 yield (
                     each.name,
                     (f"scatter {each.name!r}: {count} updates for each of {each.elements} elements would be looked at"),

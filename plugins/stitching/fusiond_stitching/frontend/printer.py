@@ -173,6 +173,8 @@ def _attributes(instruction: Instruction) -> Iterator[tuple[str, str]]:
             yield said, _list(given[name])
     elif opcode in ("gather", "scatter"):
         yield "index_vector_dim", str(given["index_vector_dim"])
+        if given.get("unique", False):
+            yield "unique_indices", "true"
     elif opcode == "dynamic-slice":
         yield "dynamic_slice_sizes", _list(given["sizes"])
     elif opcode == "reduce-precision":

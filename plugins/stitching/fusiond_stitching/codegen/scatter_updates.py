@@ -1,0 +1,119 @@
+"""A scatter in place as statements: each thread takes some updates, and puts each where its index says.
+
+Two updates may fall on one element: what combines them is one atomic operation where the device has it, else a loop
+that compares and swaps the element's bits until nobody came between. Its first guess is zero: that is what a gradient
+begins with, and if it is wrong the answer is what lies there.
+"""
+
+from __future__ import annotations
+
+from fusiond.codegen.code import Code, cpp, hole, joined
+from fusiond_stitching.analysis.indexing import Index, linear, number
+from fusiond_stitching.analysis.plan import Global, Stage
+from fusiond_stitching.codegen import semantics
+from fusiond_stitching.codegen.elemental import Indices, combine, type_of
+from fusiond_stitching.codegen.indexed import signed_start
+from fusiond_stitching.codegen.loop_nests import Nests, kept
+from fusiond_stitching.codegen.scope import Scope
+from fusiond_stitching.codegen.semantics import TYPES
+from fusiond_stitching.frontend.graph import Instruction
+
+_ADDED = {"f32": "float", "f64": "double", "s32": "int", "u32": "unsigned int",
+          "s64": "unsigned long long", "u64": "unsigned long long"}  # fmt: skip
+"""Types with an atomic addition in every device that is still sold -> as what they are added."""
+_INTEGERS = {"maximum": "atomicMax", "minimum": "atomicMin", "and": "atomicAnd", "or": "atomicOr", "xor": "atomicXor"}
+
+
+class Updates(Nests):
+    """Writes the block program of a scatter in place."""
+
+    def _stage(self, scope: Scope, stage: Stage) -> None:
+        (result,) = stage.results
+        scatter = self._module[result.instruction]
+        home = result.stored
+        assert home is not None
+        scope.comment(f"{scatter}{kept(result)}, an update at a time")
+        with (
+            self._loop(scope, stage.chunk.size) as (inner, element),
+            self._valid(inner, stage, element) as (body, indices),
+        ):
+            self._update(body, scatter, home, indices)
+
+    def _update(self, scope: Scope, scatter: Instruction, home: Global, indices: Indices) -> None:
+        """One update, to the element that it falls on, if there is one."""
+        updates = scatter.operands[2]
+        conditions, place = self._target(scope, scatter, indices)
+        self._pointers[home.buffer] = True
+        with scope.block(cpp("if ({})", joined(" && ", conditions)) if conditions else Code("")) as hit:
+            coordinates = tuple(
+                hit.variable("row", each, dim) if isinstance(each, Code) else each
+                for each, dim in zip(place, scatter.dims, strict=True)
+            )
+            value = self._elemental.value(hit, updates, indices)
+            target = cpp("{}[{}]", hole(home.buffer), hit.index(linear(coordinates, scatter.dims)))
+            _apply(self, hit, scatter, target, value)
+
+    def _target(self, scope: Scope, scatter: Instruction, indices: Indices) -> tuple[list[Code], list[Index | Code]]:
+        """(the conditions under which an update falls on an element, that element's place in the operand)."""
+        _, starts, updates = self._module.operands(scatter)
+        numbers, dims = scatter.attributes, scatter.dims
+        vector, window_dims = numbers["index_vector_dim"], numbers["update_window_dims"]
+        batching = dict(zip(numbers["input_batching_dims"], numbers["scatter_indices_batching_dims"], strict=True))
+        batch = [index for at, index in enumerate(indices) if at not in window_dims]
+        windows = iter(window_dims)
+        conditions: list[Code] = []
+        place: list[Index | Code] = []
+        for at, dim in enumerate(dims):
+            if at in batching:
+                column = batching[at]
+                place.append(batch[column - (column > vector)])
+                continue
+            own = None if at in numbers["inserted_window_dims"] else next(windows)
+            inside, size = (number(0), 1) if own is None else (indices[own], updates.dims[own])
+            if at not in numbers["scatter_dims_to_operand_dims"]:
+                place.append(inside)
+                continue
+            component = number(numbers["scatter_dims_to_operand_dims"].index(at))
+            where = (*batch[:vector], component, *batch[vector:]) if vector < len(starts.dims) else tuple(batch)
+            value = self._elemental.value(scope, starts.name, where)
+            start = signed_start(scope, type_of(starts), value)
+            # A window that does not fit into the operand is dropped whole.
+            conditions += [cpp("{} >= 0", start), cpp("{} <= {}", start, dim - size)]
+            moved = cpp("({}){}", scope.function.index_type, start)
+            place.append(moved if size == 1 else cpp("{} + {}", moved, scope.index(inside)))
+        return conditions, place
+
+
+def _apply(self: Updates, scope: Scope, scatter: Instruction, target: Code, value: Code) -> None:
+    """`target = computation(target, value)`, for all threads at once."""
+    kind, computation = type_of(scatter), scatter.attributes["computation"]
+    simple = computation.simple
+    if scatter.attributes.get("unique", False):
+        total = scope.declare(kind, "total", semantics.loaded(kind, target))
+        (result,) = self._elemental.applied(scope, computation, [total, value], [kind, kind])
+        scope.line(cpp("{} = {};", target, semantics.stored(kind, result)))
+    elif simple == "add" and kind.name in _ADDED:
+        scope.line(_called("atomicAdd", _ADDED[kind.name], target, value))
+    elif simple in _INTEGERS and kind.integral and kind.bits >= 32:
+        scope.line(_called(_INTEGERS[simple], kind.value, target, value))
+    else:
+        _swapped(self, scope, scatter, target, value)
+
+
+def _called(function: str, kind: str, target: Code, value: Code) -> Code:
+    return cpp("{}(reinterpret_cast<{}*>(&{}), ({}){});", function, kind, target, kind, value)
+
+
+def _swapped(self: Updates, scope: Scope, scatter: Instruction, target: Code, value: Code) -> None:
+    kind = type_of(scatter)
+    bits = TYPES[f"u{kind.bits}"]
+    whole = kind.unsigned
+    seen, old, word = (scope.function.fresh(each) for each in ("seen", "old", "word"))
+    scope.line(cpp("{}* const {} = reinterpret_cast<{}*>(&{});", whole, word, whole, target))
+    with scope.block(cpp("for ({} {} = 0, {} = 1; {} != {};)", whole, seen, old, seen, old)) as again:
+        again.line(cpp("{} = {};", old, seen))
+        total = again.function.fresh("total")
+        again.line(cpp("{} {} = {};", kind.value, total, semantics.bitcast_convert(bits, kind, old)))
+        combine(self._elemental, again, scatter.attributes["computation"], [total], [value], [kind])
+        next_ = semantics.bitcast_convert(kind, bits, total)
+        again.line(cpp("{} = atomicCAS({}, {}, ({}){});", seen, word, old, whole, next_))

@@ -10,8 +10,8 @@ exchange    warp | shared            how the lanes of a row reduction meet then;
 dots        library | stitched       where there are batched dots and the job says `dots: any`
 reductions  split | whole            large ones in two steps, and a long row's maximum and sum of exponentials in one,
             where there are any
-scatters    updates | elements       each update goes to its element, atomically; or each element looks at all updates
-            (only where both can be)
+scatters    updates | tiles | elements       each update goes to its element, atomically, row by row or a column of
+            cache lines at a time; or each element looks at all updates (only where there are such scatters)
 grain       elements that a block may be given: how few blocks fusion accepts
 threads     of a block
 shared      device | paper           the limit of shared memory: the device's, or the paper's 20 KB
@@ -156,6 +156,7 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> Policy:
         middle=beyond,
         spill=beyond,
         lift=beyond,
+        update_tiles=config.get("scatters") == "tiles",
         registers=rows != SHARED,
         row_shared=limits.shared_bytes_per_block if rows != SHARED and not paper_shared else 0,
         per_thread=int(rows) if rows != SHARED else int(ROWS[0]),

@@ -288,6 +288,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
         def baseline(name: str, detail: str, made: Any, *, issue: str = "streams", like: str | None = None) -> Baseline:
             def program(config: Config) -> Program:
                 rules = made(about.limits, threads=config.integer("threads"))
+                rules = dataclasses.replace(rules, update_tiles=config.get("scatters") == forms.TILES)
                 found = self._emitted(about, about.module(config), rules, f"{module.name}:{name}", known={})
                 if isinstance(found, Rejection):
                     raise RequestError(f"{name}: {found.detail}", where=module.name)

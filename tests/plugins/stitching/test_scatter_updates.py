@@ -17,7 +17,7 @@ from jax import lax
 
 from fusiond_stitching.analysis import planner, traffic, verify
 from fusiond_stitching.analysis import policy as policies
-from fusiond_stitching.analysis.plan import Kernel, Plan
+from fusiond_stitching.analysis.plan import Box, Kernel, Plan
 from fusiond_stitching.frontend import importer, printer, scatter_updates
 from fusiond_stitching.frontend.graph import Module
 
@@ -135,6 +135,17 @@ def test_every_update_goes_where_xla_puts_it(name: str, rules: str, runner: Any)
     assert found.module.in_place
     assert all(each.name in found.module.in_place for each in found.module.instructions if each.opcode == "scatter")
     plan = planner.plan(found.module, RULES[rules], LIMITS).plan
+    assert verify.problems(found.module, plan) == ()
+    found.check(runner, plan)
+
+
+@pytest.mark.parametrize("name", ["embedding", "messages", "experts", "windows", "batched", "kept"])
+def test_a_column_of_cache_lines_at_a_time(name: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "TILE_BYTES", 8)
+    found = batch(name)
+    plan = planner.plan(found.module, dataclasses.replace(RULES["blocks"], update_tiles=True, threads=32), LIMITS).plan
+    tiles = [program for kernel in plan.kernels for program in kernel.programs if program.updates]
+    assert any(isinstance(program.stages[0].chunk, Box) for program in tiles)
     assert verify.problems(found.module, plan) == ()
     found.check(runner, plan)
 

@@ -1,8 +1,8 @@
 """The forms of a module that a config may ask for: the same work, in other instructions.
 
 reductions   whole | split        large ones in two steps, and a long row's maximum and sum of exponentials in one
-scatters     updates | elements   each update goes to its element; or each element looks at all updates (those that
-                                  would look too often go by updates in either form)
+scatters     updates | tiles | elements     each update goes to its element (tiles: the same, in another order); or
+             each element looks at all updates (those that would look too often go by updates in either form)
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from fusiond_stitching.frontend.graph import Module
 
 FEW_LOOKS = 1 << 22
 """Updates that all elements together look at in a microsecond or two."""
-SPLIT, WHOLE, UPDATES, ELEMENTS = "split", "whole", "updates", "elements"
+MANY_HITS = 4
+"""Updates for an element of the result, in the mean, from which on rows are worth keeping in the second-level cache."""
+CACHED_BYTES = 16 << 20
+"""What surely stays there anyway."""
+SPLIT, WHOLE, UPDATES, TILES, ELEMENTS = "split", "whole", "updates", "tiles", "elements"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class Forms:
     of: Mapping[tuple[str, str], Module]
     few_looks: bool = False
     """Whether the scatters are so small that a loop over all updates is likely to cost less than a launch."""
+    many_hits: bool = False
+    """Whether the largest scatter's rows are hit many times, and are too large for a cache."""
 
     @property
     def split(self) -> bool:
@@ -34,14 +40,18 @@ class Forms:
 
     @property
     def scatters(self) -> tuple[str, ...]:
-        """How scatters may be computed, where there are some that can be either way: the likelier one first."""
-        if self.of[WHOLE, UPDATES] is self.of[WHOLE, ELEMENTS]:
+        """How scatters may be computed, where there are some that go by their updates: the likeliest way first."""
+        if not self.of[WHOLE, UPDATES].in_place:
             return ()
-        return (ELEMENTS, UPDATES) if self.few_looks else (UPDATES, ELEMENTS)
+        if self.of[WHOLE, UPDATES] is self.of[WHOLE, ELEMENTS]:  # as they are, they would not come to an end
+            return (TILES, UPDATES) if self.many_hits else (UPDATES, TILES)
+        if self.few_looks:
+            return (ELEMENTS, UPDATES, TILES)
+        return (TILES, UPDATES, ELEMENTS) if self.many_hits else (UPDATES, TILES, ELEMENTS)
 
     def __call__(self, reductions: object = WHOLE, scatters: object = UPDATES) -> Module:
         """The module in one form; KeyError where there is no such form."""
-        return self.of[str(reductions), str(scatters)]
+        return self.of[str(reductions), UPDATES if scatters == TILES else str(scatters)]
 
 
 def forms(module: Module, multiprocessors: int) -> Forms:
@@ -58,6 +68,12 @@ def forms(module: Module, multiprocessors: int) -> Forms:
         found[SPLIT, scatters] = split_reductions.reductions(
             online_reductions.rewritten(whole), max(1, multiprocessors)
         )
-    changed = [found[WHOLE, UPDATES][name] for name in found[WHOLE, UPDATES].in_place]
-    looks = [scatter_updates.looks(each, found[WHOLE, UPDATES][each.operands[2]]) for each in changed]
-    return Forms(found, few_looks=sum(looks) <= FEW_LOOKS)
+    by_updates = found[WHOLE, UPDATES]
+    changed = [(by_updates[name], by_updates[by_updates[name].operands[2]]) for name in by_updates.in_place]
+    looks = sum(scatter_updates.looks(each, updates) for each, updates in changed)
+    hits = [
+        updates.elements / each.elements
+        for each, updates in changed
+        if each.size_bytes > CACHED_BYTES and updates.dims[-1:] == each.dims[-1:]
+    ]
+    return Forms(found, few_looks=looks <= FEW_LOOKS, many_hits=max(hits, default=0) >= MANY_HITS)

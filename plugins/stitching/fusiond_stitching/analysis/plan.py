@@ -47,8 +47,8 @@ again by the thread that computed it, at the same place, and nowhere else; a glo
 back.
 
 Updates in place. A BlockProgram with `updates` applies the updates of a scatter in place (`Module.in_place`), each by
-itself: its one stage has the dims of the updates, in Flat chunks, and one result, the scatter, in its buffer, where its
-first operand lies already.
+itself: its one stage has the dims of the updates, in chunks of which no two are equal, and one result, the scatter, in
+its buffer, where its first operand lies already.
 
 Special cases an emitter must know: an `inlined` scatter does not occur (a scatter always has a home); tensors of zero
 elements have no stage and need none (a reduce over zero elements has one, and gives its init).

@@ -15,11 +15,23 @@ from fusiond.model import DeviceLimits, frozen
 from fusiond_stitching.analysis import fusion as fusing
 from fusiond_stitching.analysis import perflib, row_groups, rows, traffic
 from fusiond_stitching.analysis.fusion import Candidate, Fusion, Group, Place
-from fusiond_stitching.analysis.plan import BlockProgram, Global, Kernel, LibraryCall, Phase, Plan, Result, Stage, Step
+from fusiond_stitching.analysis.plan import (
+    BlockProgram,
+    Box,
+    Global,
+    Kernel,
+    LibraryCall,
+    Phase,
+    Plan,
+    Result,
+    Split,
+    Stage,
+    Step,
+)
 from fusiond_stitching.analysis.policy import Policy
 from fusiond_stitching.analysis.schedule import flat
 from fusiond_stitching.analysis.stages import block_program
-from fusiond_stitching.frontend.graph import SOURCES, Module
+from fusiond_stitching.frontend.graph import BYTES, SOURCES, Instruction, Module
 
 ROUNDS = 64
 """How often fusion runs again because shared memory did not suffice."""
@@ -33,6 +45,8 @@ LIFTED_INSTRUCTIONS = 3000
 """How many groups of outputs are tried in an earlier launch, for how much less traffic, in modules of what size."""
 UPDATES = 4
 """Of a scatter in place, how many a thread applies."""
+TILE_BYTES = 128
+"""Of a window, what is applied of all updates before the next: a cache line."""
 REGISTERS = 128
 """Registers of a thread that the size of a cooperative grid allows for."""
 
@@ -259,11 +273,35 @@ def _in_place(module: Module, policy: Policy, scatter: str, name: str) -> Kernel
     """The launch that applies the updates of a scatter in place."""
     updates = module[module[scatter].operands[2]]
     schedule = flat(updates.elements, UPDATES * policy.threads)
-    blocks = schedule.blocks(updates.dims)
+    chunk = schedule.chunk(updates.dims)
+    tile = tiled(updates, module[scatter].attributes["update_window_dims"], UPDATES * policy.threads)
+    if policy.update_tiles and tile is not None:
+        chunk = tile
+    blocks = chunk.parts
     home = Global(module.buffer_of(scatter))
-    stage = Stage(chunk=schedule.chunk(updates.dims), dims=updates.dims, results=(Result(scatter, (home,)),))
+    stage = Stage(chunk=chunk, dims=updates.dims, results=(Result(scatter, (home,)),))
     program = BlockProgram(name=scatter, blocks=blocks, stages=(stage,), root=scatter, schedule=schedule, updates=True)
     return Kernel(name=name, phases=(Phase(programs=(program,)),), threads=policy.threads, grid=blocks)
+
+
+def tiled(updates: Instruction, windows: Sequence[int], elements: int) -> Box | None:
+    """Chunks of about so many elements, that are taken column by column: all updates' first `TILE_BYTES` of their
+    windows, then the next. Where rows are hit many times and all rows are larger than the second-level cache, those
+    of one column fit. None where windows are not longer, or do not lie side by side."""
+    last = len(updates.dims) - 1
+    width = TILE_BYTES // BYTES[updates.dtype]
+    if last not in windows or updates.dims[last] <= width:
+        return None
+    sizes, room = [width], elements // width
+    for dim in reversed(updates.dims[:-1]):
+        sizes.insert(0, max(1, min(dim, room)))
+        room //= max(1, sizes[0])
+    splits: list[Split] = []
+    stride = 1
+    for dim, size in zip(reversed(updates.dims[:-1]), reversed(sizes[:-1]), strict=True):
+        splits.insert(0, Split(size, -(-dim // size), stride))
+        stride *= -(-dim // size)
+    return Box((*splits, Split(width, -(-updates.dims[last] // width), stride)))
 
 
 def _launches(policy: Policy, level: Sequence[tuple[Place, BlockProgram]]) -> Iterator[tuple[Phase, ...]]:

@@ -44,6 +44,8 @@ class Policy:
     """Bytes of shared memory that a row of a block may have which is too long for registers."""
     warp: bool = False
     """Row reductions meet by shuffles in place of shared memory."""
+    update_tiles: bool = False
+    """The updates of a scatter in place are applied a column of cache lines at a time."""
     lift: bool = False
     """What only outputs need may run earlier than it has to, where it reads what others read there."""
     packing: bool = False

@@ -26,7 +26,6 @@ from fusiond_stitching.analysis.containment import StageReads
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Exchange,
-    Flat,
     Global,
     Kernel,
     LibraryCall,
@@ -204,11 +203,13 @@ class _Checking:
             return
         (stage,), (result,) = program.stages, results
         updates = self.module[self.module[name].operands[2]]
-        if stage.dims != updates.dims or not isinstance(stage.chunk, Flat):
+        if stage.dims != updates.dims:
             say(f"{name}: its stage is not over the updates")
             return
         problem = containment.shape(stage.chunk, stage.dims)
         problem = problem or containment.coverage(stage.chunk, stage.dims, program.blocks)
+        if not problem and not containment.unique(stage.chunk, program.blocks):
+            problem = "two blocks apply the same updates"
         if problem:
             say(f"{name}: {problem}")
         if result.homes != (Global(self.module.buffer_of(name)),):

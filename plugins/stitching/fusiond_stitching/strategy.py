@@ -21,7 +21,7 @@ from typing import Any
 
 from fusiond.cuda.limits import STATIC_SHARED_BYTES
 from fusiond.errors import RequestError
-from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Workload, frozen
+from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Value, Workload, frozen
 from fusiond.program import Program
 from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
@@ -59,9 +59,16 @@ class Analysed:
     """The groups to measure by themselves, and the roots that each has in the packed plan."""
 
     def module(self, config: Config = _NOTHING) -> Module:
-        """The module that a config works on; without one, as it is where nothing is fused."""
+        """The module that a config fuses."""
+        return self.forms(*self._form(config))
+
+    def plain(self, config: Config = _NOTHING) -> Module:
+        """The module of an unfused way."""
+        return self.forms.plain(*self._form(config))
+
+    def _form(self, config: Config) -> tuple[Value, Value]:
         likelier = (*self.forms.scatters, forms.UPDATES)[0]
-        return self.forms(config.get("reductions", forms.WHOLE), config.get("scatters", likelier))
+        return config.get("reductions", forms.WHOLE), config.get("scatters", likelier)
 
 
 class Stitching(StrategyBase[Asked, Analysed]):
@@ -101,7 +108,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
             return self._analyse_group(workload, target.limits)
         limits = target.limits
         about = _unplanned(asked, limits)
-        module = about.module()
+        module = about.plain()
         seeds = dict(self._base_seeds(about))
         plans = {
             "unfused": planner.remembered(module, self._unfused(limits), limits),
@@ -166,8 +173,8 @@ class Stitching(StrategyBase[Asked, Analysed]):
         about = Analysed(asked=asked, limits=limits, forms=_one_form(asked.module))
         name, first = spaces.alone_seeds(limits)[0]
         plans = {
-            "unfused": planner.remembered(about.module(), self._unfused(limits), limits),
-            "xla_rules": planner.remembered(about.module(), self._xla(limits), limits),
+            "unfused": planner.remembered(about.plain(), self._unfused(limits), limits),
+            "xla_rules": planner.remembered(about.plain(), self._xla(limits), limits),
             "stitched": parts.planned(about.module(), self._policy(asked, first, limits), limits),
         }
         found = report.report(about.module(), plans, "stitched")
@@ -289,7 +296,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
             def program(config: Config) -> Program:
                 rules = made(about.limits, threads=config.integer("threads"))
                 rules = dataclasses.replace(rules, update_tiles=config.get("scatters") == forms.TILES)
-                found = self._emitted(about, about.module(config), rules, f"{module.name}:{name}", known={})
+                found = self._emitted(about, about.plain(config), rules, f"{module.name}:{name}", known={})
                 if isinstance(found, Rejection):
                     raise RequestError(f"{name}: {found.detail}", where=module.name)
                 return dataclasses.replace(found, issue=issue)
@@ -421,7 +428,8 @@ def _unplanned(asked: Asked, limits: DeviceLimits) -> Analysed:
 def _one_form(module: Module) -> Forms:
     """Of a group: it stays as it is, but for scatters that would not come to an end."""
     only = scatter_updates.rewritten(module, all_of_them=False)
-    return Forms(dict.fromkeys(itertools.product((forms.WHOLE, forms.SPLIT), (forms.UPDATES, forms.ELEMENTS)), only))
+    same = dict.fromkeys(itertools.product((forms.WHOLE, forms.SPLIT), (forms.UPDATES, forms.ELEMENTS)), only)
+    return Forms(same, same)
 
 
 def _fewest(plans: Mapping[str, Planned]) -> str:

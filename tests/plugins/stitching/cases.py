@@ -332,3 +332,24 @@ def bfloat16(x, y):
 @case("half", rand(5, 8).astype(jnp.bfloat16), rand(8, seed=1).astype(jnp.bfloat16))
 def bfloat16_in_and_out(x, y):
     return x + y, jax.nn.softmax(x), x.max(axis=0), x.T * 2, lax.reduce(x, jnp.bfloat16(-3), lax.max, (1,))
+
+
+@case("half", rand(6, 40), rand(6, 40, seed=1).astype(jnp.float8_e5m2))
+def float8(x, y):
+    """Rows scaled and quantised, and back; a value beyond the largest is no number, or infinite."""
+    scale = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 448
+    small = jnp.clip(x / scale, -448, 448).astype(jnp.float8_e4m3fn)
+    large = (x * 1e9).astype(jnp.float8_e5m2)
+    return (
+        small,
+        small.astype(jnp.float32) * scale,
+        (x * 1e6).astype(jnp.float8_e4m3fn),
+        large,
+        jnp.isfinite(large),
+        (y.astype(jnp.float32) * 2 + jnp.float8_e4m3fn(0.3).astype(jnp.float32)).astype(jnp.float8_e5m2),
+        y + y,
+        y.max(axis=0),
+        y.T,
+        lax.dot_general(small, y, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32),
+        lax.bitcast_convert_type(small, np.uint8),
+    )

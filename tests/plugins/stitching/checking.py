@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fusiond.devices.compare import compare
+from fusiond.language.narrow import numpy_dtype
 from fusiond.model import Rejection
 from fusiond.program import Program
 from fusiond_stitching.analysis.plan import Plan
@@ -81,7 +82,7 @@ class Batch:
     def given(self) -> Arrays:
         found = {}
         for place, array in enumerate(self.inputs):
-            bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+            bits = array.view(numpy_dtype(array.dtype.name))
             found[f"in_{place}"] = bits if bits.size else np.zeros(1, bits.dtype)
         return found
 
@@ -92,9 +93,7 @@ class Batch:
             if wanted.size == 0:
                 continue
             buffer = program.buffer(f"out_{place}")
-            flat = np.ascontiguousarray(wanted).reshape(-1)
-            if buffer.dtype == "bfloat16":
-                flat = flat.view(np.uint16)
+            flat = np.ascontiguousarray(wanted).reshape(-1).view(numpy_dtype(buffer.dtype))
             result = compare(buffer, flat, got[f"out_{place}"])
             if not result.equal:
                 found.append(f"{name}: {result.detail} ({result.worst:.3g} of what is allowed)")

@@ -248,7 +248,7 @@ def test_the_tolerance_holds_for_long_sums_in_any_order():
         exact = x.astype(np.float64).sum(axis=0)
         serial = np.add.accumulate(x, axis=0)[-1]
         text = f"HloModule one\nENTRY main {{\n  ROOT y = f32[{length}] parameter(0)\n}}\n"
-        allowed = emit.tolerance(importer.read(text, "one.hlo")["y"], length, 2.0**-23)
+        allowed = emit.tolerance(importer.read(text, "one.hlo")["y"], emit.Precision(length, 2.0**-23))
         error = np.abs(serial - exact) / (allowed.atol + allowed.rtol * np.abs(exact))
         assert error.max() < 0.7
         assert allowed.atol < 0.02

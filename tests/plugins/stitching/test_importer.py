@@ -98,6 +98,25 @@ SAME = {
         "ROOT d = f32[2,3,5]{2,1,0} dot(t, y), lhs_batch_dims={1}, rhs_batch_dims={0}, lhs_contracting_dims={0}, "
         "rhs_contracting_dims={2}",
     ],
+    "a transpose behind a dot": [
+        "x = f32[3,4]{1,0} parameter(0)", "y = f32[4,5]{1,0} parameter(1)",
+        "d = f32[3,5]{1,0} dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        "ROOT t = f32[5,3]{1,0} transpose(d), dimensions={1,0}",
+    ],
+    "a transpose behind a batched dot": [
+        "x = f32[2,3,6,4]{3,2,1,0} parameter(0)", "y = f32[4,2,5]{2,1,0} parameter(1)",
+        "d = f32[2,3,6,5]{3,2,1,0} dot(x, y), lhs_batch_dims={0}, rhs_batch_dims={1}, lhs_contracting_dims={3}, "
+        "rhs_contracting_dims={0}", "ROOT t = f32[2,5,3,6]{3,2,1,0} transpose(d), dimensions={0,3,1,2}",
+    ],
+    "other transposes behind dots": [
+        "x = f32[2,3,4]{2,1,0} parameter(0)", "y = f32[2,4,5]{2,1,0} parameter(1)",
+        "d = f32[2,3,5]{2,1,0} dot(x, y), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, "
+        "rhs_contracting_dims={1}", "t = f32[3,2,5]{2,1,0} transpose(d), dimensions={1,0,2}",
+        "z = f32[4,3]{1,0} parameter(2)", "e = f32[2,5,3]{2,1,0} dot(y, z), lhs_contracting_dims={1}, "
+        "rhs_contracting_dims={0}", "u = f32[3,5,2]{2,1,0} transpose(e), dimensions={2,1,0}",
+        "n = f32[2,5,3]{2,1,0} negate(e)",
+        "ROOT r = (f32[3,2,5]{2,1,0}, f32[3,5,2]{2,1,0}, f32[2,5,3]{2,1,0}) tuple(t, u, n)",
+    ],
     "dimensions of one": [
         "x = f32[4,6]{1,0} parameter(0)", "z = f32[] constant(0)",
         "s = f32[4]{0} reduce(x, z), dimensions={1}, to_apply=add_f32", "k = f32[4,1]{1,0} reshape(s)",
@@ -161,6 +180,9 @@ def test_what_is_no_work_goes_away():
     assert opcodes(*SAME["equal instructions"]).count("negate") == 1
     assert "transpose" not in opcodes(*SAME["transposes in front of a dot"])
     assert "transpose" not in opcodes(*SAME["a batched dot of transposes"])
+    assert "transpose" not in opcodes(*SAME["a transpose behind a dot"])
+    assert "transpose" not in opcodes(*SAME["a transpose behind a batched dot"])
+    assert opcodes(*SAME["other transposes behind dots"]).count("transpose") == 2
     dead = opcodes("x = f32[4]{0} parameter(0)", "y = f32[4]{0} parameter(1)", "d = f32[4]{0} tanh(y)",
                    "ROOT n = f32[4]{0} negate(x)")  # fmt: skip
     assert sorted(dead) == ["negate", "parameter", "parameter"]

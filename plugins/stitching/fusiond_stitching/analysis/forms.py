@@ -7,12 +7,13 @@ scatters     updates | tiles | elements     each update goes to its element (til
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond_stitching.analysis import online_reductions, split_reductions
 from fusiond_stitching.frontend import scatter_updates
-from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.graph import Instruction, Module
 
 FEW_LOOKS = 1 << 22
 """Updates that all elements together look at in a microsecond or two."""
@@ -25,9 +26,11 @@ SPLIT, WHOLE, UPDATES, TILES, ELEMENTS = "split", "whole", "updates", "tiles", "
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Every form; two that do not differ are the very same module."""
+    """Every form; two that do not differ are the very same module. `fused`: the same for what is fused, where numbers
+    that are outputs are computed once more for them (`_numbers_apart`)."""
 
     of: Mapping[tuple[str, str], Module]
+    fused: Mapping[tuple[str, str], Module]
     few_looks: bool = False
     """Whether the scatters are so small that a loop over all updates is likely to cost less than a launch."""
     many_hits: bool = False
@@ -50,7 +53,11 @@ class Forms:
         return (TILES, UPDATES, ELEMENTS) if self.many_hits else (UPDATES, TILES, ELEMENTS)
 
     def __call__(self, reductions: object = WHOLE, scatters: object = UPDATES) -> Module:
-        """The module in one form; KeyError where there is no such form."""
+        """The module in one form, to be fused; KeyError where there is no such form."""
+        return self.fused[str(reductions), UPDATES if scatters == TILES else str(scatters)]
+
+    def plain(self, reductions: object = WHOLE, scatters: object = UPDATES) -> Module:
+        """The same where nothing is fused, or as others fuse."""
         return self.of[str(reductions), UPDATES if scatters == TILES else str(scatters)]
 
 
@@ -76,4 +83,25 @@ def forms(module: Module, multiprocessors: int) -> Forms:
         for each, updates in changed
         if each.size_bytes > CACHED_BYTES and updates.dims[-1:] == each.dims[-1:]
     ]
-    return Forms(found, few_looks=looks <= FEW_LOOKS, many_hits=max(hits, default=0) >= MANY_HITS)
+    fused: dict[int, Module] = {}
+    for each in found.values():
+        fused.setdefault(id(each), _numbers_apart(each))
+    for_fusion = {key: fused[id(each)] for key, each in found.items()}
+    return Forms(found, for_fusion, few_looks=looks <= FEW_LOOKS, many_hits=max(hits, default=0) >= MANY_HITS)
+
+
+def _numbers_apart(module: Module) -> Module:
+    """Numbers that are outputs and are read by others, too: the output is computed by itself, so that whoever reads the
+    number can compute it again, and need not wait for it (the step of an optimizer, read by all leaves). The very same
+    module where there are none."""
+    found: list[Instruction] = []
+    outputs = list(module.outputs)
+    for each in module.instructions:
+        found.append(each)
+        if each.name in module.is_output and each.elements == 1 and each.elementwise and module.users[each.name]:
+            own = f"{each.name}~number"
+            found.append(dataclasses.replace(each, name=own))
+            outputs[outputs.index(each.name)] = own
+    if len(found) == len(module.instructions):
+        return module
+    return dataclasses.replace(module, instructions=tuple(found), outputs=tuple(outputs))

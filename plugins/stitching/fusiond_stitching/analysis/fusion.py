@@ -265,6 +265,9 @@ class _Fusing:
         if not readers:
             self._begin(instruction, place)
             return
+        if len(readers) > 1 and self._scalar(instruction):
+            self._through(instruction)
+            return
         problem = self._join(instruction, readers)
         if not problem:
             return
@@ -381,6 +384,16 @@ class _Fusing:
         for group in self._askers(instruction.name):
             self._evaluated(group, instruction)
             self._ask(group, instruction, lambda one: one.needs.get(instruction.name))
+
+    def _scalar(self, instruction: Instruction) -> bool:
+        """A number that every thread may compute for itself, rather than that it ties groups together which share
+        nothing else (a step's bias correction, and all leaves of a tree of parameters)."""
+        if not self.policy.recompute or instruction.elements != 1 or not instruction.elementwise:
+            return False
+        if instruction.name in self.apart or instruction.name in self.module.is_output:
+            return False
+        users = [self.module[each] for each in self.module.users[instruction.name]]
+        return not any(self.is_library[each.name] or self._feeds_library(each) for each in users)
 
     def _repeatable(self, instruction: Instruction) -> bool:
         """Cheap, and short enough a chain, to be computed again by every reader."""

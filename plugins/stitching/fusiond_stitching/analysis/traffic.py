@@ -61,10 +61,23 @@ def ideal_bytes(module: Module) -> int:
         for operand in each.operands
     }
     read = {name for name in read if name in calls or module[name].opcode == "parameter"}
+    looked_up = {name: bytes_ for name in read if (bytes_ := _looked_up(module, name)) is not None}
+    read -= looked_up.keys()
     written = {name for name in module.outputs if name not in calls and module[name].opcode != "parameter"}
     for name in calls:
         for operand in module[name].operands:
             source = base_of(module, operand)
             if source.name not in calls and source.opcode not in SOURCES:
                 written.add(source.name)
-    return sum(module[name].size_bytes for name in (*sorted(read), *sorted(written)))
+    return sum(looked_up.values()) + sum(module[name].size_bytes for name in (*sorted(read), *sorted(written)))
+
+
+def _looked_up(module: Module, name: str) -> int | None:
+    """Bytes of what is cut out of a value, where nothing else is done with it; None where it is read whole."""
+    users = [module[each] for each in module.users[name]]
+    cut = ("slice", "dynamic-slice", "gather")
+    if not users or name in module.is_output:
+        return None
+    if any(each.opcode not in cut or each.operands[0] != name or name in each.operands[1:] for each in users):
+        return None
+    return min(module[name].size_bytes, sum(each.size_bytes for each in users))

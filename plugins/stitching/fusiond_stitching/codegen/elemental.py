@@ -123,7 +123,7 @@ def scalar(scope: Scope, instruction: Instruction, operands: Sequence[Type], val
     if opcode == "convert":
         return semantics.convert(functions, operands[0], kind, values[0])
     if opcode == "bitcast-convert":
-        return semantics.bitcast_convert(operands[0], kind, values[0])
+        return semantics.bitcast_convert(functions, operands[0], kind, values[0])
     if opcode == "reduce-precision":
         bits = instruction.attributes
         return semantics.reduce_precision(functions, kind, bits["exponent_bits"], bits["mantissa_bits"], values[0])

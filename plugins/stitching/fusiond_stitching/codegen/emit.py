@@ -39,6 +39,8 @@ _LIBRARY_THREADS = 128
 LIBRARY = "library_"
 """What the names of kernels in place of a library's begin with."""
 _EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
+_STEP = {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2}
+"""What one step of a float of 8 bits is of its value: other errors are so much smaller that they come to one at most."""
 
 
 def program(
@@ -214,7 +216,7 @@ def default_fill(instruction: Instruction) -> Fill:
     return Fill(kind="integers", low=0, high=1 if kind == "pred" else 9)
 
 
-_LEAST = {"f16": 2.0**-20, "bf16": 2.0**-120, "f32": 2.0**-120, "f64": 2.0**-1000}
+_LEAST = {"f8e4m3fn": 2.0**-9, "f8e5m2": 2.0**-16, "f16": 2.0**-20, "bf16": 2.0**-120, "f32": 2.0**-120, "f64": 2.0**-1000}
 """What is smaller than this need not be right: numbers that lose bits as they become subnormal."""
 _POSITIVE = frozenset({"exponential", "abs", "sqrt", "rsqrt", "logistic"})
 _KEEPS_SIGN = frozenset({
@@ -228,25 +230,36 @@ _RELATIVE = (_KEEPS_SIGN - {"add"}) | {"parameter", "constant", "abs", "negate",
 # --- tolerances -----------------------------------------------------------------------------------------
 
 
-def precisions(module: Module) -> dict[str, tuple[int, float]]:
-    """Instruction -> (how many values at most are summed up on the way to it, the coarsest precision on that way). Ways
-    begin anew behind a foreign instruction: its result is filled, and the same in every plan."""
-    found: dict[str, tuple[int, float]] = {}
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How exact an instruction's value is. `length`: how many values at most are summed up on the way to it. `epsilon`:
+    the coarsest precision on that way. `step`: of the coarsest float of 8 bits on it, 0.0 where there is none."""
+
+    length: int
+    epsilon: float
+    step: float = 0.0
+
+
+def precisions(module: Module) -> dict[str, Precision]:
+    """Of all instructions. Ways begin anew behind a foreign instruction: its result is filled, and the same in every
+    plan."""
+    found: dict[str, Precision] = {}
     for each in module.instructions:
-        length, epsilon = 1, _EPSILON.get(each.dtype, 0.0)
+        length, epsilon, step = 1, _EPSILON.get(each.dtype, 0.0), _STEP.get(each.dtype, 0.0)
         if each.name in module.foreign:
-            found[each.name] = (length, epsilon)
+            found[each.name] = Precision(length, epsilon, step)
             continue
-        for operand in each.operands:
-            length = max(length, found[operand][0])
-            epsilon = max(epsilon, found[operand][1])
-        if each.opcode == "reduce":
+        for operand in (found[name] for name in each.operands):
+            length = max(length, operand.length)
+            epsilon = max(epsilon, operand.epsilon)
+            step = max(step, operand.step)
+        if each.opcode == "reduce" and each.attributes["computation"].simple not in ("maximum", "minimum"):
             length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["dimensions"])
         elif each.opcode == "dot":
             length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["lhs_contracting"])
         elif each.opcode == "scatter":
             length += module[each.operands[1]].elements
-        found[each.name] = (length, epsilon)
+        found[each.name] = Precision(length, epsilon, step)
     return found
 
 
@@ -283,17 +296,18 @@ def without_cancellation(module: Module) -> frozenset[str]:
     return frozenset(relative)
 
 
-def tolerance(instruction: Instruction, length: int, epsilon: float, *, relative: bool = False) -> Compare:
+def tolerance(instruction: Instruction, precision: Precision, *, relative: bool = False) -> Compare:
     """How two ways to compute an output may differ. Whole numbers must be equal. For floats, rounding errors grow with
     the root of the sums' length, and those of a serial sum that cancels (its parts are as large as the root of their
     number) with the length itself. `relative`: nothing cancels on the way."""
     if TYPES[instruction.dtype].kind != "float":
         return Compare()
-    root = math.sqrt(length)
+    root, epsilon, step = math.sqrt(precision.length), precision.epsilon, precision.step
+    rtol = epsilon * (64 + 16 * root) + step
     if relative:
-        return Compare(kind="close", rtol=epsilon * (64 + 16 * root), atol=_LEAST[instruction.dtype])
-    cancelled = min(epsilon, _EPSILON["f32"]) * length / 8
-    return Compare(kind="close", rtol=epsilon * (64 + 16 * root), atol=epsilon * (8 + 2 * root) + cancelled)
+        return Compare(kind="close", rtol=rtol, atol=_LEAST[instruction.dtype])
+    cancelled = min(epsilon, _EPSILON["f32"]) * precision.length / 8
+    return Compare(kind="close", rtol=rtol, atol=epsilon * (8 + 2 * root) + cancelled + step)
 
 
 def near_ties(module: Module) -> tuple[str, ...]:
@@ -303,7 +317,7 @@ def near_ties(module: Module) -> tuple[str, ...]:
     return tuple(
         buffer
         for name, buffer in module.computed.items()
-        if TYPES[module[name].dtype].kind != "float" and precision[name][0] > 1 and precision[name][1] > 0
+        if TYPES[module[name].dtype].kind != "float" and precision[name].length > 1 and precision[name].epsilon > 0
     )
 
 
@@ -312,7 +326,7 @@ def compares(module: Module) -> dict[str, Compare]:
     precision = precisions(module)
     relative = without_cancellation(module)
     return {
-        buffer: tolerance(module[name], *precision[name], relative=name in relative)
+        buffer: tolerance(module[name], precision[name], relative=name in relative)
         for name, buffer in module.computed.items()
     }
 

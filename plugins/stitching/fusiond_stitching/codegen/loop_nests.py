@@ -205,7 +205,7 @@ class Nests:
     def _results(self, scope: Scope, stage: Stage, element: Index, indices: Indices, pointers: dict[str, Code]) -> None:
         for result in stage.results:
             value = self._elemental.value(scope, result.instruction, indices)
-            written = semantics.stored(type_of(self._module[result.instruction]), value)
+            written = scope.stored(type_of(self._module[result.instruction]), value)
             for home in result.homes:
                 if isinstance(home, Shared):
                     scope.line(cpp("{}[{}] = {};", pointers[result.instruction], scope.index(element), written))

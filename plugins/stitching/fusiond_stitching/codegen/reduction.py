@@ -213,7 +213,7 @@ class Lanes:
         spaces = self._spaces(scope, warps)
         with scope.block(cpp("if (threadIdx.x % {} == 0)", WARP)) as inner:
             for kind, total, space in self._each(spaces):
-                inner.line(cpp("{}[threadIdx.x / {}] = {};", space, WARP, semantics.stored(kind, total)))
+                inner.line(cpp("{}[threadIdx.x / {}] = {};", space, WARP, inner.stored(kind, total)))
         scope.line(BARRIER)
         if busy == 1:
             return
@@ -241,7 +241,7 @@ class Lanes:
         distance = 1 if self.reduction.inner else self._threads // self.lanes
         spaces = self._spaces(scope, self._threads)
         for kind, total, space in self._each(spaces):
-            scope.line(cpp("{}[threadIdx.x] = {};", space, semantics.stored(kind, total)))
+            scope.line(cpp("{}[threadIdx.x] = {};", space, scope.stored(kind, total)))
         scope.line(BARRIER)
         if self._count == 1:
             return
@@ -259,7 +259,7 @@ class Lanes:
                     ]
                     combine(self._elemental, inner, group.computation, totals, others, group.kinds)
                     for kind, total, space in zip(group.kinds, totals, own, strict=True):
-                        inner.line(cpp("{}[threadIdx.x] = {};", space, semantics.stored(kind, total)))
+                        inner.line(cpp("{}[threadIdx.x] = {};", space, inner.stored(kind, total)))
             tree.line(BARRIER)
 
     def _spaces(self, scope: Scope, slots: int) -> list[list[Code]]:

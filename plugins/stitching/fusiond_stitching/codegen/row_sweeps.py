@@ -343,7 +343,7 @@ class RowSweeps:
 
     def _result(self, packing: Scope, element: Scope, stage: Stage, result: Result) -> None:
         name = result.instruction
-        written = semantics.stored(type_of(self._module[name]), self._value(element, name))
+        written = element.stored(type_of(self._module[name]), self._value(element, name))
         if Registers() in result.homes:
             at = element.index(self._step * self._rows.pack + self._element)
             element.line(cpp("{}[{}] = {};", self._kept[name], at, written))
@@ -375,7 +375,7 @@ class RowSweeps:
         conditions = [cpp("{} == 0", self._lane)] if self._rows.lanes > 1 else []
         conditions += [self._inside] if self._inside else []
         guard = cpp("if ({}) ", joined(" && ", conditions)) if conditions else _ALWAYS
-        written = semantics.stored(type_of(instruction), value)
+        written = scope.stored(type_of(instruction), value)
         scope.line(cpp("{}{}[{}] = {};", guard, hole(result.stored.buffer), scope.index(self._row), written))
 
     # --- reductions over a row ---
@@ -438,7 +438,7 @@ class RowSweeps:
         with scope.block(cpp("if (threadIdx.x % {} == 0)", WARP)) as inner:
             for total, own in zip(totals, spaces, strict=True):
                 for kind, name, space in zip(total.group.kinds, total.names, own, strict=True):
-                    inner.line(cpp("{}[threadIdx.x / {}] = {};", space, WARP, semantics.stored(kind, name)))
+                    inner.line(cpp("{}[threadIdx.x / {}] = {};", space, WARP, inner.stored(kind, name)))
         scope.line(BARRIER)
         mine = self._rows.lanes // WARP
         first = scope.variable("first", cpp("threadIdx.x / {} * {}", self._rows.lanes, mine), warps - mine + 1)
@@ -544,7 +544,7 @@ class RowSweeps:
                 self._columns_of(giving, Place.COLUMN) as (_, element),
             ):
                 at = element.index(self._column)
-                value = semantics.stored(kind, self._sum_at(element, total))
+                value = element.stored(kind, self._sum_at(element, total))
                 element.line(cpp("{}[({} - {}) * {} + {}] = {};", pointer, own, half, columns, at, value))
             round_.line(BARRIER)
             with (
@@ -570,7 +570,7 @@ class RowSweeps:
                 for result in stage.results:
                     if result.stored is not None:
                         value = self._value(element, result.instruction)
-                        written = semantics.stored(type_of(self._module[result.instruction]), value)
+                        written = element.stored(type_of(self._module[result.instruction]), value)
                         self._store(packing, element, result, written)
 
 

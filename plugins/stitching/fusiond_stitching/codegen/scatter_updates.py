@@ -91,7 +91,7 @@ def _apply(self: Updates, scope: Scope, scatter: Instruction, target: Code, valu
     if scatter.attributes.get("unique", False):
         total = scope.declare(kind, "total", semantics.loaded(kind, target))
         (result,) = self._elemental.applied(scope, computation, [total, value], [kind, kind])
-        scope.line(cpp("{} = {};", target, semantics.stored(kind, result)))
+        scope.line(cpp("{} = {};", target, scope.stored(kind, result)))
     elif simple == "add" and kind.name in _ADDED:
         scope.line(_called("atomicAdd", _ADDED[kind.name], target, value))
     elif simple in _INTEGERS and kind.integral and kind.bits >= 32:

@@ -15,6 +15,7 @@ from fusiond.codegen.code import Code, bare, cpp, joined
 from fusiond.codegen.statements import Statements
 from fusiond_stitching.analysis import indexing
 from fusiond_stitching.analysis.indexing import Index, Quotient, Remainder, Symbol, symbol
+from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.semantics import Functions, Type, Unsupported
 
 MOST_STATEMENTS = 40_000
@@ -110,6 +111,10 @@ class Scope:
         """The same, of a C++ type."""
         self._counted()
         return self.body.declare(kind, self.function.fresh(hint), expression)
+
+    def stored(self, kind: Type, value: Code) -> Code:
+        """What is written to memory for a value of the type."""
+        return semantics.stored(self.function.functions, kind, value)
 
     def variable(self, hint: str, expression: Code, count: int, *, low: int = 0) -> Index:
         """A named index with values low .. low + count - 1; a number where there is only one."""

@@ -1,6 +1,6 @@
 """What HLO's scalar operations mean, in CUDA C++: one expression each, and the device functions that they call.
 
-float16 and bfloat16 are computed in `float` and rounded after each operation, as XLA does on a processor; everything
+Floats of 8 and 16 bits are computed in `float` and rounded after each operation, as XLA does on a processor; everything
 else is computed in its own type. Where C leaves a result open and HLO does not (a division by zero, a shift by the
 width, a float that fits no integer, a signed sum that wraps, NaN in a maximum), a device function says what it is.
 """
@@ -38,7 +38,7 @@ class Type:
     @property
     def narrow_float(self) -> bool:
         """Computed in float, and rounded."""
-        return self.kind == "float" and self.bits == 16
+        return self.kind == "float" and self.bits < 32
 
     @property
     def headers(self) -> tuple[str, ...]:
@@ -111,15 +111,24 @@ def loaded(kind: Type, place: Code) -> Code:
         return call("__half2float", place).needing(*kind.headers)
     if kind.name == "bf16":
         return call("__bfloat162float", place).needing(*kind.headers)
+    if kind.narrow_float:
+        return cpp("(float){}", place).needing(*kind.headers)
     return place
 
 
-def stored(kind: Type, value: Code) -> Code:
-    """What is written to memory for a value."""
+def stored(functions: Functions, kind: Type, value: Code) -> Code:
+    """What is written to memory for a value of the type."""
     if kind.name == "f16":
         return call("__float2half_rn", value).needing(*kind.headers)
     if kind.name == "bf16":
         return call("__float2bfloat16_rn", value).needing(*kind.headers)
+    if kind.name == "f8e4m3fn":
+        return call(kind.memory, value).needing(*kind.headers)
+    if kind.name == "f8e5m2":
+        # CUDA's conversion ends infinity at the largest number. The upper half of a float16 is the same number here.
+        bits = cpp("result.__x = {};", cpp(_AS_BITS[kind.name][0], Code("value"))).needing(*kind.headers)
+        body = (cpp("{} result;", kind.memory), bits, Code("return result;"))
+        return call(functions.define(kind.memory, "as_f8e5m2", ("float value",), *body), bare(value))
     return value
 
 
@@ -127,9 +136,21 @@ def rounded(functions: Functions, kind: Type, value: Code) -> Code:
     """A value in `float` brought to the precision of a narrow type; nothing to do for the others."""
     if not kind.narrow_float:
         return value
-    round_trip = loaded(kind, stored(kind, Code("value")))
-    rounds = functions.define("float", f"round_{kind.name}", ("float value",), cpp("return {};", round_trip))
-    return call(rounds, bare(value))
+    if kind.bits == 16:
+        lines = (cpp("return {};", loaded(kind, stored(functions, kind, Code("value")))),)
+    else:
+        # CUDA's conversion ends at the largest number; HLO's does not.
+        end, beyond = _BEYOND[kind.name]
+        nearest = loaded(kind, call(kind.memory, Code("value")))
+        lines = (cpp("return fabsf(value) {} ? {} : {};", end, nearest, beyond),)
+    return call(functions.define("float", f"round_{kind.name}", ("float value",), *lines), bare(value))
+
+
+_BEYOND: Mapping[str, tuple[str, str]] = {
+    "f8e4m3fn": ("<= 464.0f", "NAN"),
+    "f8e5m2": ("< 61440.0f", "value != value ? value : copysignf(INFINITY, value)"),
+}
+"""Float of 8 bits -> which sizes are rounded to a finite number (to even), and what the others become."""
 
 
 # --- unary ----------------------------------------------------------------------------------------------
@@ -428,11 +449,13 @@ _AS_BITS: Mapping[str, tuple[str, str]] = {
     "f64": ("(unsigned long long)__double_as_longlong({})", "__longlong_as_double((long long){})"),
     "f16": ("__half_as_ushort(__float2half_rn({}))", "__half2float(__ushort_as_half({}))"),
     "bf16": ("__bfloat16_as_ushort(__float2bfloat16_rn({}))", "__bfloat162float(__ushort_as_bfloat16({}))"),
+    "f8e4m3fn": ("__nv_fp8_e4m3({}).__x", "f8e4m3fn_of({})"),
+    "f8e5m2": ("(unsigned char)(__half_as_ushort(__float2half_rn({})) >> 8)", "f8e5m2_of({})"),
 }
 """Type -> (its bits as an unsigned integer, the value of such bits)."""
 
 
-def bitcast_convert(source: Type, target: Type, a: Code) -> Code:
+def bitcast_convert(functions: Functions, source: Type, target: Type, a: Code) -> Code:
     """The same bits as another type of the same width. Raises Unsupported for other widths."""
     if source.bits != target.bits or "pred" in (source.kind, target.kind):
         raise Unsupported(f"no bitcast-convert from {source.name} to {target.name}")
@@ -442,6 +465,9 @@ def bitcast_convert(source: Type, target: Type, a: Code) -> Code:
         else cpp("({}){}", source.unsigned, a)
     )
     if target.kind == "float":
+        if target.bits == 8:
+            body = (f"{target.memory} value;", "value.__x = bits;", "return (float)value;")
+            functions.define("float", f"{target.name}_of", ("unsigned char bits",), *body)
         return cpp(_AS_BITS[target.name][1], cpp("({}){}", target.unsigned, _atomic(unsigned))).needing(*target.headers)
     return cpp("({}){}", target.value, _atomic(unsigned))
 

@@ -67,6 +67,8 @@ DTYPES: Mapping[str, str] = {
     "u32": "uint32",
     "s64": "int64",
     "u64": "uint64",
+    "f8e4m3fn": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
     "f16": "float16",
     "bf16": "bfloat16",
     "f32": "float32",

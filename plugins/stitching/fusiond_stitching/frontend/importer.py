@@ -2,12 +2,13 @@
 
 What is an identity in row-major order goes away: `copy`, `bitcast` without layouts, a broadcast or reshape or transpose
 that changes nothing. A `bitcast` between other layouts becomes transposes and a reshape. A transpose in front of a dot
-goes into the dot's dimension numbers, as every library allows. Dimensions of size 1 are dropped where they only get
-in the way.
+goes into the dot's dimension numbers, as every library allows; one behind it that swaps its sides swaps the operands.
+Dimensions of size 1 are dropped where they only get in the way.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import re
@@ -497,11 +498,15 @@ def _simplified(
     alias: dict[str, str] = {}
     kept: dict[str, Instruction] = {}
     seen: dict[str, str] = {}
+    uses = collections.Counter(operand for each in given.values() for operand in each.operands)
+    uses.update(outputs)
     for instruction in topological(given.values()):
         operands = tuple(alias[each] for each in instruction.operands)
         new = dataclasses.replace(instruction, operands=operands) if operands != instruction.operands else instruction
         if new.opcode == "dot" and new.name not in foreign:
             new = _folded(new, kept, foreign)
+        if new.opcode == "transpose" and new.name not in foreign and uses[instruction.operands[0]] == 1:
+            new = _swapped(new, kept, foreign)
         same = _identity(new, kept, foreign) if new.name not in foreign else None
         if same is None and new.opcode != "parameter" and new.name not in foreign:
             key = value_key(new)
@@ -553,6 +558,24 @@ def _identity(instruction: Instruction, kept: Mapping[str, Instruction], foreign
     if instruction.opcode == "slice":
         return operand
     return None
+
+
+def _swapped(transpose: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:
+    """A transpose that only puts the right side's dimensions of a dot in front of the left side's: the dot of the same
+    operands in the other order."""
+    dot = kept[transpose.operands[0]]
+    if dot.opcode != "dot" or dot.name in foreign:
+        return transpose
+    numbers, rank, batch = dot.attributes, len(dot.dims), len(dot.attributes["lhs_batch"])
+    right = len(kept[dot.operands[1]].dims) - batch - len(numbers["rhs_contracting"])
+    split = rank - right  # where the right side's dimensions begin in the result
+    if transpose.attributes["dimensions"] != (*range(batch), *range(split, rank), *range(batch, split)):
+        return transpose
+    other = {"lhs": "rhs", "rhs": "lhs"}
+    swapped = {name: numbers[other[name[:3]] + name[3:]] for name in numbers}
+    return dataclasses.replace(
+        transpose, opcode="dot", operands=tuple(reversed(dot.operands)), attributes=frozen(swapped)
+    )
 
 
 def _folded(dot: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:

@@ -1,0 +1,61 @@
+"""The functions of the corpus at small sizes: against XLA on the processor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from benchmarks.corpus import functions
+from fusiond_stitching.analysis import forms, planner, verify
+from fusiond_stitching.codegen import emit
+from fusiond_stitching.frontend import fills, importer
+from fusiond_stitching.frontend.graph import Module
+
+from . import oracle
+from .checking import Batch
+from .policies import LIMITS, POLICIES
+
+NEEDED = "pip install flax optax equinox"
+
+
+def inputs(module: Module) -> tuple[np.ndarray, ...]:
+    """Positive floats (optimizers take roots of what they hold), and whole numbers that are indices where they are
+    read so."""
+    random = np.random.default_rng(3)
+    found = []
+    for name in module.parameters:
+        each = module[name]
+        kind = np.dtype(ml_dtypes.bfloat16 if each.dtype == "bf16" else emit.TYPES[each.dtype].program)
+        if emit.TYPES[each.dtype].kind == "float":
+            found.append(random.uniform(0.1, 1.0, each.dims).astype(kind))
+        else:
+            fill = fills.default(module, name)
+            found.append(random.integers(int(fill.low), int(fill.high), each.dims, endpoint=True).astype(kind))
+    return tuple(found)
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("name", functions.FUNCTIONS)
+def test_what_it_computes(name: str, runner: Any) -> None:
+    try:
+        text = functions.text(name, functions.SMALL)
+    except ModuleNotFoundError as problem:
+        pytest.skip(f"{problem}: {NEEDED}")
+    asked = importer.read(text, name)
+    module = forms.forms(asked, LIMITS.multiprocessors)(forms.SPLIT)
+    plan = planner.plan(module, POLICIES["grid"], LIMITS).plan
+    assert verify.problems(module, plan) == ()
+    if asked.foreign:
+        return  # a library's results are filled, not computed: there is nothing to compare with
+    given = inputs(asked)
+    names = tuple(f"{name}[{place}]" for place in range(len(asked.outputs)))
+    batch = Batch(text, module, given, names, tuple(oracle.run(text, given)))
+    program = batch.program(plan)
+    near = set(emit.near_ties(asked))
+    differences = batch.differences(program, runner.run(program, batch.given()))
+    kept = [each for each in differences if f"out_{each.split('[')[1].split(']')[0]}" not in near]
+    assert not kept, "\n".join(kept)

@@ -36,6 +36,11 @@ def both(x: Any) -> Any:
     return jax.nn.softmax(x, -1), jax.nn.log_softmax(x, -1)
 
 
+def guarded(x: Any) -> Any:
+    """Where the maximum is infinite, 0 is subtracted."""
+    return jax.nn.logsumexp(x, -1), jax.nn.softmax(x + 1, -1)
+
+
 def batch(function: Any, *inputs: np.ndarray) -> Batch:
     return Batch.made((Case(name="online", group="online", function=function, inputs=inputs),), "online")
 
@@ -46,12 +51,13 @@ def pairs(module: Module) -> int:
 
 @pytest.mark.parametrize("policy", ["none", "stages", "blocks"])
 @pytest.mark.parametrize("split", [False, True])
-def test_rows_of_all_kinds(policy: str, split: bool, runner: Any) -> None:
-    found = batch(both, ROWS)
+@pytest.mark.parametrize(("function", "reduces"), [(both, 2), (guarded, 4)])
+def test_rows_of_all_kinds(function: Any, reduces: int, policy: str, split: bool, runner: Any) -> None:
+    found = batch(function, ROWS)
     online = online_reductions.rewritten(found.module)
-    assert (pairs(found.module), pairs(online)) == (0, 2)
+    assert (pairs(found.module), pairs(online)) == (0, reduces)
     module = split_reductions.reductions(online, 108) if split else online
-    assert pairs(module) == (4 if split else 2)
+    assert pairs(module) == (2 * reduces if split else reduces)
     found = dataclasses.replace(found, module=module)
     if policy == "none":
         plan = handmade.unfused(module)
@@ -62,12 +68,18 @@ def test_rows_of_all_kinds(policy: str, split: bool, runner: Any) -> None:
         found.check(runner, plan, seed=seed)
 
 
+def guard(value: Any, otherwise: float, by: Any = None) -> Any:
+    return jax.numpy.where(jax.numpy.isfinite(value if by is None else by), value, otherwise)
+
+
 @pytest.mark.parametrize(
     "function",
     [
         lambda x: jax.numpy.exp(x - x.max(0, keepdims=True)).sum(-1),  # the maximum of other elements
         lambda x: jax.numpy.exp(x - x.min(-1, keepdims=True)).sum(-1),
         lambda x: jax.numpy.exp2(x - x.max(-1, keepdims=True)).sum(-1),
+        lambda x: jax.numpy.exp(x - guard(x.max(-1, keepdims=True), 1.0)).sum(-1),  # not with 0
+        lambda x: jax.numpy.exp(x - guard(x.max(-1, keepdims=True), 0.0, x.min(-1, keepdims=True))).sum(-1),
         lambda x: jax.numpy.exp(x - 2 * x.max(-1, keepdims=True)).sum(-1),
         lambda x: jax.numpy.exp(x - (x + 1).max(-1, keepdims=True)).sum(-1),
         lambda x: jax.numpy.exp(x.T - x.T.max(-1)[None, : x.shape[0]].repeat(40, 0)[:, :9]).sum(-1),

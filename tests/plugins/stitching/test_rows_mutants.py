@@ -60,8 +60,8 @@ def test_a_mutant_dies(
 @pytest.mark.parametrize(
     ("pattern", "instead"),
     [
-        (r"if \((k_0) >= (\d+)\) held_0", r"if (\1 > \2) held_0"),  # one pack too few is there
-        (r"(step_\d+ >= )(\d+) \? held_0", r"\g<1>0 ? held_0"),  # packs that are not there are read
+        (r"if \((k_0) < (\d+)\) held_0", r"if (\1 + 1 < \2) held_0"),  # one pack too few is there
+        (r"(step_\d+ < )(\d+) \? held_0", r"\g<1>99 ? held_0"),  # packs that are not there are read
         (r"held_0\[1024 \* step_(\d+) \+ lane_0", r"held_0[1024 * step_\1"),  # another lane's
     ],
 )

@@ -5,8 +5,9 @@
                                         s = s1 * exp(m1 - m) + s2 * exp(m2 - m)
 
 Rows that no registers hold are read once less so (Milakov and Gimelshein, 2018). What overflows or is no number stays
-so: an infinite maximum makes the sum a NaN, as `inf - inf` does. The order of the sum changes, as it does between any
-two schedules.
+so: an infinite maximum makes the sum a NaN, as `inf - inf` does. Where 0 is subtracted in place of an infinite maximum
+(jax's logsumexp), the sum is exp(M) then: 0, infinite, or no number. The order of the sum changes, as it does between
+any two schedules.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ def rewritten(module: Module) -> Module:
     found = {each.name: each for each in module.instructions}
     changed = False
     for total in module.instructions:
-        greatest = _greatest(module, total)
-        if greatest is not None and found[greatest.name].opcode == "reduce" and len(greatest.operands) == 2:
-            found.update((each.name, each) for each in _pair(module, greatest, total))
+        below = _greatest(module, total)
+        if below is not None and len(found[below.name].operands) == 2:
+            guarded = _spread(module, total).opcode == "select"
+            found.update((each.name, each) for each in _pair(module, below, total, guarded=guarded))
             changed = True
     return dataclasses.replace(module, instructions=topological(found.values())) if changed else module
 
@@ -46,12 +48,31 @@ def _greatest(module: Module, total: Instruction) -> Instruction | None:
     if difference.opcode != "subtract":
         return None
     values, spread = (module[name] for name in difference.operands)
-    greatest = _behind(module, spread)
+    if not _spread_back(module, spread, values, total):
+        return None
+    greatest = _spread(module, total)
+    if greatest.opcode == "select":
+        greatest = _guarded(module, greatest)
     if not _reduces(module, greatest, "maximum", -math.inf) or greatest.operands[0] != values.name:
         return None
-    if greatest.attributes["dimensions"] != total.attributes["dimensions"] or not _long(values, total):
-        return None
-    return greatest if _spread_back(module, spread, values, total) else None
+    same = greatest.attributes["dimensions"] == total.attributes["dimensions"]
+    return greatest if same and _long(values, total) else None
+
+
+def _spread(module: Module, total: Instruction) -> Instruction:
+    """What is subtracted in the exponent, as it is before it is spread over the rows."""
+    difference = module[module[total.operands[0]].operands[0]]
+    return _behind(module, module[difference.operands[1]])
+
+
+def _guarded(module: Module, select: Instruction) -> Instruction:
+    """What is subtracted where it is finite, and 0 where it is not; the select itself where it is another."""
+    guard, then, otherwise = (module[name] for name in select.operands)
+    value = _behind(module, then)
+    zero = _behind(module, otherwise)
+    if guard.opcode != "is-finite" or zero.opcode != "constant" or set(zero.attributes["values"]) != {0}:
+        return select
+    return value if _behind(module, module[guard.operands[0]]) is value else select
 
 
 def _reduces(module: Module, each: Instruction, operation: str, init: float) -> bool:
@@ -95,16 +116,20 @@ def _spread_back(module: Module, spread: Instruction, values: Instruction, total
     if spread.opcode != "broadcast" or spread.attributes["dimensions"] != kept:
         return False
     each = module[spread.operands[0]]
-    while each.opcode in ("reshape", "maximum", "broadcast"):
+    while each.opcode in ("reshape", "maximum", "broadcast", "select"):
         if each.opcode == "broadcast" and each.dims != module[each.operands[0]].dims:
             return False
+        if each.opcode == "select":
+            each = module[each.operands[1]]
+            continue
         rest = [name for name in each.operands if not _lowest(module, module[name])]
         each = module[rest[0]]
     return each.opcode == "reduce"
 
 
-def _pair(module: Module, greatest: Instruction, total: Instruction) -> Iterator[Instruction]:
-    """The instructions that stand for both, under their names."""
+def _pair(module: Module, greatest: Instruction, total: Instruction, *, guarded: bool) -> Iterator[Instruction]:
+    """The instructions that stand for both, under their names. `guarded`: where the maximum is infinite, 0 was
+    subtracted."""
     values, kind = module[greatest.operands[0]], total.dtype
     one = _made(total, "one", "constant", (), (), {"values": (1.0,)})
     ones = _made(total, "ones", "broadcast", values.dims, (one.name,), {"dimensions": ()})
@@ -117,6 +142,13 @@ def _pair(module: Module, greatest: Instruction, total: Instruction) -> Iterator
     yield from (one, ones)
     yield dataclasses.replace(greatest, operands=operands, attributes=frozen(pair))
     summed = _made(total, "sum", "reduce", total.dims, operands, {**pair, "result": 1})
+    if guarded:
+        finite = _made(total, "finite", "is-finite", total.dims, (greatest.name,), {})
+        alone = _made(total, "alone", "exponential", total.dims, (greatest.name,), {})
+        yield from (summed, dataclasses.replace(finite, dtype="pred"), alone)
+        chosen = (finite.name, summed.name, alone.name)
+        yield dataclasses.replace(total, opcode="select", operands=chosen, attributes=frozen({}))
+        return
     nothing = _made(total, "nothing", "subtract", total.dims, (greatest.name, greatest.name), {})
     yield from (summed, nothing)
     yield dataclasses.replace(total, opcode="add", operands=(summed.name, nothing.name), attributes=frozen({}))

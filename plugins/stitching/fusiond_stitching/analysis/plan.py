@@ -309,7 +309,7 @@ class Rows:
     slabs: int = 1
     """Blocks that share the columns of the same rows: block b has slab b % slabs, of `steps * lanes` packs."""
     streamed: bool = False
-    """The rows are too long for registers: each sweep reads them again, every other one backwards, and the last
+    """The rows are too long for registers: each sweep reads them again, every other one backwards, and the first
     `shared_steps` packs of a lane from shared memory, where there are any of `held`."""
     shared_steps: int = 0
     threads: int = 0

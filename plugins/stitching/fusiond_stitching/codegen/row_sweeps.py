@@ -215,7 +215,8 @@ class RowSweeps:
         return cpp("{}[{}]", self._buffer(name), scope.index(position))
 
     def _streamed_pack(self, name: str) -> Code:
-        """The present pack of a value whose last packs are in shared memory, from the second sweep on."""
+        """The present pack of a value whose first packs are in shared memory, from the second sweep on. (Sweeps change
+        their direction: what the second begins with was read last, and is still in the second-level cache.)"""
         first = self._place - self._element
         found = self._loaded.get((name, first))
         if found is not None:
@@ -223,9 +224,8 @@ class RowSweeps:
         assert self._packing is not None
         scope, rows = self._packing, self._rows
         kind = scope.function.unit.pack(type_of(self._module[name]), rows.pack)
-        begin = rows.steps - rows.shared_steps
-        slot = cpp("{}[{}]", self._kept[name], scope.index((self._step - begin) * rows.lanes + self._lanes))
-        inside = cpp("{} >= {}", scope.index(self._step), begin)
+        slot = cpp("{}[{}]", self._kept[name], scope.index(self._step * rows.lanes + self._lanes))
+        inside = cpp("{} < {}", scope.index(self._step), rows.shared_steps)
         if name in self._filled:
             load = cpp("{} ? {} : {}", inside, slot, self._pack_at(scope, name, first))
             found = scope.constant(kind, "pack", load)

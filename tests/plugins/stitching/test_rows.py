@@ -176,6 +176,28 @@ def test_what_is_read_before_it_is_there_is_refused() -> None:
         assert any("too early" in each for each in verify.problems(batch.module, late))
 
 
+def test_what_one_group_keeps_in_registers_another_computes_again(runner: Any, monkeypatch: Any) -> None:
+    """A sum of three inputs: rows keep it between two sweeps, and the sums of its columns go by themselves."""
+
+    def function(a: Any, b: Any, c: Any) -> Any:
+        total = a + b + c
+        return softmax(total), total.sum(0), layernorm(total, 1.0, 0.0)
+
+    monkeypatch.setattr(row_groups, "LARGE_BYTES", 0)
+    monkeypatch.setattr(row_groups, "LEAST_BYTES", 1 << 60)  # groups stay apart
+    inputs = tuple(normal(1024, 96) * each for each in (1, 2, 3))
+    batch = Batch.made((Case("kept", "rows", function, inputs),), "rows")
+    batch = dataclasses.replace(batch, module=split_reductions.reductions(batch.module, LIMITS.multiprocessors))
+    plan = planner.plan(batch.module, ROWS, LIMITS).plan
+    programs = [each for kernel in plan.kernels for each in kernel.programs]
+    kept = [each.instruction for program in programs for each in program.results if each.homes == (Registers(),)]
+    assert len(programs) > 1
+    assert any(batch.module[name].opcode == "add" for name in kept)
+    assert verify.problems(batch.module, plan) == ()
+    for seed in (0, 1):
+        batch.check(runner, plan, seed=seed)
+
+
 def test_a_value_that_another_thread_holds_is_refused() -> None:
     """A transpose inside of the rows would read registers of other threads: there is no such program."""
     batch = Batch.made((Case("turned", "rows", lambda x: jax.nn.softmax(x, -1).T * 2.0, (normal(32, 32),)),), "rows")

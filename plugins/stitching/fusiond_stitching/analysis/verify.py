@@ -31,10 +31,11 @@ from fusiond_stitching.analysis.plan import (
     LibraryCall,
     Plan,
     Reduction,
+    Registers,
     Result,
     Stage,
 )
-from fusiond_stitching.frontend.graph import BYTES, SOURCES, Instruction, Module
+from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, Instruction, Module
 
 
 def problems(module: Module, plan: Plan, *, shared_limit: int | None = None) -> tuple[str, ...]:
@@ -79,6 +80,8 @@ class _Checking:
                 for number, program in enumerate(programs.programs):
                     for stage, one in enumerate(program.stages):
                         for at, result in enumerate(one.results):
+                            if program.rows is not None and self._kept_on_the_way(result):
+                                continue
                             place = _Place(step, phase, number, stage, at)
                             self._locate(result.instruction, place, f"{each.name}/{program.name}")
                             self.results.setdefault(result.instruction, result)
@@ -93,6 +96,12 @@ class _Checking:
         for name in self.module.foreign:
             if name not in self.places:
                 self.found.append(f"library call {name} is never made")
+
+    def _kept_on_the_way(self, result: Result) -> bool:
+        """A value that rows have in registers, and whoever else reads it computes again."""
+        source = self.module.by_name.get(result.instruction)
+        inlined = source is not None and (source.elementwise or source.opcode in MOVEMENT)
+        return inlined and result.homes == (Registers(),)
 
     def _locate(self, name: str, place: _Place, where: str) -> None:
         if name not in self.module.by_name:

@@ -40,7 +40,7 @@ LIBRARY = "library_"
 """What the names of kernels in place of a library's begin with."""
 _EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 _STEP = {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2}
-"""What one step of a float of 8 bits is of its value: other errors are so much smaller that they come to one at most."""
+"""What one step of a float of 8 bits is of its value: other errors are so much smaller that they come to one step."""
 
 
 def program(
@@ -216,7 +216,9 @@ def default_fill(instruction: Instruction) -> Fill:
     return Fill(kind="integers", low=0, high=1 if kind == "pred" else 9)
 
 
-_LEAST = {"f8e4m3fn": 2.0**-9, "f8e5m2": 2.0**-16, "f16": 2.0**-20, "bf16": 2.0**-120, "f32": 2.0**-120, "f64": 2.0**-1000}
+_LEAST = {
+    "f8e4m3fn": 2.0**-9, "f8e5m2": 2.0**-16, "f16": 2.0**-20, "bf16": 2.0**-120, "f32": 2.0**-120, "f64": 2.0**-1000,
+}  # fmt: skip
 """What is smaller than this need not be right: numbers that lose bits as they become subnormal."""
 _POSITIVE = frozenset({"exponential", "abs", "sqrt", "rsqrt", "logistic"})
 _KEEPS_SIGN = frozenset({

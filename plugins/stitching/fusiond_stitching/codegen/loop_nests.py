@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from fusiond.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
 from fusiond_stitching.analysis.plan import BlockProgram, Box, Chunk, Flat, Global, Result, Shared, Stage
-from fusiond_stitching.codegen import elemental, indexed, semantics
+from fusiond_stitching.codegen import elemental, indexed
 from fusiond_stitching.codegen.elemental import Elemental, Indices, type_of
 from fusiond_stitching.codegen.reduction import BARRIER, WARP, Lanes, shared_pointer
 from fusiond_stitching.codegen.scope import Scope

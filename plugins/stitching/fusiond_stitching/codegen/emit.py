@@ -255,7 +255,7 @@ def precisions(module: Module) -> dict[str, Precision]:
             length = max(length, operand.length)
             epsilon = max(epsilon, operand.epsilon)
             step = max(step, operand.step)
-        if each.opcode == "reduce" and each.attributes["computation"].simple not in ("maximum", "minimum"):
+        if each.opcode == "reduce" and not each.attributes["computation"].chooses:
             length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["dimensions"])
         elif each.opcode == "dot":
             length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["lhs_contracting"])

@@ -113,7 +113,9 @@ def _swapped(self: Updates, scope: Scope, scatter: Instruction, target: Code, va
     with scope.block(cpp("for ({} {} = 0, {} = 1; {} != {};)", whole, seen, old, seen, old)) as again:
         again.line(cpp("{} = {};", old, seen))
         total = again.function.fresh("total")
-        again.line(cpp("{} {} = {};", kind.value, total, semantics.bitcast_convert(bits, kind, old)))
+        again.line(
+            cpp("{} {} = {};", kind.value, total, semantics.bitcast_convert(scope.function.functions, bits, kind, old))
+        )
         combine(self._elemental, again, scatter.attributes["computation"], [total], [value], [kind])
-        next_ = semantics.bitcast_convert(kind, bits, total)
+        next_ = semantics.bitcast_convert(scope.function.functions, kind, bits, total)
         again.line(cpp("{} = atomicCAS({}, {}, ({}){});", seen, word, old, whole, next_))

@@ -105,6 +105,7 @@ SOURCES = frozenset({"parameter", "constant"})
 OTHERS = frozenset({
     "concatenate", "pad", "reduce", "dot", "gather", "scatter", "dynamic-slice", "dynamic-update-slice",
 })  # fmt: skip
+_CHOOSING = frozenset({"maximum", "minimum", "compare", "select", "clamp", "and", "or", "xor", "not", "constant"})
 KNOWN = ELEMENTWISE | MOVEMENT | SOURCES | OTHERS
 
 
@@ -156,6 +157,11 @@ class Computation:
         names = {each.name for each in self.parameters}
         commutes = only.opcode in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")
         return only.opcode if commutes and set(only.operands) == names and self.results == (only.name,) else None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it only picks among its parameters, and rounds nothing: a maximum, an argmax."""
+        return all(each.opcode in _CHOOSING for each in self.instructions)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,16 @@ from typing import Any, TypeAlias
 from fusiond.errors import RequestError
 from fusiond.keys import content_key
 from fusiond.model import frozen
-from fusiond_stitching.frontend import drop_unit_dims, hlo, loops, scatter_updates, selected_scatters, shapes, windows
+from fusiond_stitching.frontend import (
+    drop_unit_dims,
+    hlo,
+    loops,
+    scatter_updates,
+    selected_scatters,
+    shapes,
+    top_k,
+    windows,
+)
 from fusiond_stitching.frontend.attributes import attributes_of, number
 from fusiond_stitching.frontend.graph import (
     BYTES,
@@ -149,6 +158,8 @@ class _Lowering:
                 operands = [self._inline(body, operands, f"{prefix}{raw.name}/{trip}/")]
             return operands[0]
         name = self._fresh(prefix + raw.name)
+        if opcode == "topk" and isinstance(operands[0], str) and top_k.possible(raw, self.found[operands[0]]):
+            return top_k.expanded(raw, name, self.found[operands[0]], self._adding(raw))
         reason = self._strange(raw, operands)
         if reason or isinstance(raw.shape, Several):
             if not reason and opcode == "reduce":
@@ -229,11 +240,13 @@ class _Lowering:
 
     def _reduce_window(self, raw: Raw, name: str, operands: list[Value], shape: Array) -> str:
         source, init = (self.found[each] for each in _names(operands))
+        return windows.reduced(raw, name, source, init, _scalar(self, raw), shape, self._adding(raw))
 
+    def _adding(self, raw: Raw) -> windows.Add:
         def add(wanted: str, opcode: str, shape: Array, given: Sequence[str], attributes: Mapping[str, Any]) -> str:
             return self._add(raw, self._fresh(wanted), opcode, shape, given, attributes)
 
-        return windows.reduced(raw, name, source, init, _scalar(self, raw), shape, add)
+        return add
 
     def _outside(self, raw: Raw, name: str, operands: list[Value], reason: str) -> Value:
         """A boundary: one instruction, and one more for every further result. (One of type `none` where it has none: it

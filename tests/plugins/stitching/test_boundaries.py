@@ -75,7 +75,9 @@ double { a = f32[9] parameter(0)
 
 root { a = f32[9] parameter(0)
   m = f32[9] abs(a)
-  ROOT b = f32[9] sqrt(m)
+  zero = f32[] constant(0)
+  w = f32[9] reduce-window(m, zero), window={size=3 pad=1_1}, to_apply=add
+  ROOT b = f32[9] sqrt(w)
 }
 """
 

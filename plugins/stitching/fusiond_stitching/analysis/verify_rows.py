@@ -148,7 +148,8 @@ class _Reading:
         if place is None:
             return None
         if node.elementwise:
-            return place if source.dims == node.dims else None
+            only = Place.ROW if self.rows.count == 1 and not source.dims else None  # a number, read by all of a row
+            return place if source.dims == node.dims else only
         if node.opcode == "reshape":
             return place
         if node.opcode == "broadcast":

@@ -19,6 +19,7 @@ from fusiond.errors import RequestError
 from fusiond.keys import content_key
 from fusiond.model import frozen
 from fusiond_stitching.frontend import (
+    conditionals,
     drop_unit_dims,
     hlo,
     loops,
@@ -157,6 +158,8 @@ class _Lowering:
             for trip in range(count):
                 operands = [self._inline(body, operands, f"{prefix}{raw.name}/{trip}/")]
             return operands[0]
+        if opcode == "conditional" and len(operands) > 1 and conditionals.cheap(self.raw, raw, operands):
+            return self._selected(raw, operands, prefix)
         name = self._fresh(prefix + raw.name)
         if opcode == "topk" and isinstance(operands[0], str) and top_k.possible(raw, self.found[operands[0]]):
             return top_k.expanded(raw, name, self.found[operands[0]], self._adding(raw))
@@ -184,6 +187,33 @@ class _Lowering:
             return self._bitcast(raw, name, operands[0], shape)
         attributes = attributes_of(raw, lambda: _scalar(self, raw))
         return self._add(raw, name, opcode, shape, operands, attributes)
+
+    def _selected(self, raw: Raw, operands: list[Value], prefix: str) -> Value:
+        """All branches of a conditional, and of their results those that its first operand asks for."""
+        index = operands[0]
+        assert isinstance(index, str)
+        results = [
+            self._inline(self._called(branch, raw.where), [operand], f"{prefix}{raw.name}/{place}/")
+            for place, (branch, operand) in enumerate(zip(raw.branches(), operands[1:], strict=True))
+        ]
+        found = list(_leaves(results[-1]))
+        for place, result in reversed(list(enumerate(results[:-1]))):
+            test = index if self.found[index].dtype == "pred" else self._is(raw, index, place, prefix)
+            for at, (then, otherwise) in enumerate(zip(_leaves(result), found, strict=True)):
+                if then != otherwise:
+                    source = self.found[then]
+                    shape = Array(source.dtype, source.dims)
+                    name = self._fresh(f"{prefix}{raw.name}.{at}")
+                    found[at] = self._add(raw, name, "select", shape, (test, then, otherwise), {})
+        return _shaped(raw.shape, iter(found))
+
+    def _is(self, raw: Raw, index: str, value: int, prefix: str) -> str:
+        """Whether a branch's number is this one."""
+        number = Array(self.found[index].dtype, ())
+        wanted = self._add(raw, self._fresh(f"{prefix}{raw.name}.branch"), "constant", number, (), {"values": (value,)})
+        attributes = {"direction": "EQ", "total": False}
+        name = self._fresh(f"{prefix}{raw.name}.is")
+        return self._add(raw, name, "compare", Array("pred", ()), (index, wanted), attributes)
 
     def _trips(self, raw: Raw, operands: list[Value]) -> int | None:
         """How often a loop is written out; None for one that is a boundary."""

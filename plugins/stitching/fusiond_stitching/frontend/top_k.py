@@ -99,7 +99,7 @@ def _least(kind: str) -> float | int:
 def _order(kind: str) -> list[tuple[str, str, tuple[str, ...], str]]:
     """`before` of (v1, i1) and (v2, i2): name, opcode, operands and direction of each step."""
     floats = is_float(DTYPES[kind])
-    steps = [
+    steps: list[tuple[str, str, tuple[str, ...], str]] = [
         ("larger", "compare", ("v1", "v2"), "GT"),
         ("same", "compare", ("v1", "v2"), "EQ"),
         ("earlier", "compare", ("i1", "i2"), "LT"),

@@ -204,7 +204,7 @@ def test_each_output_is_an_instruction_of_its_own():
 BOUNDARIES = {
     "custom-call": 'ROOT c = f32[4]{0} custom-call(x), custom_call_target="cublas"',
     "sort": "ROOT c = f32[4]{0} sort(x), dimensions={0}, to_apply=add_f32",
-    "type": "ROOT c = c64[4]{0} convert(x)",
+    "type": "ROOT c = c128[4]{0} convert(x)",
     "width": "ROOT c = s8[4,4]{1,0} bitcast-convert(x)",
 }
 

@@ -19,6 +19,7 @@ from fusiond.errors import RequestError
 from fusiond.keys import content_key
 from fusiond.model import frozen
 from fusiond_stitching.frontend import (
+    complex_numbers,
     conditionals,
     drop_unit_dims,
     hlo,
@@ -30,6 +31,7 @@ from fusiond_stitching.frontend import (
     windows,
 )
 from fusiond_stitching.frontend.attributes import attributes_of, number
+from fusiond_stitching.frontend.complex_numbers import Complex
 from fusiond_stitching.frontend.graph import (
     BYTES,
     DTYPES,
@@ -43,8 +45,8 @@ from fusiond_stitching.frontend.graph import (
 )
 from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawModule, RawShape, Several
 
-Value: TypeAlias = "str | tuple[Value, ...]"
-"""The name of an instruction, or the members of a tuple."""
+Value: TypeAlias = "str | Complex | tuple[Value, ...]"
+"""The name of an instruction, the two of a complex number, or the members of a tuple."""
 
 IDENTITIES = frozenset({"copy", "optimization-barrier", "copy-start", "copy-done"})
 NOTES = frozenset({"Sharding", "annotate_device_placement", "SPMDFullToShardShape", "SPMDShardToFullShape"})
@@ -60,7 +62,7 @@ _NAME = re.compile(r"[\w.\-$]+")
 
 def module(raw: RawModule) -> Module:
     """The graph of a module's entry computation. RequestError with file and line for what does not fit together."""
-    return _Lowering(raw).module(raw.entry, raw.name)
+    return _Lowering(raw, pairs=complex_numbers.supported(raw)).module(raw.entry, raw.name)
 
 
 def read(text: str, path: str) -> Module:
@@ -74,8 +76,10 @@ def digest(module: Module) -> str:
 
 
 class _Lowering:
-    def __init__(self, raw: RawModule) -> None:
+    def __init__(self, raw: RawModule, *, pairs: bool) -> None:
         self.raw = raw
+        self.pairs = pairs
+        """Whether complex numbers are pairs of real ones; otherwise they are left to a library."""
         self.found: dict[str, Instruction] = {}
         self.foreign: dict[str, str] = {}
         self.frames: dict[str, bool] = {}
@@ -91,7 +95,7 @@ class _Lowering:
         for each in sorted((each for each in entry.instructions if each.opcode == "parameter"), key=number):
             arguments.append(self._parameter(each, each.name, each.shape, count))
         result = self._inline(entry, arguments, "")
-        outputs = list(_leaves(result))
+        outputs = [self._whole(entry, each) for each in _members(result)]
         return self._finished(name, outputs, body=body)
 
     def _parameter(self, raw: Raw, name: str, shape: RawShape, count: itertools.count[int]) -> Value:
@@ -100,12 +104,23 @@ class _Lowering:
                 self._parameter(raw, f"{name}.{place}", each, count) for place, each in enumerate(shape.members)
             )
         number = next(count)
+        if shape.dtype == complex_numbers.COMPLEX and self.pairs:
+            pair = Array(complex_numbers.REAL, (*shape.dims, 2))
+            whole = self._add(raw, name, "parameter", pair, (), {"number": number})
+            return complex_numbers.taken_apart(name, shape.dims, whole, self._adding(raw))
         if shape.dtype not in DTYPES:
             if not OTHER_TYPES.fullmatch(shape.dtype):
                 raise raw.fail(f"the type {shape.dtype} is not known; known: {', '.join(DTYPES)}")
             self.foreign[name] = f"parameter {raw.name!r}: the type {shape.dtype} is not known"
             return self._add(raw, name, "input", shape, (), {"number": number})
         return self._add(raw, name, "parameter", shape, (), {"number": number})
+
+    def _whole(self, computation: RawComputation, value: str | Complex) -> str:
+        """A result as it is stored."""
+        if isinstance(value, str):
+            return value
+        root = next(each for each in computation.instructions if each.name == computation.root)
+        return complex_numbers.put_together(value.real, self.found[value.real].dims, value, self._adding(root))
 
     def _called(self, name: str, where: str) -> RawComputation:
         if name not in self.raw.computations:
@@ -161,6 +176,8 @@ class _Lowering:
         if opcode == "conditional" and len(operands) > 1 and conditionals.cheap(self.raw, raw, operands):
             return self._selected(raw, operands, prefix)
         name = self._fresh(prefix + raw.name)
+        if self.pairs and complex_numbers.concerns(raw, operands):
+            return complex_numbers.computed(raw, name, operands, self.found, self._adding(raw))
         if opcode == "topk" and isinstance(operands[0], str) and top_k.possible(raw, self.found[operands[0]]):
             return top_k.expanded(raw, name, self.found[operands[0]], self._adding(raw))
         reason = self._strange(raw, operands)
@@ -397,7 +414,7 @@ class _Lowering:
         _materialise(kept, self.foreign)
         live = _reached(kept, [*outputs, *parameters, *self.effects])
         frames = tuple(
-            _Lowering(self.raw).module(each, each, body=is_body)
+            _Lowering(self.raw, pairs=self.pairs).module(each, each, body=is_body)
             for each, is_body in self.frames.items()
             if each in self.raw.computations
         )
@@ -449,12 +466,17 @@ def _materialise(kept: dict[str, Instruction], foreign: Mapping[str, str]) -> No
 # --- tuples ---------------------------------------------------------------------------------------------
 
 
-def _leaves(value: Value) -> Iterable[str]:
-    if isinstance(value, str):
+def _members(value: Value) -> Iterable[str | Complex]:
+    if isinstance(value, str | Complex):
         yield value
     else:
         for each in value:
-            yield from _leaves(each)
+            yield from _members(each)
+
+
+def _leaves(value: Value) -> Iterable[str]:
+    for each in _members(value):
+        yield from (each,) if isinstance(each, str) else (each.real, each.imag)
 
 
 def _names(values: Sequence[Value]) -> list[str]:
@@ -516,7 +538,7 @@ def _reached(instructions: Mapping[str, Instruction], roots: Iterable[str]) -> s
 def _scalar(lowering: _Lowering, raw: Raw) -> Computation:
     """The computation that a reduce or a scatter applies, with its own names."""
     called = lowering._called(raw.called("to_apply"), raw.where)
-    inner = _Lowering(lowering.raw)
+    inner = _Lowering(lowering.raw, pairs=lowering.pairs)
     count = itertools.count()
     arguments: list[Value] = []
     for each in sorted((e for e in called.instructions if e.opcode == "parameter"), key=number):

@@ -1,0 +1,243 @@
+"""Complex numbers as pairs of real ones: RoPE by `lax.complex`, phases, spectra that are made and used here.
+
+    c64[dims]    inside of a module, two values f32[dims]
+                 as a parameter or a result, f32[dims, 2], which is how NumPy and CUDA lay out their complex numbers
+
+Either all of a module's complex numbers are pairs, or none is (`supported`): a Fourier transform is a library's, and
+what stands between two of them would be taken apart and put together for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusiond.model import frozen
+from fusiond_stitching.frontend.attributes import attributes_of
+from fusiond_stitching.frontend.graph import Computation, Instruction
+from fusiond_stitching.frontend.hlo import Array, Raw, RawModule, RawShape
+from fusiond_stitching.frontend.windows import Add
+
+COMPLEX, REAL = "c64", "f32"
+_NUMBER = re.compile(r"\(\s*([^\s,()]+)\s*,\s*([^\s,()]+)\s*\)")
+_PASSED = frozenset({"parameter", "tuple", "get-tuple-element", "call", "fusion"})
+_MOVED = frozenset({"broadcast", "reshape", "transpose", "slice", "reverse", "concatenate", "copy", "dynamic-slice"})
+_ALIKE = frozenset({"add", "subtract", "negate", "select", "pad", "dynamic-update-slice", "gather"}) | _MOVED
+"""What is done to the real parts and to the imaginary ones by themselves."""
+_OTHERS = frozenset({
+    "complex", "real", "imag", "constant", "convert", "multiply", "divide", "abs", "exponential", "compare", "reduce",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    """The names of two values f32[dims]."""
+
+    real: str
+    imag: str
+
+
+def supported(module: RawModule) -> bool:
+    """Whether every complex number of the module can be a pair."""
+    for computation in module.computations.values():
+        kinds = {each.name: set(_kinds(each.shape)) for each in computation.instructions}
+        for each in computation.instructions:
+            touched = kinds[each.name].union(*(kinds.get(name, set()) for name in each.operands))
+            if "c128" in touched or (COMPLEX in touched and each.opcode not in _PASSED | _ALIKE | _OTHERS):
+                return False
+            if each.opcode == "reduce" and COMPLEX in touched and not _sums(module, each):
+                return False
+    return True
+
+
+def _kinds(shape: RawShape) -> Iterator[str]:
+    if isinstance(shape, Array):
+        yield shape.dtype
+    else:
+        for each in shape.members:
+            yield from _kinds(each)
+
+
+def _sums(module: RawModule, reduce: Raw) -> bool:
+    called = module.computations.get(reduce.called("to_apply"))
+    if called is None or len(reduce.operands) != 2:
+        return False
+    body = [each for each in called.instructions if each.opcode != "parameter"]
+    return [each.opcode for each in body] == ["add"] and len(set(body[0].operands)) == 2
+
+
+def concerns(raw: Raw, operands: Sequence[object]) -> bool:
+    """Whether an instruction makes a complex number, or reads one."""
+    made = isinstance(raw.shape, Array) and raw.shape.dtype == COMPLEX
+    return made or any(isinstance(each, Complex) for each in operands)
+
+
+def taken_apart(name: str, dims: tuple[int, ...], whole: str, add: Add) -> Complex:
+    """The two parts of a parameter f32[dims, 2]."""
+    parts = []
+    for place, word in enumerate(("real", "imag")):
+        starts, limits = (0,) * len(dims) + (place,), (*dims, place + 1)
+        cut = {"starts": starts, "limits": limits, "strides": (1,) * len(limits)}
+        part = add(f"{name}.{word}~cut", "slice", Array(REAL, (*dims, 1)), (whole,), cut)
+        parts.append(add(f"{name}.{word}", "reshape", Array(REAL, dims), (part,), {}))
+    return Complex(*parts)
+
+
+def put_together(name: str, dims: tuple[int, ...], parts: Complex, add: Add) -> str:
+    """A result f32[dims, 2]."""
+    single = [
+        add(f"{name}~{word}", "reshape", Array(REAL, (*dims, 1)), (part,), {})
+        for word, part in (("real", parts.real), ("imag", parts.imag))
+    ]
+    return add(f"{name}~pair", "concatenate", Array(REAL, (*dims, 2)), single, {"dimension": len(dims)})
+
+
+def computed(raw: Raw, name: str, operands: Sequence[Any], of: Mapping[str, Instruction], add: Add) -> Complex | str:
+    """The instructions of one that makes complex numbers, or reads them, and its value. `operands`: names, and pairs of
+    names; `of`: their instructions. RequestError for numbers that are none."""
+    return _Making(raw, name, of, add).value(operands)
+
+
+def _sum() -> Computation:
+    def scalar(name: str, opcode: str, *operands: str, **attributes: object) -> Instruction:
+        return Instruction(
+            name=name, opcode=opcode, dtype=REAL, dims=(), operands=operands, attributes=frozen(attributes)
+        )
+
+    return Computation(
+        parameters=(scalar("a", "parameter", number=0), scalar("b", "parameter", number=1)),
+        instructions=(scalar("c", "add", "a", "b"),),
+        results=("c",),
+    )
+
+
+_SUM = _sum()
+
+
+class _Making:
+    def __init__(self, raw: Raw, name: str, of: Mapping[str, Instruction], add: Add) -> None:
+        assert isinstance(raw.shape, Array)
+        self.raw = raw
+        self.name = name
+        self.of = of
+        self.add = add
+        self.dims = raw.shape.dims
+        self.dtype = raw.shape.dtype
+        self.count = 0
+
+    def value(self, operands: Sequence[Any]) -> Complex | str:
+        opcode = self.raw.opcode
+        if opcode in _ALIKE or opcode == "reduce":
+            return self._alike(operands)
+        steps: dict[str, Callable[..., Complex | str]] = {
+            "complex": Complex, "real": self._real, "imag": self._imag, "constant": self._constant,
+            "convert": self._convert, "multiply": self._multiply, "divide": self._divide, "abs": self._abs,
+            "exponential": self._exponential, "compare": self._compare,
+        }  # fmt: skip
+        return steps[opcode](*operands)
+
+    def _make(self, opcode: str, *operands: str, dtype: str = REAL, dims: tuple[int, ...] | None = None,
+              **attributes: object) -> str:  # fmt: skip
+        self.count += 1
+        shape = Array(dtype, self.dims if dims is None else dims)
+        return self.add(f"{self.name}.{opcode}{self.count}", opcode, shape, operands, attributes)
+
+    def _number(self, value: float) -> str:
+        scalar = self._make("constant", dims=(), values=(value,))
+        return self._make("broadcast", scalar, dimensions=())
+
+    def _alike(self, operands: Sequence[Any]) -> Complex:
+        attributes = attributes_of(self.raw, lambda: _SUM)
+        parts = [
+            self.add(
+                f"{self.name}.{word}", self.raw.opcode, Array(REAL, self.dims),
+                [getattr(each, word) if isinstance(each, Complex) else each for each in operands], attributes,
+            )
+            for word in ("real", "imag")
+        ]  # fmt: skip
+        return Complex(*parts)
+
+    def _constant(self) -> Complex:
+        pairs = _NUMBER.findall(self.raw.payload)
+        try:
+            numbers = [(float(real), float(imag)) for real, imag in pairs]
+        except ValueError:
+            raise self.raw.fail(f"{self.raw.payload.strip()[:40]!r} is no {COMPLEX}") from None
+        if len(numbers) != math.prod(self.dims):
+            raise self.raw.fail(f"{len(numbers)} pairs of numbers for {self.raw.shape}")
+        return Complex(*(self._make("constant", values=tuple(each)) for each in zip(*numbers, strict=True)))
+
+    def _real(self, of: Complex | str) -> str:
+        return of.real if isinstance(of, Complex) else of
+
+    def _imag(self, of: Complex | str) -> str:
+        return of.imag if isinstance(of, Complex) else self._number(0.0)
+
+    def _convert(self, of: Complex | str) -> Complex | str:
+        if isinstance(of, str):
+            same = self.of[of].dtype == REAL
+            return Complex(of if same else self._make("convert", of), self._number(0.0))
+        if self.dtype == COMPLEX:
+            return of
+        return of.real if self.dtype == REAL else self._make("convert", of.real, dtype=self.dtype)
+
+    def _multiply(self, a: Complex, b: Complex) -> Complex:
+        product = self._make
+        return Complex(
+            product("subtract", product("multiply", a.real, b.real), product("multiply", a.imag, b.imag)),
+            product("add", product("multiply", a.real, b.imag), product("multiply", a.imag, b.real)),
+        )
+
+    def _divide(self, a: Complex, b: Complex) -> Complex:
+        """By the larger part of the divisor (Smith, 1962), so that its square cannot overflow."""
+        make = self._make
+        sizes = [make("abs", part) for part in (b.real, b.imag)]
+        real_is_larger = make("compare", *sizes, dtype="pred", direction="GE", total=False)
+
+        def chosen(then: str, otherwise: str) -> str:
+            return make("select", real_is_larger, then, otherwise)
+
+        larger, smaller = chosen(b.real, b.imag), chosen(b.imag, b.real)
+        ratio = make("divide", smaller, larger)
+        whole = make("add", larger, make("multiply", smaller, ratio))
+        first, second = chosen(a.real, a.imag), chosen(a.imag, a.real)
+        real = make("add", first, make("multiply", second, ratio))
+        imag = make("subtract", second, make("multiply", first, ratio))
+        return Complex(make("divide", real, whole), make("divide", chosen(imag, make("negate", imag)), whole))
+
+    def _abs(self, a: Complex) -> str:
+        """The larger part times the root of 1 + the square of their ratio; the larger part alone where it is 0 or
+        infinite."""
+        make = self._make
+        parts = [make("abs", part) for part in (a.real, a.imag)]
+        most, least = make("maximum", *parts), make("minimum", *parts)
+        ratio = make("divide", least, most)
+        square = make("add", self._number(1.0), make("multiply", ratio, ratio))
+        size = make("multiply", most, make("sqrt", square))
+        edges = [
+            make("compare", most, self._number(edge), dtype="pred", direction="EQ", total=False)
+            for edge in (0.0, math.inf)
+        ]
+        return make("select", make("or", *edges, dtype="pred"), most, size)
+
+    def _exponential(self, a: Complex) -> Complex:
+        make = self._make
+        size = make("exponential", a.real)
+        return Complex(
+            make("multiply", size, make("cosine", a.imag)),
+            make("multiply", size, make("sine", a.imag)),
+        )
+
+    def _compare(self, a: Complex, b: Complex) -> str:
+        """EQ or NE."""
+        given = attributes_of(self.raw, lambda: _SUM)
+        if given["direction"] not in ("EQ", "NE"):
+            raise self.raw.fail("complex numbers have no order; direction can be EQ or NE")
+        parts = [
+            self._make("compare", one, other, dtype="pred", **given)
+            for one, other in ((a.real, b.real), (a.imag, b.imag))
+        ]
+        return self._make("and" if given["direction"] == "EQ" else "or", *parts, dtype="pred")

@@ -175,7 +175,14 @@ class _Graph:
 
     def recompute(self) -> bool:
         """Takes from their groups wide values that another group reads, where one wide buffer gives them by a few cheap
-        instructions: they are computed where they are read, and stored no more."""
+        instructions: they are computed where they are read, and stored no more. What these instructions read in their
+        group is then read by the others, and looked at in turn."""
+        changed = False
+        while self._recompute_once():
+            changed = True
+        return changed
+
+    def _recompute_once(self) -> bool:
         changed = False
         for at, node in list(self.nodes.items()):
             dropped = {name for name in node.group.members if self._read_outside(name, at) and self._cheap(name, at)}

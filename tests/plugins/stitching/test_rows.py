@@ -68,6 +68,22 @@ def adam(parameter: Any, gradient: Any, first: Any, second: Any) -> Any:
     return parameter - 1e-3 * first / (jnp.sqrt(second) + 1e-8), first, second
 
 
+def group_norm(groups: int) -> Callable[..., Any]:
+    def function(x: Any, scale: Any, shift: Any) -> Any:
+        parted = x.reshape(*x.shape[:-1], groups, -1)
+        axes = (*range(1, x.ndim - 1), x.ndim)
+        mean = parted.mean(axes, keepdims=True)
+        variance = (parted * parted).mean(axes, keepdims=True) - mean * mean
+        normal = (parted - mean) * jax.lax.rsqrt(variance + 1e-5)
+        return normal.reshape(x.shape) * scale + shift
+
+    return function
+
+
+def group_norm_backward(x: Any, scale: Any, given: Any) -> Any:
+    return jax.vjp(lambda x: group_norm(4)(x, scale, scale), x)[1](given)[0]
+
+
 def integers(x: Any) -> Any:
     return x - x.max(-1, keepdims=True), x.sum(-1)
 
@@ -93,6 +109,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "attention": (attention, (normal(2, 3, 8, 72), normal(2, 1, 1, 72))),
     "extremes": (extremes, (normal(33, 100),)),
     "adam": (adam, tuple(abs(normal(31, 33)) for _ in range(4))),
+    "groups": (group_norm(4), (normal(3, 5, 4, 32), normal(32), normal(32))),
+    "groups of halves": (
+        group_norm(2),
+        tuple(normal(*dims, dtype=np.float16) for dims in ((2, 6, 6, 48), (48,), (48,))),
+    ),
+    "groups, one image": (group_norm(3), (normal(1, 40, 72), normal(72), normal(72))),
+    "groups, streamed": (group_norm(4), (normal(4, 600, 64), normal(64), normal(64))),
+    "groups, backward": (group_norm_backward, (normal(3, 5, 4, 32), normal(32), normal(3, 5, 4, 32))),
     "integers": (integers, (np.arange(35 * 12, dtype=np.int32).reshape(35, 12) % 17,)),
     "columns": (lambda x: (x.sum(0), (x * x).max(0)), (normal(4096, 24),)),
 }

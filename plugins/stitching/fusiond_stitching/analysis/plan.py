@@ -316,6 +316,10 @@ class Rows:
     """That a block must have; 0 where it has those of the plan."""
     held: tuple[str, ...] = ()
     """Buffers' values that stay in registers once they were read."""
+    between: int = 1
+    """So many rows lie in each other, as groups of channels do: `run` columns of one, then as many of the next."""
+    run: int = 0
+    """0 where a row lies in one piece."""
 
     @property
     def per_thread(self) -> int:

@@ -42,6 +42,8 @@ from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, SOURCES, Instruct
 
 PACK_BYTES = 16
 """The widest load of a thread."""
+LEAST_RUN_BYTES = 32
+"""Of a row that lies in pieces: a sector of memory."""
 WARP = 32
 MOST_WORDS = 64
 """Registers (32 bits) that kept values may have, where a block's threads leave so many."""
@@ -63,23 +65,36 @@ FLAT_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`runs`: of how many rows a column reduction makes one; 0 where there is none."""
+    """`runs`: of how many rows a column reduction makes one; 0 where there is none. `between` and `run`: see
+    `plan.Rows`."""
 
     count: int
     columns: int
     runs: int = 0
+    between: int = 1
+    run: int = 0
 
     def at(self, place: Place) -> Index:
         """The canonical place, of variables that are named as here."""
         if place is Place.ROW:
             return symbol("row", self.count)
+        column = symbol("column", self.columns)
+        if place is Place.WIDE and self.between > 1:
+            return interleaved(symbol("row", self.count), column // self.run, column % self.run, self)
         outer = symbol("row", self.count) if place is Place.WIDE else symbol("block", self.count // max(1, self.runs))
-        return outer * self.columns + symbol("column", self.columns)
+        return outer * self.columns + column
 
     def elements(self, place: Place) -> int:
         if place is Place.ROW:
             return self.count
         return self.columns * (self.count if place is Place.WIDE else self.count // max(1, self.runs))
+
+
+def interleaved(row: Index, run: Index, inside: Index, rows: Shape | Rows) -> Index:
+    """The place, in row-major order, of an element of a row: of its run with this number, the element `inside`."""
+    width = rows.between * rows.run
+    whole = row // rows.between * (rows.between * rows.columns)
+    return whole + run * width + row % rows.between * rows.run + inside
 
 
 def block_program(
@@ -124,19 +139,28 @@ def _shape(module: Module, group: Group, nodes: Iterable[Instruction]) -> Shape 
     """What the group's reductions agree upon; one long row where there are none."""
     rows: set[tuple[int, int]] = set()
     columns: set[tuple[int, int, int]] = set()
+    apart: set[tuple[int, int, int, int]] = set()
     for each in nodes:
         if each.opcode != "reduce":
             continue
-        cut = _cut(module[each.operands[0]].dims, each.attributes["dimensions"])
+        source = module[each.operands[0]]
+        cut = _cut(source.dims, each.attributes["dimensions"])
         if cut is None:
-            return None
+            four = interleaving(source.dims, each.attributes["dimensions"])
+            if four is None or four[3] * BYTES[source.dtype] < LEAST_RUN_BYTES:
+                return None
+            apart.add(four)
+            continue
         before, reduced, after = cut
         if after == 1:
             rows.add((before, reduced))
         else:
             columns.add((before, reduced, after))
-    if len(rows) > 1 or len(columns) > 1:
+    if len(rows) + len(apart) > 1 or len(columns) > 1 or (apart and columns):
         return None
+    if apart:
+        outer, long, between, run = apart.pop()
+        return Shape(outer * between, long * run, between=between, run=run)
     if columns:
         before, reduced, after = columns.pop()
         if rows and rows != {(before * reduced, after)}:
@@ -158,6 +182,23 @@ def _cut(dims: tuple[int, ...], reduced: Iterable[int]) -> tuple[int, int, int] 
     if any(dims[at] > 1 for at in range(first, last) if at not in inside):
         return None
     return math.prod(dims[:first]), math.prod(dims[first : last + 1]), math.prod(dims[last + 1 :])
+
+
+def interleaving(dims: tuple[int, ...], reduced: Iterable[int]) -> tuple[int, int, int, int] | None:
+    """(outer, long, between, run) of a reduction over `long` and `run` in [outer, long, between, run], as groups of
+    channels are; None for any other."""
+    inside = set(reduced)
+    found = [1]
+    gone = False
+    for at, dim in enumerate(dims):
+        if dim != 1 and (at in inside) != gone:
+            gone = not gone
+            found.append(1)
+        found[-1] *= dim
+    if len(found) != 4:
+        return None
+    outer, long, between, run = found
+    return outer, long, between, run
 
 
 def sums_runs(module: Module, reduce: Instruction) -> bool:
@@ -357,6 +398,8 @@ class _Sweeps:
             rows_per_block=shape.runs or threads // lanes,
             steps=steps,
             held=tuple(self.held),
+            between=shape.between,
+            run=shape.run,
         )
 
     def _streamed(self, policy: Policy, pack: int, lanes: int) -> Rows | None:
@@ -377,7 +420,7 @@ class _Sweeps:
         return Rows(
             count=shape.count, columns=shape.columns, lanes=lanes, pack=pack, rows_per_block=threads // lanes,
             steps=steps, streamed=True, held=tuple(self.held), shared_steps=min(steps, room // step) if wide else 0,
-            threads=threads if wide else 0,
+            threads=threads if wide else 0, between=shape.between, run=shape.run,
         )  # fmt: skip
 
     def _blocks(self, rows: Rows, threads: int) -> int:
@@ -403,7 +446,7 @@ class _Sweeps:
         )  # fmt: skip
         written = (name for name in self.stored if self.place[name] is not Place.ROW)
         widest = max((BYTES[self.module[name].dtype] for name in (*read, *written)), default=4)
-        return math.gcd(self.shape.columns, max(1, PACK_BYTES // widest))
+        return math.gcd(self.shape.run or self.shape.columns, max(1, PACK_BYTES // widest))
 
     def _words(self, per_thread: int) -> int:
         """Registers for what is kept between two sweeps, at most, and for the sums of columns."""

@@ -42,8 +42,11 @@ def _geometry(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str]:
         yield f"it is for {rows.threads} threads, and has {threads}"
     if rows.streamed and (rows.shared_steps > rows.steps or rows.rows_per_block * rows.lanes > threads):
         yield "a streamed row holds more than it has, or a block several one after another"
-    if rows.columns % rows.pack or rows.pack & (rows.pack - 1):
+    if (rows.run or rows.columns) % rows.pack or rows.pack & (rows.pack - 1):
         yield f"packs of {rows.pack} do not make up rows of {rows.columns}"
+    if rows.between > 1 and (rows.run < 1 or rows.columns % rows.run or rows.count % rows.between or rows.slabs > 1):
+        yield f"{rows.count} rows of {rows.columns} columns do not lie {rows.between} by {rows.run} in each other"
+        return
     if program.blocks % rows.slabs:
         yield f"{program.blocks} blocks do not share out {rows.slabs} slabs"
     at_once = threads // rows.lanes
@@ -135,6 +138,8 @@ class _Reading:
         dims = self.module[each.operands[0]].dims
         kept = [at for at, dim in enumerate(dims) if dim != 1 and at not in each.attributes["dimensions"]]
         gone = [at for at, dim in enumerate(dims) if dim != 1 and at in each.attributes["dimensions"]]
+        if stage.place is Place.ROW and self.rows.between > 1:
+            return self._in_each_other(dims, kept)
         if stage.place is Place.ROW:
             return not gone or not kept or max(kept) < min(gone)
         inner = [at for at in kept if not gone or at > max(gone)]
@@ -159,6 +164,18 @@ class _Reading:
             return place if order == sorted(order) else None
         return None
 
+    def _in_each_other(self, dims: tuple[int, ...], kept: list[int]) -> bool:
+        """Whether the dims at `kept` count the rows, and the others their columns, as the rows lie."""
+        large = [at for at, dim in enumerate(dims) if dim != 1]
+        last = [at for at in large if not kept or at > max(kept)]
+        gone = [at for at in large if at not in kept and at not in last]
+        if kept != sorted(kept) or not gone:
+            return False
+        between = [at for at in kept if at > min(gone)]
+        wanted = (self.rows.run, self.rows.between, self.rows.columns // self.rows.run)
+        one_piece = max(gone) < min(between, default=0)
+        return one_piece and wanted == tuple(math.prod(dims[at] for at in those) for those in (last, between, gone))
+
     def _spread(self, node: Instruction, source: Instruction, place: Place) -> Place | None:
         pairs = [
             at for at, dim in zip(node.attributes["dimensions"], source.dims, strict=True) if dim != 1
@@ -166,6 +183,8 @@ class _Reading:
         large = [at for at, dim in enumerate(node.dims) if dim != 1]
         if pairs == large:
             return place
+        if self.rows.between > 1:
+            return Place.ROW if place is Place.WIDE and self._in_each_other(node.dims, pairs) else None
         behind = math.prod(node.dims[at] for at in large[len(pairs) :])
         return (
             Place.ROW if place is Place.WIDE and pairs == large[: len(pairs)] and behind == self.rows.columns else None

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fusiond.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
 from fusiond_stitching.analysis.plan import BlockProgram, Place, Registers, Result, Stage
-from fusiond_stitching.analysis.rows import WARP, Workspace, held_bytes, workspaces
+from fusiond_stitching.analysis.rows import WARP, Workspace, held_bytes, interleaved, workspaces
 from fusiond_stitching.codegen import elemental, indexed, semantics
 from fusiond_stitching.codegen.elemental import Elemental, Indices, combine, type_of
 from fusiond_stitching.codegen.loop_nests import kept
@@ -332,6 +332,10 @@ class RowSweeps:
                 self._column = (start + self._element) - part * (rows.steps * rows.lanes * rows.pack)
                 outer = self._row if place is Place.WIDE else self._block // rows.slabs
                 self._place = outer * rows.columns + start + self._element
+                if rows.between > 1:
+                    own, packs = packing.known(vector, count), rows.run // rows.pack
+                    inside = own % packs * rows.pack + self._element
+                    self._place = interleaved(self._row, own // packs, inside, rows)
                 yield packing, element
             for line in stores:
                 packing.line(line)

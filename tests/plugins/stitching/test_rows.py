@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fusiond_stitching.analysis import planner, row_groups, split_reductions, verify
+from fusiond_stitching.analysis import planner, row_groups, split_reductions, traffic, verify
 from fusiond_stitching.analysis.plan import Phase, Place, Plan, Registers
 from fusiond_stitching.analysis.policy import Policy
 
@@ -80,6 +80,15 @@ def group_norm(groups: int) -> Callable[..., Any]:
     return function
 
 
+def group_norm_of_flax(x: Any, scale: Any, shift: Any) -> Any:
+    """The statistics are repeated for each channel, and scaled there."""
+    parted = x.reshape(*x.shape[:-1], 4, -1)
+    mean, square = parted.mean((1, 2, 4)), (parted * parted).mean((1, 2, 4))
+    size = x.shape[-1] // 4
+    mean, variance = (jnp.repeat(each, size, -1)[:, None, None] for each in (mean, square - mean * mean))
+    return (x - mean) * (jax.lax.rsqrt(variance + 1e-5) * scale) + shift
+
+
 def group_norm_backward(x: Any, scale: Any, given: Any) -> Any:
     return jax.vjp(lambda x: group_norm(4)(x, scale, scale), x)[1](given)[0]
 
@@ -110,6 +119,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "extremes": (extremes, (normal(33, 100),)),
     "adam": (adam, tuple(abs(normal(31, 33)) for _ in range(4))),
     "groups": (group_norm(4), (normal(3, 5, 4, 32), normal(32), normal(32))),
+    "groups, repeated": (group_norm_of_flax, (normal(3, 5, 4, 32), normal(32), normal(32))),
     "groups of halves": (
         group_norm(2),
         tuple(normal(*dims, dtype=np.float16) for dims in ((2, 6, 6, 48), (48,), (48,))),
@@ -220,6 +230,33 @@ def test_what_one_group_keeps_in_registers_another_computes_again(runner: Any, m
     assert verify.problems(batch.module, plan) == ()
     for seed in (0, 1):
         batch.check(runner, plan, seed=seed)
+
+
+@pytest.mark.parametrize("name", ["groups", "groups, repeated", "groups of halves", "groups, one image"])
+def test_groups_of_channels_are_read_once(name: str) -> None:
+    batch, found = planned(name, 64, 16)
+    ((rows,),) = [[each.rows for each in kernel.programs] for kernel in found.plan.kernels]
+    assert rows is not None
+    assert rows.between > 1
+    assert traffic.moved(batch.module, found.plan) == traffic.ideal_bytes(batch.module)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"between": 2}, "does not reduce rows"),
+        ({"between": 1, "run": 0}, "does not reduce rows"),
+        ({"run": 4}, "does not reduce rows"),
+        ({"run": 16}, "does not reduce rows"),
+        ({"run": 3}, "do not make up rows"),
+        ({"between": 5}, "do not lie 5 by 8 in each other"),
+        ({"slabs": 2}, "do not lie 4 by 8 in each other"),
+    ],
+)
+def test_groups_that_are_said_wrongly_are_refused(changes: dict[str, int], said: str) -> None:
+    batch, found = planned("groups", 64, 16)
+    problems = verify.problems(batch.module, changed(found, **changes))
+    assert any(said in each for each in problems), problems
 
 
 def test_a_value_that_another_thread_holds_is_refused() -> None:

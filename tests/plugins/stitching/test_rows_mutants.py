@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from fusiond_stitching.analysis.rows import interleaved
+from fusiond_stitching.codegen import row_sweeps
+
 from .test_codegen_mutants import killed, with_text
 from .test_rows import planned
 
@@ -71,3 +74,20 @@ def test_a_mutant_of_what_shared_memory_holds_dies(pattern: str, instead: str, r
     assert killed(runner, batch, program) == ""
     mutant = with_text(program, lambda text: re.sub(pattern, instead, text, count=1))
     assert killed(runner, batch, mutant)
+
+
+@pytest.mark.parametrize("what", ["rows of one image", "the next piece", "rows between"])
+@pytest.mark.parametrize("name", ["groups", "groups, repeated"])
+def test_a_mutant_of_where_rows_lie_dies(name: str, what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rows.interleaved`, with a part of the place left out, as code is written."""
+
+    def wrong(row: Any, run: Any, inside: Any, lie: Any) -> Any:
+        if what == "rows of one image":
+            return interleaved(row % lie.between, run, inside, lie)
+        if what == "the next piece":
+            return interleaved(row, run * 0, inside, lie)
+        return interleaved(row // lie.between * lie.between, run, inside, lie)
+
+    batch, found = planned(name, 64, 16)
+    monkeypatch.setattr(row_sweeps, "interleaved", wrong)
+    assert killed(runner, batch, batch.program(found.plan))

@@ -17,7 +17,7 @@ places: a value is read where it was written, by the same thread, which the alge
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond_stitching.analysis.fusion import Group
@@ -222,6 +222,8 @@ class _Sweeps:
     """The first sweep in which a value can be computed; of what depends on no reduction, 0."""
     late: set[str] = field(default_factory=set)
     """What depends on a reduction of this group."""
+    through: set[str] = field(default_factory=set)
+    """Of these, what lies nowhere and is computed where it is read: a row's mean, spread over some of its columns."""
     uses: dict[str, set[int]] = field(default_factory=dict)
     """The sweeps that need a value, where it is kept or computed anew in each."""
     kept: dict[str, None] = field(default_factory=dict)
@@ -251,18 +253,23 @@ class _Sweeps:
             if sized:
                 self.place[node.name] = sized[0]
             return True
-        columns = any(self.place[operand] is Place.COLUMN for operand in late)
+        columns = any(self.place.get(operand) is Place.COLUMN for operand in late)
         for place in (Place.COLUMN,) if columns else sized:
             if node.elements == self.shape.elements(place) and self._aligned(node, place, late):
                 self.place[node.name] = place
                 self.late.add(node.name)
                 return True
-        return False
+        inlined = node.elementwise or node.opcode in ("broadcast", "reshape", "transpose")
+        if sized or columns or not inlined or node.name in self.stored:
+            return False
+        self.late.add(node.name)
+        self.through.add(node.name)
+        return True
 
     def _reduced(self, node: Instruction) -> bool:
         values = node.operands[: len(node.operands) // 2]
         wide = self.shape.elements(Place.WIDE)
-        if any(each in self.late and self.place[each] is not Place.WIDE for each in values):
+        if any(each in self.late and self.place.get(each) is not Place.WIDE for each in values):
             return False
         if any(self.module[each].elements != wide for each in values):
             return False
@@ -278,16 +285,25 @@ class _Sweeps:
             self.level[node.name] += 1
         return True
 
-    def _aligned(self, node: Instruction, place: Place, operands: Iterable[str]) -> bool:
+    def _aligned(self, node: Instruction, place: Place, operands: Sequence[str]) -> bool:
         """Whether it reads these operands where they lie."""
-        if node.elementwise and all(self.module[each].dims == node.dims for each in operands):
+        placed = not any(each in self.through for each in operands)
+        if placed and node.elementwise and all(self.module[each].dims == node.dims for each in operands):
             return all(self.place[each] is place for each in operands)  # the common case of what follows
-        indices = delinear(self.shape.at(place), node.dims)
-        for operand in operands:
-            source = self.module[operand]
-            moved = operand_index(node, source, indices)
-            if moved is None or linear(moved, source.dims) != self.shape.at(self.place[operand]):
-                return False
+        stack = [(node, delinear(self.shape.at(place), node.dims))]
+        seen: set[tuple[str, tuple[Index, ...]]] = set()
+        while stack:
+            reader, indices = stack.pop()
+            for source in (self.module[each] for each in reader.operands if each in self.late):
+                moved = operand_index(reader, source, indices)
+                if moved is None:
+                    return False
+                if source.name not in self.through:
+                    if linear(moved, source.dims) != self.shape.at(self.place[source.name]):
+                        return False
+                elif (source.name, moved) not in seen:
+                    seen.add((source.name, moved))
+                    stack.append((source, moved))
         return True
 
     # --- what is kept ---

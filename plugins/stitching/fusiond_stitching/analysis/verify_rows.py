@@ -1,13 +1,14 @@
 """Checks of block programs whose rows are in registers, written a second time and in another way than `rows`.
 
-No index algebra: an instruction keeps the place of an element, takes a row's number to all of its columns, or does
-neither, which its dims say once those of size 1 are dropped. Nothing is enumerated.
+No index algebra: what counts a value's elements (rows, columns, parts of them) is followed from what reads it to what
+is read, dimension by dimension. Nothing is enumerated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from fusiond_stitching.analysis.plan import BlockProgram, Place, Registers, Result, Rows, Stage
 from fusiond_stitching.analysis.rows import WARP, shared_bytes
@@ -84,14 +85,69 @@ def _shapes(module: Module, program: BlockProgram, rows: Rows) -> Iterator[str]:
                 yield f"{each.name} is {'not ' if stage.reduction is None else ''}said to be reduced"
 
 
+Extent: TypeAlias = tuple[str, int, int]
+"""(what is counted, in steps of, how often): rows, columns, or a part of them."""
+Where: TypeAlias = "tuple[Extent, ...] | None"
+"""What counts a value's elements, from the slowest to the fastest; None where that is none of it."""
+
+
+def _places(rows: Rows) -> dict[Place | None, Where]:
+    """Where the results of a stage lie. A row in pieces is `long` times `run` columns."""
+    if rows.between == 1:
+        row: tuple[Extent, ...] = (("row", 1, rows.count),)
+        wide = (*row, ("column", 1, rows.columns))
+    else:
+        row = (("outer", 1, rows.count // rows.between), ("between", 1, rows.between))
+        wide = (row[0], ("long", 1, rows.columns // rows.run), row[1], ("run", 1, rows.run))
+    sums = (("sum", 1, rows.count // rows.rows_per_block * rows.columns),)
+    return {None: None, Place.WIDE: _joined(wide), Place.ROW: _joined(row), Place.COLUMN: _joined(sums)}
+
+
+def _joined(extents: Iterable[Extent]) -> tuple[Extent, ...]:
+    """With neighbours that count on from each other made one, and without those of one element."""
+    found: list[Extent] = []
+    for what, step, count in extents:
+        if count == 1:
+            continue
+        if found and found[-1][0] == what and found[-1][1] == step * count:
+            found[-1] = (what, step, found[-1][2] * count)
+        else:
+            found.append((what, step, count))
+    return tuple(found)
+
+
+def _by_dimension(dims: tuple[int, ...], where: tuple[Extent, ...]) -> list[list[Extent]] | None:
+    """What counts along each dimension; None where dimensions and extents do not part alike."""
+    rest = list(where)
+    found: list[list[Extent]] = []
+    for dim in dims:
+        own: list[Extent] = []
+        while dim > 1:
+            if not rest:
+                return None
+            what, step, count = rest.pop(0)
+            if dim % count == 0:
+                own.append((what, step, count))
+                dim //= count
+            elif count % dim == 0:
+                own.append((what, step * (count // dim), dim))
+                rest.insert(0, (what, step, count // dim))
+                dim = 1
+            else:
+                return None
+        found.append(own)
+    return None if rest else found
+
+
 class _Reading:
     def __init__(self, module: Module, program: BlockProgram, outside: Callable[[Result, str], bool]) -> None:
         assert program.rows is not None
         self.module = module
         self.rows = program.rows
         self.outside = outside
+        self.places = _places(program.rows)
         self.own = {result.instruction: (stage, result) for stage in program.stages for result in stage.results}
-        self.seen: set[tuple[str, Place | None, int, bool]] = set()
+        self.seen: set[tuple[str, Where, int, bool]] = set()
 
     def result(self, stage: Stage, result: Result) -> Iterator[str]:
         """What a result reads that is not there."""
@@ -101,30 +157,34 @@ class _Reading:
                 yield f"{each.name} does not reduce {'rows' if stage.place is Place.ROW else 'columns'}"
             values = len(each.operands) // 2
             for place, operand in enumerate(each.operands):
-                yield from self._value(result, operand, Place.WIDE if place < values else None, stage.sweep, False)
+                where = self.places[Place.WIDE] if place < values else None
+                yield from self._value(result, operand, where, stage.sweep, False)
             return
         for operand in each.operands:
             behind = stage.place is not Place.WIDE
-            yield from self._value(result, operand, self._moved(each, operand, stage.place), stage.sweep, behind)
+            yield from self._value(
+                result, operand, self._moved(each, operand, self.places[stage.place]), stage.sweep, behind
+            )
 
-    def _value(self, reader: Result, name: str, place: Place | None, sweep: int, behind: bool) -> Iterator[str]:
+    def _value(self, reader: Result, name: str, where: Where, sweep: int, behind: bool) -> Iterator[str]:
         """A value that is asked for at a place, in the loop of a sweep or `behind` it."""
-        stack = [(name, place)]
+        stack = [(name, where)]
         while stack:
-            name, place = stack.pop()
-            if (name, place, sweep, behind) in self.seen:
+            name, where = stack.pop()
+            if (name, where, sweep, behind) in self.seen:
                 continue
-            self.seen.add((name, place, sweep, behind))
+            self.seen.add((name, where, sweep, behind))
             instruction = self.module[name]
             if name in self.own:
                 stage, result = self.own[name]
+                here = where is not None and where == self.places[stage.place]
                 if instruction.opcode == "reduce":
                     ready = stage.sweep < sweep or (behind and stage.sweep == sweep)
-                    if stage.place is not place or not ready:
+                    if not here or not ready:
                         yield f"{reader.instruction} reads {name} elsewhere, or before it is reduced"
                     continue
                 if Registers() in result.homes:
-                    if stage.place is not place or stage.sweep > sweep or behind:
+                    if not here or stage.sweep > sweep or behind:
                         yield f"{reader.instruction} reads {name} where another thread has it, or too early"
                     continue
             elif instruction.opcode in SOURCES or self.outside(reader, name):
@@ -132,60 +192,43 @@ class _Reading:
             if instruction.opcode in ("reduce", "scatter", "dot") or name in self.module.foreign:
                 yield f"{reader.instruction} reads {name}, which nobody computes"
                 continue
-            stack += [(operand, self._moved(instruction, operand, place)) for operand in instruction.operands]
+            stack += [(operand, self._moved(instruction, operand, where)) for operand in instruction.operands]
 
     def _reduces(self, each: Instruction, stage: Stage) -> bool:
         dims = self.module[each.operands[0]].dims
-        kept = [at for at, dim in enumerate(dims) if dim != 1 and at not in each.attributes["dimensions"]]
-        gone = [at for at, dim in enumerate(dims) if dim != 1 and at in each.attributes["dimensions"]]
-        if stage.place is Place.ROW and self.rows.between > 1:
-            return self._in_each_other(dims, kept)
+        reduced = each.attributes["dimensions"]
         if stage.place is Place.ROW:
-            return not gone or not kept or max(kept) < min(gone)
+            wide = self.places[Place.WIDE]
+            parts = _by_dimension(dims, wide) if wide is not None else None
+            if parts is None:
+                return False
+            return _joined(x for at, part in enumerate(parts) if at not in reduced for x in part) == self._row
+        kept = [at for at, dim in enumerate(dims) if dim != 1 and at not in reduced]
+        gone = [at for at, dim in enumerate(dims) if dim != 1 and at in reduced]
         inner = [at for at in kept if not gone or at > max(gone)]
         between = [at for at in kept if gone and min(gone) < at < max(gone)]
-        wide = math.prod(dims[at] for at in inner) == self.rows.columns
-        return wide and not between and math.prod(dims[at] for at in gone) == self.rows.rows_per_block
+        wide_columns = math.prod(dims[at] for at in inner) == self.rows.columns
+        return wide_columns and not between and math.prod(dims[at] for at in gone) == self.rows.rows_per_block
 
-    def _moved(self, node: Instruction, operand: str, place: Place | None) -> Place | None:
+    @property
+    def _row(self) -> Where:
+        return self.places[Place.ROW]
+
+    def _moved(self, node: Instruction, operand: str, where: Where) -> Where:
         """Where an operand is read for an element at a place; None where that is none of them."""
         source = self.module[operand]
-        if place is None:
+        if where is None:
             return None
         if node.elementwise:
-            only = Place.ROW if self.rows.count == 1 and not source.dims else None  # a number, read by all of a row
-            return place if source.dims == node.dims else only
+            return where if source.dims == node.dims else () if not source.dims else None
         if node.opcode == "reshape":
-            return place
-        if node.opcode == "broadcast":
-            return self._spread(node, source, place)
+            return where
+        if node.opcode not in ("broadcast", "transpose"):
+            return None
+        parts = _by_dimension(node.dims, where)
+        if parts is None:
+            return None
+        order = node.attributes["dimensions"]
         if node.opcode == "transpose":
-            order = [at for at in node.attributes["dimensions"] if source.dims[at] != 1]
-            return place if order == sorted(order) else None
-        return None
-
-    def _in_each_other(self, dims: tuple[int, ...], kept: list[int]) -> bool:
-        """Whether the dims at `kept` count the rows, and the others their columns, as the rows lie."""
-        large = [at for at, dim in enumerate(dims) if dim != 1]
-        last = [at for at in large if not kept or at > max(kept)]
-        gone = [at for at in large if at not in kept and at not in last]
-        if kept != sorted(kept) or not gone:
-            return False
-        between = [at for at in kept if at > min(gone)]
-        wanted = (self.rows.run, self.rows.between, self.rows.columns // self.rows.run)
-        one_piece = max(gone) < min(between, default=0)
-        return one_piece and wanted == tuple(math.prod(dims[at] for at in those) for those in (last, between, gone))
-
-    def _spread(self, node: Instruction, source: Instruction, place: Place) -> Place | None:
-        pairs = [
-            at for at, dim in zip(node.attributes["dimensions"], source.dims, strict=True) if dim != 1
-        ]  # fmt: skip
-        large = [at for at, dim in enumerate(node.dims) if dim != 1]
-        if pairs == large:
-            return place
-        if self.rows.between > 1:
-            return Place.ROW if place is Place.WIDE and self._in_each_other(node.dims, pairs) else None
-        behind = math.prod(node.dims[at] for at in large[len(pairs) :])
-        return (
-            Place.ROW if place is Place.WIDE and pairs == large[: len(pairs)] and behind == self.rows.columns else None
-        )
+            order = [order.index(at) for at in range(len(order))]
+        return _joined(extent for at in order for extent in parts[at])

@@ -123,6 +123,6 @@ class DaemonError(FusiondError):
 
 
 class Interrupted(FusiondError):
-    """Asked to stop; everything measured so far is on disk."""
+    """Request to stop; everything measured so far is on disk."""
 
     exit_status = 130

@@ -19,7 +19,7 @@ from fusiond.keys import GENERATOR, content_key
 Value: TypeAlias = bool | int | float | str | None
 """What a parameter can be: exactly what Optuna can store as a categorical choice."""
 
-Asked = TypeVar("Asked", default=Any)
+Request = TypeVar("Request", default=Any)
 """What a strategy makes of a job."""
 Analysed = TypeVar("Analysed", default=Any)
 """What it makes of that for a target."""
@@ -88,7 +88,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload(Generic[Asked]):
+class Workload(Generic[Request]):
     """What is tuned, with all its sizes.
 
     `content` is everything that decides the result of a measurement (sources, fills, flags) as plain JSON values,
@@ -102,7 +102,7 @@ class Workload(Generic[Asked]):
     members: tuple[str, ...]
     sizes: Mapping[str, int]
     content: Any
-    payload: Asked = field(compare=False, repr=False)
+    payload: Request = field(compare=False, repr=False)
     source_hashes: Mapping[str, str] = field(default_factory=frozen)
     """File -> text_key of its content when it was parsed; `best` compares it with the file of today."""
 
@@ -216,14 +216,14 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis(Generic[Asked, Analysed]):
+class Analysis(Generic[Request, Analysed]):
     """What a strategy knows without running anything.
 
     `report` is the JSON of `plan --json` (its shape per strategy is in docs/plugins.md), `payload` the strategy's
     own value.
     """
 
-    workload: Workload[Asked]
+    workload: Workload[Request]
     report: Mapping[str, Any]
     rejections: tuple[Rejection, ...] = ()
     alone: bool = False

@@ -17,7 +17,6 @@ from fusiond.inputs.documents import Node
 from fusiond.model import (
     Analysed,
     Analysis,
-    Asked,
     BuildFailed,
     CompileFacts,
     Config,
@@ -25,6 +24,7 @@ from fusiond.model import (
     Job,
     Record,
     Rejection,
+    Request,
     Workload,
     frozen,
 )
@@ -105,8 +105,8 @@ Answers = Mapping[str, Record | float]
 
 
 @runtime_checkable
-class Strategy(Protocol[Asked, Analysed]):
-    """See the module's docstring. `StrategyBase` has the defaults. `Asked` and `Analysed` are the strategy's own
+class Strategy(Protocol[Request, Analysed]):
+    """See the module's docstring. `StrategyBase` has the defaults. `Request` and `Analysed` are the strategy's own
     values: the payloads of its Workloads and Analyses."""
 
     name: str
@@ -120,52 +120,52 @@ class Strategy(Protocol[Asked, Analysed]):
     """Kind of a document (as in `CatalogueEntry.kind`) -> the job key that takes one, or a list of them, by catalogue
     name or path. What a user names on a command line finds its strategy by this."""
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload[Asked]:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
         """Read what the job refers to and check it. RequestError with file, line and key for a user's mistake."""
         ...
 
-    def analyse(self, workload: Workload[Asked], target: Target) -> Analysis[Asked, Analysed]:
+    def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
         """What is known without running anything on the device."""
         ...
 
-    def describe(self, analysis: Analysis[Asked, Analysed]) -> str:
+    def describe(self, analysis: Analysis[Request, Analysed]) -> str:
         """The analysis for people: a drawing, a time line, a table, as plain text that `plan` shows in place
         of the report (which --json has). Empty when the report is short enough to be read itself."""
         ...
 
-    def parts(self, analysis: Analysis[Asked, Analysed]) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
         """Smaller jobs whose records this one builds on: ordinary jobs, each with its own key and record."""
         ...
 
-    def probes(self, analysis: Analysis[Asked, Analysed]) -> tuple[Probe, ...]:
+    def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
         """Micro-measurements that this one wants."""
         ...
 
-    def probe_limit(self, analysis: Analysis[Asked, Analysed]) -> int | None:
+    def probe_limit(self, analysis: Analysis[Request, Analysed]) -> int | None:
         """How many of the probes that nobody has answered yet a job may have measured; None for all of them."""
         ...
 
-    def space(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> Space: ...
+    def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space: ...
 
     def seeds(
-        self, analysis: Analysis[Asked, Analysed], space: Space, answers: Answers
+        self, analysis: Analysis[Request, Analysed], space: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
         """(name, config): what the paper itself would choose, and the plain one; tried first, in this order."""
         ...
 
-    def baselines(self, analysis: Analysis[Asked, Analysed]) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
         """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition. None
         only where the analysis' rejections say that nothing of the workload can be run: then it can be planned."""
         ...
 
-    def emit(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Program | Rejection: ...
+    def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection: ...
 
-    def resolved(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Config:
+    def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
         """The config with its labels replaced by what they come to (`cap=paper` -> `cap=40`), for people."""
         ...
 
     def figures(
-        self, analysis: Analysis[Asked, Analysed], record: Record | None, answers: Answers
+        self, analysis: Analysis[Request, Analysed], record: Record | None, answers: Answers
     ) -> Mapping[str, float]:
         """Numbers that follow from an answer and what is known, for people (units in the names): kept with the record.
         Without a record: what is known anyway."""
@@ -176,50 +176,50 @@ class Strategy(Protocol[Asked, Analysed]):
         thing. A Rejection when it is not what was meant (the fused block's own barrier in a part of it, say)."""
         ...
 
-    def unfused(self, analysis: Analysis[Asked, Analysed], config: Config) -> Program | None:
+    def unfused(self, analysis: Analysis[Request, Analysed], config: Config) -> Program | None:
         """The unfused kernels at the block shapes of this config: tells a wrong fusion from a kernel that is wrong
         at these shapes by itself. None when a config has no such thing."""
         ...
 
-    def odd_sizes(self, workload: Workload[Asked]) -> Mapping[str, int] | None:
+    def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         """Awkward sizes (not divisible by a block) at which a winner is checked too; None when none are known."""
         ...
 
 
-class StrategyBase(Generic[Asked, Analysed]):
+class StrategyBase(Generic[Request, Analysed]):
     """Defaults for what most strategies do not need."""
 
     job_keys: tuple[str, ...] = ()
     wrong_versions: tuple[int, ...] = ()
     names: Mapping[str, str] = frozen()
 
-    def describe(self, analysis: Analysis[Asked, Analysed]) -> str:
+    def describe(self, analysis: Analysis[Request, Analysed]) -> str:
         return ""
 
-    def parts(self, analysis: Analysis[Asked, Analysed]) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
         return ()
 
-    def probes(self, analysis: Analysis[Asked, Analysed]) -> tuple[Probe, ...]:
+    def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
         return ()
 
-    def probe_limit(self, analysis: Analysis[Asked, Analysed]) -> int | None:
+    def probe_limit(self, analysis: Analysis[Request, Analysed]) -> int | None:
         return None
 
-    def resolved(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Config:
+    def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
         return config
 
     def figures(
-        self, analysis: Analysis[Asked, Analysed], record: Record | None, answers: Answers
+        self, analysis: Analysis[Request, Analysed], record: Record | None, answers: Answers
     ) -> Mapping[str, float]:
         return {}
 
     def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
         return None
 
-    def unfused(self, analysis: Analysis[Asked, Analysed], config: Config) -> Program | None:
+    def unfused(self, analysis: Analysis[Request, Analysed], config: Config) -> Program | None:
         return None
 
-    def odd_sizes(self, workload: Workload[Asked]) -> Mapping[str, int] | None:
+    def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         return None
 
 

@@ -38,7 +38,7 @@ class Rival(Protocol):
         ...
 
     def missing(self) -> str:
-        """What lacks here, with the remedy; empty when it may run. Asked in any process, so nothing is imported."""
+        """What lacks here, with the remedy; empty when it may run. Request in any process, so nothing is imported."""
         ...
 
     def load(self, executor: CudaExecutor, program: Program, about: About) -> Loaded:

@@ -136,7 +136,7 @@ def kills(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def each_run(number: int) -> None:
         counted = itertools.count()
-        # Asked before and after.
+        # Request before and after.
         monkeypatch.setattr(memory, "out_of_memory_kills", lambda: number * ((next(counted) + 1) // 2))
 
     each_run(0)

@@ -29,7 +29,7 @@ from fusiond_hfuse.frontend.graph import SLOTS, WARP, Group, Kernel, Plan, Slot,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Request:
     """A Workload's payload: the group, and what is needed to ask for parts of it."""
 
     group: Group
@@ -42,7 +42,7 @@ class Asked:
 class Analysed:
     """An Analysis' payload: the group, what is legal in it, and what asks the compiler."""
 
-    asked: Asked
+    asked: Request
     target: Target = field(repr=False)
     legal: tuple[pairing.Pair, ...] = ()
     """The pairs that can be fused, of a group of three or more."""
@@ -54,7 +54,7 @@ class Analysed:
         return self.asked.group
 
 
-class Hfuse(StrategyBase[Asked, Analysed]):
+class Hfuse(StrategyBase[Request, Analysed]):
     """Kernels that share nothing, as one: side by side in each thread block, or block by block in one launch."""
 
     name = "hfuse"
@@ -64,7 +64,7 @@ class Hfuse(StrategyBase[Asked, Analysed]):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload[Asked]:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
         names, where = _members(job)
         read: dict[str, tuple[str, Kernel]] = {}
         for name in dict.fromkeys(names):
@@ -84,10 +84,10 @@ class Hfuse(StrategyBase[Asked, Analysed]):
             for argument in each.buffers
             if argument.buffer is not None and argument.buffer.fill.file and argument.buffer.fill.digest
         }
-        asked = Asked(group=group, job=job, names=frozen(dict(zip(group.letters, named, strict=True))))
+        asked = Request(group=group, job=job, names=frozen(dict(zip(group.letters, named, strict=True))))
         return self._workload(asked, hashes)
 
-    def _workload(self, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload[Asked]:
+    def _workload(self, asked: Request, hashes: Mapping[str, str] | None = None) -> Workload[Request]:
         slots = asked.group.slots
         return Workload(
             strategy=self.name,
@@ -105,7 +105,7 @@ class Hfuse(StrategyBase[Asked, Analysed]):
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload[Asked], target: Target) -> Analysis[Asked, Analysed]:
+    def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
         asked = workload.payload
         group = asked.group
         facts = {slot.letter: _facts(target, slot) for slot in group.slots}
@@ -137,7 +137,7 @@ class Hfuse(StrategyBase[Asked, Analysed]):
             workload=workload, report=frozen(report), rejections=tuple(dict.fromkeys(rejections)), payload=known
         )
 
-    def parts(self, analysis: Analysis[Asked, Analysed]) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
         """A job for every legal pair of three or more; equal pairs (a kernel that stands twice) once."""
         about = analysis.payload
         found: dict[str, Job] = {}
@@ -146,7 +146,7 @@ class Hfuse(StrategyBase[Asked, Analysed]):
             found.setdefault(self._workload(asked).key, asked.job)
         return tuple(found.values())
 
-    def space(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> Space:
+    def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space:
         about = analysis.payload
         if len(about.group.slots) > 2:
             return space.composed(about.group, about.target.limits, whole=about.whole, best=self._best(about, answers))
@@ -155,7 +155,7 @@ class Hfuse(StrategyBase[Asked, Analysed]):
         return space.fused(about.group, about.target.limits)
 
     def seeds(
-        self, analysis: Analysis[Asked, Analysed], space_: Space, answers: Answers
+        self, analysis: Analysis[Request, Analysed], space_: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
         if len(about.group.slots) > 2:
@@ -173,7 +173,7 @@ class Hfuse(StrategyBase[Asked, Analysed]):
         configs = {pair: records[pair].config for pair in chosen}
         return {pair: pairing.translated(config, pair) for pair, config in configs.items() if config is not None}
 
-    def baselines(self, analysis: Analysis[Asked, Analysed]) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
         about = analysis.payload
         group = about.group
         knobs = space.unfused(group, about.target.limits)
@@ -208,7 +208,7 @@ class Hfuse(StrategyBase[Asked, Analysed]):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+    def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection:
         about = analysis.payload
         if len(about.group.slots) > 2:
             return self._composed(about, config)
@@ -280,7 +280,7 @@ class Hfuse(StrategyBase[Asked, Analysed]):
             return Rejection(rule="not_in_space", nodes=part.names, detail=f"{config} is not offered for {letter}")
         return emit.unfused(part, {letter: threads}, {letter: None if cap == "none" else config.integer("cap")})
 
-    def resolved(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Config:
+    def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
         """`cap=paper` as the number of registers that it comes to, in a pair of a composition too."""
         about = analysis.payload
         values = dict(config)
@@ -303,7 +303,7 @@ class Hfuse(StrategyBase[Asked, Analysed]):
                     return Rejection(rule="leak", nodes=(source.name,), detail="; ".join(leaks))
         return None
 
-    def unfused(self, analysis: Analysis[Asked, Analysed], config: Config) -> Program | None:
+    def unfused(self, analysis: Analysis[Request, Analysed], config: Config) -> Program | None:
         about = analysis.payload
         threads: dict[str, int] = {}
         for letters, own in _own_configs(config, _groups(about.group, config)):
@@ -316,7 +316,7 @@ class Hfuse(StrategyBase[Asked, Analysed]):
                 threads |= {side.slot.letter: side.threads for side in plan.sides}
         return emit.unfused(about.group, threads, dict.fromkeys(threads))
 
-    def odd_sizes(self, workload: Workload[Asked]) -> Mapping[str, int] | None:
+    def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         group = workload.payload.group
         odd = {f"{slot.prefix}.{name}": value for slot in group.slots for name, value in slot.kernel.odd.items()}
         return odd or None
@@ -398,13 +398,13 @@ def _group(job: Job, kernels: list[Kernel]) -> Group:
     )
 
 
-def _part(asked: Asked, pair: pairing.Pair) -> Asked:
+def _part(asked: Request, pair: pairing.Pair) -> Request:
     """A pair of a larger group as a job of its own: the same search, on the same device, at the same sizes."""
     group = pairing.as_pair(asked.group, pair)
     names = [asked.names[letter] for letter in pair]
     request: dict[str, object] = {"pair": names, "granularity": group.granularity}
     job = dataclasses.replace(asked.job, request=frozen(request), sizes=frozen(group.sizes), lines=frozen())
-    return Asked(group=group, job=job, names=frozen(dict(zip("ab", names, strict=True))))
+    return Request(group=group, job=job, names=frozen(dict(zip("ab", names, strict=True))))
 
 
 # --- what the compiler says -----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ MOST_BLOCKS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Request:
     """A Workload's payload: the pipeline (of a block: its own), and what is needed to ask for blocks of it."""
 
     job: Job = field(repr=False)
@@ -36,7 +36,7 @@ class Asked:
     """The file, as plain values."""
 
 
-def read(job: Job, inputs: Inputs) -> tuple[Asked, dict[str, str]]:
+def read(job: Job, inputs: Inputs) -> tuple[Request, dict[str, str]]:
     """What a job asks for, and the text key of each file that was read. RequestError for what the user got wrong."""
     where = job.where("pipeline")
     given = job.request.get("pipeline")
@@ -55,7 +55,7 @@ def read(job: Job, inputs: Inputs) -> tuple[Asked, dict[str, str]]:
         if refused is not None:
             raise RequestError(f"{kernel.name} {refused.detail} ({refused.rule})", where=path)
     block = _block(job, pipeline)
-    asked = Asked(
+    asked = Request(
         job=job,
         pipeline=pipeline,
         block=block,
@@ -117,7 +117,7 @@ def _most_blocks(job: Job) -> int:
     return given
 
 
-def of_block(asked: Asked, kernels: tuple[str, ...]) -> Asked:
+def of_block(asked: Request, kernels: tuple[str, ...]) -> Request:
     """A block of a pipeline as a job of its own: the same search, on the same device, at the same sizes."""
     pipeline = asked.pipeline
     inner = graph.part(pipeline, kernels, blocks.block(pipeline, kernels).outputs)
@@ -127,7 +127,7 @@ def of_block(asked: Asked, kernels: tuple[str, ...]) -> Asked:
     return dataclasses.replace(asked, job=job, pipeline=inner, block=kernels, model=benefit.PAPER, most_blocks=0)
 
 
-def content(asked: Asked) -> dict[str, Any]:
+def content(asked: Request) -> dict[str, Any]:
     """What decides a measurement, without sizes: of a block only its own kernels."""
     document = asked.document
     image = {name: value for name, value in document["image"].items() if name not in SIZES}

@@ -28,7 +28,7 @@ from fusiond_mincut.codegen import emit, probes, shapes, streams
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.codegen.tiles import LOCAL
 from fusiond_mincut.frontend.graph import Pipeline
-from fusiond_mincut.request import Asked
+from fusiond_mincut.request import Request
 
 ODD = {"width": 67, "height": 41}
 MOST_SAID = 200
@@ -37,7 +37,7 @@ MOST_SAID = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysed:
-    asked: Asked
+    asked: Request
     target: Target = field(repr=False)
     planned: Planned
     best: Optimum | None
@@ -60,7 +60,7 @@ class Analysed:
         return blocks.block(self.pipeline, names)
 
 
-class Mincut(StrategyBase[Asked, Analysed]):
+class Mincut(StrategyBase[Request, Analysed]):
     """Kernels of an image pipeline that become one, each pixel's intermediate values in registers or shared memory."""
 
     name = "mincut"
@@ -70,11 +70,11 @@ class Mincut(StrategyBase[Asked, Analysed]):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload[Asked]:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
         found, hashes = asking.read(job, inputs)
         return self._workload(found, hashes)
 
-    def _workload(self, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload[Asked]:
+    def _workload(self, asked: Request, hashes: Mapping[str, str] | None = None) -> Workload[Request]:
         pipeline = asked.pipeline
         return Workload(
             strategy=self.name,
@@ -89,7 +89,7 @@ class Mincut(StrategyBase[Asked, Analysed]):
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload[Asked], target: Target) -> Analysis[Asked, Analysed]:
+    def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
         asked = workload.payload
         pipeline, model = asked.pipeline, asked.model
         planned = partition.planned(pipeline, model)
@@ -145,33 +145,33 @@ class Mincut(StrategyBase[Asked, Analysed]):
             payload=known,
         )
 
-    def describe(self, analysis: Analysis[Asked, Analysed]) -> str:
+    def describe(self, analysis: Analysis[Request, Analysed]) -> str:
         about = analysis.payload
         return drawing.text(about.pipeline, about.planned)
 
-    def parts(self, analysis: Analysis[Asked, Analysed]) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
         """A job for each kernel by itself and for each block worth measuring, small blocks first."""
         return tuple(each.job for each in self._parts(analysis.payload).values())
 
-    def _parts(self, about: Analysed) -> dict[tuple[str, ...], Asked]:
+    def _parts(self, about: Analysed) -> dict[tuple[str, ...], Request]:
         if about.whole is not None or not _measures(about.asked):
             return {}
         pipeline = about.pipeline
         wanted = [*((each.name,) for each in pipeline.kernels), *about.several]
         return {block: asking.of_block(about.asked, block) for block in wanted}
 
-    def probes(self, analysis: Analysis[Asked, Analysed]) -> tuple[Probe, ...]:
+    def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
         about = analysis.payload
         return () if about.whole is not None else probes.probes(about.target.limits)
 
-    def space(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> Space:
+    def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space:
         about = analysis.payload
         if about.whole is not None:
             return shapes.space(about.pipeline, about.whole)
         return composing.composed(about.pipeline, self._partitions(about, answers), self._best(about, answers))
 
     def seeds(
-        self, analysis: Analysis[Asked, Analysed], space: Space, answers: Answers
+        self, analysis: Analysis[Request, Analysed], space: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
         if about.whole is not None:
@@ -202,7 +202,7 @@ class Mincut(StrategyBase[Asked, Analysed]):
         costs = {block: cost for block, (cost, _) in self._measured(about, answers).items()}
         return plan.composed(about.pipeline, costs)
 
-    def sums(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> tuple[tuple[str, float], ...]:
+    def sums(self, analysis: Analysis[Request, Analysed], answers: Answers) -> tuple[tuple[str, float], ...]:
         """(partition, microseconds of its blocks together) of the cheapest partitions into measured blocks, and of
         Algorithm 1's and the unfused one where all their blocks were measured; the cheapest first."""
         about = analysis.payload
@@ -232,7 +232,7 @@ class Mincut(StrategyBase[Asked, Analysed]):
         """Block -> the label of the way in which it was fastest."""
         return {"+".join(block): shapes.label(way) for block, (_, way) in self._measured(about, answers).items()}
 
-    def baselines(self, analysis: Analysis[Asked, Analysed]) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
         about = analysis.payload
         pipeline = about.pipeline
         apart = blocks.unfused(pipeline)
@@ -264,7 +264,7 @@ class Mincut(StrategyBase[Asked, Analysed]):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+    def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection:
         about = analysis.payload
         pipeline = about.pipeline
         try:
@@ -276,7 +276,7 @@ class Mincut(StrategyBase[Asked, Analysed]):
             nodes = tuple(each.name for each in pipeline.kernels)
             return Rejection(rule="not_in_space", nodes=nodes, detail=f"{config}: {problem}")
 
-    def unfused(self, analysis: Analysis[Asked, Analysed], config: Config) -> Program | None:
+    def unfused(self, analysis: Analysis[Request, Analysed], config: Config) -> Program | None:
         """Every kernel in the way of its block."""
         about = analysis.payload
         chosen, ways = _chosen(about, config)
@@ -288,7 +288,7 @@ class Mincut(StrategyBase[Asked, Analysed]):
         found = emit.program(about.pipeline, blocks.unfused(about.pipeline), own)
         return found if isinstance(found, Program) else None
 
-    def odd_sizes(self, workload: Workload[Asked]) -> Mapping[str, int] | None:
+    def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         return None if dict(workload.sizes) == ODD else ODD
 
 
@@ -308,7 +308,7 @@ def _program(found: Program | Rejection) -> Program:
 
 
 def _several(
-    asked: Asked, planned: Planned, best: Optimum | None, found: candidates.Found, limit: int
+    asked: Request, planned: Planned, best: Optimum | None, found: candidates.Found, limit: int
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[Rejection, ...]]:
     """The blocks of several kernels that are worth measuring, small ones first; and why others of them cannot be
     computed."""
@@ -322,7 +322,7 @@ def _several(
     return tuple(possible), tuple(each for each in refused.values() if each is not None)
 
 
-def _measures(asked: Asked) -> bool:
+def _measures(asked: Request) -> bool:
     """Whether blocks are measured one by one: partitions of too many kernels are not made of measured blocks."""
     return asked.block is None and asked.most_blocks > 0 and len(asked.pipeline.kernels) <= plan.EXACT_KERNELS
 

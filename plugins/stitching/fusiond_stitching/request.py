@@ -27,7 +27,7 @@ GROUPS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Request:
     """A Workload's payload."""
 
     job: Job = field(repr=False)
@@ -40,7 +40,7 @@ class Asked:
     """The module is one group, of a larger one perhaps."""
 
 
-def read(job: Job, inputs: Inputs) -> tuple[str, Asked, Mapping[str, str]]:
+def read(job: Job, inputs: Inputs) -> tuple[str, Request, Mapping[str, str]]:
     """The workload's title, what is asked, and a hash of each source file. RequestError with file, line and key for
     what is wrong with the job or the module's text."""
     if job.sizes:
@@ -80,7 +80,7 @@ def read(job: Job, inputs: Inputs) -> tuple[str, Asked, Mapping[str, str]]:
     group = "group" in job.request and _node(job, "group").boolean()
     if group and "groups" in job.request:
         raise _node(job, "groups").fail("a job with `group: true` is one group; leave this out")
-    asked = Asked(
+    asked = Request(
         job=job,
         module=module,
         fills=frozen(filled),
@@ -93,14 +93,14 @@ def read(job: Job, inputs: Inputs) -> tuple[str, Asked, Mapping[str, str]]:
     return title, asked, hashes
 
 
-def of_frame(asked: Asked, module: Module) -> Job:
+def of_frame(asked: Request, module: Module) -> Job:
     """A frame as a job of its own (section 3.1). Its inputs are other ones than the module's."""
     given = asked.job
     request = {name: value for name, value in given.request.items() if name != "inputs"}
     return dataclasses.replace(given, request=frozen({**request, "frame": module.name}))
 
 
-def of_group(asked: Asked, part: Part) -> Asked:
+def of_group(asked: Request, part: Part) -> Request:
     """A group as a job of its own: the same search, on the same device."""
     given = asked.job
     request: dict[str, object] = {"module": part.text, "group": True, "dots": part.dots}
@@ -109,7 +109,7 @@ def of_group(asked: Asked, part: Part) -> Asked:
     request |= {"inputs": frozen(said)} if said else {}
     digests = {name: text for name, text in given.files.items() if name.startswith("digest:")}
     job = dataclasses.replace(given, request=frozen(request), lines=frozen(), files=frozen(digests))
-    return Asked(job=job, module=part.module, fills=part.fills, dots=part.dots, probes=0, groups=0, group=True)
+    return Request(job=job, module=part.module, fills=part.fills, dots=part.dots, probes=0, groups=0, group=True)
 
 
 def _count(job: Job, key: str, missing: int, most: int) -> int:

@@ -36,7 +36,7 @@ from fusiond_stitching.analysis.policy import Policy
 from fusiond_stitching.codegen import emit, probes
 from fusiond_stitching.frontend import importer, scatter_updates
 from fusiond_stitching.frontend.graph import Module
-from fusiond_stitching.request import Asked
+from fusiond_stitching.request import Request
 
 _NOTHING = Config(())
 
@@ -45,7 +45,7 @@ _NOTHING = Config(())
 class Analysed:
     """An Analysis' payload."""
 
-    asked: Asked
+    asked: Request
     limits: DeviceLimits = field(repr=False)
     forms: Forms = field(repr=False)
     text: str = ""
@@ -71,7 +71,7 @@ class Analysed:
         return config.get("reductions", forms.WHOLE), config.get("scatters", likelier)
 
 
-class Stitching(StrategyBase[Asked, Analysed]):
+class Stitching(StrategyBase[Request, Analysed]):
     """Element-wise work, reductions, transposes and the rest between library calls, stitched through shared memory."""
 
     name = "stitching"
@@ -81,10 +81,10 @@ class Stitching(StrategyBase[Asked, Analysed]):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload[Asked]:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
         return self._workload(*request.read(job, inputs))
 
-    def _workload(self, title: str, asked: Asked, hashes: Mapping[str, str] | None = None) -> Workload[Asked]:
+    def _workload(self, title: str, asked: Request, hashes: Mapping[str, str] | None = None) -> Workload[Request]:
         said = {name: each.content for name, each in sorted(asked.fills.items())}
         content: dict[str, object] = {"module": importer.digest(asked.module), "fills": said, "dots": asked.dots}
         if asked.group:
@@ -102,7 +102,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload[Asked], target: Target) -> Analysis[Asked, Analysed]:
+    def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
         asked = workload.payload
         if asked.group:
             return self._analyse_group(workload, target.limits)
@@ -144,7 +144,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
     def _seeded(self, about: Analysed, seed: Config) -> Planned:
         return planner.remembered(about.module(seed), self._policy(about.asked, seed, about.limits), about.limits)
 
-    def _stitched(self, asked: Asked, limits: DeviceLimits) -> Planned:
+    def _stitched(self, asked: Request, limits: DeviceLimits) -> Planned:
         """The plan that the analysis of a module calls `stitched`."""
         about = _unplanned(asked, limits)
         seeds = dict(self._base_seeds(about))
@@ -167,7 +167,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
         dots = "stitched" if rules.stitch_dots else "library"
         return parts.of_plan(module, planned, about.asked.fills, dots=dots)
 
-    def _analyse_group(self, workload: Workload[Asked], limits: DeviceLimits) -> Analysis[Asked, Analysed]:
+    def _analyse_group(self, workload: Workload[Request], limits: DeviceLimits) -> Analysis[Request, Analysed]:
         """Of a job for one group: nothing is fused or split here, and it has no parts."""
         asked = workload.payload
         about = Analysed(asked=asked, limits=limits, forms=_one_form(asked.module))
@@ -204,10 +204,10 @@ class Stitching(StrategyBase[Asked, Analysed]):
             found += [program] if isinstance(program, Rejection) else []
         return tuple(found)
 
-    def describe(self, analysis: Analysis[Asked, Analysed]) -> str:
+    def describe(self, analysis: Analysis[Request, Analysed]) -> str:
         return analysis.payload.text
 
-    def parts(self, analysis: Analysis[Asked, Analysed]) -> tuple[Job, ...]:
+    def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
         """A job for each group that is worth measuring by itself, and one for each loop body and branch in which there
         is something to fuse."""
         about = analysis.payload
@@ -234,7 +234,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
         """Part -> what it takes, once."""
         return {name: each.time_us for name, each in self._records(about, answers).items() if each.time_us is not None}
 
-    def probes(self, analysis: Analysis[Asked, Analysed]) -> tuple[Probe, ...]:
+    def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
         about = analysis.payload
         if analysis.rejections or about.asked.group:
             return ()
@@ -248,17 +248,17 @@ class Stitching(StrategyBase[Asked, Analysed]):
                 found.append(Probe(key=key.text, program=program))
         return tuple(found)
 
-    def probe_limit(self, analysis: Analysis[Asked, Analysed]) -> int | None:
+    def probe_limit(self, analysis: Analysis[Request, Analysed]) -> int | None:
         return analysis.payload.asked.probes
 
     # --- Analysis -> Config ---
 
-    def space(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> Space:
+    def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space:
         about = analysis.payload
         return EMPTY if analysis.rejections else self._space(about, answers)
 
     def seeds(
-        self, analysis: Analysis[Asked, Analysed], space_: Space, answers: Answers
+        self, analysis: Analysis[Request, Analysed], space_: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
         if analysis.rejections:
@@ -285,7 +285,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
         large, scatters = about.forms.split, about.forms.scatters
         return spaces.seeds(about.limits, self._space(about), dots=about.asked.dots, large=large, scatters=scatters)
 
-    def baselines(self, analysis: Analysis[Asked, Analysed]) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
         about = analysis.payload
         module = about.asked.module
         if analysis.rejections:
@@ -312,7 +312,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+    def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection:
         about = analysis.payload
         if analysis.rejections:
             return analysis.rejections[0]
@@ -379,7 +379,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
         labels = spaces.shared_limits(about.limits)
         return composition.composed(module, planned, own, ways, rules, labels, about.limits)
 
-    def resolved(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Config:
+    def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
         """`shared` in bytes, and what came of `schedules: measured`."""
         about = analysis.payload
         try:
@@ -397,7 +397,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
         return Config.of(values)
 
     def figures(
-        self, analysis: Analysis[Asked, Analysed], record: Record | None, answers: Answers
+        self, analysis: Analysis[Request, Analysed], record: Record | None, answers: Answers
     ) -> Mapping[str, float]:
         """How long the dots take (our plain kernels, not a library's), and what follows of it for the whole module:
         FusableRatio and the predicted end-to-end gain (section 6.4) over the fastest unfused way. Nothing follows where
@@ -408,7 +408,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
         timed = all(module[name].opcode == "input" for name in module.foreign)
         return report.figures(record if timed else None, library_us if isinstance(library_us, float | int) else None)
 
-    def _policy(self, asked: Asked, config: Config, limits: DeviceLimits) -> Policy:
+    def _policy(self, asked: Request, config: Config, limits: DeviceLimits) -> Policy:
         given = Config.of({"fusion": "packed", **config}) if asked.group else config
         return spaces.policy(given, limits, dots=asked.dots)
 
@@ -421,7 +421,7 @@ class Stitching(StrategyBase[Asked, Analysed]):
         return dataclasses.replace(rules, shared_limit=min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block))
 
 
-def _unplanned(asked: Asked, limits: DeviceLimits) -> Analysed:
+def _unplanned(asked: Request, limits: DeviceLimits) -> Analysed:
     return Analysed(asked=asked, limits=limits, forms=forms.forms(asked.module, limits.multiprocessors))
 
 

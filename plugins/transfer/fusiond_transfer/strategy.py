@@ -34,7 +34,7 @@ MOST_SIMULATED = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Request:
     """A Workload's payload."""
 
     graph: Graph
@@ -49,7 +49,7 @@ class Asked:
 class Analysed:
     """An Analysis' payload."""
 
-    asked: Asked
+    asked: Request
     ways: Ways
     other: Ways | None
     """In another order of the kernels, where that needs fewer messages."""
@@ -57,7 +57,7 @@ class Analysed:
     costs: dict[str, cost.Costs] = field(default_factory=dict)
 
 
-class Transfer(StrategyBase[Asked, Analysed]):
+class Transfer(StrategyBase[Request, Analysed]):
     """Fewer and better messages between host and device."""
 
     name = "transfer"
@@ -67,7 +67,7 @@ class Transfer(StrategyBase[Asked, Analysed]):
 
     # --- Job -> Workload ---
 
-    def parse(self, job: Job, inputs: Inputs) -> Workload[Asked]:
+    def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
         name = job.request.get("graph")
         where = job.where("graph")
         if not isinstance(name, str):
@@ -96,18 +96,18 @@ class Transfer(StrategyBase[Asked, Analysed]):
             members=(graph.name,),
             sizes=frozen(found.sizes),
             content=[found.content, counted, graph.limit_bytes, tries],
-            payload=Asked(graph=graph, counted=counted, odd=found.odd, tries=tries),
+            payload=Request(graph=graph, counted=counted, odd=found.odd, tries=tries),
             source_hashes=frozen(hashes),
         )
 
-    def odd_sizes(self, workload: Workload[Asked]) -> Mapping[str, int] | None:
+    def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         asked = workload.payload
         # Awkward sizes might not fit under a limit, which would be no fault of the winner's.
         return asked.odd or None if asked.graph.limit_bytes is None else None
 
     # --- Workload -> Analysis ---
 
-    def analyse(self, workload: Workload[Asked], target: Target) -> Analysis[Asked, Analysed]:
+    def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
         asked = workload.payload
         ways = Ways(asked.graph, tries=asked.tries)
         other = reordered(ways)
@@ -115,21 +115,21 @@ class Transfer(StrategyBase[Asked, Analysed]):
         known = Analysed(asked=asked, ways=ways, other=other, offer=offer)
         return Analysis(workload=workload, report=frozen(_report(known)), payload=known)
 
-    def describe(self, analysis: Analysis[Asked, Analysed]) -> str:
+    def describe(self, analysis: Analysis[Request, Analysed]) -> str:
         return describe.text(analysis.payload.ways)
 
-    def probes(self, analysis: Analysis[Asked, Analysed]) -> tuple[Probe, ...]:
+    def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
         return probes(analysis.payload.asked.graph)
 
-    def space(self, analysis: Analysis[Asked, Analysed], answers: Answers) -> Space:
+    def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space:
         return space.fused(analysis.payload.offer)
 
     def seeds(
-        self, analysis: Analysis[Asked, Analysed], space_: Space, answers: Answers
+        self, analysis: Analysis[Request, Analysed], space_: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
         return space.seeds(analysis.payload.offer, space_)
 
-    def baselines(self, analysis: Analysis[Asked, Analysed]) -> tuple[Baseline, ...]:
+    def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
         about = analysis.payload
         found = []
         for name, memory, allocation in space.baselines(about.offer):
@@ -152,7 +152,7 @@ class Transfer(StrategyBase[Asked, Analysed]):
 
     # --- Config -> Program ---
 
-    def emit(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Program | Rejection:
+    def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection:
         about = analysis.payload
         graph = about.asked.graph
         problems = space.fused(about.offer).problems(config)
@@ -196,7 +196,7 @@ class Transfer(StrategyBase[Asked, Analysed]):
             overlapped=config["issue"] != "one_stream",
         )
 
-    def resolved(self, analysis: Analysis[Asked, Analysed], config: Config, answers: Answers) -> Config:
+    def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
         """With the grouping as the number of messages that it comes to: `fewest (4 messages)`."""
         about = analysis.payload
         if space.fused(about.offer).problems(config):
@@ -251,7 +251,7 @@ def _refuse_limit(job: Job, graph: Graph) -> None:
         )
 
 
-def _offer(asked: Asked, ways: Ways, other: Ways | None) -> space.Offer:
+def _offer(asked: Request, ways: Ways, other: Ways | None) -> space.Offer:
     graph = asked.graph
     offer = space.Offer(
         paper=ways.has_paper,

@@ -163,12 +163,12 @@ def test_another_branch_than_the_one_asked_for_is_seen(
     asked: int, runner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant of the importer: branches count from one."""
-    number = importer._Lowering._is
+    number = importer._Import._is
 
     def from_one(self: Any, raw: Any, index: str, value: int, prefix: str) -> str:
         return number(self, raw, index, value + 1, prefix)
 
-    monkeypatch.setattr(importer._Lowering, "_is", from_one)
+    monkeypatch.setattr(importer._Import, "_is", from_one)
     inputs = [np.array(asked, np.int32), np.array([1, 2, 3, 4, 5], np.float32)]
     module = importer.read(BRANCHES, "m.hlo")
     batch = Batch(BRANCHES, module, tuple(inputs), ("y[0]",), tuple(oracle.run(BRANCHES, inputs)))

@@ -186,7 +186,7 @@ class _Fusing:
         self.is_member = members_of(module, policy)
         self.groups: dict[int, _Group] = {}
         self.merged: dict[int, int] = {}
-        self.asking: dict[str, dict[int, None]] = {each.name: {} for each in module.instructions}
+        self.requests: dict[str, dict[int, None]] = {each.name: {} for each in module.instructions}
         self.least: dict[str, Place] = {}
         self.calls: dict[str, Place] = {}
         self.again: dict[str, int] = {}
@@ -557,15 +557,15 @@ class _Fusing:
             self._at_least(operand, group.place)
             if source.opcode in SOURCES or self.is_library[operand]:
                 continue
-            self.asking[operand][group.number] = None
+            self.requests[operand][group.number] = None
             group.asks[operand] = None
-            # The common case of `required`, without asking.
-            alike = instruction.elementwise and source.dims == instruction.dims and source.elements > 1
+            # The common case of `required`, without a look at its attributes.
+            same_index = instruction.elementwise and source.dims == instruction.dims and source.elements > 1
             for one in group.candidates:
                 chunk = chunk_of(one)
                 if chunk is None:
                     continue
-                need = chunk if alike else self.required(instruction, place, chunk)
+                need = chunk if same_index else self.required(instruction, place, chunk)
                 mine = one.needs.get(operand)
                 if mine is None:
                     one.needs[operand] = need
@@ -579,7 +579,7 @@ class _Fusing:
     def _askers(self, name: str) -> list[_Group]:
         """The groups that read an instruction, each once, in the order of their numbers."""
         found: dict[int, None] = {}
-        for number in self.asking[name]:
+        for number in self.requests[name]:
             while number in self.merged:
                 number = self.merged[number]
             found[number] = None

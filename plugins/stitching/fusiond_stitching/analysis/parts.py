@@ -25,7 +25,7 @@ from fusiond_stitching.analysis.plan import BlockProgram
 from fusiond_stitching.analysis.planner import Planned
 from fusiond_stitching.analysis.policy import Policy
 from fusiond_stitching.frontend import fills as filling
-from fusiond_stitching.frontend import importer, printer
+from fusiond_stitching.frontend import importer, passes, printer
 from fusiond_stitching.frontend.graph import MOVEMENT, Instruction, Module
 
 LEAST_BYTES = 1 << 14
@@ -226,7 +226,7 @@ def _marks(module: Module, given: Mapping[str, Fill]) -> dict[str, str]:
         if each.opcode == "parameter":
             key = content_key([each.dtype, list(each.dims), given.get(each.name)])
         else:
-            key = importer.value_key(dataclasses.replace(own, attributes=each.attributes))
+            key = passes.value_key(dataclasses.replace(own, attributes=each.attributes))
         marks[each.name] = f"{key}{each.name in outputs}"
     for _ in range(_SWEEPS):
         for each in module.instructions:

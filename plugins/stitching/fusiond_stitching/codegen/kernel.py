@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fusiond.codegen.code import Code, call, cpp, filled, hole, joined
 from fusiond.codegen.statements import Statements, indented
 from fusiond_stitching.analysis.plan import BlockProgram, Kernel, Phase
-from fusiond_stitching.codegen.loop_nests import Nests, index_type
+from fusiond_stitching.codegen.loop_nests import LoopNests, index_type
 from fusiond_stitching.codegen.reduction import BARRIER
 from fusiond_stitching.codegen.row_sweeps import RowSweeps
 from fusiond_stitching.codegen.scatter_updates import Updates
@@ -68,7 +68,7 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
         for program in phase.programs:
             scope = Scope(Function(unit, index_type=whole))
             pointers: dict[str, bool] = {}
-            writer = RowSweeps if program.rows else Updates if program.updates else Nests
+            writer = RowSweeps if program.rows else Updates if program.updates else LoopNests
             writer(module, program, kernel.threads, known, pointers).write(scope, "block")
             ordered = sorted(pointers, key=module.argument_order.__getitem__)
             bodies.append(_Body(program, scope.body, {name: pointers[name] for name in ordered}))

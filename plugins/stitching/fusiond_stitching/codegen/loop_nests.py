@@ -25,7 +25,7 @@ STEPS = {**elemental.STEPS, **indexed.STEPS}
 THREAD, ZERO, NO_HEAD = Code("threadIdx.x"), Code("0"), Code("")
 
 
-class Nests:
+class LoopNests:
     """Writes a block program into a scope. `available`: the instructions whose values are in their buffers before it
     begins. `pointers` collects the buffers that it uses: name -> whether it writes it."""
 

@@ -52,7 +52,7 @@ class _Total:
 
 
 class RowSweeps:
-    """Writes a block program whose rows are in registers; the parameters are those of `loop_nests.Nests`."""
+    """Writes a block program whose rows are in registers; the parameters are those of `loop_nests.LoopNests`."""
 
     def __init__(
         self, module: Module, program: BlockProgram, threads: int, available: Collection[str], pointers: dict[str, bool]

@@ -13,7 +13,7 @@ from fusiond_stitching.analysis.plan import Global, Stage
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Indices, combine, type_of
 from fusiond_stitching.codegen.indexed import signed_start
-from fusiond_stitching.codegen.loop_nests import Nests, kept
+from fusiond_stitching.codegen.loop_nests import LoopNests, kept
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.codegen.semantics import TYPES
 from fusiond_stitching.frontend.graph import Instruction
@@ -24,7 +24,7 @@ _ADDED = {"f32": "float", "f64": "double", "s32": "int", "u32": "unsigned int",
 _INTEGERS = {"maximum": "atomicMax", "minimum": "atomicMin", "and": "atomicAnd", "or": "atomicOr", "xor": "atomicXor"}
 
 
-class Updates(Nests):
+class Updates(LoopNests):
     """Writes the block program of a scatter in place."""
 
     def _stage(self, scope: Scope, stage: Stage) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 from fusiond.model import frozen
 from fusiond_stitching.frontend.graph import ELEMENTWISE, Instruction, topological
 
-_SQUEEZED = ELEMENTWISE | {"broadcast", "reshape", "transpose", "reduce", "constant"}
+_DROPPED_FROM = ELEMENTWISE | {"broadcast", "reshape", "transpose", "reduce", "constant"}
 
 
-def squeezed(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict[str, Instruction]:
+def dropped(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict[str, Instruction]:
     """The same instructions under the same names (an output's dims may be fewer; its elements are the same), and
     reshapes where dims with ones are wanted back. Sizes of 0 are left alone."""
     found: dict[str, Instruction] = {}
@@ -39,7 +39,7 @@ def squeezed(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> di
     for each in topological(given.values()):
         before = [given[name].dims for name in each.operands]
         if each.opcode == "reshape" and _dims(each.dims) == _dims(before[0]):
-            # It only adds or drops ones, as those do that are added here: a graph that was squeezed stays as it is.
+            # It only adds or drops ones, as those do that are added here: a graph without them stays as it is.
             found[each.name] = each
             continue
         new = None if each.name in foreign else _without_ones(each, before)
@@ -91,7 +91,7 @@ def _of_one(reduce: Instruction, operands: list[tuple[int, ...]]) -> tuple[Instr
 
 def _without_ones(instruction: Instruction, operands: list[tuple[int, ...]]) -> Instruction | None:
     """The instruction over dims without ones; None when it keeps its own."""
-    if instruction.opcode not in _SQUEEZED:
+    if instruction.opcode not in _DROPPED_FROM:
         return None
     dims = instruction.dims
     place = {at: new for new, at in enumerate(at for at, dim in enumerate(dims) if dim != 1)}

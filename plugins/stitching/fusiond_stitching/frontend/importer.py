@@ -1,18 +1,15 @@
-"""Raw HLO to the graph: calls inlined, tuples resolved, dead and doubled instructions dropped.
+"""Raw HLO to the graph: calls inlined, tuples resolved, short loops written out, what is dead dropped.
 
-What is an identity in row-major order goes away: `copy`, `bitcast` without layouts, a broadcast or reshape or transpose
-that changes nothing. A `bitcast` between other layouts becomes transposes and a reshape. A transpose in front of a dot
-goes into the dot's dimension numbers, as every library allows; one behind it that swaps its sides swaps the operands.
-Dimensions of size 1 are dropped where they only get in the way.
+What cannot be written as code becomes a boundary with its reason. A `bitcast` between layouts becomes transposes and a
+reshape: everything is in row-major order from here on. `passes` brings the graph into its canonical form.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from fusiond.errors import RequestError
@@ -21,11 +18,9 @@ from fusiond.model import frozen
 from fusiond_stitching.frontend import (
     complex_numbers,
     conditionals,
-    drop_unit_dims,
     hlo,
     loops,
-    scatter_updates,
-    selected_scatters,
+    passes,
     shapes,
     top_k,
     windows,
@@ -37,7 +32,6 @@ from fusiond_stitching.frontend.graph import (
     DTYPES,
     ELEMENTWISE,
     KNOWN,
-    SOURCES,
     Computation,
     Instruction,
     Module,
@@ -62,20 +56,20 @@ _NAME = re.compile(r"[\w.\-$]+")
 
 def module(raw: RawModule) -> Module:
     """The graph of a module's entry computation. RequestError with file and line for what does not fit together."""
-    return _Lowering(raw, pairs=complex_numbers.supported(raw)).module(raw.entry, raw.name)
+    return _Import(raw, pairs=complex_numbers.supported(raw)).module(raw.entry, raw.name)
 
 
 def read(text: str, path: str) -> Module:
-    """Parse and lower; `path` is for messages."""
+    """Parse and import; `path` is for messages."""
     return module(hlo.parse(text, path))
 
 
 def digest(module: Module) -> str:
     """A key of what the module computes, whatever its text looks like."""
-    return content_key([[each.name, value_key(each)] for each in module.instructions] + [list(module.outputs)])
+    return content_key([[each.name, passes.value_key(each)] for each in module.instructions] + [list(module.outputs)])
 
 
-class _Lowering:
+class _Import:
     def __init__(self, raw: RawModule, *, pairs: bool) -> None:
         self.raw = raw
         self.pairs = pairs
@@ -143,11 +137,11 @@ class _Lowering:
             missing = [each for each in raw.operands if each not in bound]
             if missing:
                 raise raw.fail(f"the operand {missing[0]!r} does not exist")
-            bound[raw.name] = self._lowered(raw, [bound[each] for each in raw.operands], prefix)
+            bound[raw.name] = self._imported(raw, [bound[each] for each in raw.operands], prefix)
         self.depth -= 1
         return bound[computation.root]
 
-    def _lowered(self, raw: Raw, operands: list[Value], prefix: str) -> Value:
+    def _imported(self, raw: Raw, operands: list[Value], prefix: str) -> Value:
         opcode = raw.opcode
         if opcode == "custom-call" and raw.text("custom_call_target").strip('"') == windows.TARGET:
             opcode = "window"
@@ -396,25 +390,14 @@ class _Lowering:
     def _finished(self, name: str, outputs: list[str], *, body: bool) -> Module:
         parameters = [each.name for each in self.found.values() if each.opcode == "parameter"]
         state = [each.name for each in self.found.values() if each.opcode in ("parameter", "input")]
-        selected = selected_scatters.selected(self.found, self.foreign)
-        self.foreign |= dict(_endless(selected, self.foreign))
-        kept, outputs = _simplified(selected, outputs, self.foreign)
-        kept, outputs = _simplified(drop_unit_dims.squeezed(kept, self.foreign), outputs, self.foreign)
-        outputs = [drop_unit_dims.bare(kept, each) for each in outputs]
-        for place, output in enumerate(outputs):
-            source = kept[output]
-            if body and state[place : place + 1] == [output]:
-                continue  # the loop's state stays where it is
-            if source.opcode in SOURCES or output in outputs[:place]:
-                own = next(each for each in (f"{output}~out{n}" for n in itertools.count(place)) if each not in kept)
-                kept[own] = dataclasses.replace(
-                    source, name=own, opcode="copy", operands=(output,), attributes=frozen({})
-                )
-                outputs[place] = own
-        _materialise(kept, self.foreign)
-        live = _reached(kept, [*outputs, *parameters, *self.effects])
+        given = passes.Graph(
+            instructions=self.found, outputs=tuple(outputs), foreign=self.foreign, state=tuple(state) if body else ()
+        )
+        graph = passes.canonical(given)
+        kept = graph.instructions
+        live = _reached(kept, [*graph.outputs, *parameters, *self.effects])
         frames = tuple(
-            _Lowering(self.raw, pairs=self.pairs).module(each, each, body=is_body)
+            _Import(self.raw, pairs=self.pairs).module(each, each, body=is_body)
             for each, is_body in self.frames.items()
             if each in self.raw.computations
         )
@@ -422,45 +405,10 @@ class _Lowering:
             name=name,
             instructions=topological(each for each in kept.values() if each.name in live),
             parameters=tuple(parameters),
-            outputs=tuple(outputs),
-            foreign=frozen({each: why for each, why in self.foreign.items() if each in live}),
+            outputs=graph.outputs,
+            foreign=frozen({each: why for each, why in graph.foreign.items() if each in live}),
             frames=frames,
         )
-
-
-def _endless(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Scatters that are left to a library, and why: their updates cannot be applied one by one, and code that looks at
-    all of them for each element of the result would not come to an end."""
-    for each in given.values():
-        if each.opcode == "scatter" and each.name not in foreign and not scatter_updates.possible(each):
-            looks = scatter_updates.looks(each, given[each.operands[2]])
-            if looks > scatter_updates.MOST_LOOKS:
-                count = looks // each.elements
-                yield (
-                    each.name,
-                    (f"scatter {each.name!r}: {count} updates for each of {each.elements} elements would be looked at"),
-                )
-
-
-def _materialise(kept: dict[str, Instruction], foreign: Mapping[str, str]) -> None:
-    """Dots read buffers, and a constant has none: they read a copy of it. (How a foreign instruction comes by its
-    constants is not ours to say.)"""
-    for call in list(kept.values()):
-        if call.opcode != "dot" or call.name in foreign:
-            continue
-        operands = list(call.operands)
-        for place, name in enumerate(operands):
-            source = kept[name]
-            while source.opcode == "reshape":
-                source = kept[source.operands[0]]
-            if source.opcode == "constant":
-                own = f"{name}~stored"
-                kept[own] = dataclasses.replace(
-                    kept[name], name=own, opcode="copy", operands=(name,), attributes=frozen({})
-                )
-                operands[place] = own
-        if tuple(operands) != call.operands:
-            kept[call.name] = dataclasses.replace(call, operands=tuple(operands))
 
 
 # --- tuples ---------------------------------------------------------------------------------------------
@@ -535,10 +483,10 @@ def _reached(instructions: Mapping[str, Instruction], roots: Iterable[str]) -> s
 # --- what a reduce applies --------------------------------------------------------------------------
 
 
-def _scalar(lowering: _Lowering, raw: Raw) -> Computation:
+def _scalar(importing: _Import, raw: Raw) -> Computation:
     """The computation that a reduce or a scatter applies, with its own names."""
-    called = lowering._called(raw.called("to_apply"), raw.where)
-    inner = _Lowering(lowering.raw, pairs=lowering.pairs)
+    called = importing._called(raw.called("to_apply"), raw.where)
+    inner = _Import(importing.raw, pairs=importing.pairs)
     count = itertools.count()
     arguments: list[Value] = []
     for each in sorted((e for e in called.instructions if e.opcode == "parameter"), key=number):
@@ -551,114 +499,3 @@ def _scalar(lowering: _Lowering, raw: Raw) -> Computation:
         instructions=tuple(each for each in ordered if each.opcode != "parameter"),
         results=results,
     )
-
-
-# --- simplification -------------------------------------------------------------------------------------
-
-
-def _simplified(
-    given: Mapping[str, Instruction], outputs: list[str], foreign: Mapping[str, str]
-) -> tuple[dict[str, Instruction], list[str]]:
-    """Identities dropped, equal instructions merged, transposes moved into dots. Names that stay keep their meaning."""
-    alias: dict[str, str] = {}
-    kept: dict[str, Instruction] = {}
-    seen: dict[str, str] = {}
-    uses = collections.Counter(operand for each in given.values() for operand in each.operands)
-    uses.update(outputs)
-    for instruction in topological(given.values()):
-        operands = tuple(alias[each] for each in instruction.operands)
-        new = dataclasses.replace(instruction, operands=operands) if operands != instruction.operands else instruction
-        if new.opcode == "dot" and new.name not in foreign:
-            new = _folded(new, kept, foreign)
-        if new.opcode == "transpose" and new.name not in foreign and uses[instruction.operands[0]] == 1:
-            new = _swapped(new, kept, foreign)
-        same = _identity(new, kept, foreign) if new.name not in foreign else None
-        if same is None and new.opcode != "parameter" and new.name not in foreign:
-            key = value_key(new)
-            same = seen.setdefault(key, new.name)
-            same = None if same == new.name else same
-        alias[new.name] = same or new.name
-        if same is None:
-            kept[new.name] = new
-    return kept, [alias[each] for each in outputs]
-
-
-def value_key(instruction: Instruction) -> str:
-    values = instruction.attributes.get("values")
-    attributes = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
-    computation = instruction.attributes.get("computation")
-    shown = "" if computation is None else _canonical(computation)
-    return content_key(
-        [instruction.opcode, instruction.dtype, list(instruction.dims), list(instruction.operands), repr(attributes),
-         repr(values), shown]
-    )  # fmt: skip
-
-
-def _canonical(computation: Computation) -> str:
-    """The computation with numbers for names: equal texts compute the same."""
-    number = {each.name: str(place) for place, each in enumerate((*computation.parameters, *computation.instructions))}
-    lines = [
-        f"{each.opcode} {each.dtype} {[number[o] for o in each.operands]} {dict(each.attributes)}"
-        for each in (*computation.parameters, *computation.instructions)
-    ]
-    return "\n".join([*lines, str([number[each] for each in computation.results])])
-
-
-def _identity(instruction: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> str | None:
-    """The operand that this instruction equals, when it changes nothing."""
-    if len(instruction.operands) != 1:
-        return None
-    (operand,) = instruction.operands
-    before = kept[operand]
-    if before.dims != instruction.dims or before.dtype != instruction.dtype:
-        if instruction.opcode == "reshape" and before.opcode == "reshape" and operand not in foreign:
-            first = before.operands[0]
-            if kept[first].dims == instruction.dims:
-                return first
-        return None
-    if instruction.opcode in ("reshape", "copy", "convert", "bitcast-convert"):
-        return operand
-    if instruction.opcode in ("broadcast", "transpose"):
-        return operand if instruction.attributes["dimensions"] == tuple(range(len(before.dims))) else None
-    if instruction.opcode == "slice":
-        return operand
-    return None
-
-
-def _swapped(transpose: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:
-    """A transpose that only puts the right side's dimensions of a dot in front of the left side's: the dot of the same
-    operands in the other order."""
-    dot = kept[transpose.operands[0]]
-    if dot.opcode != "dot" or dot.name in foreign:
-        return transpose
-    numbers, rank, batch = dot.attributes, len(dot.dims), len(dot.attributes["lhs_batch"])
-    right = len(kept[dot.operands[1]].dims) - batch - len(numbers["rhs_contracting"])
-    split = rank - right  # where the right side's dimensions begin in the result
-    if transpose.attributes["dimensions"] != (*range(batch), *range(split, rank), *range(batch, split)):
-        return transpose
-    other = {"lhs": "rhs", "rhs": "lhs"}
-    swapped = {name: numbers[other[name[:3]] + name[3:]] for name in numbers}
-    return dataclasses.replace(
-        transpose, opcode="dot", operands=tuple(reversed(dot.operands)), attributes=frozen(swapped)
-    )
-
-
-def _folded(dot: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:
-    """A dot whose operands are read through their transposes, where the order of the result's dims stays."""
-    operands = list(dot.operands)
-    attributes = dict(dot.attributes)
-    for place, side in enumerate(("lhs", "rhs")):
-        source = kept[operands[place]]
-        if source.opcode != "transpose" or source.name in foreign:
-            continue
-        order = source.attributes["dimensions"]
-        used = attributes[f"{side}_batch"] + attributes[f"{side}_contracting"]
-        free = [order[at] for at in range(len(order)) if at not in used]
-        if free != sorted(free):
-            continue
-        operands[place] = source.operands[0]
-        for name in (f"{side}_batch", f"{side}_contracting"):
-            attributes[name] = tuple(order[at] for at in attributes[name])
-    if operands == list(dot.operands):
-        return dot
-    return dataclasses.replace(dot, operands=tuple(operands), attributes=frozen(attributes))

@@ -1,8 +1,8 @@
 """Loops that are no frames: counted ones over whole numbers, as jax writes its random bits (threefry: five rounds).
 
 Everything else that loops is a boundary, its body a module of its own (section 3.1). Here the body is element-wise work
-on integers alone, the condition compares a counter with a constant, and the whole is short: it is written out in
-lowering, and then stitched like anything else. Otherwise every dropout would be a library call that nobody has.
+on integers alone, the condition compares a counter with a constant, and the whole is short: it is written out when
+it is read, and then stitched like anything else. Otherwise every dropout would be a library call that nobody has.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A graph as HLO text: the inverse of `hlo` and `lower`.
+"""A graph as HLO text: the inverse of `hlo` and `importer`.
 
     HloModule NAME
 
     apply0 { ... }                 what reduces and scatters apply, equal ones once
     ENTRY main { parameters, instructions in order, ROOT tuple of the outputs }
 
-Reading the text again gives the same module: equal names, order and attributes (`lower.digest`). The results of a
+Reading the text again gives the same module: equal names, order and attributes (`importer.digest`). The results of a
 variadic reduce are instructions of their own in the graph, called `NAME.0`, `NAME.1`; here they are one instruction
 NAME again, and what is taken out of its tuple.
 """

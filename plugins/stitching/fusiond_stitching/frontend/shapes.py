@@ -1,7 +1,7 @@
 """Whether an instruction's shape follows from its operands': what is wrong is a text, for one line of message.
 
-`lower` asks this of everything that it puts into a graph, so that planning and code generation meet only graphs whose
-shapes are right.
+`importer` asks this of everything that it puts into a graph, and `passes` of all that each pass gives, so that planning
+and code generation meet only graphs whose shapes are right.
 """
 
 from __future__ import annotations

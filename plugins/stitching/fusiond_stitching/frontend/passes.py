@@ -1,0 +1,256 @@
+"""What is done to a graph between its text and its plan: a literal list of passes, each followed by the verifier.
+
+    select_scatters      scatters of which at most one update falls on an element become selects
+    leave_scatters       scatters that nothing here would bring to an end are left to a library
+    simplify             what changes nothing in row-major order is dropped (`copy`, a broadcast, reshape or transpose
+                         that gives what it takes), equal instructions are merged, a transpose in front of a dot goes
+                         into its dimension numbers, one behind it that swaps its sides swaps the operands
+    drop_unit_dims       dimensions of size 1 dropped where they only stand between values that belong together
+    simplify             once more, of what that made
+    own_outputs          each output a value of its own, neither a parameter nor a constant nor another output
+    store_for_dots       dots read buffers: of a constant, a copy
+
+Names that stay keep their meaning; every pass gives a graph that the text's other readers could have been given.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fusiond.keys import content_key
+from fusiond.model import frozen
+from fusiond_stitching.frontend import drop_unit_dims as unit_dims
+from fusiond_stitching.frontend import scatter_updates, selected_scatters, shapes
+from fusiond_stitching.frontend.graph import KNOWN, SOURCES, Computation, Instruction, topological
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """Instructions by name, the names of the results, and why some are left to a library. `state`: of the body of a
+    loop, its parameters in order, which stay where they are when they are handed on."""
+
+    instructions: Mapping[str, Instruction]
+    outputs: tuple[str, ...]
+    foreign: Mapping[str, str]
+    state: tuple[str, ...] = ()
+
+
+Pass: TypeAlias = Callable[[Graph], Graph]
+
+
+def canonical(graph: Graph) -> Graph:
+    """The graph behind all passes. AssertionError where one of them gives what is no graph: that is a fault of ours."""
+    for each in PASSES:
+        graph = each(graph)
+        verify(graph, each.__name__)
+    return graph
+
+
+def verify(graph: Graph, after: str) -> None:
+    """Raises AssertionError unless all operands and outputs are there and shapes follow from each other."""
+    given = graph.instructions
+    missing = [name for name in graph.outputs if name not in given]
+    assert not missing, f"{after}: the output {missing[0]} is gone"
+    for each in given.values():
+        absent = [name for name in each.operands if name not in given]
+        assert not absent, f"{after}: {each.name} reads {absent[0]}, which is gone"
+        if each.name not in graph.foreign and each.opcode in KNOWN:
+            problem = shapes.problem(each, [given[name] for name in each.operands])
+            assert not problem, f"{after}: {each}: {problem}"
+
+
+# --- scatters -------------------------------------------------------------------------------------------
+
+
+def select_scatters(graph: Graph) -> Graph:
+    return dataclasses.replace(graph, instructions=selected_scatters.selected(graph.instructions, graph.foreign))
+
+
+def leave_scatters(graph: Graph) -> Graph:
+    return dataclasses.replace(graph, foreign={**graph.foreign, **dict(_endless(graph.instructions, graph.foreign))})
+
+
+def _endless(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Scatters that are left to a library, and why: their updates cannot be applied one by one, and code that looks at
+    all of them for each element of the result would not come to an end."""
+    for each in given.values():
+        if each.opcode == "scatter" and each.name not in foreign and not scatter_updates.possible(each):
+            looks = scatter_updates.looks(each, given[each.operands[2]])
+            if looks > scatter_updates.MOST_LOOKS:
+                count = looks // each.elements
+                yield (
+                    each.name,
+                    (f"scatter {each.name!r}: {count} updates for each of {each.elements} elements would be looked at"),
+                )
+
+
+# --- identities, equal instructions, dots ---------------------------------------------------------------
+
+
+def simplify(graph: Graph) -> Graph:
+    given, foreign = graph.instructions, graph.foreign
+    alias: dict[str, str] = {}
+    kept: dict[str, Instruction] = {}
+    seen: dict[str, str] = {}
+    uses = collections.Counter(operand for each in given.values() for operand in each.operands)
+    uses.update(graph.outputs)
+    for instruction in topological(given.values()):
+        operands = tuple(alias[each] for each in instruction.operands)
+        new = dataclasses.replace(instruction, operands=operands) if operands != instruction.operands else instruction
+        if new.opcode == "dot" and new.name not in foreign:
+            new = _folded(new, kept, foreign)
+        if new.opcode == "transpose" and new.name not in foreign and uses[instruction.operands[0]] == 1:
+            new = _swapped(new, kept, foreign)
+        same = _identity(new, kept, foreign) if new.name not in foreign else None
+        if same is None and new.opcode != "parameter" and new.name not in foreign:
+            key = value_key(new)
+            same = seen.setdefault(key, new.name)
+            same = None if same == new.name else same
+        alias[new.name] = same or new.name
+        if same is None:
+            kept[new.name] = new
+    return dataclasses.replace(graph, instructions=kept, outputs=tuple(alias[each] for each in graph.outputs))
+
+
+def value_key(instruction: Instruction) -> str:
+    values = instruction.attributes.get("values")
+    attributes = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
+    computation = instruction.attributes.get("computation")
+    shown = "" if computation is None else _canonical(computation)
+    return content_key(
+        [instruction.opcode, instruction.dtype, list(instruction.dims), list(instruction.operands), repr(attributes),
+         repr(values), shown]
+    )  # fmt: skip
+
+
+def _canonical(computation: Computation) -> str:
+    """The computation with numbers for names: equal texts compute the same."""
+    number = {each.name: str(place) for place, each in enumerate((*computation.parameters, *computation.instructions))}
+    lines = [
+        f"{each.opcode} {each.dtype} {[number[o] for o in each.operands]} {dict(each.attributes)}"
+        for each in (*computation.parameters, *computation.instructions)
+    ]
+    return "\n".join([*lines, str([number[each] for each in computation.results])])
+
+
+def _identity(instruction: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> str | None:
+    """The operand that this instruction equals, when it changes nothing."""
+    if len(instruction.operands) != 1:
+        return None
+    (operand,) = instruction.operands
+    before = kept[operand]
+    if before.dims != instruction.dims or before.dtype != instruction.dtype:
+        if instruction.opcode == "reshape" and before.opcode == "reshape" and operand not in foreign:
+            first = before.operands[0]
+            if kept[first].dims == instruction.dims:
+                return first
+        return None
+    if instruction.opcode in ("reshape", "copy", "convert", "bitcast-convert"):
+        return operand
+    if instruction.opcode in ("broadcast", "transpose"):
+        return operand if instruction.attributes["dimensions"] == tuple(range(len(before.dims))) else None
+    if instruction.opcode == "slice":
+        return operand
+    return None
+
+
+def _swapped(transpose: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:
+    """A transpose that only puts the right side's dimensions of a dot in front of the left side's: the dot of the same
+    operands in the other order."""
+    dot = kept[transpose.operands[0]]
+    if dot.opcode != "dot" or dot.name in foreign:
+        return transpose
+    numbers, rank, batch = dot.attributes, len(dot.dims), len(dot.attributes["lhs_batch"])
+    right = len(kept[dot.operands[1]].dims) - batch - len(numbers["rhs_contracting"])
+    split = rank - right  # where the right side's dimensions begin in the result
+    if transpose.attributes["dimensions"] != (*range(batch), *range(split, rank), *range(batch, split)):
+        return transpose
+    other = {"lhs": "rhs", "rhs": "lhs"}
+    swapped = {name: numbers[other[name[:3]] + name[3:]] for name in numbers}
+    return dataclasses.replace(
+        transpose, opcode="dot", operands=tuple(reversed(dot.operands)), attributes=frozen(swapped)
+    )
+
+
+def _folded(dot: Instruction, kept: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Instruction:
+    """A dot whose operands are read through their transposes, where the order of the result's dims stays."""
+    operands = list(dot.operands)
+    attributes = dict(dot.attributes)
+    for place, side in enumerate(("lhs", "rhs")):
+        source = kept[operands[place]]
+        if source.opcode != "transpose" or source.name in foreign:
+            continue
+        order = source.attributes["dimensions"]
+        used = attributes[f"{side}_batch"] + attributes[f"{side}_contracting"]
+        free = [order[at] for at in range(len(order)) if at not in used]
+        if free != sorted(free):
+            continue
+        operands[place] = source.operands[0]
+        for name in (f"{side}_batch", f"{side}_contracting"):
+            attributes[name] = tuple(order[at] for at in attributes[name])
+    if operands == list(dot.operands):
+        return dot
+    return dataclasses.replace(dot, operands=tuple(operands), attributes=frozen(attributes))
+
+
+# --- dimensions of size 1 -------------------------------------------------------------------------------
+
+
+def drop_unit_dims(graph: Graph) -> Graph:
+    return dataclasses.replace(graph, instructions=unit_dims.dropped(graph.instructions, graph.foreign))
+
+
+# --- buffers --------------------------------------------------------------------------------------------
+
+
+def own_outputs(graph: Graph) -> Graph:
+    kept = dict(graph.instructions)
+    outputs = [unit_dims.bare(kept, each) for each in graph.outputs]
+    for place, output in enumerate(outputs):
+        if graph.state[place : place + 1] == (output,):
+            continue  # the loop's state stays where it is
+        source = kept[output]
+        if source.opcode in SOURCES or output in outputs[:place]:
+            own = next(each for each in (f"{output}~out{n}" for n in itertools.count(place)) if each not in kept)
+            kept[own] = _copy_of(source, own)
+            outputs[place] = own
+    return dataclasses.replace(graph, instructions=kept, outputs=tuple(outputs))
+
+
+def store_for_dots(graph: Graph) -> Graph:
+    """How a foreign instruction comes by its constants is not ours to say."""
+    kept = dict(graph.instructions)
+    for call in graph.instructions.values():
+        if call.opcode != "dot" or call.name in graph.foreign:
+            continue
+        operands = list(call.operands)
+        for place, name in enumerate(operands):
+            source = kept[name]
+            while source.opcode == "reshape":
+                source = kept[source.operands[0]]
+            if source.opcode == "constant":
+                operands[place] = f"{name}~stored"
+                kept[operands[place]] = _copy_of(kept[name], operands[place])
+        if tuple(operands) != call.operands:
+            kept[call.name] = dataclasses.replace(call, operands=tuple(operands))
+    return dataclasses.replace(graph, instructions=kept)
+
+
+def _copy_of(source: Instruction, name: str) -> Instruction:
+    return dataclasses.replace(source, name=name, opcode="copy", operands=(source.name,), attributes=frozen({}))
+
+
+PASSES: tuple[Pass, ...] = (
+    select_scatters,
+    leave_scatters,
+    simplify,
+    drop_unit_dims,
+    simplify,
+    own_outputs,
+    store_for_dots,
+)

@@ -18,8 +18,9 @@ from fusiond_stitching.analysis.parts import Part
 from fusiond_stitching.frontend import fills, importer
 from fusiond_stitching.frontend.graph import Module
 
-KEYS = ("module", "frame", "inputs", "dots", "probes", "groups", "group")
+KEYS = ("module", "frame", "inputs", "dots", "accuracy", "probes", "groups", "group")
 DOTS = ("library", "stitched", "any")
+STRICT, AS_XLA = "strict", "xla"
 PROBES = 12
 """How many missing entries of the performance library a job has measured, unless it says otherwise."""
 GROUPS = 12
@@ -34,6 +35,9 @@ class Request:
     module: Module
     fills: Mapping[str, Fill]
     dots: str
+    accuracy: str
+    """strict: quotients and roots of f32 are rounded to nearest; xla: two units in the last place, as XLA has them
+    compiled."""
     probes: int
     groups: int
     group: bool
@@ -85,6 +89,7 @@ def read(job: Job, inputs: Inputs) -> tuple[str, Request, Mapping[str, str]]:
         module=module,
         fills=frozen(filled),
         dots=dots,
+        accuracy=_node(job, "accuracy").choice(STRICT, AS_XLA) if "accuracy" in job.request else STRICT,
         probes=_count(job, "probes", PROBES, 10_000),
         groups=0 if group else _count(job, "groups", GROUPS, 1000),
         group=group,
@@ -104,12 +109,16 @@ def of_group(asked: Request, part: Part) -> Request:
     """A group as a job of its own: the same search, on the same device."""
     given = asked.job
     request: dict[str, object] = {"module": part.text, "group": True, "dots": part.dots}
+    request |= {"accuracy": asked.accuracy} if asked.accuracy != STRICT else {}
     default = {part.module.buffer_of(name): fills.default(part.module, name) for name in part.module.parameters}
     said = {name: fills.said(each) for name, each in part.fills.items() if each != default[name]}
     request |= {"inputs": frozen(said)} if said else {}
     digests = {name: text for name, text in given.files.items() if name.startswith("digest:")}
     job = dataclasses.replace(given, request=frozen(request), lines=frozen(), files=frozen(digests))
-    return Request(job=job, module=part.module, fills=part.fills, dots=part.dots, probes=0, groups=0, group=True)
+    return Request(
+        job=job, module=part.module, fills=part.fills, dots=part.dots, accuracy=asked.accuracy, probes=0, groups=0,
+        group=True,
+    )  # fmt: skip
 
 
 def _count(job: Job, key: str, missing: int, most: int) -> int:

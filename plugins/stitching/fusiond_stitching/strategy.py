@@ -71,6 +71,10 @@ class Analysed:
         return config.get("reductions", forms.WHOLE), config.get("scatters", likelier)
 
 
+_AS_XLA = ("-prec-div=false", "-prec-sqrt=false")
+"""What nvcc is told to make of f32's `/` and sqrt what XLA's PTX has: div.full.f32 and sqrt.approx.f32."""
+
+
 class Stitching(StrategyBase[Request, Analysed]):
     """Element-wise work, reductions, transposes and the rest between library calls, stitched through shared memory."""
 
@@ -89,6 +93,8 @@ class Stitching(StrategyBase[Request, Analysed]):
         content: dict[str, object] = {"module": importer.digest(asked.module), "fills": said, "dots": asked.dots}
         if asked.group:
             content["group"] = True
+        if asked.accuracy != request.STRICT:
+            content["accuracy"] = asked.accuracy
         return Workload(
             strategy=self.name,
             strategy_version=self.version,
@@ -369,6 +375,10 @@ class Stitching(StrategyBase[Request, Analysed]):
             wanted = emit.compares(about.asked.module)
             buffers = [dataclasses.replace(each, compare=wanted.get(each.name, each.compare)) for each in made.buffers]
             made = dataclasses.replace(made, buffers=tuple(buffers))
+        if about.asked.accuracy == request.AS_XLA:
+            made = dataclasses.replace(
+                made, sources=tuple(dataclasses.replace(each, flags=_AS_XLA) for each in made.sources)
+            )
         # Where a dot may be part of a kernel, it has to count everywhere, or nothing could be compared.
         return made if about.asked.dots == "library" else emit.timed_whole(made)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,7 @@ class TestModules(TestStitching):
         ("module: lr_step\ninputs: {in_0: {file: ./none.npy}}", "there is no file"),
         ("module: lr_step\nsizes: {n: 3}", "has its sizes in itself"),
         ("module: lr_step\ngraph: x", "unknown key 'graph'"),
+        ("module: lr_step\naccuracy: fast", "is 'fast'; it can be strict, xla"),
     ],
 )
 def test_a_mistake_in_a_job_is_one_line_that_says_where(text, said, folder):
@@ -175,6 +177,42 @@ def test_a_stand_in_is_filled_as_the_job_says(folder):
     assert reference(Stitching(), found.analysis).buffer("boundary_0").fill == wanted
     with pytest.raises(RequestError, match=r"unknown key 'boundary_1'.*boundary_0"):
         prepare(registry(), job(text.replace("y_0", "y_1"), str(folder / "job.yaml")))
+
+
+def test_accuracy_goes_into_all_programs_and_into_the_workload(folder):
+    """The unfused ways, the candidates, a group's own job; strict is the workload that there was before."""
+    found = {}
+    for accuracy in ("", "accuracy: strict", "accuracy: xla"):
+        prepared = prepare(registry(), job(f"module: ./odd.hlo\n{accuracy}\n", str(folder / "job.yaml")))
+        strategy = prepared.strategy
+        analysis = strategy.analyse(prepared.workload, Target(arch="sm_90", limits=H100, facts=lambda source: None))
+        seeds = strategy.seeds(analysis, strategy.space(analysis, {}), {})
+        programs = [strategy.emit(analysis, seeds[0][1], {}), *(
+            each.emit(next(each.space.points())) for each in strategy.baselines(analysis)
+        )]  # fmt: skip
+        flags = {source.flags for program in programs for source in program.sources}
+        assert len(flags) == 1
+        found[accuracy] = (prepared.workload.key, *flags)
+    assert found[""] == found["accuracy: strict"]
+    assert found[""][1] == ()
+    assert found["accuracy: xla"][1] == ("-prec-div=false", "-prec-sqrt=false")
+    assert found["accuracy: xla"][0] != found[""][0]
+
+
+@pytest.mark.needs_nvcc
+def test_with_the_accuracy_of_xla_a_quotient_is_no_loop(folder, tmp_path):
+    """What XLA has its own PTX do: div.full, not the exact division with its slow path."""
+    prepared = prepare(registry(), job("module: ./odd.hlo\naccuracy: xla\n", str(folder / "job.yaml")))
+    analysis = prepared.strategy.analyse(
+        prepared.workload, Target(arch="sm_90", limits=H100, facts=lambda source: None)
+    )
+    (source,) = reference(prepared.strategy, analysis).sources
+    path = tmp_path / "module.cu"
+    path.write_text(source.text)
+    subprocess.run(["nvcc", "-arch=sm_90", "-ptx", *source.flags, "-o", str(tmp_path / "x.ptx"), str(path)], check=True)
+    text = (tmp_path / "x.ptx").read_text()
+    assert "div.full.f32" in text
+    assert "div.rn.f32" not in text
 
 
 def test_the_bodies_of_a_loop_are_modules_of_their_own(folder):

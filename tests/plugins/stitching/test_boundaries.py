@@ -33,6 +33,8 @@ from .policies import LIMITS, POLICIES
 from .test_random_graphs import POLICY, SLOW, Drawn, inputs
 from .test_strategy import H100, job, registry
 
+pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
+
 APPLIED = """
 less { a = f32[] parameter(0)
   b = f32[] parameter(1)

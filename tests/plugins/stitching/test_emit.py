@@ -34,6 +34,8 @@ from . import handmade, oracle
 from .policies import LIMITS, POLICIES
 from .test_catalogue_results import module
 
+pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
+
 
 def stitched(name: str = "lr_step", policy: str = "paper"):
     batch = module(name)

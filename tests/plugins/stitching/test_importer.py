@@ -11,6 +11,8 @@ from fusiond_stitching.frontend.graph import Module
 
 from . import oracle
 
+pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
+
 ADD = """\
 add_f32 {
   a.1 = f32[] parameter(0)

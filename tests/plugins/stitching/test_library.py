@@ -29,6 +29,8 @@ from fusiond_stitching import report
 from fusiond_stitching.request import PROBES
 from fusiond_stitching.strategy import Stitching
 
+pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
+
 
 class Clocked(FakeProvider):
     """A launch takes what `costs` says of its source, else 10 us."""

@@ -23,6 +23,8 @@ from .test_boundaries import module_of, planned, source, text_of, unsound, value
 from .test_catalogue_results import NAMES
 from .test_catalogue_results import module as catalogue
 
+pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
+
 Function = Callable[..., Any]
 NUMPY = {"bool": np.bool_, "bfloat16": np.uint16}
 _SET = r"\{([\d,]*)\}"

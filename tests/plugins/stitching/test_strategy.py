@@ -28,6 +28,8 @@ from fusiond_stitching.strategy import Stitching
 
 from .policies import LIMITS
 
+pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
+
 JOBS = sorted((Path(__file__).parents[3] / "configs" / "jobs").glob("stitching-*.yaml"))
 H100 = DeviceLimits(
     multiprocessors=132,

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusiond.model import frozen
 from fusiond_stitching.frontend.attributes import attributes_of
 from fusiond_stitching.frontend.graph import Computation, Instruction
 from fusiond_stitching.frontend.hlo import Array, Raw, RawModule, RawShape
@@ -101,20 +100,7 @@ def computed(raw: Raw, name: str, operands: Sequence[Any], of: Mapping[str, Inst
     return _Making(raw, name, of, add).value(operands)
 
 
-def _sum() -> Computation:
-    def scalar(name: str, opcode: str, *operands: str, **attributes: object) -> Instruction:
-        return Instruction(
-            name=name, opcode=opcode, dtype=REAL, dims=(), operands=operands, attributes=frozen(attributes)
-        )
-
-    return Computation(
-        parameters=(scalar("a", "parameter", number=0), scalar("b", "parameter", number=1)),
-        instructions=(scalar("c", "add", "a", "b"),),
-        results=("c",),
-    )
-
-
-_SUM = _sum()
+_SUM = Computation.of_two("add", REAL)
 
 
 class _Making:

@@ -78,6 +78,13 @@ DTYPES: Mapping[str, str] = {
 
 BYTES: Mapping[str, int] = {name: dtypes.DTYPES[each].bytes for name, each in DTYPES.items()}
 
+
+def least(dtype: str) -> float | int:
+    """The least value of an element type but pred: minus infinity, of floats."""
+    of = DTYPES[dtype]
+    return -math.inf if dtypes.is_float(of) else dtypes.whole_numbers(of)[0]
+
+
 UNARY = frozenset({
     "abs", "negate", "exponential", "exponential-minus-one", "log", "log-plus-one", "sqrt", "rsqrt", "cbrt", "tanh",
     "sine", "cosine", "tan", "logistic", "floor", "ceil", "round-nearest-afz", "round-nearest-even", "sign", "not",
@@ -157,6 +164,16 @@ class Computation:
         names = {each.name for each in self.parameters}
         commutes = only.opcode in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")
         return only.opcode if commutes and set(only.operands) == names and self.results == (only.name,) else None
+
+    @staticmethod
+    def of_two(operation: str, dtype: str) -> Computation:
+        """One operation on two values of a type."""
+        a, b = (
+            Instruction(name=name, opcode="parameter", dtype=dtype, dims=(), attributes=frozen({"number": at}))
+            for at, name in enumerate("ab")
+        )
+        both = Instruction(name="c", opcode=operation, dtype=dtype, dims=(), operands=("a", "b"))
+        return Computation(parameters=(a, b), instructions=(both,), results=("c",))
 
     @property
     def chooses(self) -> bool:

@@ -22,6 +22,7 @@ from fusiond_stitching.frontend import (
     loops,
     passes,
     shapes,
+    short_sorts,
     top_k,
     windows,
 )
@@ -175,6 +176,11 @@ class _Import:
         if opcode == "topk" and isinstance(operands[0], str) and top_k.possible(raw, self.found[operands[0]]):
             return top_k.expanded(raw, name, self.found[operands[0]], self._adding(raw))
         reason = self._strange(raw, operands)
+        if opcode == "sort" and all(isinstance(each, str) for each in operands) and not self._scalar_problem(raw):
+            sources = [self.found[each] for each in _names(operands)]
+            if short_sorts.possible(raw, sources):
+                found = short_sorts.expanded(raw, name, sources, _scalar(self, raw), self._adding(raw))
+                return _shaped(raw.shape, iter(found))
         if reason or isinstance(raw.shape, Several):
             if not reason and opcode == "reduce":
                 assert isinstance(raw.shape, Several)

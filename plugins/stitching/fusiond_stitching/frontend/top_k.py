@@ -9,12 +9,11 @@ router's two of 64, or a beam's eight, are k reductions over what is at hand.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from fusiond.language.dtypes import is_float, whole_numbers
+from fusiond.language.dtypes import is_float
 from fusiond.model import frozen
-from fusiond_stitching.frontend.graph import DTYPES, Computation, Instruction
+from fusiond_stitching.frontend.graph import DTYPES, Computation, Instruction, least
 from fusiond_stitching.frontend.hlo import Array, Raw
 from fusiond_stitching.frontend.windows import Add
 
@@ -48,13 +47,13 @@ class _TopK:
         kind, dims = self.source.dtype, self.source.dims
         row = dims[:-1]
         index = self._add("iota", "s32", dims, dimension=len(dims) - 1)
-        least = self._add("constant", kind, (), values=(_least(kind),))
+        lowest = self._add("constant", kind, (), values=(least(kind),))
         last = self._add("constant", "s32", (), values=(_LAST,))
         values, indices = self.source.name, index
         found: tuple[list[str], list[str]] = ([], [])
         for step in range(k):
             given = {"dimensions": (len(dims) - 1,), "computation": self.computation}
-            operands = (values, indices, least, last)
+            operands = (values, indices, lowest, last)
             best = self._add("reduce", kind, row, *operands, **given, result=0)
             where = self._add("reduce", "s32", row, *operands, **given, result=1)
             for own, each, dtype in zip(found, (best, where), (kind, "s32"), strict=True):
@@ -66,7 +65,7 @@ class _TopK:
                     for each, dtype in ((best, kind), (where, "s32"))
                 ]
                 behind = self._before(*wide, self.source.name, index)
-                values = self._add("select", kind, dims, behind, self.source.name, self._spread(least, kind))
+                values = self._add("select", kind, dims, behind, self.source.name, self._spread(lowest, kind))
                 indices = self._add("select", "s32", dims, behind, index, self._spread(last, "s32"))
         values, indices = (
             self._add("concatenate", dtype, (*row, k), *own, dimension=len(row))
@@ -89,11 +88,6 @@ class _TopK:
     def _add(self, opcode: str, dtype: str, dims: Sequence[int], *operands: str, **given: object) -> str:
         self.count += 1
         return self.add(f"{self.name}.{opcode}{self.count}", opcode, Array(dtype, tuple(dims)), operands, given)
-
-
-def _least(kind: str) -> float | int:
-    of = DTYPES[kind]
-    return -math.inf if is_float(of) else whole_numbers(of)[0]
 
 
 def _order(kind: str) -> list[tuple[str, str, tuple[str, ...], str]]:

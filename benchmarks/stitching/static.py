@@ -15,7 +15,7 @@ from fusiond_stitching.analysis import planner, traffic, verify
 from fusiond_stitching.analysis.plan import Plan
 from fusiond_stitching.frontend import fills, hlo, importer
 from fusiond_stitching.frontend.graph import Module
-from fusiond_stitching.request import GROUPS, PROBES, Request
+from fusiond_stitching.request import GROUPS, PROBES, STRICT, Request
 from fusiond_stitching.strategy import Stitching
 
 SIZES = (100, 1_000, 10_000)
@@ -157,8 +157,8 @@ def analysis_secs(module: Module, limits: DeviceLimits) -> float:
     """What all that `plan` shows of a module takes: five plans, what they move, and a look at the code."""
     job = Job(strategy=Stitching.name, request={"module": module.name}, sizes={})
     asked = Request(
-        job=job, module=module, fills=fills.read(module, None, _no_file), dots="library", probes=PROBES,
-        groups=GROUPS, group=False,
+        job=job, module=module, fills=fills.read(module, None, _no_file), dots="library", accuracy=STRICT,
+        probes=PROBES, groups=GROUPS, group=False,
     )  # fmt: skip
     workload = Workload(
         strategy=Stitching.name, strategy_version=Stitching.version, name=module.name, members=(module.name,),

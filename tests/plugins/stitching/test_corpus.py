@@ -56,6 +56,16 @@ def test_what_it_computes(name: str, runner: Any) -> None:
     batch = Batch(text, module, given, names, tuple(oracle.run(text, given)))
     program = batch.program(plan)
     near = set(emit.near_ties(asked))
-    differences = batch.differences(program, runner.run(program, batch.given()))
+    got = runner.run(program, batch.given())
+    differences = batch.differences(program, got)
     kept = [each for each in differences if f"out_{each.split('[')[1].split(']')[0]}" not in near]
-    assert not kept, "\n".join(kept)
+    if not kept:
+        return
+    # Where large values cancel, XLA's own rounding is what there is to be measured by.
+    exact = oracle.run(text.replace("f32[", "f64["), [each.astype(np.float64) if each.dtype == np.float32 else each
+                                                      for each in given])  # fmt: skip
+    for said in kept:
+        place = int(said.split("[")[1].split("]")[0])
+        truth = exact[place].reshape(-1)
+        ours, theirs = (abs(each.reshape(-1) - truth).max() for each in (got[f"out_{place}"], batch.wanted[place]))
+        assert ours <= 2 * theirs, said

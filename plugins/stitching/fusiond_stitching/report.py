@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from fusiond_stitching.analysis.composition import Composed
 from fusiond_stitching.analysis.plan import BlockProgram, Kernel
 from fusiond_stitching.analysis.planner import Planned
 from fusiond_stitching.analysis.traffic import ideal_bytes, moved
+from fusiond_stitching.analysis.work import more_than_linear
 from fusiond_stitching.codegen.emit import near_ties
 from fusiond_stitching.frontend.graph import Module
 
@@ -51,6 +53,7 @@ def report(
             for each in module.all_frames
         ],
         "near_ties": list(near_ties(module)),
+        "work": [dataclasses.asdict(each) for each in more_than_linear(module)],
         "problems": [problem for each in plans.values() for problem in each.problems],
     }
 
@@ -175,6 +178,14 @@ def described(report: Mapping[str, Any]) -> str:
         lines.append(
             f"{buffers}: decided by sums of floats, and compared exactly; whole numbers as inputs have no near ties"
         )
+    if report["work"]:
+        lines.append(
+            "evaluated more often than there is data (all pairs, all windows): what grows faster than its size:"
+        )
+        lines += [
+            f"  {each['instruction']}: {each['elements']:,} elements evaluated, {each['times']:.0f} times what goes in and out"
+            for each in report["work"]
+        ]
     if report["library"]:
         lines.append("left to a library; what it gives is filled, not computed:")
         calls: dict[str, list[Mapping[str, Any]]] = {}

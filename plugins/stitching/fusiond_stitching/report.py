@@ -183,7 +183,7 @@ def described(report: Mapping[str, Any]) -> str:
             "evaluated more often than there is data (all pairs, all windows): what grows faster than its size:"
         )
         lines += [
-            f"  {each['instruction']}: {each['elements']:,} elements evaluated, {each['times']:.0f} times what goes in and out"
+            f"  {each['instruction']}: {each['elements']:,} elements evaluated, {each['times']:.0f} times the data"
             for each in report["work"]
         ]
     if report["library"]:

@@ -161,7 +161,7 @@ def test_a_run_on_the_processor(tmp_path):
     (row,) = run["measured"]
     assert row["module"] == "lr_step"
     assert set(row["plans"]) == set(modules.PLANS)
-    kernels = {"unfused": 32, "packed": 2, "barriers": 2}
+    kernels = {"unfused": 31, "packed": 2, "barriers": 2}
     for name, plan in row["plans"].items():
         # A machine that is busy with other things may be too noisy for three samples; nothing else may go wrong.
         assert plan.get("problem", "too_noisy").startswith("too_noisy"), (name, plan)

@@ -12,13 +12,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fusiond_stitching.analysis import planner, row_groups, split_reductions, traffic, verify
+from fusiond_stitching.analysis import planner, row_groups, split_reductions, stages, traffic, verify
 from fusiond_stitching.analysis.plan import Phase, Place, Plan, Registers
 from fusiond_stitching.analysis.policy import Policy
 
 from .cases import Case
 from .checking import Batch
-from .policies import LIMITS, MORE
+from .policies import LIMITS, MORE, POLICIES
 
 ROWS = Policy(**MORE, packing=True, registers=True, shared_limit=48 << 10, lift=True, multiprocessors=4)
 
@@ -230,6 +230,54 @@ def test_what_one_group_keeps_in_registers_another_computes_again(runner: Any, m
     assert verify.problems(batch.module, plan) == ()
     for seed in (0, 1):
         batch.check(runner, plan, seed=seed)
+
+
+def test_a_reduction_waits_for_another_that_reads_the_same(runner: Any, monkeypatch: Any) -> None:
+    """Without rows: sums of the gradient, of which one needs a value from a stage more, are in one loop."""
+
+    def backward(x: Any, scale: Any, given: Any) -> Any:
+        return jax.vjp(lambda x: group_norm_of_flax(x, scale, scale), x)[1](given)[0]
+
+    inputs = (normal(2, 40, 40, 32), normal(32), normal(2, 40, 40, 32))
+    batch = Batch.made((Case("waits", "rows", backward, inputs),), "rows")
+
+    def loops() -> int:
+        plan = planner.plan(batch.module, POLICIES["stages"], LIMITS).plan
+        assert verify.problems(batch.module, plan) == ()
+        batch.check(runner, plan)
+        found = [stage for kernel in plan.kernels for program in kernel.programs for stage in program.stages]
+        return sum(any(batch.module[each.instruction].opcode == "reduce" for each in one.results) for one in found)
+
+    together = loops()
+    monkeypatch.setattr(stages._Planner, "_read_by_now", lambda self, stage: True)
+    assert loops() > together
+
+
+def test_small_values_that_others_read_too_are_computed_by_them(runner: Any, monkeypatch: Any) -> None:
+    """The repeated statistics are used again behind a library call: rows are in registers nevertheless."""
+
+    def function(x: Any, scale: Any, shift: Any, weight: Any) -> Any:
+        size = x.shape[-1] // 4
+        parted = x.reshape(*x.shape[:-1], 4, -1)
+        mean, square = parted.mean((1, 3)), (parted * parted).mean((1, 3))
+        mean, variance = (jnp.repeat(each, size, -1)[:, None] for each in (mean, square - mean * mean))
+        factor = jax.lax.rsqrt(variance + 1e-5) * scale
+        normal = (x - mean) * factor + shift
+        return normal, (normal @ weight) * factor - mean
+
+    inputs = (normal(3, 160, 32), normal(32), normal(32), normal(32, 32))
+    batch = Batch.made((Case("small", "rows", function, inputs),), "rows")
+
+    def in_rows() -> bool:
+        plan = planner.plan(batch.module, ROWS, LIMITS).plan
+        assert verify.problems(batch.module, plan) == ()
+        batch.check(runner, plan)
+        found = [each.rows for kernel in plan.kernels for each in kernel.programs]
+        return any(rows is not None and rows.between > 1 for rows in found)
+
+    assert in_rows()
+    monkeypatch.setattr(row_groups._Graph, "_without_small", lambda self, *own: False)
+    assert not in_rows()
 
 
 @pytest.mark.parametrize("name", ["groups", "groups, repeated", "groups of halves", "groups, one image"])

@@ -15,11 +15,14 @@ from typing import Any
 from fusiond.model import frozen
 from fusiond_stitching.analysis import online_reductions
 from fusiond_stitching.analysis.schedule import divisors
-from fusiond_stitching.frontend.graph import Instruction, Module, topological
+from fusiond_stitching.frontend.graph import BYTES, Instruction, Module, topological
 from fusiond_stitching.frontend.hlo import Number
 
 LEAST_ELEMENTS = 1 << 16
 """What is smaller is reduced in one step."""
+HELD_BYTES = 200 << 10
+"""A row that one block can hold is read once, whatever depends on what it is reduced to: a block for each
+multiprocessor is enough then, where others should have two."""
 LEAST_RUN = 16
 """Elements that the first step reduces to one, at least."""
 
@@ -51,11 +54,12 @@ def _steps(module: Module, reduce: Instruction, multiprocessors: int) -> list[In
     dims, reduced = source.dims, reduce.attributes["dimensions"]
     inner = max(at for at, dim in enumerate(dims) if dim > 1) in reduced
     parallel = reduce.elements if inner else max(1, reduce.elements // 32)
-    if parallel >= 2 * multiprocessors:
+    run = math.prod(dims[at] for at in reduced)
+    held = inner and run * BYTES[source.dtype] <= HELD_BYTES
+    if parallel >= (1 if held else 2) * multiprocessors:
         return None
     axis = max(reduced, key=lambda at: (dims[at], -at))
     wanted = 4 * multiprocessors  # as many as the rows are likely to be cut into, so that the first step can join them
-    run = math.prod(dims[at] for at in reduced)
     fits = [each for each in divisors(dims[axis]) if each > 1 and run // each >= LEAST_RUN]
     if not fits:
         return None

@@ -284,11 +284,25 @@ class _Planner:
                 continue
             if key is None and stage.reduce is not None and not inside:
                 continue  # only the thread that holds the total computes what follows a reduce
-            if all(reads[each] for each in inside) and all(
-                self.stage_of[each].level < stage.level for each in reads if self.stage_of[each] is not stage
-            ):
+            if not all(reads[each] for each in inside):
+                continue
+            others = (self.stage_of[each].level for each in reads if self.stage_of[each] is not stage)
+            level = max(others, default=-1) + 1
+            if level <= stage.level:
+                return stage
+            if key is not None and self.policy.merge and not self._read_by_now(stage):
+                stage.level = level  # both read the same values, once if the earlier one waits
                 return stage
         return None
+
+    def _read_by_now(self, stage: _Stage) -> bool:
+        """Whether another stage reads one of its results already."""
+        return any(
+            self.stage_of[each] is stage
+            for name, own in self.stage_of.items()
+            if own is not stage
+            for each in self.reads[name]
+        )
 
     # --- shared memory ---
 

@@ -18,6 +18,8 @@ from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
 
+PLANNED = ("stages", "blocks")
+
 X = np.random.default_rng(1).normal(size=(6, 20)).astype(np.float32)
 X[2, 3], X[4] = np.nan, 0.0
 
@@ -67,7 +69,7 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("policy", ["none", "stages", "blocks"])
+@pytest.mark.parametrize("policy", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in PLANNED)])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.sampled(16)
 def test_what_is_asked_for_is_taken(name: str, policy: str, runner: Any) -> None:

@@ -232,6 +232,7 @@ def test_what_one_group_keeps_in_registers_another_computes_again(runner: Any, m
         batch.check(runner, plan, seed=seed)
 
 
+@pytest.mark.slow
 def test_a_reduction_waits_for_another_that_reads_the_same(runner: Any, monkeypatch: Any) -> None:
     """Without rows: sums of the gradient, of which one needs a value from a stage more, are in one loop."""
 

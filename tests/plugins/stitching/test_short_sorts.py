@@ -19,6 +19,8 @@ from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
 
+PLANNED = ("stages", "blocks")
+
 RANDOM = np.random.default_rng(6)
 ROWS = RANDOM.normal(size=(5, 12)).astype(np.float32)
 ROWS[1] = np.round(ROWS[1])
@@ -58,7 +60,7 @@ def batch(name: str) -> Batch:
     return Batch.made((Case(name=name, group="sorts", function=function, inputs=inputs),), "sorts")
 
 
-@pytest.mark.parametrize("policy", ["none", "stages", "blocks"])
+@pytest.mark.parametrize("policy", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in PLANNED)])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.sampled(12)
 def test_they_are_in_the_order_of_xla(name: str, policy: str, runner: Any) -> None:

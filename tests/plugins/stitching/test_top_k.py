@@ -19,6 +19,8 @@ from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
 
+PLANNED = ("stages", "blocks")
+
 RANDOM = np.random.default_rng(4)
 ROWS = RANDOM.normal(size=(9, 40)).astype(np.float32)
 ROWS[1] = 3.0  # all alike
@@ -60,7 +62,7 @@ def batch(name: str) -> Batch:
     return Batch.made((Case(name=name, group="top", function=function, inputs=(x,)),), "top")
 
 
-@pytest.mark.parametrize("policy", ["none", "stages", "blocks"])
+@pytest.mark.parametrize("policy", ["none", *(pytest.param(each, marks=pytest.mark.slow) for each in PLANNED)])
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_what_xla_finds(name: str, policy: str, runner: Any) -> None:
     found = batch(name)

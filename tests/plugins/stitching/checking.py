@@ -12,13 +12,15 @@ from fusiond.devices.compare import compare
 from fusiond.language.narrow import numpy_dtype
 from fusiond.model import Rejection
 from fusiond.program import Program
+from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.analysis.plan import Plan
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer
 from fusiond_stitching.frontend.graph import Module
 
-from . import oracle
+from . import handmade, oracle
 from .cases import Case, cases
+from .policies import LIMITS, POLICIES
 from .running import Arrays, Runner
 
 
@@ -78,6 +80,15 @@ class Batch:
         got = runner.run(program, self.given(), seed=seed)
         found = self.differences(program, got)
         assert not found, "\n".join(found)
+
+    def check_planned(self, runner: Runner, policy: str, *, seeds: tuple[int, ...] = (0,)) -> None:
+        """The same of one kernel per instruction (`none`), or of the plan that a policy gives, proved first."""
+        plan = handmade.unfused(self.module)
+        if policy != "none":
+            plan = planner.plan(self.module, POLICIES[policy], LIMITS).plan
+            assert verify.problems(self.module, plan) == ()
+        for seed in seeds:
+            self.check(runner, plan, seed=seed)
 
     def given(self) -> Arrays:
         found = {}

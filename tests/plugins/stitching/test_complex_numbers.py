@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from fusiond.errors import RequestError
-from fusiond_stitching.analysis import planner, verify
+from fusiond_stitching.analysis import planner
 from fusiond_stitching.frontend import complex_numbers, importer
 
 from . import handmade, oracle
@@ -95,12 +95,7 @@ def laid(array: np.ndarray) -> np.ndarray:
 def test_they_are_what_xla_computes(name: str, policy: str, runner: Any) -> None:
     found = batch(name)
     assert found.module.foreign == {}
-    if policy == "none":
-        plan = handmade.unfused(found.module)
-    else:
-        plan = planner.plan(found.module, POLICIES[policy], LIMITS).plan
-        assert verify.problems(found.module, plan) == ()
-    found.check(runner, plan)
+    found.check_planned(runner, policy)
 
 
 def test_a_rotation_is_one_kernel_without_a_complex_number() -> None:

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.frontend import conditionals, importer
 
 from . import handmade, oracle
 from .cases import Case
 from .checking import Batch
-from .policies import LIMITS, POLICIES
 
 PLANNED = ("stages", "blocks")
 
@@ -76,12 +74,7 @@ def test_what_is_asked_for_is_taken(name: str, policy: str, runner: Any) -> None
     function, inputs = CASES[name]
     found = Batch.made((Case(name=name, group="branches", function=function, inputs=inputs),), "branches")
     assert found.module.foreign == {}
-    if policy == "none":
-        plan = handmade.unfused(found.module)
-    else:
-        plan = planner.plan(found.module, POLICIES[policy], LIMITS).plan
-        assert verify.problems(found.module, plan) == ()
-    found.check(runner, plan)
+    found.check_planned(runner, policy)
 
 
 BRANCHES = """HloModule branches

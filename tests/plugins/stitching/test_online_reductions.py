@@ -9,13 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from fusiond_stitching.analysis import online_reductions, planner, split_reductions, verify
+from fusiond_stitching.analysis import online_reductions, split_reductions
 from fusiond_stitching.frontend.graph import Module
 
-from . import handmade
 from .cases import Case
 from .checking import Batch
-from .policies import LIMITS, POLICIES
 
 ROWS = np.random.default_rng(2).normal(size=(9, 40)).astype(np.float32) * 30
 ROWS[1, 3:20] = -np.inf
@@ -59,13 +57,7 @@ def test_rows_of_all_kinds(function: Any, reduces: int, policy: str, split: bool
     module = split_reductions.reductions(online, 108) if split else online
     assert pairs(module) == (2 * reduces if split else reduces)
     found = dataclasses.replace(found, module=module)
-    if policy == "none":
-        plan = handmade.unfused(module)
-    else:
-        plan = planner.plan(module, POLICIES[policy], LIMITS).plan
-        assert verify.problems(module, plan) == ()
-    for seed in (0, 1):
-        found.check(runner, plan, seed=seed)
+    found.check_planned(runner, policy, seeds=(0, 1))
 
 
 def guard(value: Any, otherwise: float, by: Any = None) -> Any:

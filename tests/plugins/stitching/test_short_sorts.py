@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.frontend import importer, short_sorts
 
 from . import handmade, oracle
 from .cases import Case
 from .checking import Batch
-from .policies import LIMITS, POLICIES
 
 PLANNED = ("stages", "blocks")
 
@@ -66,13 +64,7 @@ def batch(name: str) -> Batch:
 def test_they_are_in_the_order_of_xla(name: str, policy: str, runner: Any) -> None:
     found = batch(name)
     assert found.module.foreign == {}
-    if policy == "none":
-        plan = handmade.unfused(found.module)
-    else:
-        plan = planner.plan(found.module, POLICIES[policy], LIMITS).plan
-        assert verify.problems(found.module, plan) == ()
-    for seed in (0, 1):
-        found.check(runner, plan, seed=seed)
+    found.check_planned(runner, policy, seeds=(0, 1))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fusiond_stitching.analysis import planner, traffic, verify
+from fusiond_stitching.analysis import planner, traffic
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer, top_k
 
@@ -67,14 +67,7 @@ def batch(name: str) -> Batch:
 def test_they_are_what_xla_finds(name: str, policy: str, runner: Any) -> None:
     found = batch(name)
     assert found.module.foreign == {}
-    if policy == "none":
-        plan = handmade.unfused(found.module)
-    else:
-        planned = planner.plan(found.module, POLICIES[policy], LIMITS)
-        assert verify.problems(found.module, planned.plan) == ()
-        plan = planned.plan
-    for seed in (0, 1):
-        found.check(runner, plan, seed=seed)
+    found.check_planned(runner, policy, seeds=(0, 1))
 
 
 def test_a_row_is_read_once_by_one_kernel() -> None:

@@ -381,6 +381,74 @@ def pooled(name: str) -> Callable[[Dims], Traced]:
     return traced
 
 
+def advantages(d: Dims) -> Traced:
+    """Generalised advantage estimation over many environments, from the last step to the first."""
+
+    def estimated(rewards: Any, values: Any, done: Any) -> Any:
+        def step(carry: Any, x: Any) -> Any:
+            advantage, following = carry
+            reward, value, done = x
+            delta = reward + 0.99 * following * (1 - done) - value
+            advantage = delta + 0.99 * 0.95 * (1 - done) * advantage
+            return (advantage, value), advantage
+
+        begin = (jnp.zeros_like(values[-1]), values[-1])
+        found = jax.lax.scan(step, begin, (rewards, values, done), reverse=True)[1]
+        return found, found + values
+
+    one = of(d.length // 4, d.width * 4)
+    return estimated, (one, one, one)
+
+
+def selective_scan(d: Dims) -> Traced:
+    """Mamba's: [time, batch, channel], a state of 16 numbers for each channel."""
+
+    def scanned(x: Any, delta: Any, a: Any, b: Any, c: Any, skip: Any) -> Any:
+        def step(h: Any, xs: Any) -> Any:
+            x, delta, b, c = xs
+            h = jnp.exp(delta[..., None] * a) * h + (delta * x)[..., None] * b[:, None, :]
+            return h, (h * c[:, None, :]).sum(-1)
+
+        y = jax.lax.scan(step, jnp.zeros((d.batch, *a.shape)), (x, delta, b, c))[1]
+        return y + x * skip
+
+    one, state = of(d.length, d.batch, d.width), of(d.length, d.batch, 16)
+    return scanned, (one, one, of(d.width, 16), state, state, of(d.width))
+
+
+def matrix_states(d: Dims) -> Traced:
+    """RWKV-6's: a matrix for each head, whose rows decay as the data says."""
+    channels = min(64, d.width // d.heads)
+
+    def scanned(r: Any, k: Any, v: Any, w: Any, u: Any) -> Any:
+        def step(state: Any, xs: Any) -> Any:
+            r, k, v, w = xs
+            outer = k[..., :, None] * v[..., None, :]
+            y = jnp.einsum("bhk,bhkv->bhv", r, state + u[:, :, None] * outer)
+            return jnp.exp(-jnp.exp(w))[..., :, None] * state + outer, y
+
+        return jax.lax.scan(step, jnp.zeros((d.batch, *u.shape, channels)), (r, k, v, w))
+
+    one = of(d.length, d.batch, d.width // channels, channels)
+    return scanned, (one, one, one, one, of(d.width // channels, channels))
+
+
+def gated(d: Dims) -> Traced:
+    """A linear recurrence with gates, as Griffin and minGRU have it."""
+
+    def scanned(x: Any, gate: Any) -> Any:
+        def step(h: Any, xs: Any) -> Any:
+            x, gate = xs
+            share = jax.nn.sigmoid(gate)
+            h = (1 - share) * h + share * x
+            return h, h
+
+        return jax.lax.scan(step, jnp.zeros(x.shape[1:]), (x, gate))[1]
+
+    one = of(d.length, d.batch, d.width)
+    return scanned, (one, one)
+
+
 FUNCTIONS: Mapping[str, Callable[[Dims], Traced]] = {
     # jax.nn and jax.random
     "softmax": lambda d: (jax.nn.softmax, (values(d),)),
@@ -409,6 +477,11 @@ FUNCTIONS: Mapping[str, Callable[[Dims], Traced]] = {
     "heads to the front": lambda d: (
         lambda x, b: jnp.transpose(x + b, (0, 2, 1, 3)),
         (of(d.batch, d.length, d.heads, d.width // d.heads, dtype=BF16), of(d.heads, d.width // d.heads, dtype=BF16))),
+    "advantage estimation": advantages,
+    "selective scan": selective_scan,
+    "matrix states": matrix_states,
+    "gated recurrence": gated,
+    "gated recurrence, backward": both(gated),
     # flax
     "LayerNorm": normed("LayerNorm"),
     "LayerNorm, backward": both(normed("LayerNorm")),

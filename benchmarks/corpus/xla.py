@@ -44,6 +44,7 @@ _INSIDE = frozenset({"dot", "convolution"})
 _CALLS = ("call", "while", "conditional", "async-start")
 _PASSED = ("bitcast", "reshape", "transpose", "copy", "convert")
 """What a value is looked through for: who addresses it."""
+_TRIPS = re.compile(r'"known_trip_count":\s*\{\s*"n":\s*"(\d+)"')
 _BITS = re.compile(r"[a-z]+(\d+)")
 
 
@@ -90,28 +91,31 @@ def counted(text: str) -> Compiled:
     """The kernels of an optimised module, and their bytes. RequestError where it is no HLO text."""
     module = hlo.parse(text, "optimised")
     kernels = calls = moved = 0
-    for each, within in _launched(module, module.computations[module.entry]):
+    for each, within, trips in _launched(module, module.computations[module.entry], 1):
         if _of_library(module, each):
-            calls += 1
+            calls += trips
         else:
-            kernels += 1
-            moved += operand_bytes(module, within, each)
+            kernels += trips
+            moved += trips * operand_bytes(module, within, each)
     return Compiled(kernels=kernels, calls=calls, operand_bytes=moved)
 
 
-def _launched(module: RawModule, computation: RawComputation) -> Iterator[tuple[Raw, RawComputation]]:
-    """All that is launched, with the computation that it stands in; loop bodies once."""
+def _launched(module: RawModule, computation: RawComputation, trips: int) -> Iterator[tuple[Raw, RawComputation, int]]:
+    """All that is launched, the computation that it stands in, and how often: a loop's body as often as XLA knows it to
+    run, once where it does not."""
     for each in computation.instructions:
         if each.opcode in _CALLS:
+            known = _TRIPS.search(each.attributes.get("backend_config", ""))
+            inner = trips * int(known[1]) if known else trips
             for name in ("to_apply", "body", "calls", "called_computations"):
                 if name in each.attributes:
                     called = each.text(name).strip("{} ").lstrip("%")
-                    yield from _launched(module, module.computations[called])
+                    yield from _launched(module, module.computations[called], inner)
             if each.opcode == "conditional":
                 for called in each.branches():
-                    yield from _launched(module, module.computations[called])
+                    yield from _launched(module, module.computations[called], trips)
         elif each.opcode not in _FREE:
-            yield each, computation
+            yield each, computation, trips
 
 
 def _of_library(module: RawModule, instruction: Raw) -> bool:

@@ -126,7 +126,9 @@ index_vector_dim=1, slice_sizes={1,3}
   d_w = f32[7] parameter(#)
   d_e = f32[5,7] exponential(d_x)
   d_c = f32[7] cosine(d_w)
-  d_i = s32[] constant(0)
+  d_first = f32[1] slice(d_w), slice={[0:1]}
+  d_one = f32[] reshape(d_first)
+  d_i = s32[] convert(d_one)
   d_start = (s32[], f32[5,7], f32[7]) tuple(d_i, d_e, d_c)
   d_run = (s32[], f32[5,7], f32[7]) while(d_start), condition=again, body=round
   d_last = f32[5,7] get-tuple-element(d_run), index=1

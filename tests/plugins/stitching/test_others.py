@@ -146,12 +146,33 @@ def test_a_short_loop_over_whole_numbers_is_written_out(first, rounds, runner):
         {"limit": 99},
         {"step": 2},
         {"direction": "LE"},
-        {"first": "add(nothing, nothing)"},
+        {"direction": "NE"},
+        {"step": -3, "limit": -9, "direction": "GT", "first": "constant(200)"},
         {"work": "dynamic-slice(v, i), dynamic_slice_sizes={7}"},
     ],
     ids=str,
 )
-def test_any_other_loop_is_a_boundary(change):
+def test_any_other_loop_of_so_many_trips_is_one_launch(change, runner):
+    text = LOOP.format(**{**SHORT, **change})
+    module = importer.read(text, "loop.hlo")
+    assert (module.foreign, module.frames, len(module.scans)) == ({}, (), 1)
+    inputs = (np.arange(3, 10).astype(np.float32 if "kind" in change else np.uint32),)
+    batch = Batch(text, module, inputs, ("last",), tuple(oracle.run(text, inputs)))
+    batch.check(runner, planner.plan(module, policy.Policy(**MORE, packing=True), LIMITS).plan)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"first": "add(nothing, nothing)"},
+        {"limit": 1_000_000, "kind": "f32"},
+        {"first": "constant(9)", "kind": "f32"},
+        {"step": 0, "kind": "f32"},
+    ],
+    ids=str,
+)
+def test_a_loop_of_unknown_length_is_a_boundary(change):
+    """As is one that is too long to be followed, or not run at all."""
     text = LOOP.format(**{**SHORT, **change}).replace("  first = ", "  nothing = s32[] parameter(1)\n  first = ")
     module = importer.read(text, "loop.hlo")
     assert {module[each].opcode for each in module.foreign} == {"while"}

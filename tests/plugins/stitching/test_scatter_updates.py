@@ -247,7 +247,7 @@ def broken(change: str) -> tuple[Module, Plan]:
         ("never laid down", "is never computed"),
         ("applied twice", "a second time"),
         ("read by another", "z reads y~base"),
-        ("not by its updates", "by its updates"),
+        ("not by its updates", "has a launch of its own"),
         ("some updates", "y: "),
         ("elsewhere", "another home"),
         ("over the operand", "not over the updates"),

@@ -121,7 +121,7 @@ FUNCTIONS: dict[str, Function] = {
     "a_sorted": sorted_along((6, 33), 1),
     "b_sorted": sorted_pair,
     "c_y": lambda x, k: jax.lax.conv(x.reshape(2, 3, 8, 8), k.reshape(4, 3, 3, 3), (1, 1), "SAME"),
-    "d_run": lambda values, weights: (rounds(values, weights), weights),
+    "d_run": lambda first, values, weights: (rounds(values, weights), weights),
     "e_y": lambda test, a, x: 2 * a if test[0] else np.sqrt(np.convolve(np.abs(x), np.ones(3), "same")),
     "f_one": lambda values: (),
     "h_b": sorted_along((6, 20), 1),

@@ -305,7 +305,9 @@ test { s = (s32[], f32[8]) parameter(0)
 ENTRY main {
   x = f32[8] parameter(0)
   e = f32[8] exponential(x)
-  zero = s32[] constant(0)
+  first = f32[1] slice(x), slice={[0:1]}
+  one = f32[] reshape(first)
+  zero = s32[] convert(one)
   start = (s32[], f32[8]) tuple(zero, e)
   run = (s32[], f32[8]) while(start), condition=test, body=body
   last = f32[8] get-tuple-element(run), index=1

@@ -126,7 +126,7 @@ def members_of(module: Module, policy: Policy) -> Callable[[Instruction], bool]:
     read_by_library = {
         base_of(module, operand).name
         for each in module.instructions
-        if library(module, each, policy) and each.name not in module.in_place
+        if library(module, each, policy) and each.name not in module.launches
         for operand in each.operands
     }
 
@@ -151,10 +151,10 @@ def library(module: Module, instruction: Instruction, policy: Policy) -> bool:
 
 
 def absorbed(module: Module, policy: Policy) -> frozenset[str]:
-    """What only scatters in place read, to be computed by their kernels, an update at a time: element-wise values and
-    gathers (nothing else where every instruction has a kernel of its own)."""
+    """What only scatters in place and scans read, to be computed by their kernels, an update or a trip at a time:
+    element-wise values and gathers (nothing else where every instruction has a kernel of its own)."""
     found: set[str] = set()
-    if policy.rules == "none" or not module.in_place:
+    if policy.rules == "none" or not module.launches:
         return frozenset()
     bases = set(module.in_place.values())
     for each in reversed(module.instructions):
@@ -163,16 +163,20 @@ def absorbed(module: Module, policy: Policy) -> frozenset[str]:
             continue
         if each.opcode in SOURCES or each.opcode in ("reduce", "scatter", "dot"):
             continue
-        if all(user in found or user in module.in_place for user in users):
+        if all(user in found or user in module.launches for user in users):
             # A costly value that is spread over the windows of the updates would be computed once for each of them.
-            most = max(module[user].elements if user in found else _updates(module, user) for user in users)
+            most = max(module[user].elements if user in found else _evaluated(module, user) for user in users)
             if each.opcode not in EXPENSIVE or 2 * each.elements > most:
                 found.add(each.name)
     return frozenset(found)
 
 
-def _updates(module: Module, scatter: str) -> int:
-    return module[module[scatter].operands[2]].elements
+def _evaluated(module: Module, launch: str) -> int:
+    """How often what a scatter in place or a scan reads is computed, if it is computed there."""
+    if launch in module.in_place:
+        return module[module[launch].operands[2]].elements
+    loop = module[launch].attributes["loop"]
+    return loop.trips * math.prod(loop.axes)  # type: ignore[no-any-return]
 
 
 class _Fusing:
@@ -239,9 +243,9 @@ class _Fusing:
             self._at_least(source, above)
 
     def _read_by(self, call: Instruction) -> frozenset[str]:
-        """What a library call or a scatter in place reads from buffers, constants among them. A library's operands lie
-        behind reshapes at most; a scatter computes what is no member, and what it has absorbed."""
-        if call.name not in self.module.in_place:
+        """What a boundary reads from buffers, constants among them. A library's operands lie behind reshapes at most; a
+        launch of ours computes what is no member, and what it has absorbed."""
+        if call.name not in self.module.launches:
             return frozenset(base_of(self.module, operand).name for operand in call.operands)
         found: set[str] = set()
         stack = list(call.operands)

@@ -50,6 +50,9 @@ Updates in place. A BlockProgram with `updates` applies the updates of a scatter
 itself: its one stage has the dims of the updates, in chunks of which no two are equal, and one result, the scatter, in
 its buffer, where its first operand lies already.
 
+Scans. A BlockProgram with `scan` runs a loop (`Module.scans`): its one stage has the loop's axes for dims, an element
+for each thread, in chunks of which no two are equal, and all results of the loop, each in its buffer.
+
 Special cases an emitter must know: an `inlined` scatter does not occur (a scatter always has a home); tensors of zero
 elements have no stage and need none (a reduce over zero elements has one, and gives its init).
 """
@@ -344,6 +347,8 @@ class BlockProgram:
     rows: Rows | None = None
     updates: bool = False
     """It applies the updates of a scatter in place."""
+    scan: bool = False
+    """It runs a loop."""
 
     @property
     def results(self) -> Iterator[Result]:

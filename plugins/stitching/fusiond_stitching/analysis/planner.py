@@ -8,6 +8,7 @@ an instruction's entries, else from an estimate. A group for which shared memory
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,7 @@ UPDATES = 4
 """Of a scatter in place, how many a thread applies."""
 TILE_BYTES = 128
 """Of a window, what is applied of all updates before the next: a cache line."""
+WARP = 32
 REGISTERS = 128
 """Registers of a thread that the size of a cooperative grid allows for."""
 
@@ -250,7 +252,10 @@ def _steps(
     """Kernels and library calls in order: before the kernels of a level come the calls whose results it reads."""
     calls: dict[int, list[str]] = {}
     for name, place in fusion.calls.items():
-        calls.setdefault(place[0], []).append(name)
+        if module[name].opcode != "scan":
+            calls.setdefault(place[0], []).append(name)
+    for results in module.scans.values():  # one launch for all of them, before the first is read
+        calls.setdefault(max(fusion.calls[each][0] for each in results), []).append(results[0])
     levels: dict[int, list[tuple[Place, BlockProgram]]] = {}
     for group in fusion.groups:
         levels.setdefault(group.place[0], []).append((group.place, programs[group.root]))
@@ -260,6 +265,9 @@ def _steps(
         for name in sorted(calls.get(level, ()), key=module.number.__getitem__):
             if name in module.in_place:
                 steps.append(_in_place(module, policy, name, f"k{count}"))
+                count += 1
+            elif name in module.launches:
+                steps.append(_scan(module, policy, name, f"k{count}", limits))
                 count += 1
             else:
                 steps.append(LibraryCall(instruction=name))
@@ -282,6 +290,23 @@ def _in_place(module: Module, policy: Policy, scatter: str, name: str) -> Kernel
     stage = Stage(chunk=chunk, dims=updates.dims, results=(Result(scatter, (home,)),))
     program = BlockProgram(name=scatter, blocks=blocks, stages=(stage,), root=scatter, schedule=schedule, updates=True)
     return Kernel(name=name, phases=(Phase(programs=(program,)),), threads=policy.threads, grid=blocks)
+
+
+def _scan(module: Module, policy: Policy, result: str, name: str, limits: DeviceLimits | None) -> Kernel:
+    """The launch that runs a whole loop: few threads to a block where there are few, so that all multiprocessors have
+    some."""
+    loop = module[result].attributes["loop"]
+    count = math.prod(loop.axes)
+    share = -(-count // (limits.multiprocessors if limits is not None else 1))
+    threads = min(policy.threads, max(WARP, -(-share // WARP) * WARP))
+    schedule = flat(count, threads)
+    chunk = schedule.chunk(loop.axes)
+    results = tuple(Result(each, (Global(module.buffer_of(each)),)) for each in module.scans[loop.name])
+    stage = Stage(chunk=chunk, dims=loop.axes, results=results)
+    program = BlockProgram(
+        name=loop.name, blocks=chunk.parts, stages=(stage,), root=result, schedule=schedule, scan=True
+    )
+    return Kernel(name=name, phases=(Phase(programs=(program,)),), threads=threads, grid=chunk.parts)
 
 
 def tiled(updates: Instruction, windows: Sequence[int], elements: int) -> Box | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fusiond_stitching.analysis.plan import Global, Home, Kernel, Result, Stage
 from fusiond_stitching.frontend.graph import Computation, Instruction, Module
+from fusiond_stitching.frontend.scans import Loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class _Outlining:
                 stages = tuple(self._stage(stage) for stage in each.stages)
                 held = tuple(self._node(name) for name in each.rows.held) if each.rows else ()
                 rows = dataclasses.replace(each.rows, held=()) if each.rows else None
-                programs.append((each.blocks, each.shared_bytes, each.updates, stages, rows, held, tuple(self.nodes)))
+                launch = (each.blocks, each.shared_bytes, each.updates, each.scan)
+                programs.append((*launch, stages, rows, held, tuple(self.nodes)))
                 self.nodes = []
             self.stored |= {result.instruction for each in phase.programs for result in each.results if result.stored}
             phases.append(tuple(programs))
@@ -100,9 +102,13 @@ class _Outlining:
 
 
 def _attributes(instruction: Instruction) -> object:
-    found = []
+    found: list[object] = []
     for name, value in sorted(instruction.attributes.items()):
-        if isinstance(value, Computation) and value.simple is not None:
+        if isinstance(value, Loop):
+            found.append((name, value.key, (value.place(instruction.attributes["result"]),)))
+        elif name == "result" and instruction.opcode == "scan":
+            continue  # a name of the loop's own
+        elif isinstance(value, Computation) and value.simple is not None:
             found.append((name, value.simple, tuple(each.dtype for each in value.parameters)))
         else:
             found.append((name, repr(value), ()))  # told apart by repr: -0.0 from 0.0, 1 from 1.0 and True

@@ -53,7 +53,7 @@ def inputs(module: Module, members: Iterable[str], buffered: Container[str]) -> 
 def ideal_bytes(module: Module) -> int:
     """Every input that other work reads once, every result that an output or a library call needs once: what no plan
     that leaves dots to the library can go below."""
-    calls = {each.name for each in module.instructions if module.library(each) and each.name not in module.in_place}
+    calls = {each.name for each in module.instructions if module.library(each) and each.name not in module.launches}
     read = {
         base_of(module, operand).name
         for each in module.instructions

@@ -129,7 +129,7 @@ class _Checking:
         instruction = self.module.by_name.get(call.instruction)
         if instruction is None:
             return
-        if not self.module.library(instruction) or call.instruction in self.module.in_place:
+        if not self.module.library(instruction) or call.instruction in self.module.launches:
             self.found.append(f"{where}: {instruction.opcode} is no library call")
         for operand in instruction.operands:
             source = self.module[operand]
@@ -180,9 +180,12 @@ class _Checking:
         if program.updates:
             self._in_place(say, here, program)
             return
+        if program.scan:
+            self._scan(say, here, program)
+            return
         for result in program.results:
-            if result.instruction in self.module.in_place:
-                say(f"{result.instruction} is applied by its updates, and by nothing else")
+            if result.instruction in self.module.launches:
+                say(f"{result.instruction} has a launch of its own, and is computed by nothing else")
         for stage in program.stages:
             self._stage(say, program, stage, kernel.threads)
         reads = [self._reads(say, here, program, number) for number in range(len(program.stages))]
@@ -228,6 +231,28 @@ class _Checking:
         for user in self.module.users[self.module.in_place[name]]:
             if user != name:
                 say(f"{user} reads {self.module.in_place[name]}, which {name} changes in place")
+        self._reads(say, here, program, 0)
+
+    def _scan(self, say: _Saying, here: _Place, program: BlockProgram) -> None:
+        """A loop: all of its results, each thread's part of them computed once."""
+        names = tuple(each.instruction for each in program.results)
+        results = next((each for each in self.module.scans.values() if set(each) & set(names)), ())
+        if len(program.stages) != 1 or not results or sorted(names) != sorted(results):
+            say(f"{', '.join(names)} are not the results of a loop")
+            return
+        (stage,) = program.stages
+        if stage.dims != self.module[results[0]].attributes["loop"].axes:
+            say("its stage is not over the loop's axes")
+            return
+        problem = containment.shape(stage.chunk, stage.dims)
+        problem = problem or containment.coverage(stage.chunk, stage.dims, program.blocks)
+        if not problem and not containment.unique(stage.chunk, program.blocks):
+            problem = "two blocks compute the same part"
+        if problem:
+            say(problem)
+        for each in stage.results:
+            if each.homes != (Global(self.module.buffer_of(each.instruction)),):
+                say(f"{each.instruction} has another home than {self.module.buffer_of(each.instruction)}")
         self._reads(say, here, program, 0)
 
     def _stage(self, say: _Saying, program: BlockProgram, stage: Stage, threads: int) -> None:

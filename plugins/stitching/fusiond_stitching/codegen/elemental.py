@@ -376,6 +376,8 @@ def loop(scope: Scope, count: int, hint: str, *, first: str = "0", step: int = 1
     name = scope.function.fresh(hint)
     advance = cpp("++{}", name) if step == 1 else cpp("{} += {}", name, step)
     header = cpp("for ({} {} = {}; {} < {}; {})", scope.function.index_type, name, first, name, count, advance)
+    if count <= scope.function.unrolled:
+        header = cpp('_Pragma("unroll") {}', header)
     with scope.block(header, conditional=False) as inner:
         inner.symbols.add(name)
         yield inner, inner.known(name, count) if count > 1 else number(0)

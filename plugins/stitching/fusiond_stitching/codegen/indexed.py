@@ -13,7 +13,7 @@ from fusiond_stitching.codegen.semantics import Type, Unsupported
 from fusiond_stitching.frontend.graph import Instruction
 
 
-def _clamped(scope: Scope, kind: Type, value: Code, most: int) -> Index:
+def start_index(scope: Scope, kind: Type, value: Code, most: int) -> Index:
     """A start index brought into 0 .. most."""
     if not kind.integral:
         raise Unsupported(f"an index of type {kind.name}")
@@ -31,7 +31,7 @@ def _dynamic_slice(self: Elemental, scope: Scope, instruction: Instruction, indi
             place.append(index)
             continue
         value = yield scope, start.name, ()
-        place.append(_clamped(scope, type_of(start), value, dim - size) + index)
+        place.append(start_index(scope, type_of(start), value, dim - size) + index)
     return (yield scope, operand.name, tuple(place))
 
 
@@ -45,7 +45,7 @@ def _dynamic_update_slice(self: Elemental, scope: Scope, instruction: Instructio
             shifted.append(index)
             continue
         value = yield scope, start.name, ()
-        moved = index - _clamped(scope, type_of(start), value, dim - size)
+        moved = index - start_index(scope, type_of(start), value, dim - size)
         written = scope.index(moved)
         conditions += [cpp("{} >= 0", written)] if moved.low < 0 else []
         conditions += [cpp("{} < {}", written, size)] if moved.high >= size else []
@@ -86,7 +86,7 @@ def _gather(self: Elemental, scope: Scope, instruction: Instruction, indices: In
             where = (*batch[:vector], component, *batch[vector:]) if vector < len(starts.dims) else tuple(batch)
             home = scope.home(frozenset().union(*(each.symbols for each in where)))  # a row's for all of its columns
             value = yield home, starts.name, where
-            index = index + _clamped(home, type_of(starts), value, dim - size)
+            index = index + start_index(home, type_of(starts), value, dim - size)
         place.append(index)
     return (yield scope, operand.name, tuple(place))
 

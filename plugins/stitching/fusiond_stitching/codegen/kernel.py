@@ -15,6 +15,7 @@ from fusiond_stitching.analysis.plan import BlockProgram, Kernel, Phase
 from fusiond_stitching.codegen.loop_nests import LoopNests, index_type
 from fusiond_stitching.codegen.reduction import BARRIER
 from fusiond_stitching.codegen.row_sweeps import RowSweeps
+from fusiond_stitching.codegen.scans import Scans
 from fusiond_stitching.codegen.scatter_updates import Updates
 from fusiond_stitching.codegen.scope import Function, Scope, Unit
 from fusiond_stitching.codegen.semantics import TYPES
@@ -68,7 +69,7 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
         for program in phase.programs:
             scope = Scope(Function(unit, index_type=whole))
             pointers: dict[str, bool] = {}
-            writer = RowSweeps if program.rows else Updates if program.updates else LoopNests
+            writer = RowSweeps if program.rows else Updates if program.updates else Scans if program.scan else LoopNests
             writer(module, program, kernel.threads, known, pointers).write(scope, "block")
             ordered = sorted(pointers, key=module.argument_order.__getitem__)
             bodies.append(_Body(program, scope.body, {name: pointers[name] for name in ordered}))

@@ -60,6 +60,8 @@ class Function:
     def __init__(self, unit: Unit, *, index_type: str = "int") -> None:
         self.unit = unit
         self.index_type = index_type
+        self.unrolled = 0
+        """Loops of at most so many rounds are written out by the compiler."""
         self.statements = 0
         self._names: dict[str, int] = {}
 

@@ -38,6 +38,7 @@ Attributes by opcode (everything else has none)
     dynamic-slice   sizes; operands x, one scalar index per dimension; starts are clamped
     dynamic-update-slice   operands x, update, one scalar index per dimension; starts are clamped
     reduce-precision       exponent_bits, mantissa_bits
+    scan                   loop, result: one result of a loop that is one launch of ours; see scans.py
     window          sizes, strides, dilation, interior, low, high (per dimension of the operand); operands x, value:
                     what windows.py makes of reduce-window; output: windows, then what is inside of them
 
@@ -240,8 +241,8 @@ class Module:
         return tuple(self.by_name[name] for name in instruction.operands)
 
     def library(self, instruction: Instruction) -> bool:
-        """A boundary: a dot, something that this strategy does not know, or a scatter in place."""
-        return instruction.opcode == "dot" or instruction.name in self.foreign or instruction.name in self.in_place
+        """A boundary: a dot, something that this strategy does not know, or a launch of its own."""
+        return instruction.opcode == "dot" or instruction.name in self.foreign or instruction.name in self.launches
 
     @functools.cached_property
     def in_place(self) -> Mapping[str, str]:
@@ -249,6 +250,21 @@ class Module:
         reads. Launches of their own, and no library's."""
         scatters = (each for each in self.instructions if each.opcode == "scatter")
         return {each.name: each.operands[0] for each in scatters if each.attributes.get("in_place", False)}
+
+    @functools.cached_property
+    def scans(self) -> Mapping[str, tuple[str, ...]]:
+        """A loop that is one launch -> its results (`scans`)."""
+        found: dict[str, tuple[str, ...]] = {}
+        for each in self.instructions:
+            if each.opcode == "scan":
+                loop = each.attributes["loop"].name
+                found[loop] = (*found.get(loop, ()), each.name)
+        return found
+
+    @functools.cached_property
+    def launches(self) -> frozenset[str]:
+        """What is a boundary and no library's: scatters in place and scans."""
+        return frozenset((*self.in_place, *(name for names in self.scans.values() for name in names)))
 
     @functools.cached_property
     def _changed_in_place(self) -> Mapping[str, str]:
@@ -261,7 +277,7 @@ class Module:
         boundaries = (
             each
             for each in self.instructions
-            if self.library(each) and each.opcode != "input" and each.name not in self.in_place
+            if self.library(each) and each.opcode != "input" and each.name not in self.launches
         )
         return len({each.attributes.get("call", each.name) for each in boundaries})
 

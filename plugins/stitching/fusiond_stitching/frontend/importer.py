@@ -21,6 +21,7 @@ from fusiond_stitching.frontend import (
     hlo,
     loops,
     passes,
+    scans,
     shapes,
     short_sorts,
     top_k,
@@ -79,6 +80,8 @@ class _Import:
         self.foreign: dict[str, str] = {}
         self.frames: dict[str, bool] = {}
         """Computation -> whether it is the body of a while."""
+        self.loops: dict[str, tuple[str, str]] = {}
+        """The call of a while -> its body and condition."""
         self.effects: dict[str, None] = {}
         """Foreign instructions that do something whether or not anybody reads what they give."""
         self.depth = 0
@@ -303,6 +306,8 @@ class _Import:
                 self.frames[raw.called(attribute)] = attribute == "body"
         if "branch_computations" in raw.attributes:
             self.frames.update(dict.fromkeys(raw.branches(), False))
+        if raw.opcode == "while":
+            self.loops[name] = (raw.called("body"), raw.called("condition"))
         leaves = tuple(_leaves(tuple(operands)))
         members = list(_arrays(raw.shape)) or [Array("none", ())]
         results: list[Value] = []
@@ -400,20 +405,31 @@ class _Import:
             instructions=self.found, outputs=tuple(outputs), foreign=self.foreign, state=tuple(state) if body else ()
         )
         graph = passes.canonical(given)
-        kept = graph.instructions
-        live = _reached(kept, [*graph.outputs, *parameters, *self.effects])
-        frames = tuple(
-            _Import(self.raw, pairs=self.pairs).module(each, each, body=is_body)
+        frames = {
+            each: _Import(self.raw, pairs=self.pairs).module(each, each, body=is_body)
             for each, is_body in self.frames.items()
             if each in self.raw.computations
+        }
+        kept, foreign = scans.converted(
+            graph.instructions,
+            graph.foreign,
+            graph.outputs,
+            {
+                call: scans.While(frames[body], frames[condition])
+                for call, (body, condition) in self.loops.items()
+                if call not in self.effects and body in frames and condition in frames
+            },
         )
+        live = _reached(kept, [*graph.outputs, *parameters, *self.effects])
+        gone = {name for call in self.loops if all(kept[each].attributes.get("call") != call for each in foreign)
+                for name in self.loops[call]}  # fmt: skip
         return Module(
             name=name,
             instructions=topological(each for each in kept.values() if each.name in live),
             parameters=tuple(parameters),
             outputs=graph.outputs,
-            foreign=frozen({each: why for each, why in graph.foreign.items() if each in live}),
-            frames=frames,
+            foreign=frozen({each: why for each, why in foreign.items() if each in live}),
+            frames=tuple(each for name, each in frames.items() if name not in gone),
         )
 
 

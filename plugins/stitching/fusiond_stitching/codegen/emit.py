@@ -261,6 +261,12 @@ def precisions(module: Module) -> dict[str, Precision]:
             length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["lhs_contracting"])
         elif each.opcode == "scatter":
             length += module[each.operands[1]].elements
+        elif each.opcode == "scan":
+            loop = each.attributes["loop"]
+            inside = precisions(loop.body).values()
+            length += loop.trips * max(one.length for one in inside)
+            epsilon = max(epsilon, *(one.epsilon for one in inside))
+            step = max(step, *(one.step for one in inside))
         found[each.name] = Precision(length, epsilon, step)
     return found
 

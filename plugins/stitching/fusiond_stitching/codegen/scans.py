@@ -20,12 +20,13 @@ from fusiond_stitching.codegen.elemental import Elemental, Indices, Step, loop, 
 from fusiond_stitching.codegen.indexed import start_index
 from fusiond_stitching.codegen.loop_nests import STEPS, LoopNests
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.frontend.scans import MOST_HELD, Loop
+from fusiond_stitching.frontend.scan_axes import MOST_HELD
+from fusiond_stitching.frontend.scans import Loop
 
-TRIPS_AT_ONCE = 4
+TRIPS_AT_ONCE = 8
 """Trips whose reads may be under way together."""
-FEW_HELD = 4
-"""Numbers of the state up to which several trips are written out."""
+WRITTEN_OUT = 80
+"""Numbers of the state, of so many trips as are written out one after the other."""
 
 
 class Scans(LoopNests):
@@ -109,9 +110,11 @@ class _Thread:
         begun = {name: self._begin(name) for name in self.loop.carries}
         self.registers = dict(begun)
         held = sum(self._held(name) for name in self.loop.carries)
+        unrolled = 1
+        while 2 * unrolled <= TRIPS_AT_ONCE and 2 * unrolled * held <= WRITTEN_OUT:
+            unrolled *= 2
         trip = self.scope.function.fresh("trip")
         header = cpp("for (int {} = 0; {} < {}; ++{})", trip, trip, self.loop.trips, trip)
-        unrolled = TRIPS_AT_ONCE if held <= FEW_HELD * len(self.loop.carries) else 1
         with self.scope.block(cpp('_Pragma("unroll {}") {}', unrolled, header)) as scope:
             after = {name: self._next(scope, name, last) for name, last in self.loop.carries.items()}
             for each in self.loop.stacked:

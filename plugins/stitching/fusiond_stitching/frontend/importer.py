@@ -21,6 +21,7 @@ from fusiond_stitching.frontend import (
     hlo,
     loops,
     passes,
+    scan_users,
     scans,
     shapes,
     short_sorts,
@@ -420,6 +421,9 @@ class _Import:
                 if call not in self.effects and body in frames and condition in frames
             },
         )
+        if kept != graph.instructions:
+            graph = passes.simplify(dataclasses.replace(graph, instructions=kept, foreign=foreign))
+            kept = scan_users.with_users(graph.instructions, foreign, graph.outputs)
         live = _reached(kept, [*graph.outputs, *parameters, *self.effects])
         gone = {name for call in self.loops if all(kept[each].attributes.get("call") != call for each in foreign)
                 for name in self.loops[call]}  # fmt: skip

@@ -1,0 +1,170 @@
+"""Results of a loop that are none: what each trip lays down without the state is a map.
+
+    ys = while(x), body: ys' = ys with sigmoid(x[i]) at i
+      -->  ys = sigmoid(x)                     an ordinary value, computed where it is read
+
+The residuals of a loop's gradient are such maps in good part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fusiond.model import frozen
+from fusiond_stitching.frontend.graph import ELEMENTWISE, Instruction, Module, replaced
+
+MOVED = frozenset({"broadcast", "transpose", "reshape", "slice", "reverse", "concatenate", "iota", "dynamic-slice"})
+
+
+class Maps:
+    """Values of a loop's body for all trips at once, as instructions outside of it: dims are the trips, then the
+    value's own. `made`: what was written so far."""
+
+    def __init__(
+        self,
+        call: str,
+        body: Module,
+        fixed: Mapping[str, Instruction],
+        numbers: Mapping[str, Sequence[int]],
+        trips: int,
+    ) -> None:
+        self.call = call
+        self.body = body
+        self.fixed = fixed
+        """Parameter of the body that no trip changes -> the instruction outside that it is."""
+        self.numbers = numbers
+        self.trips = trips
+        self.made: dict[str, Instruction] = {}
+        self._known: dict[str, str | None] = {}
+        self._fresh = itertools.count()
+
+    def result(self, last: Instruction, into: Instruction) -> bool:
+        """Whether `into`, a result of the loop that `last` (a dynamic-update-slice) lays down, is a map, and was made
+        one."""
+        update, starts = self.body[last.operands[1]], last.operands[2:]
+        partial = [at for at, (size, dim) in enumerate(zip(update.dims, last.dims, strict=True)) if size != dim]
+        if len(partial) != 1 or update.dims[partial[0]] != 1:
+            return False
+        (place,) = partial
+        order = self._order(starts[place], self.trips)
+        ancestors = self._ancestors(update.name)
+        for each in self.body.instructions:  # operands before users: no recursion is deep
+            if each.name in ancestors and each.operands and each.name not in self.numbers:
+                self._value(each.name)
+        whole = self._value(update.name)
+        if order is None or whole is None:
+            return False
+        rest = tuple(dim for at, dim in enumerate(update.dims) if at != place)
+        found = self._add("reshape", into.dtype, (self.trips, *rest), [whole])
+        if order < 0:
+            found = self._add("reverse", into.dtype, (self.trips, *rest), [found], dimensions=(0,))
+        inverse = (*range(1, place + 1), 0, *range(place + 1, len(rest) + 1))  # output dimension -> operand dimension
+        found = self._add("transpose", into.dtype, into.dims, [found], dimensions=inverse)
+        self.made[into.name] = replaced(into, opcode="copy", operands=(found,), attributes=frozen({}))
+        return True
+
+    def _ancestors(self, name: str) -> set[str]:
+        found: set[str] = set()
+        stack = [name]
+        while stack:
+            each = stack.pop()
+            if each not in found:
+                found.add(each)
+                if each not in self.numbers:
+                    stack += self.body[each].operands
+        return found
+
+    def _order(self, start: str, length: int) -> int | None:
+        """1 where the trips walk a dimension from its first index to its last, -1 the other way round."""
+        found = [min(max(each, 0), length - 1) for each in self.numbers.get(start, ())]
+        if found == list(range(length)):
+            return 1
+        return -1 if found == list(range(length))[::-1] else None
+
+    def _value(self, name: str) -> str | None:
+        if name not in self._known:
+            self._known[name] = self._made(self.body[name])
+        return self._known[name]
+
+    def _made(self, each: Instruction) -> str | None:
+        dims = (self.trips, *each.dims)
+        if each.name in self.numbers:
+            return self._number(each)
+        if each.opcode == "constant":
+            source = self._add("constant", each.dtype, each.dims, [], **each.attributes)
+            return self._spread(source, each.dtype, each.dims)
+        if each.opcode == "parameter":
+            return self._spread(self.fixed[each.name].name, each.dtype, each.dims) if each.name in self.fixed else None
+        if each.opcode == "dynamic-slice":
+            return self._sliced(each)
+        if each.opcode not in ELEMENTWISE and each.opcode not in MOVED:
+            return None
+        operands = []
+        for name in each.operands:
+            value = self._value(name)
+            if value is None:
+                return None
+            if each.opcode in ELEMENTWISE and self.body[name].dims != each.dims:  # a predicate, a bound
+                value = self._add("broadcast", self.body[name].dtype, dims, [value], dimensions=(0,))
+            operands.append(value)
+        return self._add(each.opcode, each.dtype, dims, operands, **_deeper(each, self.trips))
+
+    def _spread(self, source: str, dtype: str, dims: tuple[int, ...]) -> str:
+        return self._add("broadcast", dtype, (self.trips, *dims), [source], dimensions=tuple(range(1, len(dims) + 1)))
+
+    def _number(self, each: Instruction) -> str | None:
+        """A whole number that grows by the same amount from trip to trip."""
+        values = self.numbers[each.name]
+        step = values[1] - values[0] if len(values) > 1 else 0
+        if each.dtype == "pred" or list(values) != [values[0] + step * trip for trip in range(self.trips)]:
+            return None
+        shape = (self.trips,)
+        found = self._add("iota", each.dtype, shape, [], dimension=0)
+        for opcode, amount in (("multiply", step), ("add", values[0])):
+            constant = self._add("constant", each.dtype, (), [], values=(amount,))
+            spread = self._add("broadcast", each.dtype, shape, [constant], dimensions=())
+            found = self._add(opcode, each.dtype, shape, [found, spread])
+        return self._add("reshape", each.dtype, (self.trips, *each.dims), [found]) if each.dims else found
+
+    def _sliced(self, each: Instruction) -> str | None:
+        """A piece for each trip of what no trip changes: all of it, the trips' dimension in front."""
+        source = self.fixed.get(each.operands[0])
+        if source is None:
+            return None
+        partial = [at for at, (size, dim) in enumerate(zip(each.dims, source.dims, strict=True)) if size != dim]
+        if len(partial) != 1 or each.dims[partial[0]] != 1 or source.dims[partial[0]] != self.trips:
+            return None
+        (place,) = partial
+        order = self._order(each.operands[1 + place], self.trips)
+        if order is None:
+            return None
+        rest = [at for at in range(len(source.dims)) if at != place]
+        dims = tuple(source.dims[at] for at in (place, *rest))
+        found = self._add("transpose", each.dtype, dims, [source.name], dimensions=(place, *rest))
+        if order < 0:
+            found = self._add("reverse", each.dtype, dims, [found], dimensions=(0,))
+        return self._add("reshape", each.dtype, (self.trips, *each.dims), [found])
+
+    def _add(self, opcode: str, dtype: str, dims: tuple[int, ...], operands: Iterable[str], **attributes: Any) -> str:
+        name = f"{self.call}>{next(self._fresh)}"
+        self.made[name] = Instruction(
+            name=name, opcode=opcode, dtype=dtype, dims=dims, operands=tuple(operands), attributes=frozen(attributes)
+        )
+        return name
+
+
+def _deeper(each: Instruction, trips: int) -> Mapping[str, Any]:
+    """The attributes of the same operation one dimension further in."""
+    found = dict(each.attributes)
+    if each.opcode in ("broadcast", "transpose"):
+        found["dimensions"] = (0, *(at + 1 for at in each.attributes["dimensions"]))
+    elif each.opcode == "reverse":
+        found["dimensions"] = tuple(at + 1 for at in each.attributes["dimensions"])
+    elif each.opcode in ("concatenate", "iota"):
+        found["dimension"] = each.attributes["dimension"] + 1
+    elif each.opcode == "slice":
+        for name, first in (("starts", 0), ("limits", trips), ("strides", 1)):
+            found[name] = (first, *each.attributes[name])
+    return found

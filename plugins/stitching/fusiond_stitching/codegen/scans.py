@@ -1,10 +1,14 @@
 """A loop as statements: each thread takes the elements of the axes that are its own through all trips, their state in
 its registers.
 
-    for (trip = 0; trip < 1000; ++trip)      next_0 = f(state_0, xs[trip]); ys[trip] = g(next_0); state_0 = next_0;
+    for (trips = 0; trips < 1000; trips += 8)
+        for (ahead = 0; ahead < 8; ++ahead)      read_0[ahead] = xs[trips + ahead];
+        for (at = 0; at < 8; ++at)               next_0 = f(state_0, read_0[at]); ys[trips + at] = ...;
 
-What stays inside a thread is an array, and all loops over it are written out, so that its indices are known and it
-lies in registers. What does not depend on the trip stands before the loop, as far as its index is known there.
+The reads of several trips are under way together: a trip cannot begin before the one ahead of it has ended, and there
+are few threads. What stays inside a thread is an array, and all loops over it are written out, so that its indices are
+known and it lies in registers. What does not depend on the trip stands before the loop, as far as its index is known
+there.
 """
 
 from __future__ import annotations
@@ -20,13 +24,14 @@ from fusiond_stitching.codegen.elemental import Elemental, Indices, Step, loop, 
 from fusiond_stitching.codegen.indexed import start_index
 from fusiond_stitching.codegen.loop_nests import STEPS, LoopNests
 from fusiond_stitching.codegen.scope import Scope
+from fusiond_stitching.frontend.graph import Instruction
 from fusiond_stitching.frontend.scan_axes import MOST_HELD
 from fusiond_stitching.frontend.scans import Loop
 
-TRIPS_AT_ONCE = 8
-"""Trips whose reads may be under way together."""
+TRIPS_AT_ONCE = 16
+READ_AHEAD = 32
 WRITTEN_OUT = 80
-"""Numbers of the state, of so many trips as are written out one after the other."""
+"""At most so many trips are written out one after the other, with so many reads, and so many numbers of the state."""
 
 
 class Scans(LoopNests):
@@ -40,7 +45,8 @@ class Scans(LoopNests):
             self._loop(scope, stage.chunk.size) as (inner, element),
             self._valid(inner, stage, element) as (body, indices),
         ):
-            _Thread(self, stage, loop, body, indices).write()
+            own = [body.variable("own", body.index(each), dim) for each, dim in zip(indices, loop.axes, strict=True)]
+            _Thread(self, stage, loop, body, tuple(own)).write()
 
     def operand(self, scope: Scope, name: str, indices: Indices) -> Code:
         """An element of what the loop begins with, or reads."""
@@ -59,14 +65,32 @@ class _Body(Elemental):
     """Elements of a trip: what is a register or comes from outside of the loop is found there."""
 
     def __init__(self, thread: _Thread) -> None:
-        super().__init__(thread.loop.body, thread.writer, STEPS)
+        super().__init__(thread.loop.body, thread.writer, {**STEPS, "dynamic-slice": _sliced})
         self._thread = thread
+
+    def start(self, start: str, most: int) -> Index | None:
+        """The place of a slice that is known of each trip, and needs not be brought into 0 .. most."""
+        number = self._thread.number(start)
+        return number if number is not None and number.low >= 0 and number.high <= most else None
 
     def _element(self, scope: Scope, name: str, indices: Indices) -> Step:
         found = self._thread.known(scope, name, indices)
         if found is not None:
             return found
         return (yield from super()._element(scope, name, indices))
+
+
+def _sliced(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
+    assert isinstance(self, _Body)
+    operand, *starts = self.module.operands(instruction)
+    place = []
+    for index, dim, size, start in zip(indices, operand.dims, instruction.dims, starts, strict=True):
+        first = number(0) if dim == size else self.start(start.name, dim - size)
+        if first is None:
+            value = yield scope, start.name, ()
+            first = start_index(scope, type_of(start), value, dim - size)
+        place.append(first + index)
+    return (yield scope, operand.name, tuple(place))
 
 
 class _Thread:
@@ -84,10 +108,26 @@ class _Thread:
         self.outside = dict(zip(loop.inputs, first.operands, strict=True))
         self.registers: dict[str, tuple[Code, tuple[int | None, ...]]] = {}
         """Carries, and what comes after them -> the variable and the dimensions that stay inside."""
+        self.trip = number(0)
+        self.read: dict[str, Code] = {}
+        """What has been read ahead -> the element of this trip."""
         self.body = _Body(self)
+
+    def number(self, name: str) -> Index | None:
+        """A whole number that is known of each trip."""
+        if name not in self.loop.numbers:
+            return None
+        first, step = self.loop.numbers[name]
+        return self.trip * step + first
 
     def known(self, scope: Scope, name: str, indices: Indices) -> Code | None:
         """A value of the body that is not computed in it."""
+        whole = self.number(name)
+        if whole is not None:
+            kind = type_of(self.loop.body[name])
+            return scope.declare(kind, "number", cpp("({})({})", kind.value, scope.index(whole)))
+        if name in self.read and indices == self._own(name):
+            return self.read[name]
         if name in self.registers:
             variable, places = self.registers[name]
             return self._element_of(scope, variable, name, places, indices)
@@ -109,21 +149,73 @@ class _Thread:
     def write(self) -> None:
         begun = {name: self._begin(name) for name in self.loop.carries}
         self.registers = dict(begun)
-        held = sum(self._held(name) for name in self.loop.carries)
-        unrolled = 1
-        while 2 * unrolled <= TRIPS_AT_ONCE and 2 * unrolled * held <= WRITTEN_OUT:
-            unrolled *= 2
-        trip = self.scope.function.fresh("trip")
-        header = cpp("for (int {} = 0; {} < {}; ++{})", trip, trip, self.loop.trips, trip)
-        with self.scope.block(cpp('_Pragma("unroll {}") {}', unrolled, header)) as scope:
-            after = {name: self._next(scope, name, last) for name, last in self.loop.carries.items()}
-            for each in self.loop.stacked:
-                self._stacked(scope, each)
-            for name, variable in after.items():
-                self._assigned(scope, name, begun[name][0], variable)
+        trips, together = self.loop.trips, self._together()
+        first = self.scope.function.fresh("trips")
+        header = cpp("for (int {} = 0; {} < {}; {} += {})", first, first, trips, first, together)
+        with self.scope.block(header) as scope:
+            base = scope.known(first, trips)
+            read = self._read_ahead(scope, base, together)
+            with self._turn(scope, "at", together) as (inner, at):
+                if trips % together:
+                    inner.line(cpp("if ({} >= {}) break;", inner.index(base + at), trips))
+                self.trip = inner.variable("trip", inner.index(base + at), trips)
+                self.read = {name: cpp("{}[{}]", variable, inner.index(at)) for name, variable in read.items()}
+                after = {name: self._next(inner, name, last) for name, last in self.loop.carries.items()}
+                for each in self.loop.stacked:
+                    self._stacked(inner, each)
+                for name, variable in after.items():
+                    self._assigned(inner, name, begun[name][0], variable)
         for name in self.loop.carries:
             if name in self.results:
                 self._stored(name)
+
+    def _together(self) -> int:
+        """How many trips are written out one after the other."""
+        held = sum(self._held(name) for name in self.loop.carries)
+        found = 1
+        while (
+            2 * found <= min(TRIPS_AT_ONCE, self.loop.trips)
+            and 2 * found * held <= WRITTEN_OUT
+            and 2 * found * len(self.loop.reads) <= READ_AHEAD
+        ):
+            found *= 2
+        return found
+
+    def _read_ahead(self, scope: Scope, base: Index, together: int) -> dict[str, Code]:
+        """What the next trips read, each an array. Behind the last trip, what that has read is read again."""
+        found: dict[str, Code] = {}
+        if together == 1:
+            return found
+        for name in self.loop.reads:
+            found[name] = scope.function.fresh("read")
+            scope.line(cpp("{} {}[{}];", type_of(self.loop.body[name]).value, found[name], together))
+        with self._turn(scope, "ahead", together) as (inner, ahead):
+            last = self.loop.trips - 1
+            place = inner.index(base + ahead)
+            whole = self.loop.trips % together == 0
+            trip = place if whole else cpp("{} < {} ? {} : {}", place, last, place, last)
+            self.trip = inner.variable("trip", trip, self.loop.trips)
+            for name, variable in found.items():
+                value = self.body.value(inner, name, self._own(name))
+                inner.line(cpp("{}[{}] = {};", variable, inner.index(ahead), value))
+        return found
+
+    @contextmanager
+    def _turn(self, scope: Scope, hint: str, count: int) -> Iterator[tuple[Scope, Index]]:
+        """A loop over the trips that are written out; nothing moves out of it."""
+        if count == 1:
+            with scope.block(Code("")) as inner:
+                yield inner, number(0)
+            return
+        name = scope.function.fresh(hint)
+        header = cpp('_Pragma("unroll") for (int {} = 0; {} < {}; ++{})', name, name, count, name)
+        with scope.block(header) as inner:
+            yield inner, inner.known(name, count)
+
+    def _own(self, name: str) -> Indices:
+        """The one index of a value that this thread has."""
+        places = self.loop.axis_of[name]
+        return tuple(self.indices[axis] if axis is not None else number(0) for axis in places)
 
     def _held(self, name: str) -> int:
         dims = self.loop.body[name].dims
@@ -182,8 +274,11 @@ class _Thread:
             place = list(indices)
             for at, (dim, size, start) in enumerate(zip(whole, update.dims, starts, strict=True)):
                 if dim != size:
-                    value = self.body.value(body, start.name, ())
-                    place[at] = start_index(body, type_of(start), value, dim - size) + indices[at]
+                    first = self.body.start(start.name, dim - size)
+                    if first is None:
+                        value = self.body.value(body, start.name, ())
+                        first = start_index(body, type_of(start), value, dim - size)
+                    place[at] = first + indices[at]
             value = self.body.value(body, update.name, indices)
             self.writer.store(body, self.results[name], tuple(place), value)
 

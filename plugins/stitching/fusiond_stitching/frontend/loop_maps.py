@@ -3,7 +3,8 @@
     ys = while(x), body: ys' = ys with sigmoid(x[i]) at i
       -->  ys = sigmoid(x)                     an ordinary value, computed where it is read
 
-The residuals of a loop's gradient are such maps in good part.
+Where the state itself is laid down, what depends on it and on nothing of other trips is a map of that. The residuals of
+a loop's gradient are such maps in good part: they are computed again, not kept.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Maps:
         fixed: Mapping[str, Instruction],
         numbers: Mapping[str, Sequence[int]],
         trips: int,
+        laid: Mapping[str, tuple[Instruction, Instruction]],
+        begin: Mapping[str, Instruction],
     ) -> None:
         self.call = call
         self.body = body
@@ -36,6 +39,10 @@ class Maps:
         """Parameter of the body that no trip changes -> the instruction outside that it is."""
         self.numbers = numbers
         self.trips = trips
+        self.laid = laid
+        """States, before or after a trip -> (the dynamic-update-slice that lays them down, the result outside)."""
+        self.begin = begin
+        """Parameter of the body -> what it is in the first trip, outside."""
         self.made: dict[str, Instruction] = {}
         self._known: dict[str, str | None] = {}
         self._fresh = itertools.count()
@@ -43,18 +50,14 @@ class Maps:
     def result(self, last: Instruction, into: Instruction) -> bool:
         """Whether `into`, a result of the loop that `last` (a dynamic-update-slice) lays down, is a map, and was made
         one."""
-        update, starts = self.body[last.operands[1]], last.operands[2:]
-        partial = [at for at, (size, dim) in enumerate(zip(update.dims, last.dims, strict=True)) if size != dim]
-        if len(partial) != 1 or update.dims[partial[0]] != 1:
-            return False
-        (place,) = partial
-        order = self._order(starts[place], self.trips)
+        update = self.body[last.operands[1]]
+        place, order = self._piece(last, update, last.operands[2:])
         ancestors = self._ancestors(update.name)
         for each in self.body.instructions:  # operands before users: no recursion is deep
             if each.name in ancestors and each.operands and each.name not in self.numbers:
                 self._value(each.name)
         whole = self._value(update.name)
-        if order is None or whole is None:
+        if not order or whole is None:
             return False
         rest = tuple(dim for at, dim in enumerate(update.dims) if at != place)
         found = self._add("reshape", into.dtype, (self.trips, *rest), [whole])
@@ -64,6 +67,16 @@ class Maps:
         found = self._add("transpose", into.dtype, into.dims, [found], dimensions=inverse)
         self.made[into.name] = replaced(into, opcode="copy", operands=(found,), attributes=frozen({}))
         return True
+
+    def _piece(self, whole: Instruction, part: Instruction, starts: Sequence[str]) -> tuple[int, int]:
+        """(the one dimension of which each trip has an index, 1 where the trips walk it from its first index to its
+        last, -1 the other way round, 0 where neither is so)."""
+        partial = [at for at, (size, dim) in enumerate(zip(part.dims, whole.dims, strict=True)) if size != dim]
+        if len(partial) != 1 or part.dims[partial[0]] != 1 or whole.dims[partial[0]] != self.trips:
+            return 0, 0
+        found = [min(max(each, 0), self.trips - 1) for each in self.numbers.get(starts[partial[0]], ())]
+        order = list(range(self.trips))
+        return partial[0], 1 if found == order else -1 if found == order[::-1] else 0
 
     def _ancestors(self, name: str) -> set[str]:
         found: set[str] = set()
@@ -76,13 +89,6 @@ class Maps:
                     stack += self.body[each].operands
         return found
 
-    def _order(self, start: str, length: int) -> int | None:
-        """1 where the trips walk a dimension from its first index to its last, -1 the other way round."""
-        found = [min(max(each, 0), length - 1) for each in self.numbers.get(start, ())]
-        if found == list(range(length)):
-            return 1
-        return -1 if found == list(range(length))[::-1] else None
-
     def _value(self, name: str) -> str | None:
         if name not in self._known:
             self._known[name] = self._made(self.body[name])
@@ -92,11 +98,15 @@ class Maps:
         dims = (self.trips, *each.dims)
         if each.name in self.numbers:
             return self._number(each)
+        if each.name in self.laid:
+            return self._laid(each)
         if each.opcode == "constant":
             source = self._add("constant", each.dtype, each.dims, [], **each.attributes)
             return self._spread(source, each.dtype, each.dims)
         if each.opcode == "parameter":
-            return self._spread(self.fixed[each.name].name, each.dtype, each.dims) if each.name in self.fixed else None
+            if each.name in self.fixed:
+                return self._spread(self.fixed[each.name].name, each.dtype, each.dims)
+            return self._before(each)
         if each.opcode == "dynamic-slice":
             return self._sliced(each)
         if each.opcode not in ELEMENTWISE and each.opcode not in MOVED:
@@ -133,19 +143,35 @@ class Maps:
         source = self.fixed.get(each.operands[0])
         if source is None:
             return None
-        partial = [at for at, (size, dim) in enumerate(zip(each.dims, source.dims, strict=True)) if size != dim]
-        if len(partial) != 1 or each.dims[partial[0]] != 1 or source.dims[partial[0]] != self.trips:
+        place, order = self._piece(source, each, each.operands[1:])
+        return self._in_front(source, place, order, each.dims) if order else None
+
+    def _laid(self, each: Instruction) -> str | None:
+        """The states of all trips."""
+        last, result = self.laid[each.name]
+        place, order = self._piece(last, self.body[last.operands[1]], last.operands[2:])
+        return self._in_front(result, place, order, each.dims) if order else None
+
+    def _before(self, each: Instruction) -> str | None:
+        """The states before all trips, where those behind them are laid down: one trip later, but for the first."""
+        after = self.body[self.body.outputs[self.body.parameters.index(each.name)]]
+        whole = self._value(after.name) if after.name in self.laid else None
+        if whole is None or self.trips == 1:
             return None
-        (place,) = partial
-        order = self._order(each.operands[1 + place], self.trips)
-        if order is None:
-            return None
+        dims = (self.trips - 1, *each.dims)
+        zeros, ones = (0,) * len(dims), (1,) * len(dims)
+        earlier = self._add("slice", each.dtype, dims, [whole], starts=zeros, limits=dims, strides=ones)
+        first = self._add("reshape", each.dtype, (1, *each.dims), [self.begin[each.name].name])
+        return self._add("concatenate", each.dtype, (self.trips, *each.dims), [first, earlier], dimension=0)
+
+    def _in_front(self, source: Instruction, place: int, order: int, dims: tuple[int, ...]) -> str:
+        """All trips' pieces of a value, the trips' dimension in front. `dims`: of a piece."""
         rest = [at for at in range(len(source.dims)) if at != place]
-        dims = tuple(source.dims[at] for at in (place, *rest))
-        found = self._add("transpose", each.dtype, dims, [source.name], dimensions=(place, *rest))
+        turned = tuple(source.dims[at] for at in (place, *rest))
+        found = self._add("transpose", source.dtype, turned, [source.name], dimensions=(place, *rest))
         if order < 0:
-            found = self._add("reverse", each.dtype, dims, [found], dimensions=(0,))
-        return self._add("reshape", each.dtype, (self.trips, *each.dims), [found])
+            found = self._add("reverse", source.dtype, turned, [found], dimensions=(0,))
+        return self._add("reshape", source.dtype, (self.trips, *dims), [found])
 
     def _add(self, opcode: str, dtype: str, dims: tuple[int, ...], operands: Iterable[str], **attributes: Any) -> str:
         name = f"{self.call}>{next(self._fresh)}"

@@ -38,9 +38,11 @@ class Axes:
         for before, last in carries.items():
             self._same(before, last)
 
-    def found(self) -> tuple[tuple[int, ...], Mapping[str, tuple[int | None, ...]]] | None:
-        """(the axes, which of them each carry's and each update's dimensions are); None where threads cannot have
-        parts of their own."""
+    def found(
+        self, slices: Sequence[str]
+    ) -> tuple[tuple[int, ...], Mapping[str, tuple[int | None, ...]], list[str]] | None:
+        """(the axes, which of them each value's dimensions are, those of `slices` that are read of which a thread needs
+        one element); None where threads cannot have parts of their own."""
         if not self.possible:
             return None
         values = dict.fromkeys((*self.carried, *self.updates))
@@ -58,9 +60,13 @@ class Axes:
         if self._held(own) > MOST_HELD or self._work(axes, math.prod(sizes)) > MOST_WORK:
             return None
         number = {each: at for at, each in enumerate(axes)}
-        return sizes, {
-            name: tuple(None if each is None else number[each] for each in places) for name, places in own.items()
+        reads = {name: self._classes(name) for name in slices if name in self.live}
+        reads = {name: classes for name, classes in reads.items() if all(one is None or one in axes for one in classes)}
+        places = {
+            name: tuple(None if each is None else number[each] for each in classes)
+            for name, classes in (own | reads).items()
         }
+        return sizes, places, list(reads)
 
     def _held(self, own: Mapping[str, Sequence[object]]) -> int:
         """Numbers of the state in a thread; those of an update count where they are more."""

@@ -104,7 +104,7 @@ class _Users:
         inside = {name: body[self.stacked[name].operands[1]].name for name in own}
         operand_of = dict(zip(loop.inputs, self.results[0].operands, strict=True))
         inputs, operands = list(loop.inputs), list(self.results[0].operands)
-        parameters = list(body.parameters)
+        parameters, pieces = list(body.parameters), list[str]()
 
         def parameter(name: str, like: Instruction) -> str:
             added[name] = replaced(
@@ -130,6 +130,7 @@ class _Users:
                 if same and each.operands == (known, *starts):
                     return str(each.name)
             piece = f"{known}/part"
+            pieces.append(piece)
             added[piece] = replaced(
                 source, name=piece, opcode="dynamic-slice", dims=update.dims, operands=(known, *starts),
                 attributes=frozen({"sizes": update.dims}),
@@ -161,12 +162,15 @@ class _Users:
         )
         others = [name for name in loop.stacked if name not in {self.stacked[each].name for each in own}]
         axes = loop.axis_of[update.name]
+        alone = all(axis is not None or dim == 1 for axis, dim in zip(axes, update.dims, strict=True))
+        alone = alone and all(start in loop.numbers for start in starts)
         made = dataclasses.replace(
             loop,
             body=whole,
             inputs=tuple(inputs),
             stacked=(*others, *labels.values()),
-            axis_of=frozen({**loop.axis_of, **{inside[name]: axes for name in joined}}),
+            reads=(*loop.reads, *(pieces if alone else ())),
+            axis_of=frozen({**loop.axis_of, **dict.fromkeys((*pieces, *(inside[each] for each in joined)), axes)}),
         )
         for each in self.results:
             if each.name in own and each.name not in labels:

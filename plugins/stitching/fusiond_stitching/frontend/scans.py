@@ -44,10 +44,14 @@ class Loop:
     """Parameter -> what it is after a trip, those first that others are computed of."""
     stacked: tuple[str, ...]
     """The dynamic-update-slices that lay down a trip's part of a result: all trips' parts are the whole of it."""
+    numbers: Mapping[str, tuple[int, int]]
+    """Whole scalars of the body -> (in the first trip, how much more in each that follows)."""
+    reads: tuple[str, ...]
+    """The dynamic-slices of what no trip changes, at such numbers, of which a thread needs one element a trip."""
     axes: tuple[int, ...]
     """A thread for each index of these dims."""
     axis_of: Mapping[str, tuple[int | None, ...]]
-    """Of each carry and of the update of each stacked result: dimension -> axis; None stays inside a thread."""
+    """Of each carry, read and update of a stacked result: dimension -> axis; None stays inside a thread, or is 1."""
 
     def __repr__(self) -> str:
         """Equal for loops that do the same, whatever the names are."""
@@ -63,7 +67,8 @@ class Loop:
         ]
         return content_key(
             [lines, self.trips, [number[each] for each in self.inputs], list(self.axes),
-             [[number[a], number[b]] for a, b in self.carries.items()], [number[each] for each in self.stacked]]
+             [[number[a], number[b]] for a, b in self.carries.items()], [number[each] for each in self.stacked],
+             sorted([number[a], *b] for a, b in self.numbers.items()), [number[each] for each in self.reads]]
         )  # fmt: skip
 
     def place(self, result: str) -> int:
@@ -160,13 +165,32 @@ class _Recognised:
             for name, last, source in zip(body.parameters, body.outputs, self.operands, strict=True)
             if name == last
         }
-        maps = Maps(self.call, body, fixed, numbers, trips)
-        for at, result in tuple(self.live.items()):
-            if result.name in outputs or not self._stacks(at, trips, numbers):
-                continue
+        # A state is laid down before or after each trip; where both are, the earlier ones follow from the later ones.
+        states = {name for pair in zip(body.parameters, body.outputs, strict=True) for name in pair} - fixed.keys()
+        laid: dict[str, tuple[Instruction, Instruction]] = {}
+        others: dict[int, Instruction] = {}
+        stacked = {at: body[body.outputs[at]] for at in self.live if self._stacks(at, trips, numbers)}
+        state_of = {at: self._behind_reshapes(last.operands[1]) for at, last in stacked.items()}
+        after = dict(zip(body.parameters, body.outputs, strict=True))
+        for at, state in state_of.items():
+            follows = after.get(state) in state_of.values() and trips > 1 and self.live[at].name not in outputs
+            if state in states and state not in laid and state not in numbers and not follows:
+                laid[state] = (stacked[at], self.live[at])
+            elif self.live[at].name not in outputs:
+                others[at] = self.live[at]
+        maps = Maps(
+            self.call, body, fixed, numbers, trips, laid, dict(zip(body.parameters, self.operands, strict=True))
+        )
+        for at, result in others.items():
             if maps.result(body[body.outputs[at]], result):
                 self.live.pop(at)
         return maps.made
+
+    def _behind_reshapes(self, name: str) -> str:
+        """What a reshape is of; a state that is one itself stays."""
+        while self.body[name].opcode == "reshape" and name not in self.body.outputs:
+            name = self.body[name].operands[0]
+        return name
 
     def loop(self) -> tuple[list[int], Loop] | None:
         """(the places in the state that are read, the loop); None for one that stays a boundary."""
@@ -175,19 +199,20 @@ class _Recognised:
         body = self.body
         trips, numbers = self.run
         stacked = {at for at in self.live if self._stacks(at, trips, numbers)}
-        needed = self._needed(stacked)
+        steps = {name: step for name, values in numbers.items() if (step := _steps(values)) is not None}
+        needed = {at for at in self._needed(stacked) if at in self.live or body.parameters[at] not in steps}
         carried = [at for at in sorted(needed) if body.outputs[at] != body.parameters[at]]
-        if not carried or stacked & needed:
+        if stacked & needed:
             return None
         axes = Axes(
             body,
             {body.parameters[at]: body.outputs[at] for at in carried},
             [body[body.outputs[at]] for at in sorted(stacked)],
             frozenset(numbers),
-        ).found()
+        ).found(self._slices(steps))
         if axes is None:
             return None
-        dims, axis_of = axes
+        dims, axis_of, reads = axes
         own = functools.partial(_own, self.call)
         order = sorted(carried, key=lambda at: body.number[body.outputs[at]])
         return sorted(needed), Loop(
@@ -197,9 +222,22 @@ class _Recognised:
             inputs=tuple(own(body.parameters[at]) for at in sorted(needed)),
             carries=frozen({own(body.parameters[at]): own(body.outputs[at]) for at in order}),
             stacked=tuple(own(body.outputs[at]) for at in sorted(stacked)),
+            numbers=frozen({own(name): step for name, step in steps.items()}),
+            reads=tuple(map(own, reads)),
             axes=dims,
             axis_of=frozen({own(name): places for name, places in axis_of.items()}),
         )
+
+    def _slices(self, steps: Mapping[str, tuple[int, int]]) -> list[str]:
+        """The dynamic-slices of what no trip changes, at places that are known of each trip."""
+        fixed = {name for name, last in zip(self.body.parameters, self.body.outputs, strict=True) if name == last}
+        return [
+            each.name
+            for each in self.body.instructions
+            if each.opcode == "dynamic-slice"
+            and each.operands[0] in fixed
+            and all(start in steps for start in each.operands[1:])
+        ]
 
     def _begin(self) -> dict[str, int]:
         """The whole numbers of the state that are known before the loop: body's parameter -> value."""
@@ -254,6 +292,12 @@ class _Recognised:
                 found.add(place[name])
                 stack.append(body.outputs[place[name]])
         return found
+
+
+def _steps(values: Sequence[int]) -> tuple[int, int] | None:
+    """(first, step) of numbers that grow by the same amount from trip to trip."""
+    step = values[1] - values[0] if len(values) > 1 else 0
+    return (values[0], step) if list(values) == [values[0] + step * trip for trip in range(len(values))] else None
 
 
 def _reshaped(body: Module) -> Module:

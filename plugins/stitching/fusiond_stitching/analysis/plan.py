@@ -53,6 +53,9 @@ its buffer, where its first operand lies already.
 Scans. A BlockProgram with `scan` runs a loop (`Module.scans`): its one stage has the loop's axes for dims, an element
 for each thread, in chunks of which no two are equal, and all results of the loop, each in its buffer.
 
+Tiles. A BlockProgram with `tile` transposes: its one stage has a chunk over the tile's dims, which number the results'
+elements as their own dims do, and all results are element by element at the same place of these.
+
 Special cases an emitter must know: an `inlined` scatter does not occur (a scatter always has a home); tensors of zero
 elements have no stage and need none (a reduce over zero elements has one, and gives its init).
 """
@@ -335,6 +338,18 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """How a block transposes: see the module's docstring, and `tiles`."""
+
+    dims: tuple[int, ...]
+    """The results' dims, some of them as one."""
+    dim: int
+    """That along which the operands lie."""
+    reads: tuple[str, ...]
+    """What lies so, and is read through shared memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockProgram:
     """What `blocks` blocks do. `schedule` is the root's, for people."""
 
@@ -349,6 +364,7 @@ class BlockProgram:
     """It applies the updates of a scatter in place."""
     scan: bool = False
     """It runs a loop."""
+    tile: Tile | None = None
 
     @property
     def results(self) -> Iterator[Result]:

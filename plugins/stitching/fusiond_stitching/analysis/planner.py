@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fusiond.model import DeviceLimits, frozen
 from fusiond_stitching.analysis import fusion as fusing
-from fusiond_stitching.analysis import perflib, row_groups, rows, traffic
+from fusiond_stitching.analysis import perflib, row_groups, rows, tiles, traffic
 from fusiond_stitching.analysis.fusion import Candidate, Fusion, Group, Place
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
@@ -154,9 +154,10 @@ def _planned(
         for place, group in enumerate(fusion.groups):
             elsewhere = _Elsewhere(buffered, place)
             found: BlockProgram | str = "no schedule"
-            in_rows = rows.block_program(module, policy, group, stored[place], elsewhere, f"g{place}")
-            if in_rows is not None:
-                programs[group.root] = in_rows
+            own = tiles.block_program(module, policy, group, stored[place], elsewhere, f"g{place}")
+            own = own or rows.block_program(module, policy, group, stored[place], elsewhere, f"g{place}")
+            if own is not None:
+                programs[group.root] = own
                 continue
             for candidate in perflib.ordered(module, policy, group, library):
                 found = block_program(module, policy, group, candidate, stored[place], elsewhere, f"g{place}")

@@ -110,7 +110,7 @@ def block_program(
     `stages.block_program`."""
     if not policy.registers:
         return None
-    nodes = _reach(module, group, elsewhere)
+    nodes = reach(module, group, elsewhere)
     if any(each.elements == 0 or each.opcode in ("dot", "scatter") for each in nodes):
         return None
     shape = _shape(module, group, nodes)
@@ -120,7 +120,7 @@ def block_program(
     return found.program(policy, group, name) if found.sound() else None
 
 
-def _reach(module: Module, group: Group, elsewhere: Container[str]) -> list[Instruction]:
+def reach(module: Module, group: Group, elsewhere: Container[str]) -> list[Instruction]:
     """Members and what is inlined into them, in topological order."""
     found = set(group.members)
     stack = list(group.members)

@@ -49,7 +49,9 @@ class _Outlining:
                 stages = tuple(self._stage(stage) for stage in each.stages)
                 held = tuple(self._node(name) for name in each.rows.held) if each.rows else ()
                 rows = dataclasses.replace(each.rows, held=()) if each.rows else None
-                launch = (each.blocks, each.shared_bytes, each.updates, each.scan)
+                turned = tuple(self._node(name) for name in each.tile.reads) if each.tile else ()
+                tile = (each.tile.dims, each.tile.dim, turned) if each.tile else None
+                launch = (each.blocks, each.shared_bytes, each.updates, each.scan, tile)
                 programs.append((*launch, stages, rows, held, tuple(self.nodes)))
                 self.nodes = []
             self.stored |= {result.instruction for each in phase.programs for result in each.results if result.stored}

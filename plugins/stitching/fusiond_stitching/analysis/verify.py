@@ -34,6 +34,7 @@ from fusiond_stitching.analysis.plan import (
     Registers,
     Result,
     Stage,
+    Tile,
 )
 from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, Instruction, Module
 
@@ -183,6 +184,9 @@ class _Checking:
         if program.scan:
             self._scan(say, here, program)
             return
+        if program.tile is not None:
+            self._tile(say, here, program, program.tile, kernel.threads)
+            return
         for result in program.results:
             if result.instruction in self.module.launches:
                 say(f"{result.instruction} has a launch of its own, and is computed by nothing else")
@@ -253,6 +257,37 @@ class _Checking:
         for each in stage.results:
             if each.homes != (Global(self.module.buffer_of(each.instruction)),):
                 say(f"{each.instruction} has another home than {self.module.buffer_of(each.instruction)}")
+        self._reads(say, here, program, 0)
+
+    def _tile(self, say: _Saying, here: _Place, program: BlockProgram, tile: Tile, threads: int) -> None:
+        """A transpose: all results are the same elements, each of them in one tile, and what is read through shared
+        memory has room there."""
+        if len(program.stages) != 1:
+            say("a transpose has one stage")
+            return
+        (stage,) = program.stages
+        for each in stage.results:
+            instruction = self.module[each.instruction]
+            if instruction.dims != stage.dims or instruction.elements != math.prod(tile.dims):
+                say(f"{each.instruction} has other dims than its tiles")
+            if instruction.opcode == "reduce" or self.module.library(instruction):
+                say(f"{each.instruction} is not computed by tiles")
+            if each.homes != (Global(self.module.buffer_of(each.instruction)),):
+                say(f"{each.instruction} has another home than {self.module.buffer_of(each.instruction)}")
+        problem = containment.shape(stage.chunk, tile.dims)
+        problem = problem or containment.coverage(stage.chunk, tile.dims, program.blocks)
+        if not problem and not containment.unique(stage.chunk, program.blocks):
+            problem = "two blocks write the same elements"
+        if problem:
+            say(problem)
+        sides = {tile.dim: 32, len(tile.dims) - 1: 32}
+        if len(sides) != 2 or any(size > sides.get(at, 1) for at, size in enumerate(stage.chunk.local)):
+            say("a tile is larger than 32 x 32")
+        if threads % 32 or threads > 1024:
+            say(f"a tile is not shared out among {threads} threads")
+        needed = sum(-(-32 * 33 * BYTES[self.module[name].dtype] // 16) * 16 for name in tile.reads)
+        if program.shared_bytes < needed:
+            say(f"tiles need {needed} bytes of shared memory and have {program.shared_bytes}")
         self._reads(say, here, program, 0)
 
     def _stage(self, say: _Saying, program: BlockProgram, stage: Stage, threads: int) -> None:

@@ -19,6 +19,7 @@ from fusiond_stitching.codegen.scans import Scans
 from fusiond_stitching.codegen.scatter_updates import Updates
 from fusiond_stitching.codegen.scope import Function, Scope, Unit
 from fusiond_stitching.codegen.semantics import TYPES
+from fusiond_stitching.codegen.tiles import Tiles
 from fusiond_stitching.frontend.graph import Module
 
 _ENTRY = hole("entry")
@@ -69,7 +70,7 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
         for program in phase.programs:
             scope = Scope(Function(unit, index_type=whole))
             pointers: dict[str, bool] = {}
-            writer = RowSweeps if program.rows else Updates if program.updates else Scans if program.scan else LoopNests
+            writer = _writer(program)
             writer(module, program, kernel.threads, known, pointers).write(scope, "block")
             ordered = sorted(pointers, key=module.argument_order.__getitem__)
             bodies.append(_Body(program, scope.body, {name: pointers[name] for name in ordered}))
@@ -95,6 +96,14 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
     needs = frozenset[str]().union(*(signature.headers | body.headers for _, signature, body in functions))
     texts = [_printed(functions, comments=comments) for comments in (True, False)]
     return Text(texts[0], texts[1], tuple(names), needs)
+
+
+def _writer(program: BlockProgram) -> type[LoopNests] | type[RowSweeps]:
+    if program.rows is not None:
+        return RowSweeps
+    if program.tile is not None:
+        return Tiles
+    return Updates if program.updates else Scans if program.scan else LoopNests
 
 
 def _printed(functions: list[tuple[str, Code, Statements]], *, comments: bool) -> str:

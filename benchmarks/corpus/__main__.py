@@ -36,6 +36,7 @@ from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import fills, importer
 
 GPU = "h100"
+MODEL_OFF = 0.05
 SECS = 120.0
 """For counting a module."""
 KEPT = runs.RESULTS / "static" / f"corpus-{GPU}.json"
@@ -101,6 +102,7 @@ def counted(module_text: str, name: str, limits: DeviceLimits) -> dict[str, Any]
         "calls": asked.library_calls,
         "foreign": list(asked.foreign.values()),
         "least_bytes": traffic.ideal_bytes(asked),
+        "planned_bytes": traffic.moved(module, planned.plan),
         "plan_secs": round(time.process_time() - began, 3),
         "problems": [*planned.problems, *verify.problems(module, planned.plan)],
     }
@@ -137,6 +139,7 @@ def page(run: Mapping[str, Any]) -> str:
     functions: Mapping[str, Any] = run["functions"]
     lines, least, kernels = [], [], []
     ahead: list[str] = []
+    off: list[str] = []
     for name, found in functions.items():
         other = found["xla"] or {"failed": "not compiled"}
         theirs = "" if other["failed"] else f"{other['operand_bytes'] / max(1, found['least_bytes']):.2f}"
@@ -146,6 +149,9 @@ def page(run: Mapping[str, Any]) -> str:
             lines.append((shown, found["failed"], xla_kernels, size(found["least_bytes"]), "", theirs, ""))
             continue
         ratio = found["dram_bytes"] / max(1, found["least_bytes"])
+        model = found["planned_bytes"] / found["dram_bytes"]
+        if abs(model - 1) > MODEL_OFF:
+            off.append(f"{name} ({model:.2f})")
         if not found["calls"]:
             least.append((ratio, None if other["failed"] else other["operand_bytes"] / found["least_bytes"]))
         if not other["failed"] and other["kernels"]:
@@ -172,6 +178,9 @@ def page(run: Mapping[str, Any]) -> str:
         f"{_mean(kernels):.2f}.",
         "",
         f"XLA may move fewer bytes: {', '.join(ahead) or 'nowhere'}.",
+        "",
+        f"What the planner itself reckons with is within {MODEL_OFF:.0%} of these counts, but for:",
+        f"{', '.join(off) or 'none'}.",
         "",
         f"Made by `{run['command']}` on {run['date'][:10]}; not yet measured on a GPU.",
         "",

@@ -401,7 +401,7 @@ def advantages(d: Dims) -> Traced:
 
 
 def selective_scan(d: Dims) -> Traced:
-    """Mamba's: [time, batch, channel], a state of 16 numbers for each channel."""
+    """Mamba's over a part of the sequence: [time, batch, channel], a state of 16 numbers for each channel."""
 
     def scanned(x: Any, delta: Any, a: Any, b: Any, c: Any, skip: Any) -> Any:
         def step(h: Any, xs: Any) -> Any:
@@ -412,12 +412,13 @@ def selective_scan(d: Dims) -> Traced:
         y = jax.lax.scan(step, jnp.zeros((d.batch, *a.shape)), (x, delta, b, c))[1]
         return y + x * skip
 
-    one, state = of(d.length, d.batch, d.width), of(d.length, d.batch, 16)
+    length = max(8, d.length // 8)
+    one, state = of(length, d.batch, d.width), of(length, d.batch, 16)
     return scanned, (one, one, of(d.width, 16), state, state, of(d.width))
 
 
 def matrix_states(d: Dims) -> Traced:
-    """RWKV-6's: a matrix for each head, whose rows decay as the data says."""
+    """RWKV-6's over a part of the sequence: a matrix for each head, whose rows decay as the data says."""
     channels = min(64, d.width // d.heads)
 
     def scanned(r: Any, k: Any, v: Any, w: Any, u: Any) -> Any:
@@ -429,7 +430,7 @@ def matrix_states(d: Dims) -> Traced:
 
         return jax.lax.scan(step, jnp.zeros((d.batch, *u.shape, channels)), (r, k, v, w))
 
-    one = of(d.length, d.batch, d.width // channels, channels)
+    one = of(max(8, d.length // 8), d.batch, d.width // channels, channels)
     return scanned, (one, one, one, one, of(d.width // channels, channels))
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from fusiond_stitching.analysis.plan import LibraryCall, Plan, base_of
-from fusiond_stitching.frontend.graph import SOURCES, Module
+from fusiond_stitching.analysis.plan import BlockProgram, LibraryCall, Plan, Rows, base_of
+from fusiond_stitching.frontend.graph import SOURCES, Instruction, Module
+
+CACHE_BYTES = 40 << 20
+MULTIPROCESSORS = 132
+"""Of the GPUs that have such rows to stream: at least so large a second-level cache, about so many blocks at once."""
+_CUTS = frozenset({"slice", "dynamic-slice", "gather"})
 
 
 def moved(module: Module, plan: Plan) -> int:
-    """Bytes that the counted kernels read and write in global memory, each buffer once per kernel that touches it."""
+    """Bytes that the counted kernels read and write in global memory, each buffer once per kernel that touches it: of
+    what is only cut out of it, that; of rows that are too long to be held, what each of their sweeps reads anew."""
     total = 0
     buffered = set(module.parameters)
     for step in plan.steps:
@@ -18,34 +24,68 @@ def moved(module: Module, plan: Plan) -> int:
             continue
         own = {each.instruction for program in step.programs for each in program.results}
         stored = {each.instruction for program in step.programs for each in program.results if each.stored}
-        read = inputs(module, own, buffered)
+        read = {name: _cut(module, name, users) for name, users in readers(module, own, buffered).items()}
         for program in step.programs:
             if program.updates:  # it touches what its updates fall on, and no more
                 base = module.in_place[program.root]
                 touched = module[module[program.root].operands[2]].elements
                 total += 2 * min(touched, module[base].elements) * module[base].size_bytes // module[base].elements
-                read = read - {base}
+                read.pop(base, None)
                 buffered.add(program.root)
                 stored = stored - {program.root}
-        total += sum(module[name].size_bytes for name in stored | read)
+            if program.rows is not None and program.rows.streamed:
+                total += _read_anew(module, program, program.rows, buffered)
+        total += sum(read.values()) + sum(module[name].size_bytes for name in stored)
         buffered |= stored
     return total
 
 
+def _cut(module: Module, name: str, users: Iterable[Instruction]) -> int:
+    """Bytes that are read of a value: all of it, unless these users only cut something out of it."""
+    whole = module[name].size_bytes
+    if any(each.opcode not in _CUTS or each.operands[0] != name or name in each.operands[1:] for each in users):
+        return whole
+    return min(whole, sum(each.size_bytes for each in users))
+
+
+def _read_anew(module: Module, program: BlockProgram, rows: Rows, buffered: Container[str]) -> int:
+    """Of rows that are streamed: what the sweeps behind the first one read, but for the packs in shared memory, and for
+    what has stayed in the second-level cache (every other sweep goes backwards)."""
+    sweeps: dict[int, set[str]] = {}
+    for stage in program.stages:
+        read = inputs(module, [each.instruction for each in stage.results], buffered)
+        sweeps.setdefault(stage.sweep, set()).update(read)
+    seen: set[str] = set()
+    again = 0
+    for _, names in sorted(sweeps.items()):
+        wide = {name for name in names if module[name].elements == rows.count * rows.columns}
+        again += sum(module[name].size_bytes for name in wide & seen)
+        seen |= wide
+    streamed = max(0, rows.steps - rows.shared_steps) / rows.steps
+    in_use = streamed * sum(module[name].size_bytes for name in seen) * min(1.0, MULTIPROCESSORS / program.blocks)
+    return int(again * streamed * (1 - min(1.0, CACHE_BYTES / max(1.0, in_use))))
+
+
 def inputs(module: Module, members: Iterable[str], buffered: Container[str]) -> set[str]:
     """What instructions read from buffers, through what is inlined: parameters, and names in `buffered`."""
+    return set(readers(module, members, buffered))
+
+
+def readers(module: Module, members: Iterable[str], buffered: Container[str]) -> dict[str, list[Instruction]]:
+    """The same, with those who read it: members, and what is inlined into them."""
     own = set(members)
-    found: set[str] = set()
+    found: dict[str, list[Instruction]] = {}
     seen: set[str] = set()
-    stack = list(own)
+    stack = sorted(own)
     while stack:
-        for operand in module[stack.pop()].operands:
-            if operand in seen or operand in own:
+        user = module[stack.pop()]
+        for operand in dict.fromkeys(user.operands):
+            if operand in own:
                 continue
-            seen.add(operand)
             if operand in buffered or module[operand].opcode == "parameter":
-                found.add(operand)
-            else:
+                found.setdefault(operand, []).append(user)
+            elif operand not in seen:
+                seen.add(operand)
                 stack.append(operand)
     return found
 
@@ -75,9 +115,7 @@ def ideal_bytes(module: Module) -> int:
 def _looked_up(module: Module, name: str) -> int | None:
     """Bytes of what is cut out of a value, where nothing else is done with it; None where it is read whole."""
     users = [module[each] for each in module.users[name]]
-    cut = ("slice", "dynamic-slice", "gather")
     if not users or name in module.is_output:
         return None
-    if any(each.opcode not in cut or each.operands[0] != name or name in each.operands[1:] for each in users):
-        return None
-    return min(module[name].size_bytes, sum(each.size_bytes for each in users))
+    found = _cut(module, name, users)
+    return found if found < module[name].size_bytes else None

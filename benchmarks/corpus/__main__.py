@@ -2,7 +2,7 @@
 
 Each function of `functions` is lowered by jax at its real size and planned as the first seed plans it; its kernels are
 counted (docs/counting.md), but for those that stand in for a library's. Beside it stands what XLA's GPU compiler makes
-of the same function: its kernels, and the bytes that these move by their operands (see `xla`), the least that they can.
+of the same function: its kernels, and what these move, counted from their PTX (see `xla_kernels`).
 The least of all is what inputs read once and outputs written once come to. Nothing is measured on a GPU. The run is
 written after each function and goes on where it was; flax, optax and equinox are needed for theirs.
 """
@@ -15,17 +15,20 @@ import json
 import math
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks import runs
-from benchmarks.corpus import xla
+from benchmarks.corpus import xla, xla_kernels
 from benchmarks.corpus.functions import FUNCTIONS, REAL, text
 from benchmarks.counting import summed
 from benchmarks.pages import DOCS, table
 from fusiond.cli.counts import size
 from fusiond.counting import apart
+from fusiond.counting.kernels import CountError
 from fusiond.errors import RequestError
 from fusiond.model import Config, DeviceLimits, Rejection
 from fusiond.program import Fill, Program, Role
@@ -78,12 +81,19 @@ def main(argv: Sequence[str]) -> int:
 
 
 def rival(compiled: Any, name: str) -> dict[str, Any]:
-    """What XLA makes of a function."""
+    """What XLA makes of a function, and what that moves."""
     function, shapes = FUNCTIONS[name](REAL)
-    try:
-        return {"failed": None, **dataclasses.asdict(xla.counted(compiled(function, shapes)))}
-    except (RuntimeError, RequestError) as problem:
-        return {"failed": str(problem).splitlines()[0][:200]}
+    asked = importer.read(text(name, REAL), name)
+    held = {asked[each].attributes["number"]: fills.default(asked, each) for each in asked.parameters}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            found = {"failed": None, **dataclasses.asdict(xla.counted(compiled(function, shapes, Path(folder))))}
+        except (RuntimeError, RequestError) as problem:
+            return {"failed": str(problem).splitlines()[0][:200]}
+        try:
+            return {**found, "uncounted": None, **xla_kernels.counted(Path(folder), held)}
+        except (xla_kernels.Unmatched, CountError) as problem:
+            return {**found, "uncounted": str(problem)}
 
 
 def counted(module_text: str, name: str, limits: DeviceLimits) -> dict[str, Any]:
@@ -142,7 +152,9 @@ def page(run: Mapping[str, Any]) -> str:
     off: list[str] = []
     for name, found in functions.items():
         other = found["xla"] or {"failed": "not compiled"}
-        theirs = "" if other["failed"] else f"{other['operand_bytes'] / max(1, found['least_bytes']):.2f}"
+        moved = None if other["failed"] else other.get("dram_bytes") or other["operand_bytes"]
+        theirs = "" if moved is None else f"{moved / max(1, found['least_bytes']):.2f}"
+        theirs += "" if moved is None or other.get("dram_bytes") else " by operands"
         shown = name + (" *" if found["calls"] else "")
         xla_kernels = "" if other["failed"] else str(other["kernels"])
         if found["failed"]:
@@ -153,11 +165,11 @@ def page(run: Mapping[str, Any]) -> str:
         if abs(model - 1) > MODEL_OFF:
             off.append(f"{name} ({model:.2f})")
         if not found["calls"]:
-            least.append((ratio, None if other["failed"] else other["operand_bytes"] / found["least_bytes"]))
-        if not other["failed"] and other["kernels"]:
+            least.append((ratio, None if moved is None else moved / found["least_bytes"]))
+        if moved is not None and other["kernels"]:
             kernels.append(found["kernels"] / other["kernels"])
-            if found["dram_bytes"] > 1.01 * other["operand_bytes"]:
-                ahead.append(f"{name} ({found['dram_bytes'] / other['operand_bytes']:.2f})")
+            if found["dram_bytes"] > 1.01 * moved:
+                ahead.append(f"{name} ({found['dram_bytes'] / moved:.2f})")
         lines.append((
             shown, str(found["kernels"]), xla_kernels, size(found["least_bytes"]), f"{ratio:.2f}", theirs,
             f"{found['plan_secs']:.2f} s",
@@ -170,9 +182,9 @@ def page(run: Mapping[str, Any]) -> str:
         f"{len(functions)} public functions of jax, flax, optax and equinox at real sizes (a llama-3-8B layer,",
         "16,384 tokens, 128k logits, a ResNet stage, a graph of a million edges), planned by the first seed. DRAM is",
         "what an H100 would move to and from its memory, counted without one ([counting.md](counting.md)), beside the",
-        "least: all inputs read once, all outputs written once. XLA's bytes are the least that the kernels of its own",
-        "GPU compiler can move: each operand that they name, once. What libraries compute (marked *) is left out on",
-        "both sides.",
+        "least: all inputs read once, all outputs written once. XLA's kernels are those of its own GPU compiler, their",
+        "bytes counted by the same counter from its PTX; `by operands` is the least that they can move (each operand",
+        "that they name, once), where that could not be. What libraries compute (marked *) is left out on both sides.",
         "",
         f"Geometric means without library calls: ours {ours:.2f} times the least, XLA {both:.2f}; kernels over XLA's:",
         f"{_mean(kernels):.2f}.",

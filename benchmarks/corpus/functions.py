@@ -430,7 +430,7 @@ def matrix_states(d: Dims) -> Traced:
 
         return jax.lax.scan(step, jnp.zeros((d.batch, *u.shape, channels)), (r, k, v, w))
 
-    one = of(max(8, d.length // 8), d.batch, d.width // channels, channels)
+    one = of(max(8, d.length // 32), d.batch, d.width // channels, channels)
     return scanned, (one, one, one, one, of(d.width // channels, channels))
 
 

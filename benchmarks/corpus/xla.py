@@ -4,7 +4,7 @@ jax compiles ahead of time for a GPU that is described, not there (`topologies.g
 configuration); that needs its CUDA plugin, no driver. What comes out is the optimised module: fusions, copies and
 reductions, each a launch, beside library calls.
 
-Bytes by operands: each kernel reads what it addresses of each distinct operand once, and writes its results once. Of an
+What these kernels move is counted from their PTX (`xla_kernels`). Where that cannot be, there are bytes by operands: each kernel reads what it addresses of each distinct operand once, and writes its results once. Of an
 operand that is only sliced or gathered from, what is addressed are the slices; an update in place touches what it
 updates. That is the least that these kernels can move (a row that is read twice counts once), so XLA is shown at its
 best.
@@ -16,6 +16,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fusiond_stitching.frontend import hlo
@@ -61,9 +62,9 @@ class Compiled:
     operand_bytes: int
 
 
-def compiler() -> Callable[[Callable[..., Any], Sequence[Any]], str]:
-    """A function that compiles a function for given shapes, to the text of the optimised module. Unavailable without
-    jax's CUDA plugin."""
+def compiler() -> Callable[[Callable[..., Any], Sequence[Any], Path], str]:
+    """A function that compiles a function for given shapes, to the text of the optimised module; what XLA says of its
+    kernels goes to a folder. Unavailable without jax's CUDA plugin."""
     try:
         jax = importlib.import_module("jax")
         importlib.import_module("jax_plugins.xla_cuda13")  # jax finds it by itself, too
@@ -79,10 +80,11 @@ def compiler() -> Callable[[Callable[..., Any], Sequence[Any]], str]:
     mesh = sharding.Mesh(numpy.array(topology.devices), ("x",))
     everywhere = sharding.NamedSharding(mesh, sharding.PartitionSpec())
 
-    def compiled(function: Callable[..., Any], shapes: Sequence[Any]) -> str:
+    def compiled(function: Callable[..., Any], shapes: Sequence[Any], dumps: Path) -> str:
         lowered = jax.jit(function, out_shardings=everywhere).trace(*shapes).lower(lowering_platforms=("cuda",))
         # Without a GPU nothing is tuned, and Triton's products find no tiles for some shapes: these stay a library's.
-        return str(lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False}).as_text())
+        options = {"xla_gpu_enable_triton_gemm": False, "xla_dump_to": str(dumps)}
+        return str(lowered.compile(compiler_options=options).as_text())
 
     return compiled
 

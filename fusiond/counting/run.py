@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from fusiond.program import (
     Launch,
     Pointer,
     Program,
+    Source,
     SourceKind,
     Step,
 )
@@ -135,17 +136,19 @@ def count(
     host: Mapping[str, Path] | None = None,
     cache: BuildCache | None = None,
     budget: int | None = BUDGET,
+    ptx: Collection[str] = (),
 ) -> Counted:
     """Run a Program's steps in their listed order. `host` has built host sources; others are built. A launch that fails
     ends the run: its row says why, and the rows behind it that they were not run. Launches of more instructions of
-    warps than `budget` are sampled, where nothing goes by their results; None: everything is run whole.
+    warps than `budget` are sampled, where nothing goes by their results; None: everything is run whole. `ptx` names the
+    sources whose text is PTX already, whoever has written it: counted as it is, its registers and its SASS unknown.
 
     CountError where a source does not build or is not understood, DeviceError where nvcc or g++ is missing.
     """
     line = nvcc.missing()
-    if line is not None:
+    if line is not None and any(source.name not in ptx for source in program.sources):
         raise DeviceError(line)
-    return _Run(program, label, gpu, seed, host or {}, cache, budget).counted()
+    return _Run(program, label, gpu, seed, host or {}, cache, budget, ptx).counted()
 
 
 class _Run:
@@ -158,6 +161,7 @@ class _Run:
         host: Mapping[str, Path],
         cache: BuildCache | None,
         budget: int | None,
+        ptx: Collection[str],
     ) -> None:
         self._program, self._label, self._gpu, self._budget = program, label, gpu, budget
         self._library = library.load(cache=cache)
@@ -176,14 +180,16 @@ class _Run:
                     raise CountError(f"{source.name} does not build: {path.reason}")
                 self._hosts[source.name] = HostLibrary(path)
                 continue
+            if source.name in ptx:
+                self._read(source, source.text)
+                self._names[source.name] = {each: each for each in source.entries}
+                symbols[source.name], self._facts[source.name] = {}, {}
+                continue
             with_lines = dataclasses.replace(source, flags=(*source.flags, "-lineinfo"))
             built = nvcc.named_ptx(with_lines, gpu.arch, cache=cache)
             if isinstance(built, BuildFailed):
                 raise CountError(f"{source.name} does not build: {built.reason}")
-            try:
-                self._units[source.name] = Unit(built.text, self._library)
-            except PtxError as problem:
-                raise CountError(f"{source.name}: {problem}") from None
+            self._read(source, built.text)
             self._names[source.name], symbols[source.name] = built.names, built.symbols
             cubin = nvcc.build(with_lines, gpu.arch, cache=cache)
             self._facts[source.name] = {} if isinstance(cubin, BuildFailed) else cubin.facts
@@ -200,6 +206,12 @@ class _Run:
         self._wrong: set[str] = set()  # arenas that do not hold right values
         for buffer in program.buffers:
             self._fill(buffer, seed)
+
+    def _read(self, source: Source, text: str) -> None:
+        try:
+            self._units[source.name] = Unit(text, self._library)
+        except PtxError as problem:
+            raise CountError(f"{source.name}: {problem}") from None
 
     def counted(self) -> Counted:
         cache = Cache(self._library, self._gpu.l2_bytes)

@@ -255,8 +255,49 @@ class _Translator:
             a, b, c, e = (self._in(operand, "b32", at) for operand in at.operands[1:])
             inside = -1 if second is None else self._out(second, 0, at)
             self._emit(at, at.opcode, d=self._out(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
+        elif "cc" in rest or base in ("addc", "subc", "madc"):
+            self._carried(at, base, rest)
         else:
             self._plain(at, base, rest)
+
+    def _carried(self, at: Instruction, base: str, rest: list[str]) -> None:
+        """Arithmetic of several words (`add.cc`, `madc.hi`, ...): the carry is a word of its own, 0 or 1."""
+        type_ = rest[-1]
+        size, word = SIZES[type_], f"u{8 * SIZES[type_]}"
+        target, *operands = at.operands
+        a, b, *third = (self._in(each, type_, at) for each in operands)
+        if base.startswith("mad"):  # a product in front of what goes on with its third operand
+            product = self._places[self._temporary(size).name]
+            self._emit(at, f"mul.{rest[0]}.{type_}", d=product, a=a, b=b)
+            a, b = product, third[0]
+        operation = "sub" if base.startswith("sub") else "add"
+        takes = base in ("addc", "subc", "madc")
+        carry = self._places.setdefault("%cc", -1)
+        if carry == -1:
+            carry = self._places["%cc"] = self._room(4)
+        over, total = self._over(at, operation, word, a, b)
+        if takes:
+            taken = carry
+            if size == 8:
+                taken = self._places[self._temporary(8).name]
+                self._emit(at, "cvt.u64.u32", d=taken, a=carry)
+            again, total = self._over(at, operation, word, total, taken)
+            both = self._places[self._temporary(4).name]
+            self._emit(at, "or.b32", d=both, a=over, b=again)
+            over = both
+        if "cc" in rest:
+            self._emit(at, "mov.b32", d=carry, a=over)
+        self._emit(at, f"mov.b{8 * size}", d=self._out(target, size, at), a=total)
+
+    def _over(self, at: Instruction, operation: str, word: str, a: int, b: int) -> tuple[int, int]:
+        """(1 where a sum or a difference does not fit, else 0; what fits of it)."""
+        total = self._places[self._temporary(int(word[1:]) // 8).name]
+        less, over = self._places[self._temporary(0).name], self._places[self._temporary(4).name]
+        self._emit(at, f"{operation}.{word}", d=total, a=a, b=b)
+        first, second = (total, a) if operation == "add" else (a, b)
+        self._emit(at, f"setp.lt.{word}", d=less, a=first, b=second)
+        self._emit(at, "selp.b32", d=over, a=self._constant(1, False), b=self._constant(0, False), c=less)
+        return over, total
 
     def _plain(self, at: Instruction, base: str, rest: list[str]) -> None:
         """An instruction whose first operand is its result."""

@@ -1,0 +1,210 @@
+"""XLA's own kernels as a Program that the counter runs: their PTX, and what its compiler says of how it launches them.
+
+    thunk_sequence.txt        the launches in order: kernel, grid, threads
+    thunk_metadata.txt        the instruction that each of them is of
+    after_optimizations.txt   the instructions
+    buffer-assignment.txt     where each value lies
+    *.ptx                     a kernel each
+
+A kernel's parameters are the places of its instruction's operands, then those of its results, each place once; that is
+checked against the PTX. What libraries compute is filled. A module with loops, branches or copies by the driver is not
+understood (Unmatched), nor one whose parameters do not come out so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusiond.counting import ptx, run
+from fusiond.counting.model import H100
+from fusiond.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
+from fusiond_stitching.frontend import hlo
+from fusiond_stitching.frontend.graph import DTYPES
+from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawShape
+
+_LINE = re.compile(
+    r"\d+: (k\w+)\s+\[[^\]]*\] (\S+)(?: grid: \[([\d, ]+)\] threads: \[([\d, ]+)\]\s+shared_memory: (\d+))?"
+)
+_OF = re.compile(r'profile_annotation: "([^"]*)"\s+thunk_id: (\d+)')
+_ALLOCATION = re.compile(r"allocation (\d+): size (\d+)")
+_VALUE = re.compile(r"value: <\d+ ([\w.\-]+?)((?:\{[\d,]*\})?) @\d+> \(size=(\d+),offset=(\d+)\)")
+_KERNEL = "kCustomKernel"
+_LIBRARY = re.compile(r"kCublas\w*|kGemm|kConvolution|kCudnn\w*|kCuDnn\w*|kFft|kTriangularSolve|kCholesky|kCustomCall")
+
+
+class Unmatched(Exception):
+    """The dumps do not say how these kernels are launched; the text is why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of an allocation."""
+
+    allocation: int
+    offset: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"a{self.allocation}_{self.offset}_{self.size}"
+
+
+def counted(folder: Path, fills: Mapping[int, Fill]) -> dict[str, Any]:
+    """What the kernels that were dumped into `folder` move. `fills`: what the module's parameters hold, by number.
+    Unmatched where that cannot be told."""
+    program = of_dumps(folder, fills)
+    found = run.count(program, label="XLA", gpu=H100, ptx=[each.name for each in program.sources])
+    failed = next((f"{row.launch}: {row.failed}" for row in found.rows if row.failed), None)
+    if failed is not None:
+        raise Unmatched(failed)
+    return {"dram_bytes": sum(row.dram_bytes or 0 for row in found.rows),
+            "read_sectors": sum(row.read_sectors or 0 for row in found.rows),
+            "write_sectors": sum(row.write_sectors or 0 for row in found.rows)}  # fmt: skip
+
+
+def of_dumps(folder: Path, fills: Mapping[int, Fill]) -> Program:
+    """The Program of what XLA has dumped. Unmatched where its files do not say enough."""
+    text = _only(folder, "*gpu_after_optimizations.txt")
+    module = hlo.parse(text, "optimised")
+    entry = module.computations[module.entry]
+    places = _places(_only(folder, "*after_optimizations-buffer-assignment.txt"))
+    named = {_word(each.name): each for each in entry.instructions}
+    annotations = {int(number): name for name, number in _OF.findall(_only(folder, "*thunk_metadata.txt"))}
+    kernels = {name: text for text in _texts(folder) for name in re.findall(r"\.entry (\w+)", text)}
+    sources: dict[str, Source] = {}
+    steps: list[Launch] = []
+    used: dict[str, tuple[Slice, str]] = {}
+    written: set[str] = set()
+    given: dict[str, None] = {}
+    for number, line in enumerate(_only(folder, "*thunk_sequence.txt").splitlines(), 1):
+        found = _LINE.match(line.strip())
+        if found is None:
+            raise Unmatched(f"what is launched by {line.strip()[:60]!r}")
+        kind, kernel, grid, threads, shared = found.groups()
+        if _LIBRARY.fullmatch(kind):
+            continue
+        if kind != _KERNEL or kernel not in kernels:
+            raise Unmatched(f"a launch of kind {kind}")
+        instruction = named.get(_word(annotations.get(number, "")))
+        if instruction is None:
+            raise Unmatched(f"of which instruction {kernel} is")
+        reads, writes = _arguments(entry, instruction, places)
+        arguments = list(dict.fromkeys((*reads, *writes)))
+        parameters = ptx.parse(kernels[kernel]).kernels[kernel].parameters
+        if len(parameters) != len(arguments):
+            raise Unmatched(f"{kernel} has {len(parameters)} parameters, not {len(arguments)}")
+        for place, shape in (reads | writes).items():
+            used.setdefault(place.name, (place, shape))
+        given |= {place.name: None for place in reads if place.name not in written}
+        written |= {place.name for place in writes}
+        source = sources.setdefault(kernel, Source(name=kernel, text=kernels[kernel], entries=(kernel,)))
+        steps.append(
+            Launch(
+                name=f"x{number}", source=source.name, entry=kernel, grid=_three(grid), block=_three(threads),
+                shared_bytes=int(shared), arguments=tuple(Pointer(buffer=each.name) for each in arguments),
+            )
+        )  # fmt: skip
+    numbers = {place.name: int(each.payload) for each in entry.instructions if each.opcode == "parameter"
+               for place, _ in _leaves(entry, each, places)}  # fmt: skip
+    buffers = tuple(
+        _buffer(name, place, dtype, fills.get(numbers.get(name, -1)) if name in given else None, given=name in given)
+        for name, (place, dtype) in used.items()
+    )
+    return Program(name="XLA", buffers=buffers, sources=tuple(sources.values()), steps=tuple(steps))
+
+
+def _only(folder: Path, pattern: str) -> str:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise Unmatched(f"{len(found)} files {pattern}")
+    return found[0].read_text(encoding="utf-8")
+
+
+def _texts(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("*.ptx")):
+        yield path.read_text(encoding="utf-8")
+
+
+def _word(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def _three(text: str) -> tuple[int, int, int]:
+    x, y, z = (int(each) for each in text.split(","))
+    return x, y, z
+
+
+def _places(text: str) -> Mapping[tuple[str, str], Slice]:
+    """(instruction, index in its tuple) -> where it lies."""
+    found: dict[tuple[str, str], Slice] = {}
+    allocation = -1
+    for line in text.splitlines():
+        if line.startswith("allocation"):
+            begun = _ALLOCATION.match(line)
+            allocation = int(begun[1]) if begun else -1
+        elif (value := _VALUE.search(line)) is not None and allocation >= 0:
+            name, index, size, offset = value.groups()
+            found[name, index.strip("{}")] = Slice(allocation, int(offset), int(size))
+        elif not line.strip():
+            allocation = -1
+    return found
+
+
+def _arguments(
+    entry: RawComputation, kernel: Raw, places: Mapping[tuple[str, str], Slice]
+) -> tuple[dict[Slice, str], dict[Slice, str]]:
+    """(what a kernel reads, what it writes): places with their element types, in order."""
+    named = {each.name: each for each in entry.instructions}
+    reads: dict[Slice, str] = {}
+    for name in kernel.operands:
+        for place, dtype in _leaves(entry, named[name], places):
+            reads.setdefault(place, dtype)
+    return reads, dict(_leaves(entry, kernel, places))
+
+
+def _leaves(
+    entry: RawComputation, value: Raw, places: Mapping[tuple[str, str], Slice], index: str = ""
+) -> Iterator[tuple[Slice, str]]:
+    """Where the arrays of a value lie."""
+    named = {each.name: each for each in entry.instructions}
+    while value.opcode in ("bitcast", "get-tuple-element"):
+        if value.opcode == "get-tuple-element":
+            index = f"{value.integer('index')}{',' if index else ''}{index}"
+        value = named[value.operands[0]]
+    shapes = [(index, value.shape)]
+    for step in filter(None, index.split(",")):
+        _, shape = shapes.pop()
+        assert not isinstance(shape, Array)
+        shapes = [(index, shape.members[int(step)])]
+    for at, each in _arrays(shapes[0][1], index):
+        if (value.name, at) not in places:
+            raise Unmatched(f"where {value.name}{{{at}}} lies")
+        yield places[value.name, at], each.dtype
+
+
+def _arrays(shape: RawShape, index: str) -> Iterator[tuple[str, Array]]:
+    if isinstance(shape, Array):
+        yield index, shape
+        return
+    for at, member in enumerate(shape.members):
+        yield from _arrays(member, f"{index},{at}" if index else str(at))
+
+
+def _buffer(name: str, place: Slice, dtype: str, fill: Fill | None, *, given: bool) -> Buffer:
+    kind = DTYPES.get(dtype, "uint8")
+    bits = {"bool": 8}.get(kind) or int(re.sub(r"\D.*", "", re.sub(r"^\D+", "", kind)) or 8)
+    floating = "float" in kind
+    return Buffer(
+        name=name,
+        dtype=kind,
+        elements=max(1, math.ceil(place.size * 8 / bits)),
+        role=Role.INPUT if given else Role.SCRATCH,
+        fill=fill or (Fill(kind="uniform", low=-1.0, high=1.0) if given and floating else Fill()),
+        arena=f"allocation_{place.allocation}",
+        offset_bytes=place.offset,
+    )

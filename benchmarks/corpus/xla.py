@@ -4,10 +4,10 @@ jax compiles ahead of time for a GPU that is described, not there (`topologies.g
 configuration); that needs its CUDA plugin, no driver. What comes out is the optimised module: fusions, copies and
 reductions, each a launch, beside library calls.
 
-What these kernels move is counted from their PTX (`xla_kernels`). Where that cannot be, there are bytes by operands: each
-kernel reads what it addresses of each distinct operand once, and writes its results once. Of an operand that is only
-sliced or gathered from, what is addressed are the slices; an update in place touches what it updates. That is the least
-that these kernels can move (a row that is read twice counts once), so XLA is shown at its best.
+What these kernels move is counted from their PTX (`xla_kernels`). Where that cannot be, there are bytes by operands:
+each kernel reads what it addresses of each distinct operand once, and writes its results once. Of an operand that is
+only sliced or gathered from, what is addressed are the slices; an update in place touches what it updates. That is the
+least that these kernels can move (a row that is read twice counts once), so XLA is shown at its best.
 """
 
 from __future__ import annotations

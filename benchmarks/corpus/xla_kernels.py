@@ -7,15 +7,15 @@
     *.ptx                     a kernel each
 
 A kernel's parameters are the places of its instruction's operands, then those of its results, each place once; that is
-checked against the PTX. What libraries compute is filled. A module with loops, branches or copies by the driver is not
-understood (Unmatched), nor one whose parameters do not come out so.
+checked against the PTX. What libraries compute is filled; a copy by the driver reads and writes what it copies. A
+module with loops or branches is not understood (Unmatched), nor one whose parameters do not come out so.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,18 +57,19 @@ class Slice:
 def counted(folder: Path, fills: Mapping[int, Fill]) -> dict[str, Any]:
     """What the kernels that were dumped into `folder` move. `fills`: what the module's parameters hold, by number.
     Unmatched where that cannot be told."""
-    program = of_dumps(folder, fills)
+    program, copied = of_dumps(folder, fills)
     found = run.count(program, label="XLA", gpu=H100, ptx=[each.name for each in program.sources])
     failed = next((f"{row.launch}: {row.failed}" for row in found.rows if row.failed), None)
     if failed is not None:
         raise Unmatched(failed)
-    return {"dram_bytes": sum(row.dram_bytes or 0 for row in found.rows),
+    return {"dram_bytes": copied + sum(row.dram_bytes or 0 for row in found.rows),
             "read_sectors": sum(row.read_sectors or 0 for row in found.rows),
             "write_sectors": sum(row.write_sectors or 0 for row in found.rows)}  # fmt: skip
 
 
-def of_dumps(folder: Path, fills: Mapping[int, Fill]) -> Program:
-    """The Program of what XLA has dumped. Unmatched where its files do not say enough."""
+def of_dumps(folder: Path, fills: Mapping[int, Fill]) -> tuple[Program, int]:
+    """(the Program of what XLA has dumped, the bytes that its copies by the driver read and write). Unmatched where its
+    files do not say enough."""
     text = _only(folder, "*gpu_after_optimizations.txt")
     module = hlo.parse(text, "optimised")
     entry = module.computations[module.entry]
@@ -81,6 +82,7 @@ def of_dumps(folder: Path, fills: Mapping[int, Fill]) -> Program:
     used: dict[str, tuple[Slice, str]] = {}
     written: set[str] = set()
     given: dict[str, None] = {}
+    copied = 0
     for number, line in enumerate(_only(folder, "*thunk_sequence.txt").splitlines(), 1):
         found = _LINE.match(line.strip())
         if found is None:
@@ -88,20 +90,24 @@ def of_dumps(folder: Path, fills: Mapping[int, Fill]) -> Program:
         kind, kernel, grid, threads, shared = found.groups()
         if _LIBRARY.fullmatch(kind):
             continue
+        instruction = named.get(_word(annotations.get(number, "")))
+        if kind == "kCopy" and instruction is not None and instruction.opcode == "copy":
+            copied += 2 * sum(place.size for place, _ in _leaves(entry, instruction, places))
+            continue
         if kind != _KERNEL or kernel not in kernels:
             raise Unmatched(f"a launch of kind {kind}")
-        instruction = named.get(_word(annotations.get(number, "")))
         if instruction is None:
             raise Unmatched(f"of which instruction {kernel} is")
-        reads, writes = _arguments(entry, instruction, places)
-        arguments = list(dict.fromkeys((*reads, *writes)))
-        parameters = ptx.parse(kernels[kernel]).kernels[kernel].parameters
-        if len(parameters) != len(arguments):
-            raise Unmatched(f"{kernel} has {len(parameters)} parameters, not {len(arguments)}")
-        for place, shape in (reads | writes).items():
-            used.setdefault(place.name, (place, shape))
-        given |= {place.name: None for place in reads if place.name not in written}
-        written |= {place.name for place in writes}
+        reads = [each for name in instruction.operands for each in _leaves(entry, _of(entry, name), places)]
+        writes = list(_leaves(entry, instruction, places))
+        for place, dtype in (*reads, *writes):
+            used.setdefault(place.name, (place, dtype))
+        given |= {place.name: None for place, _ in reads if place.name not in written}
+        written |= {place.name for place, _ in writes}
+        count = len(ptx.parse(kernels[kernel]).kernels[kernel].parameters)
+        arguments = next((each for each in _orders(reads, writes) if len(each) == count), None)
+        if arguments is None:
+            raise Unmatched(f"{kernel} has {count} parameters, for {len(reads)} operands and {len(writes)} results")
         source = sources.setdefault(kernel, Source(name=kernel, text=kernels[kernel], entries=(kernel,)))
         steps.append(
             Launch(
@@ -115,7 +121,7 @@ def of_dumps(folder: Path, fills: Mapping[int, Fill]) -> Program:
         _buffer(name, place, dtype, fills.get(numbers.get(name, -1)) if name in given else None, given=name in given)
         for name, (place, dtype) in used.items()
     )
-    return Program(name="XLA", buffers=buffers, sources=tuple(sources.values()), steps=tuple(steps))
+    return Program(name="XLA", buffers=buffers, sources=tuple(sources.values()), steps=tuple(steps)), copied
 
 
 def _only(folder: Path, pattern: str) -> str:
@@ -155,16 +161,16 @@ def _places(text: str) -> Mapping[tuple[str, str], Slice]:
     return found
 
 
-def _arguments(
-    entry: RawComputation, kernel: Raw, places: Mapping[tuple[str, str], Slice]
-) -> tuple[dict[Slice, str], dict[Slice, str]]:
-    """(what a kernel reads, what it writes): places with their element types, in order."""
-    named = {each.name: each for each in entry.instructions}
-    reads: dict[Slice, str] = {}
-    for name in kernel.operands:
-        for place, dtype in _leaves(entry, named[name], places):
-            reads.setdefault(place, dtype)
-    return reads, dict(_leaves(entry, kernel, places))
+def _of(entry: RawComputation, name: str) -> Raw:
+    return next(each for each in entry.instructions if each.name == name)
+
+
+def _orders(reads: Sequence[tuple[Slice, str]], writes: Sequence[tuple[Slice, str]]) -> Iterator[list[Slice]]:
+    """What the parameters may be: each place once; what is changed in place twice; all operands and all results."""
+    first, second = [place for place, _ in reads], [place for place, _ in writes]
+    yield list(dict.fromkeys((*first, *second)))
+    yield [*dict.fromkeys(first), *second]
+    yield [*first, *second]
 
 
 def _leaves(

@@ -255,10 +255,67 @@ class _Translator:
             a, b, c, e = (self._in(operand, "b32", at) for operand in at.operands[1:])
             inside = -1 if second is None else self._out(second, 0, at)
             self._emit(at, at.opcode, d=self._out(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
+        elif base in ("ldmatrix", "stmatrix"):
+            self._matrices(at, base, rest)
         elif "cc" in rest or base in ("addc", "subc", "madc"):
             self._carried(at, base, rest)
         else:
             self._plain(at, base, rest)
+
+    def _matrices(self, at: Instruction, base: str, rest: list[str]) -> None:
+        """8 x 8 matrices of 16 bits between shared memory and the registers of a warp: of matrix m, lane l has two
+        neighbours of row l / 4, at 2 * (l % 4), or of that column (`trans`); lane 8 * m + r has the address of row r. A
+        shuffle for the address, then a plain access: as many wavefronts, and as many bytes."""
+        where, data = (at.operands[1], at.operands[0]) if base == "ldmatrix" else at.operands
+        items = data.items if isinstance(data, Vector) else (data,)
+        if rest[-1] != "b16" or "m8n8" not in rest:
+            raise PtxError(f"{at.opcode} is not known here", at.line)
+        fields = self._where(at, where, rest)
+        lane = self._in(Name("%laneid"), "u32", at)
+        row, pair, inside = (self._places[self._temporary(4).name] for _ in range(3))
+        turned = "trans" in rest
+        self._emit(at, "shr.u32", d=row, a=lane, b=self._constant(2, False))
+        self._emit(at, "and.b32", d=pair, a=lane, b=self._constant(3, False))
+        begin = self._places[self._temporary(4).name]  # addresses in shared memory have 32 bits
+        if fields["flags"] & 4:
+            self._emit(at, "cvt.u32.u64", d=begin, a=fields["a"])
+        else:
+            self._emit(at, "mov.b32", d=begin, a=fields["a"])
+        everyone, clamp = self._constant(0xFFFFFFFF, False), self._constant(0x1F, False)
+        for matrix, item in enumerate(items):
+            halves = []
+            for half in range(2 if turned else 1):
+                source, place = (self._places[self._temporary(4).name] for _ in range(2))
+                if turned:  # rows 2 * (l % 4) and the one behind it, column l / 4
+                    self._emit(at, "mad.lo.u32", d=source, a=pair, b=self._constant(2, False),
+                               c=self._constant(8 * matrix + half, False))  # fmt: skip
+                    self._emit(at, "shl.b32", d=inside, a=row, b=self._constant(1, False))
+                else:
+                    self._emit(at, "add.u32", d=source, a=row, b=self._constant(8 * matrix, False))
+                    self._emit(at, "shl.b32", d=inside, a=pair, b=self._constant(2, False))
+                self._emit(at, "shfl.sync.idx.b32", d=place, a=begin, b=source, c=clamp, e=everyone, target=-1)
+                self._emit(at, "add.u32", d=place, a=place, b=inside)
+                halves.append(place)
+            self._matrix(at, base, item, halves, fields["immediate"])
+
+    def _matrix(self, at: Instruction, base: str, item: Operand, halves: list[int], offset: int) -> None:
+        """A lane's register of a matrix: its two halves apart, where they do not lie side by side."""
+        size = 4 if len(halves) == 1 else 2
+        common = {"space": SPACES["shared"], "immediate": offset, "flags": 0, "bytes": size, "elements": 1}
+        if base == "ldmatrix":
+            parts = [self._out(item, 4, at)] if size == 4 else [self._places[self._temporary(4).name] for _ in halves]
+            for place, part in zip(halves, parts, strict=True):
+                self._emit(at, "ld", a=place, vector=[part] + [0] * 7, **common)
+            if size == 2:
+                self._emit(at, "pack.b32", d=self._out(item, 4, at), a=parts[0], b=parts[1])
+            return
+        value = self._in(item, "b32", at)
+        parts = [value] if size == 4 else [self._places[self._temporary(4).name] for _ in halves]
+        if size == 2:
+            self._emit(at, "low.b32", d=parts[0], a=value)
+            self._emit(at, "high.b32", d=parts[1], a=value)
+        for place, part in zip(halves, parts, strict=True):
+            self._emit(at, "st", a=place, vector=[part] + [0] * 7, **common)
 
     def _carried(self, at: Instruction, base: str, rest: list[str]) -> None:
         """Arithmetic of several words (`add.cc`, `madc.hi`, ...): the carry is a word of its own, 0 or 1."""

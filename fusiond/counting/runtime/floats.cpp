@@ -149,6 +149,8 @@ void narrow(const std::string& type) {
     add_operation("fma.rn." + type, TERNARY(H, H, H, H, H::fused(a.value(), b.value(), c.value())));
     add_operation("min." + type, BINARY(H, H, H, H::nearest(least(a.value(), b.value()))));
     add_operation("max." + type, BINARY(H, H, H, H::nearest(most(a.value(), b.value()))));
+    add_operation("min.NaN." + type, BINARY(H, H, H, H::nearest(a.value() != a.value() || b.value() != b.value() ? quiet<float>() : least(a.value(), b.value()))));
+    add_operation("max.NaN." + type, BINARY(H, H, H, H::nearest(a.value() != a.value() || b.value() != b.value() ? quiet<float>() : most(a.value(), b.value()))));
     add_operation("neg." + type, UNARY(H, H, (H{static_cast<uint16_t>(a.bits ^ 0x8000)})));
     add_operation("abs." + type, UNARY(H, H, (H{static_cast<uint16_t>(a.bits & 0x7fff)})));
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,13 +24,14 @@ TYPES = {
     "b16": np.uint16, "b32": np.uint32, "b64": np.uint64, "f32": np.float32, "f64": np.float64, "f16": np.float16,
     "u8": np.uint8, "s8": np.int8,
 }  # fmt: skip
+HEADER = (".version 8.0", ".target sm_90", ".address_size 64")
 REGISTERS = {1: "b16", 2: "b16", 4: "b32", 8: "b64"}
 
 
 def program(opcode: str, types: tuple[str, ...], result: str) -> str:
     """A kernel that applies it to a lane's elements of so many arrays."""
     lines = [
-        ".version 8.0", ".target sm_90", ".address_size 64", ".visible .entry k(",
+        *HEADER, ".visible .entry k(",
         ",\n".join(f".param .u64 p{k}" for k in range(len(types) + 1)), ") {",
         ".reg .b64 %rd<20>; .reg .b32 %t;", "mov.u32 %t, %tid.x;",
     ]  # fmt: skip
@@ -266,6 +268,107 @@ def test_votes_and_matches(counting: Library) -> None:
     match = program("mov.b32", ("b32",), "b32").replace("mov.b32 %v1, %v0;", "match.any.sync.b32 %v1, %v0, -1;")
     found = Bench(match, counting).run("k", [a, a]).arrays[1]
     assert found[:4].tolist() == [0x33333333, 0x33333333, 0x44444444, 0x88888888]
+
+
+# --- numbers of several words ---------------------------------------------------------------------------
+
+WORDS: dict[str, tuple[str, Callable[[int, int], int], int]] = {
+    "a sum": ("add.cc.u32 %r0, %a0, %b0; addc.cc.u32 %r1, %a1, %b1; addc.u32 %r2, 0, 0;", lambda a, b: a + b, 3),
+    "a difference": (
+        "sub.cc.u32 %r0, %a0, %b0; subc.cc.u32 %r1, %a1, %b1; subc.u32 %r2, 0, 0;", lambda a, b: a - b, 3
+    ),
+    "a signed sum": ("add.cc.s32 %r0, %a0, %b0; addc.s32 %r1, %a1, %b1;", lambda a, b: a + b, 2),
+    "a product": (
+        "mul.lo.u32 %r0, %a0, %b0; mul.hi.u32 %r1, %a0, %b0; mad.lo.cc.u32 %r1, %a0, %b1, %r1; "
+        "madc.hi.cc.u32 %r2, %a0, %b1, 0; addc.u32 %r3, 0, 0; mad.lo.cc.u32 %r1, %a1, %b0, %r1; "
+        "madc.hi.cc.u32 %r2, %a1, %b0, %r2; addc.u32 %r3, %r3, 0; mad.lo.cc.u32 %r2, %a1, %b1, %r2; "
+        "madc.hi.u32 %r3, %a1, %b1, %r3;", lambda a, b: a * b, 4,
+    ),
+    "words of 64 bits": (
+        "mov.b64 %w0, {%a0, %a1}; mov.b64 %w1, {%b0, %b1}; add.cc.u64 %w2, %w0, %w1; addc.u64 %w3, 0, 0; "
+        "mov.b64 {%r0, %r1}, %w2; mov.b64 {%r2, %r3}, %w3;", lambda a, b: a + b, 4,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDS)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_a_carry_goes_from_word_to_word(counting: Library, name: str, data: st.DataObject) -> None:
+    code, function, words = WORDS[name]
+    lines = [
+        *HEADER,
+        ".visible .entry k(.param .u64 p0, .param .u64 p1, .param .u64 p2) {",
+        ".reg .b64 %rd<4>; .reg .b64 %w<4>; .reg .b32 %t; .reg .b32 %a<2>; .reg .b32 %b<2>; .reg .b32 %r<4>;",
+        "mov.u32 %t, %tid.x;",
+    ]
+    for k, size in enumerate((8, 8, 16)):
+        lines += [f"ld.param.u64 %rd{k}, [p{k}];", f"mad.wide.u32 %rd{k}, %t, {size}, %rd{k};"]
+    lines += ["ld.global.v2.b32 {%a0, %a1}, [%rd0];", "ld.global.v2.b32 {%b0, %b1}, [%rd1];", code]
+    lines += [f"st.global.b32 [%rd2+{4 * k}], %r{k};" for k in range(words)] + ["ret;", "}"]
+    a, b = drawn(data, "u64"), drawn(data, "u64")
+    ran = Bench("\n".join(lines), counting).run("k", [a, b, np.zeros((32, 4), np.uint32)])
+    assert ran.result.failed is None
+    bits = 2 ** (32 * words) - 1
+    for lane, found in enumerate(ran.arrays[2]):
+        whole = sum(int(word) << 32 * k for k, word in enumerate(found[:words]))
+        assert whole == function(int(a[lane]), int(b[lane])) & bits
+
+
+# --- matrices of a warp ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["as they lie", "transposed"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("way", ["load", "store"])
+def test_matrices_of_a_warp(counting: Library, way: str, count: int, turned: bool) -> None:
+    """Row r of matrix m is where lane 8 * m + r says; a lane's two numbers lie in row lane / 4, in a column if
+    transposed."""
+    registers = ", ".join(f"%v{k}" for k in range(count))
+    shape = f"sync.aligned.m8n8.x{count}{'.trans' if turned else ''}.shared.b16"
+    lines = [
+        *HEADER,
+        ".visible .entry k(.param .u64 p0, .param .u64 p1) {",
+        ".shared .align 16 .b8 tile[1024];",
+        ".reg .b64 %rd<4>; .reg .b32 %t; .reg .b32 %s; .reg .b32 %v<4>; .reg .b32 %x;",
+        "mov.u32 %t, %tid.x; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; mad.wide.u32 %rd0, %t, 16, %rd0;",
+        "mad.wide.u32 %rd1, %t, 16, %rd1; mov.u32 %s, tile; mad.lo.u32 %s, %t, 16, %s;",
+    ]
+    if way == "load":
+        for k in range(4):
+            lines += [f"ld.global.b32 %x, [%rd0+{4 * k}]; st.shared.b32 [%s+{4 * k}], %x;"]
+        lines += ["bar.sync 0;", f"ldmatrix.{shape} {{{registers}}}, [%s];"]
+        lines += [f"st.global.b32 [%rd1+{4 * k}], %v{k};" for k in range(count)]
+    else:
+        lines += [f"ld.global.b32 %v{k}, [%rd0+{4 * k}];" for k in range(count)]
+        lines += [f"stmatrix.{shape} [%s], {{{registers}}};", "bar.sync 0;"]
+        for k in range(4):
+            lines += [f"ld.shared.b32 %x, [%s+{4 * k}]; st.global.b32 [%rd1+{4 * k}], %x;"]
+    given_ = np.arange(256, dtype=np.uint16).reshape(4, 8, 8)  # matrix, row, column: 8 rows of 16 bytes by 8 lanes each
+    held = np.zeros((32, 4, 2), np.uint16)  # lane, matrix, two numbers
+    for lane in range(32):
+        for half in range(2):
+            row, column = lane // 4, 2 * (lane % 4) + half
+            held[lane, :, half] = given_[:, column, row] if turned else given_[:, row, column]
+    held[:, count:] = 0
+    source, wanted = (given_, held) if way == "load" else (held, given_[:count])
+    ran = Bench("\n".join([*lines, "ret;", "}"]), counting).run(
+        "k", [source.reshape(-1).view(np.uint32), np.zeros(128, np.uint32)]
+    )
+    assert ran.result.failed is None
+    words = wanted.reshape(-1).view(np.uint32).tolist()
+    assert ran.arrays[1].tolist()[: len(words)] == words  # what nobody has stored holds anything
+
+
+@pytest.mark.parametrize("opcode", ["max.NaN.bf16", "min.NaN.bf16", "max.NaN.f16", "min.NaN.f16"])
+def test_no_number_is_the_largest_and_the_least(counting: Library, opcode: str) -> None:
+    kind = ml_dtypes.bfloat16 if opcode.endswith("bf16") else np.float16
+    a, b = (np.array(values * 8, kind).view(np.uint16) for values in ([1, np.nan, -2, 3], [2, 1, np.nan, -3]))
+    found = applied(counting, opcode, ("b16", "b16"), "b16", [a, b]).view(kind).astype(np.float32)
+    wanted = (np.maximum if opcode.startswith("max") else np.minimum)(
+        a.view(kind).astype(np.float32), b.view(kind).astype(np.float32)
+    )
+    assert np.array_equal(found, wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("opcode", ["mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "add.u7", "frobnicate.b32"])

@@ -498,13 +498,20 @@ class _Translator:
 
     def _atomic(self, at: Instruction, base: str, rest: list[str]) -> None:
         operation = next((each for each in rest if each in _CHANGES), "")
-        type_ = rest[-1]
+        type_ = next((each for each in reversed(rest) if each in SIZES), rest[-1])
+        if type_ not in SIZES:
+            raise PtxError(f"{at.opcode} is not known here", at.line)
         fields = self._where(at, at.operands[1 if base == "atom" else 0], rest)
-        values = [self._in(each, type_, at) for each in at.operands[2 if base == "atom" else 1 :]]
-        d = self._out(at.operands[0] if base == "atom" else Name("_"), SIZES[type_], at)
+        given = at.operands[2 if base == "atom" else 1 :]
+        target = at.operands[0] if base == "atom" else Name("_")
         noftz = ".noftz" if "noftz" in rest else ""
-        fields |= dict(zip("bc", values, strict=False)) | {"bytes": SIZES[type_], "elements": 1}
-        self._emit(at, f"atom.{operation}{noftz}.{type_}", d=d, **fields)
+        several = given[0].items if isinstance(given[0], Vector) else None
+        for k, each in enumerate(several or (None,)):  # of a vector, its elements one after the other
+            one = target.items[k] if isinstance(target, Vector) else target
+            values = [self._in(value, type_, at) for value in (given if each is None else (each,))]
+            here = {**fields, "immediate": fields["immediate"] + k * SIZES[type_]}
+            here |= dict(zip("bc", values, strict=False)) | {"bytes": SIZES[type_], "elements": 1}
+            self._emit(at, f"atom.{operation}{noftz}.{type_}", d=self._out(one, SIZES[type_], at), **here)
 
 
 def _types(base: str, rest: list[str]) -> tuple[tuple[str, ...], str]:

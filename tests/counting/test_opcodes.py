@@ -360,6 +360,26 @@ def test_matrices_of_a_warp(counting: Library, way: str, count: int, turned: boo
     assert ran.arrays[1].tolist()[: len(words)] == words  # what nobody has stored holds anything
 
 
+@pytest.mark.parametrize("way", ["atom.global.v4.f32.add %o, [%rd1], %v;", "red.global.add.v4.f32 [%rd1], %v;"])
+def test_four_neighbours_are_added_at_once(counting: Library, way: str) -> None:
+    """Lanes l and l + 16 fall on the same four numbers."""
+    lines = [
+        *HEADER,
+        ".visible .entry k(.param .u64 p0, .param .u64 p1) {",
+        ".reg .b64 %rd<4>; .reg .b32 %t; .reg .b32 %s; .reg .b32 %v<4>; .reg .b32 %o<4>;",
+        "mov.u32 %t, %tid.x; and.b32 %s, %t, 15; ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1];",
+        "mad.wide.u32 %rd0, %t, 16, %rd0; mad.wide.u32 %rd1, %s, 16, %rd1;",
+        "ld.global.v4.b32 {%v0, %v1, %v2, %v3}, [%rd0];",
+        way.replace("%o,", "{%o0, %o1, %o2, %o3},").replace("%v;", "{%v0, %v1, %v2, %v3};"),
+        "ret;",
+        "}",
+    ]
+    given_ = np.arange(128, dtype=np.float32)
+    ran = Bench("\n".join(lines), counting).run("k", [given_, np.ones(64, np.float32)])
+    assert ran.result.failed is None
+    assert ran.arrays[1].tolist() == (1 + given_[:64] + given_[64:]).tolist()
+
+
 @pytest.mark.parametrize("opcode", ["max.NaN.bf16", "min.NaN.bf16", "max.NaN.f16", "min.NaN.f16"])
 def test_no_number_is_the_largest_and_the_least(counting: Library, opcode: str) -> None:
     kind = ml_dtypes.bfloat16 if opcode.endswith("bf16") else np.float16

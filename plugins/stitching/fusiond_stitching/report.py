@@ -138,12 +138,23 @@ def _group(module: Module, kernel: Kernel, program: BlockProgram) -> dict[str, A
         "blocks": program.blocks,
         "threads": kernel.threads,
         "stages": len(program.stages),
+        "kind": _kind(program),
+        "trips": module[program.root].attributes["loop"].trips if program.scan else None,
         "schedule": {
             "split_dim": program.schedule.split_dim,
             "sword": program.schedule.sword,
             "sched_type": str(program.schedule.sched_type),
         },
     }
+
+
+def _kind(program: BlockProgram) -> str:
+    """How a block works: see `plan`."""
+    if program.rows is not None:
+        return "rows"
+    if program.tile is not None:
+        return "tiles"
+    return "loop" if program.scan else "updates" if program.updates else "stages"
 
 
 def described(report: Mapping[str, Any]) -> str:
@@ -158,7 +169,7 @@ def described(report: Mapping[str, Any]) -> str:
     for name, groups in by_kernel.items():
         lines.append(f"{name}:")
         lines += [
-            f"  {each['root']}: {len(each['instructions'])} stored in {counted(each['stages'], 'stage')},"
+            f"  {each['root']}: {len(each['instructions'])} stored in {_work(each)},"
             f" {counted(each['blocks'], 'block')},"
             f" {each['schedule']['sched_type']} split_dim={each['schedule']['split_dim']}"
             f" sword={each['schedule']['sword']}, {each['shared_bytes']} bytes shared"
@@ -196,6 +207,12 @@ def described(report: Mapping[str, Any]) -> str:
             lines.append(f"  {results[0]['reason']}{read}")
             lines += [f"    {_filled(each)}" for each in results if each["stand_in"] or each["result"] is not None]
     return "\n".join(lines)
+
+
+def _work(group: Mapping[str, Any]) -> str:
+    if group["kind"] == "loop":
+        return f"a loop of {counted(group['trips'], 'trip')}"
+    return "tiles" if group["kind"] == "tiles" else counted(group["stages"], "stage")
 
 
 def _noted(title: str, entries: Sequence[Mapping[str, str]], key: str) -> list[str]:

@@ -129,7 +129,8 @@ def _frame(module: Module, node: Node) -> Module:
     """The body, condition or branch that a job asks for by its name."""
     found = {each.name: each for each in module.all_frames}
     if not found:
-        raise node.fail(f"{module.name} has no frames: there is no while and no conditional in it")
+        loops = f"; its loops are one launch each ({', '.join(module.scans)})" if module.scans else ""
+        raise node.fail(f"{module.name} has no frames: no while and no conditional in it is left to a library{loops}")
     return found[node.choice(*found)]
 
 

@@ -316,25 +316,30 @@ def cell(x: Any, w: Any) -> Any:
     return lax.scan(lambda h, x: (jnp.tanh(h @ w + x), None), jnp.zeros(x.shape[1:]), x)[0]
 
 
+APART, LENGTH = "its state does not fall apart into threads", "how often it runs is not known before"
+
+
 @pytest.mark.parametrize(
-    ("function", "shapes"),
+    ("function", "shapes", "why"),
     [
-        (cell, [wide(9, 4, 256), wide(256, 256)]),  # a product whose rows no thread can hold
-        (lambda x: lax.scan(lambda h, x: (h / h.sum() + x, None), x[0], x)[0], [wide(9, 5000)]),
-        (lambda x: lax.scan(lambda h, x: (jnp.sort(h + x), None), x[0], x)[0], [wide(9, 50)]),
+        (cell, [wide(9, 4, 256), wide(256, 256)], APART),  # a product whose rows no thread can hold
+        (lambda x: lax.scan(lambda h, x: (h / h.sum() + x, None), x[0], x)[0], [wide(9, 5000)], APART),
+        (lambda x: lax.scan(lambda h, x: (jnp.sort(h + x), None), x[0], x)[0], [wide(9, 5000)], "sort"),
         (lambda x, at: lax.scan(lambda h, at: (h.at[at].add(1.0), None), x, at)[0],
-         [wide(5000), jax.ShapeDtypeStruct((9, 7), np.int32)]),
-        (lambda x: lax.while_loop(lambda s: s.sum() < 9, lambda s: s * 2, x), [wide(50)]),
-        (lambda x: lax.fori_loop(0, 70_000, lambda i, s: jnp.sin(s), x), [wide(50)]),
+         [wide(5000), jax.ShapeDtypeStruct((9, 7), np.int32)], APART),
+        (lambda x: lax.while_loop(lambda s: s.sum() < 9, lambda s: s * 2, x), [wide(50)], LENGTH),
+        (lambda x: lax.fori_loop(0, 70_000, lambda i, s: jnp.sin(s), x), [wide(50)], LENGTH),
         # A loop in a loop; the inner one is known to the outer one's body.
-        (lambda x: lax.fori_loop(0, 9, lambda i, s: lax.fori_loop(0, 20, lambda j, s: jnp.sin(s), s), x), [wide(50)]),
-        (overlaid, [wide(300, 50)]),  # the rest is what was there before
+        (lambda x: lax.fori_loop(0, 9, lambda i, s: lax.fori_loop(0, 20, lambda j, s: jnp.sin(s), s), x), [wide(50)],
+         "there is a loop in it"),
+        (overlaid, [wide(300, 50)], APART),  # the rest is what was there before
     ],
     ids=["a large product", "a long sum", "a sort", "a scatter", "the data says", "too long", "nested", "twice"],
 )  # fmt: skip
-def test_what_is_no_thread_s_own_stays_a_boundary(function: Any, shapes: Any) -> None:
+def test_what_is_no_thread_s_own_stays_a_boundary(function: Any, shapes: Any, why: str) -> None:
     module, _ = planned(function, *shapes)
     assert {module[each].opcode for each in module.foreign} == {"while"}
+    assert all(why in each for each in module.foreign.values())
     assert module.scans == {}
     assert module.frames
 

@@ -101,7 +101,8 @@ def converted(
         known = _Recognised(call, loop, found, live)
         maps = known.mapped(outputs)
         made = known.loop() if known.live else None
-        if made is None and known.live:
+        if isinstance(made, str):
+            left |= {each.name: f"while {call!r}: {made}" for each in results}
             continue
         found |= maps
         state, scan = made or ([], None)
@@ -140,6 +141,14 @@ class _Recognised:
         self.operands = [outside[each] for each in next(iter(live.values())).operands]
         self.outside = outside
         self.run = self._run()
+
+    def _unknown(self) -> str:
+        for part in (self.body, self.condition):
+            if part.foreign:
+                return f"{next(iter(part.foreign.values()))} in it"
+        if any(each.opcode == OPCODE for each in self.body.instructions):
+            return "there is a loop in it"
+        return "how often it runs is not known before"
 
     def _run(self) -> tuple[int, Mapping[str, Sequence[int]]] | None:
         """(trips, the whole numbers of each); None where that is not known before, or there is more in the body than
@@ -192,10 +201,10 @@ class _Recognised:
             name = self.body[name].operands[0]
         return name
 
-    def loop(self) -> tuple[list[int], Loop] | None:
-        """(the places in the state that are read, the loop); None for one that stays a boundary."""
+    def loop(self) -> tuple[list[int], Loop] | str:
+        """(the places in the state that are read, the loop); why it stays a boundary."""
         if self.run is None:
-            return None
+            return self._unknown()
         body = self.body
         trips, numbers = self.run
         stacked = {at for at in self.live if self._stacks(at, trips, numbers)}
@@ -203,7 +212,7 @@ class _Recognised:
         needed = {at for at in self._needed(stacked) if at in self.live or body.parameters[at] not in steps}
         carried = [at for at in sorted(needed) if body.outputs[at] != body.parameters[at]]
         if stacked & needed:
-            return None
+            return "what its trips lay down is read by others of them"
         axes = Axes(
             body,
             {body.parameters[at]: body.outputs[at] for at in carried},
@@ -211,7 +220,7 @@ class _Recognised:
             frozenset(numbers),
         ).found(self._slices(steps))
         if axes is None:
-            return None
+            return "its state does not fall apart into threads"
         dims, axis_of, reads = axes
         own = functools.partial(_own, self.call)
         order = sorted(carried, key=lambda at: body.number[body.outputs[at]])

@@ -202,6 +202,12 @@ def counters(x: Any) -> Any:
     return lax.scan(lambda h, at: (h.at[at % 5].add(1.0) * 0.5, None), x, jnp.arange(9))[0]
 
 
+def equal(x: Any) -> Any:
+    """Two results that are one, one that is what went in, and a product whose operand is a constant."""
+    last, sums = lax.scan(lambda h, x: (h * 0.5 + x, h), jnp.zeros(x.shape[1:]), x)
+    return last, sums, sums, x, x @ jnp.full((x.shape[1], 1), 0.5), last[None] @ jnp.ones((x.shape[1], 2))
+
+
 def gradient(x: Any, w: Any) -> Any:
     """What jax makes of the gradient of a scan: a second one, over what the first has kept."""
 
@@ -235,6 +241,7 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "counted": (counted, (_NUMBERS.integers(-9, 9, (10, 21), dtype=np.int32),)),
     "overlaid": (overlaid, (floats(9, 40),)),
     "counters": (counters, (floats(7),)),
+    "equal results": (equal, (floats(9, 40),)),
     "one trip": (moving, (floats(1, 40),)),
     "scalar": (lambda x: lax.scan(lambda s, x: (jnp.cos(s + x), s), jnp.float32(0), x), (floats(30),)),
 }  # fmt: skip
@@ -485,3 +492,62 @@ def test_a_mutant_of_the_front_end_dies(what: str, runner: Any, monkeypatch: pyt
         monkeypatch.setattr(scan_users._Users, "_stored", lambda self, own, joined: list(joined)[:1])
         with pytest.raises((KeyError, AssertionError)):
             assert not wrong("behind", "blocks", runner)
+
+
+# --- bodies that nobody here has thought of --------------------------------------------------------------
+
+
+def drawn(seed: int) -> tuple[Any, tuple[np.ndarray, ...]]:
+    """A scan of a random body over a state of two dimensions and a scalar, and what comes behind it."""
+    choose = np.random.default_rng(seed)
+    steps, rows, columns = int(choose.integers(1, 9)), int(choose.integers(1, 6)), int(choose.integers(1, 9))
+    moves = [
+        lambda h: jnp.roll(h, 1, axis=1), lambda h: jnp.flip(h, 0), lambda h: h - h.mean(1, keepdims=True),
+        lambda h: jnp.broadcast_to(h.max(0), h.shape), lambda h: lax.pad(h, 0.0, ((0, 0, 0), (-1, 1, 0))),
+        lambda h: h.reshape(-1)[::-1].reshape(h.shape), lambda h: jnp.concatenate([h[1:], h[:1]], 0),
+        lambda h: (h.reshape(1, *h.shape) * 0.5)[0], lambda h: h.T.reshape(h.shape), lambda h: jnp.cumsum(h, 1) * 0.3,
+        lambda h: h @ jnp.full((h.shape[1], h.shape[1]), 0.1), lambda h: h.at[:, 0].set(0.5),
+    ]  # fmt: skip
+    plain = [jnp.sin, jnp.tanh, lambda h: h * 0.5, lambda h: jnp.abs(h) - 0.1, lambda h: jnp.where(h > 0, h, -0.5 * h)]
+    picked = [plain[choose.integers(len(plain))] for _ in range(3)]
+    if choose.random() < 0.6:
+        picked.insert(int(choose.integers(4)), moves[choose.integers(len(moves))])
+    kept = [bool(each) for each in choose.integers(0, 2, 4)]
+    options = {"reverse": bool(choose.integers(2)), "unroll": int(choose.integers(1, 4))}
+
+    def function(x: Any, w: Any) -> Any:
+        def step(state: Any, xs: Any) -> Any:
+            h, count, total = state
+            given = jnp.exp(xs) * w
+            new = h
+            for each in picked:
+                new = each(new)
+            new = new * 0.7 + given * count
+            total = total * 0.5 + (new[0, 0] if kept[3] else count)
+            laid = [each for each, keep in zip((h, new, given, total), kept, strict=True) if keep]
+            return (new, count + 0.25, total), tuple(laid)
+
+        (h, _, total), laid = lax.scan(step, (x[0] * 0.1, jnp.float32(1), jnp.float32(0)), x, **options)
+        behind = [jnp.tanh(each) + 1 if at % 2 else each.sum(0) for at, each in enumerate(laid)]
+        return h, total, *behind
+
+    shape = (steps, rows, columns)
+    return function, (
+        choose.uniform(-1, 1, shape).astype(np.float32),
+        choose.uniform(-1, 1, columns).astype(np.float32),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("seed", range(150))
+def test_a_random_loop(seed: int, runner: Any) -> None:
+    """As XLA has it, whether it is one launch, maps alone, or written out."""
+    function, inputs = drawn(seed)
+    found = Batch.made((Case(name=str(seed), group="scans", function=function, inputs=inputs),), "scans")
+    if found.module.foreign:
+        assert {found.module[each].opcode for each in found.module.foreign} == {"while"}
+        return
+    plan = planner.plan(found.module, RULES[("blocks", "xla", "grid")[seed % 3]], LIMITS).plan
+    assert verify.problems(found.module, plan) == ()
+    found.check(runner, plan)

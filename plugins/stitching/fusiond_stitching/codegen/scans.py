@@ -162,7 +162,8 @@ class _Thread:
                 self.read = {name: cpp("{}[{}]", variable, inner.index(at)) for name, variable in read.items()}
                 after = {name: self._next(inner, name, last) for name, last in self.loop.carries.items()}
                 for each in self.loop.stacked:
-                    self._stacked(inner, each)
+                    if each in self.results:  # else nobody reads it any more
+                        self._stacked(inner, each)
                 for name, variable in after.items():
                     self._assigned(inner, name, begun[name][0], variable)
         for name in self.loop.carries:

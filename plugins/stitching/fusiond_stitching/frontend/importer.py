@@ -422,7 +422,7 @@ class _Import:
             },
         )
         if kept != graph.instructions:
-            graph = passes.simplify(dataclasses.replace(graph, instructions=kept, foreign=foreign))
+            graph = passes.again(dataclasses.replace(graph, instructions=kept, foreign=foreign))
             kept = scan_users.with_users(graph.instructions, foreign, graph.outputs)
         live = _reached(kept, [*graph.outputs, *parameters, *self.effects])
         gone = {name for call in self.loops if all(kept[each].attributes.get("call") != call for each in foreign)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -45,7 +45,16 @@ Pass: TypeAlias = Callable[[Graph], Graph]
 
 def canonical(graph: Graph) -> Graph:
     """The graph behind all passes. AssertionError where one of them gives what is no graph: that is a fault of ours."""
-    for each in PASSES:
+    return _behind(graph, PASSES)
+
+
+def again(graph: Graph) -> Graph:
+    """A canonical graph that has been changed since: equal values are merged, and what needs a buffer has one."""
+    return _behind(graph, (simplify, own_outputs, store_for_dots))
+
+
+def _behind(graph: Graph, passes: Sequence[Pass]) -> Graph:
+    for each in passes:
         graph = each(graph)
         verify(graph, each.__name__)
     return graph

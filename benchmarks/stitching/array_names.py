@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fusiond.language.narrow import NARROW
 from fusiond_stitching.frontend.graph import DTYPES
 
 NO_ARITHMETIC = ("u16", "u32", "u64")
@@ -96,8 +97,8 @@ class NumPyNames:
     }
 
     def type(self, dtype: str) -> Any:
-        if dtype == "bf16":
-            raise NoCounterpart("NumPy has no arithmetic of bf16")
+        if DTYPES[dtype] in NARROW:
+            raise NoCounterpart(f"NumPy has no arithmetic of {dtype}")
         return np.dtype(DTYPES[dtype])
 
     def has(self, opcode: str) -> bool:

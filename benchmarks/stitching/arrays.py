@@ -70,7 +70,7 @@ class Arrays:
 
     def _step(self, of: Instruction) -> Step:
         if of.name in self.module.foreign:
-            raise NoCounterpart(f"{of.opcode}: {self.module.foreign[of.name]}")
+            raise NoCounterpart(self.module.foreign[of.name])
         self.names.type(of.dtype)
         special = _SPECIAL.get(of.opcode)
         if special is not None:

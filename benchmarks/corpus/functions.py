@@ -280,6 +280,16 @@ def cell(name: str) -> Callable[[Dims], Traced]:
     return traced
 
 
+def over_time(name: str) -> Callable[[Dims], Traced]:
+    """A recurrent layer: its cell for each step of sequences."""
+
+    def traced(d: Dims) -> Traced:
+        linen = library("flax.linen")
+        return applied(linen.RNN(getattr(linen, name)(d.features)), of(d.tokens, max(8, d.length // 32), d.features))
+
+    return traced
+
+
 def quantised(axis: int | None, kind: Any, most: float) -> Callable[[Dims], Traced]:
     def convert(x: Any) -> Any:
         scale = jnp.abs(x).max(axis, keepdims=True) / most
@@ -499,6 +509,8 @@ FUNCTIONS: Mapping[str, Callable[[Dims], Traced]] = {
     "average pooling": pooled("avg_pool"),
     "LSTM cell": cell("OptimizedLSTMCell"),
     "GRU cell": cell("GRUCell"),
+    "LSTM over time": over_time("LSTMCell"),
+    "GRU over time": over_time("GRUCell"),
     "ViT block": vit_block,
     "ViT block, backward": both(vit_block),
     "UNet block": unet_block,

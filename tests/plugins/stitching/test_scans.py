@@ -310,6 +310,14 @@ def test_what_is_stored_anyway_does_not_join() -> None:
     assert [each.opcode for each in module.instructions if each.dims == LONG] == ["parameter", "scan", "tanh"]
 
 
+@pytest.mark.parametrize(("channels", "dims"), [(4, ()), (64, ((512, 4, 8, 64),))])
+def test_what_many_threads_would_compute_is_computed_before(channels: int, dims: tuple[Any, ...]) -> None:
+    module, plan = planned(rwkv, *[wide(512, 4, 8, channels)] * 4, wide(8, channels))
+    (loop,) = [module[names[0]].attributes["loop"] for names in module.scans.values()]
+    assert tuple(loop.body[each].dims for each in loop.before) == dims
+    assert len(plan.kernels) == 1 + len(dims)
+
+
 def test_a_map_is_no_loop() -> None:
     module, plan = planned(lambda x: lax.scan(lambda s, x: (s, jnp.sin(x)), 0.0, x)[1].sum(0), wide(*LONG))
     assert (module.scans, module.foreign) == ({}, {})
@@ -329,8 +337,10 @@ APART, LENGTH = "its state does not fall apart into threads", "how often it runs
 @pytest.mark.parametrize(
     ("function", "shapes", "why"),
     [
-        (cell, [wide(9, 4, 256), wide(256, 256)], APART),  # a product whose rows no thread can hold
-        (lambda x: lax.scan(lambda h, x: (h / h.sum() + x, None), x[0], x)[0], [wide(9, 5000)], APART),
+        (cell, [wide(9, 4, 512), wide(512, 512)], "it would read 1024 KB of matrices in each trip (512 at most)"),
+        (cell, [wide(9, 2000, 160), wide(160, 160)], "it multiplies 2000 rows (1024 at most)"),
+        (lambda x: lax.scan(lambda h, x: (h / h.sum() + x, None), x[0], x)[0], [wide(9, 5000)],
+         "it adds up more than 256 numbers of its state"),
         (lambda x: lax.scan(lambda h, x: (jnp.sort(h + x), None), x[0], x)[0], [wide(9, 5000)], "sort"),
         (lambda x, at: lax.scan(lambda h, at: (h.at[at].add(1.0), None), x, at)[0],
          [wide(5000), jax.ShapeDtypeStruct((9, 7), np.int32)], APART),
@@ -339,9 +349,11 @@ APART, LENGTH = "its state does not fall apart into threads", "how often it runs
         # A loop in a loop; the inner one is known to the outer one's body.
         (lambda x: lax.fori_loop(0, 9, lambda i, s: lax.fori_loop(0, 20, lambda j, s: jnp.sin(s), s), x), [wide(50)],
          "there is a loop in it"),
-        (overlaid, [wide(300, 50)], APART),  # the rest is what was there before
+        # The rest is what was there before.
+        (overlaid, [wide(6000, 50)], "a row of its state needs 46 KB of shared memory (40 at most)"),
     ],
-    ids=["a large product", "a long sum", "a sort", "a scatter", "the data says", "too long", "nested", "twice"],
+    ids=["a large product", "many rows", "a long sum", "a sort", "a scatter", "the data says", "too long", "nested",
+         "twice"],
 )  # fmt: skip
 def test_what_is_no_thread_s_own_stays_a_boundary(function: Any, shapes: Any, why: str) -> None:
     module, _ = planned(function, *shapes)

@@ -163,12 +163,20 @@ def absorbed(module: Module, policy: Policy) -> frozenset[str]:
             continue
         if each.opcode in SOURCES or each.opcode in ("reduce", "scatter", "dot"):
             continue
+        if any(_before(module[user], each.name) for user in users if module[user].opcode == "scan"):
+            continue
         if all(user in found or user in module.launches for user in users):
             # A costly value that is spread over the windows of the updates would be computed once for each of them.
             most = max(module[user].elements if user in found else _evaluated(module, user) for user in users)
             if each.opcode not in EXPENSIVE or 2 * each.elements > most:
                 found.add(each.name)
     return frozenset(found)
+
+
+def _before(scan: Instruction, operand: str) -> bool:
+    """Whether a loop wants an operand in memory: its threads would compute it many times."""
+    loop = scan.attributes["loop"]
+    return any(name == operand and own in loop.before for name, own in zip(scan.operands, loop.inputs, strict=True))
 
 
 def _evaluated(module: Module, launch: str) -> int:

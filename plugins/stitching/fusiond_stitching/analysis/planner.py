@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fusiond.model import DeviceLimits, frozen
 from fusiond_stitching.analysis import fusion as fusing
-from fusiond_stitching.analysis import perflib, row_groups, rows, tiles, traffic
+from fusiond_stitching.analysis import perflib, row_groups, rows, scan_memory, tiles, traffic
 from fusiond_stitching.analysis.fusion import Candidate, Fusion, Group, Place
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
@@ -49,6 +49,8 @@ UPDATES = 4
 TILE_BYTES = 128
 """Of a window, what is applied of all updates before the next: a cache line."""
 WARP = 32
+ROWS = 8
+"""Rows of a loop's state that a block has at most."""
 REGISTERS = 128
 """Registers of a thread that the size of a cooperative grid allows for."""
 
@@ -295,19 +297,28 @@ def _in_place(module: Module, policy: Policy, scatter: str, name: str) -> Kernel
 
 def _scan(module: Module, policy: Policy, result: str, name: str, limits: DeviceLimits | None) -> Kernel:
     """The launch that runs a whole loop: few threads to a block where there are few, so that all multiprocessors have
-    some."""
+    some; as few rows where blocks have the state."""
     loop = module[result].attributes["loop"]
     count = math.prod(loop.axes)
     share = -(-count // (limits.multiprocessors if limits is not None else 1))
-    threads = min(policy.threads, max(WARP, -(-share // WARP) * WARP))
-    schedule = flat(count, threads)
+    threads, shared = min(policy.threads, max(WARP, -(-share // WARP) * WARP)), 0
+    size = threads
+    if loop.by_block:
+        size, threads = max(1, min(share, ROWS)), policy.threads
+        most = max(policy.shared_limit, policy.row_shared)
+        while size > 1 and scan_memory.layout(loop, size).size > most:
+            size -= 1
+        shared = scan_memory.layout(loop, size).size
+    schedule = flat(count, size)
     chunk = schedule.chunk(loop.axes)
     results = tuple(Result(each, (Global(module.buffer_of(each)),)) for each in module.scans[loop.name])
     stage = Stage(chunk=chunk, dims=loop.axes, results=results)
     program = BlockProgram(
-        name=loop.name, blocks=chunk.parts, stages=(stage,), root=result, schedule=schedule, scan=True
-    )
-    return Kernel(name=name, phases=(Phase(programs=(program,)),), threads=threads, grid=chunk.parts)
+        name=loop.name, blocks=chunk.parts, stages=(stage,), root=result, schedule=schedule, scan=True,
+        shared_bytes=shared,
+    )  # fmt: skip
+    return Kernel(name=name, phases=(Phase(programs=(program,)),), threads=threads, grid=chunk.parts,
+                  shared_bytes=shared)  # fmt: skip
 
 
 def tiled(updates: Instruction, windows: Sequence[int], elements: int) -> Box | None:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusiond_stitching.analysis import containment, shared_use, verify_rows
+from fusiond_stitching.analysis import containment, scan_memory, shared_use, verify_rows
 from fusiond_stitching.analysis.containment import StageReads
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
@@ -245,9 +245,12 @@ class _Checking:
             say(f"{', '.join(names)} are not the results of a loop")
             return
         (stage,) = program.stages
-        if stage.dims != self.module[results[0]].attributes["loop"].axes:
+        loop = self.module[results[0]].attributes["loop"]
+        if stage.dims != loop.axes:
             say("its stage is not over the loop's axes")
             return
+        if loop.by_block and (needed := scan_memory.layout(loop, stage.chunk.size).size) > program.shared_bytes:
+            say(f"{loop.name} needs {needed} bytes of shared memory and has {program.shared_bytes}")
         problem = containment.shape(stage.chunk, stage.dims)
         problem = problem or containment.coverage(stage.chunk, stage.dims, program.blocks)
         if not problem and not containment.unique(stage.chunk, program.blocks):

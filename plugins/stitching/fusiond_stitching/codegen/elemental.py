@@ -328,39 +328,49 @@ def _reduce(self: Elemental, scope: Scope, instruction: Instruction, indices: In
 def _dot(self: Elemental, scope: Scope, instruction: Instruction, indices: Indices) -> Step:
     """A serial loop over the contracted dimensions; sums in the result's own type (float for narrow ones)."""
     lhs, rhs = self.module.operands(instruction)
-    attributes = instruction.attributes
-    batch = len(attributes["lhs_batch"])
     kind = type_of(instruction)
-    reduced = tuple(lhs.dims[at] for at in attributes["lhs_contracting"])
+    reduced = tuple(lhs.dims[at] for at in instruction.attributes["lhs_contracting"])
     if math.prod(reduced) == 0:
         return literal(kind, 0)
     total = scope.function.fresh("sum")
     scope.line(cpp("{} {} = {};", kind.value, total, literal(kind, 0)))
     with loop(scope, math.prod(reduced), "k") as (inner, step):
-        summed = delinear(step, reduced)
         values = []
-        free = batch
-        for side, operand in (("lhs", lhs), ("rhs", rhs)):
-            place: dict[int, Index] = {}
-            place.update(zip(attributes[f"{side}_batch"], indices[:batch], strict=True))
-            place.update(zip(attributes[f"{side}_contracting"], summed, strict=True))
-            for at in range(len(operand.dims)):
-                if at not in place:
-                    place[at] = indices[free]
-                    free += 1
-            value = yield inner, operand.name, tuple(place[at] for at in range(len(operand.dims)))
-            values.append(semantics.convert(inner.function.functions, type_of(operand), _exact(kind), value))
-        inner.line(cpp("{} {};", total, _add(kind, total, *values)))
+        places = contracted(instruction, (lhs, rhs), indices, delinear(step, reduced))
+        for operand, place in zip((lhs, rhs), places, strict=True):
+            value = yield inner, operand.name, place
+            values.append(semantics.convert(inner.function.functions, type_of(operand), exact(kind), value))
+        inner.line(cpp("{} {};", total, added(kind, total, *values)))
     result = semantics.rounded(scope.function.functions, kind, total)
     return result if result == total else scope.declare(kind, "dot", result)
 
 
-def _exact(kind: Type) -> Type:
+def contracted(
+    dot: Instruction, operands: Sequence[Instruction], indices: Indices, summed: Sequence[Index]
+) -> tuple[Indices, Indices]:
+    """Where both operands of a dot are read for an element of it, and an index of the contracted dimensions."""
+    attributes = dot.attributes
+    free = batch = len(attributes["lhs_batch"])
+    found: list[Indices] = []
+    for side, operand in zip(("lhs", "rhs"), operands, strict=True):
+        place: dict[int, Index] = {}
+        place.update(zip(attributes[f"{side}_batch"], indices[:batch], strict=True))
+        place.update(zip(attributes[f"{side}_contracting"], summed, strict=True))
+        for at in range(len(operand.dims)):
+            if at not in place:
+                place[at] = indices[free]
+                free += 1
+        found.append(tuple(place[at] for at in range(len(operand.dims))))
+    return found[0], found[1]
+
+
+def exact(kind: Type) -> Type:
     """The type in which products of narrow floats are exact."""
     return TYPES["f32"] if kind.narrow_float else kind
 
 
-def _add(kind: Type, total: Code, a: Code, b: Code) -> Code:
+def added(kind: Type, total: Code, a: Code, b: Code) -> Code:
+    """What follows `total`, where a product is added to it."""
     if kind.kind == "pred":
         return cpp("= {} || ({} && {})", total, a, b)
     if kind.integral:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fusiond.codegen.code import Code, call, cpp, filled, hole, joined
 from fusiond.codegen.statements import Statements, indented
 from fusiond_stitching.analysis.plan import BlockProgram, Kernel, Phase
+from fusiond_stitching.codegen.block_scans import BlockScans
 from fusiond_stitching.codegen.loop_nests import LoopNests, index_type
 from fusiond_stitching.codegen.reduction import BARRIER
 from fusiond_stitching.codegen.row_sweeps import RowSweeps
@@ -70,7 +71,7 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
         for program in phase.programs:
             scope = Scope(Function(unit, index_type=whole))
             pointers: dict[str, bool] = {}
-            writer = _writer(program)
+            writer = _writer(module, program)
             writer(module, program, kernel.threads, known, pointers).write(scope, "block")
             ordered = sorted(pointers, key=module.argument_order.__getitem__)
             bodies.append(_Body(program, scope.body, {name: pointers[name] for name in ordered}))
@@ -98,12 +99,14 @@ def kernel_text(module: Module, kernel: Kernel, unit: Unit, available: Collectio
     return Text(texts[0], texts[1], tuple(names), needs)
 
 
-def _writer(program: BlockProgram) -> type[LoopNests] | type[RowSweeps]:
+def _writer(module: Module, program: BlockProgram) -> type[LoopNests] | type[RowSweeps]:
     if program.rows is not None:
         return RowSweeps
     if program.tile is not None:
         return Tiles
-    return Updates if program.updates else Scans if program.scan else LoopNests
+    if program.scan:
+        return BlockScans if module[program.root].attributes["loop"].by_block else Scans
+    return Updates if program.updates else LoopNests
 
 
 def _printed(functions: list[tuple[str, Code, Statements]], *, comments: bool) -> str:

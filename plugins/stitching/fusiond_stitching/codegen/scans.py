@@ -24,9 +24,8 @@ from fusiond_stitching.codegen.elemental import Elemental, Indices, Step, loop, 
 from fusiond_stitching.codegen.indexed import start_index
 from fusiond_stitching.codegen.loop_nests import STEPS, LoopNests
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.frontend.graph import Instruction
-from fusiond_stitching.frontend.scan_axes import MOST_HELD
-from fusiond_stitching.frontend.scans import Loop
+from fusiond_stitching.frontend.graph import Instruction, Module
+from fusiond_stitching.frontend.scans import MOST_HELD, Loop
 
 TRIPS_AT_ONCE = 16
 READ_AHEAD = 32
@@ -46,7 +45,11 @@ class Scans(LoopNests):
             self._valid(inner, stage, element) as (body, indices),
         ):
             own = [body.variable("own", body.index(each), dim) for each, dim in zip(indices, loop.axes, strict=True)]
-            _Thread(self, stage, loop, body, tuple(own)).write()
+            _Thread(self, stage, body, tuple(own)).write()
+
+    @property
+    def module(self) -> Module:
+        return self._module
 
     def operand(self, scope: Scope, name: str, indices: Indices) -> Code:
         """An element of what the loop begins with, or reads."""
@@ -64,17 +67,17 @@ class Scans(LoopNests):
 class _Body(Elemental):
     """Elements of a trip: what is a register or comes from outside of the loop is found there."""
 
-    def __init__(self, thread: _Thread) -> None:
-        super().__init__(thread.loop.body, thread.writer, {**STEPS, "dynamic-slice": _sliced})
-        self._thread = thread
+    def __init__(self, trips: Trips) -> None:
+        super().__init__(trips.loop.body, trips.writer, {**STEPS, "dynamic-slice": _sliced})
+        self._trips = trips
 
     def start(self, start: str, most: int) -> Index | None:
         """The place of a slice that is known of each trip, and needs not be brought into 0 .. most."""
-        number = self._thread.number(start)
+        number = self._trips.number(start)
         return number if number is not None and number.low >= 0 and number.high <= most else None
 
     def _element(self, scope: Scope, name: str, indices: Indices) -> Step:
-        found = self._thread.known(scope, name, indices)
+        found = self._trips.known(scope, name, indices)
         if found is not None:
             return found
         return (yield from super()._element(scope, name, indices))
@@ -93,24 +96,18 @@ def _sliced(self: Elemental, scope: Scope, instruction: Instruction, indices: In
     return (yield scope, operand.name, tuple(place))
 
 
-class _Thread:
-    """What one thread does for one element of the axes."""
+class Trips:
+    """What is alike in all ways to run a loop."""
 
-    def __init__(self, writer: Scans, stage: Stage, loop: Loop, scope: Scope, indices: Indices) -> None:
+    def __init__(self, writer: Scans, stage: Stage) -> None:
+        first = writer.module[stage.results[0].instruction]
         self.writer = writer
-        self.loop = loop
-        self.scope = scope
-        self.indices = indices
+        self.loop: Loop = first.attributes["loop"]
         self.results = {
-            writer._module[each.instruction].attributes["result"]: each.instruction for each in stage.results
+            writer.module[each.instruction].attributes["result"]: each.instruction for each in stage.results
         }
-        first = writer._module[stage.results[0].instruction]
-        self.outside = dict(zip(loop.inputs, first.operands, strict=True))
-        self.registers: dict[str, tuple[Code, tuple[int | None, ...]]] = {}
-        """Carries, and what comes after them -> the variable and the dimensions that stay inside."""
+        self.outside = dict(zip(self.loop.inputs, first.operands, strict=True))
         self.trip = number(0)
-        self.read: dict[str, Code] = {}
-        """What has been read ahead -> the element of this trip."""
         self.body = _Body(self)
 
     def number(self, name: str) -> Index | None:
@@ -120,12 +117,48 @@ class _Thread:
         first, step = self.loop.numbers[name]
         return self.trip * step + first
 
+    def whole(self, scope: Scope, name: str) -> Code | None:
+        """The same as a value."""
+        found = self.number(name)
+        if found is None:
+            return None
+        kind = type_of(self.loop.body[name])
+        return scope.declare(kind, "number", cpp("({})({})", kind.value, scope.index(found)))
+
     def known(self, scope: Scope, name: str, indices: Indices) -> Code | None:
-        """A value of the body that is not computed in it."""
-        whole = self.number(name)
+        """A value of the body that is not computed where it is read."""
+        raise NotImplementedError
+
+    def laid(self, scope: Scope, name: str, indices: Indices) -> Indices:
+        """Where an element of a trip's part of a stacked result lies in the whole of it."""
+        _, update, *starts = self.loop.body.operands(self.loop.body[name])
+        place = list(indices)
+        for at, (dim, size, start) in enumerate(zip(self.loop.body[name].dims, update.dims, starts, strict=True)):
+            if dim != size:
+                first = self.body.start(start.name, dim - size)
+                if first is None:
+                    value = self.body.value(scope, start.name, ())
+                    first = start_index(scope, type_of(start), value, dim - size)
+                place[at] = first + indices[at]
+        return tuple(place)
+
+
+class _Thread(Trips):
+    """What one thread does for one element of the axes."""
+
+    def __init__(self, writer: Scans, stage: Stage, scope: Scope, indices: Indices) -> None:
+        super().__init__(writer, stage)
+        self.scope = scope
+        self.indices = indices
+        self.registers: dict[str, tuple[Code, tuple[int | None, ...]]] = {}
+        """Carries, and what comes after them -> the variable and the dimensions that stay inside."""
+        self.read: dict[str, Code] = {}
+        """What has been read ahead -> the element of this trip."""
+
+    def known(self, scope: Scope, name: str, indices: Indices) -> Code | None:
+        whole = self.whole(scope, name)
         if whole is not None:
-            kind = type_of(self.loop.body[name])
-            return scope.declare(kind, "number", cpp("({})({})", kind.value, scope.index(whole)))
+            return whole
         if name in self.read and indices == self._own(name):
             return self.read[name]
         if name in self.registers:
@@ -269,19 +302,10 @@ class _Thread:
 
     def _stacked(self, scope: Scope, name: str) -> None:
         """A trip's part of a result, at its place."""
-        _, update, *starts = self.loop.body.operands(self.loop.body[name])
-        whole = self.loop.body[name].dims
-        with self._inside(scope, update.name) as (inner, indices), self._first(inner, update.name) as body:
-            place = list(indices)
-            for at, (dim, size, start) in enumerate(zip(whole, update.dims, starts, strict=True)):
-                if dim != size:
-                    first = self.body.start(start.name, dim - size)
-                    if first is None:
-                        value = self.body.value(body, start.name, ())
-                        first = start_index(body, type_of(start), value, dim - size)
-                    place[at] = first + indices[at]
-            value = self.body.value(body, update.name, indices)
-            self.writer.store(body, self.results[name], tuple(place), value)
+        update = self.loop.body[name].operands[1]
+        with self._inside(scope, update) as (inner, indices), self._first(inner, update) as body:
+            place = self.laid(body, name, indices)
+            self.writer.store(body, self.results[name], place, self.body.value(body, update, indices))
 
     def _stored(self, name: str) -> None:
         """A result that is the state behind the last trip."""

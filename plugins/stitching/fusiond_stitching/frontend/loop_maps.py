@@ -25,7 +25,7 @@ class Maps:
 
     def __init__(
         self,
-        call: str,
+        prefix: str,
         body: Module,
         fixed: Mapping[str, Instruction],
         numbers: Mapping[str, Sequence[int]],
@@ -33,7 +33,7 @@ class Maps:
         laid: Mapping[str, tuple[Instruction, Instruction]],
         begin: Mapping[str, Instruction],
     ) -> None:
-        self.call = call
+        self.prefix = prefix
         self.body = body
         self.fixed = fixed
         """Parameter of the body that no trip changes -> the instruction outside that it is."""
@@ -55,8 +55,8 @@ class Maps:
         ancestors = self._ancestors(update.name)
         for each in self.body.instructions:  # operands before users: no recursion is deep
             if each.name in ancestors and each.operands and each.name not in self.numbers:
-                self._value(each.name)
-        whole = self._value(update.name)
+                self.value(each.name)
+        whole = self.value(update.name)
         if not order or whole is None:
             return False
         rest = tuple(dim for at, dim in enumerate(update.dims) if at != place)
@@ -89,7 +89,8 @@ class Maps:
                     stack += self.body[each].operands
         return found
 
-    def _value(self, name: str) -> str | None:
+    def value(self, name: str) -> str | None:
+        """The value of all trips, outside; None where it is no map."""
         if name not in self._known:
             self._known[name] = self._made(self.body[name])
         return self._known[name]
@@ -109,17 +110,32 @@ class Maps:
             return self._before(each)
         if each.opcode == "dynamic-slice":
             return self._sliced(each)
+        if each.opcode == "dot":
+            return self._product(each)
         if each.opcode not in ELEMENTWISE and each.opcode not in MOVED:
             return None
         operands = []
         for name in each.operands:
-            value = self._value(name)
+            value = self.value(name)
             if value is None:
                 return None
             if each.opcode in ELEMENTWISE and self.body[name].dims != each.dims:  # a predicate, a bound
                 value = self._add("broadcast", self.body[name].dtype, dims, [value], dimensions=(0,))
             operands.append(value)
         return self._add(each.opcode, each.dtype, dims, operands, **_deeper(each, self.trips))
+
+    def _product(self, each: Instruction) -> str | None:
+        """A product with what no trip changes: of all trips' rows at once."""
+        numbers = each.attributes
+        left, right = each.operands
+        if numbers["lhs_batch"] or right not in self.fixed or left in self.fixed:
+            return None
+        rows = self.value(left)
+        if rows is None:
+            return None
+        contracting = tuple(at + 1 for at in numbers["lhs_contracting"])
+        dims, operands = (self.trips, *each.dims), [rows, self.fixed[right].name]
+        return self._add("dot", each.dtype, dims, operands, **{**numbers, "lhs_contracting": contracting})
 
     def _spread(self, source: str, dtype: str, dims: tuple[int, ...]) -> str:
         return self._add("broadcast", dtype, (self.trips, *dims), [source], dimensions=tuple(range(1, len(dims) + 1)))
@@ -155,7 +171,7 @@ class Maps:
     def _before(self, each: Instruction) -> str | None:
         """The states before all trips, where those behind them are laid down: one trip later, but for the first."""
         after = self.body[self.body.outputs[self.body.parameters.index(each.name)]]
-        whole = self._value(after.name) if after.name in self.laid else None
+        whole = self.value(after.name) if after.name in self.laid else None
         if whole is None or self.trips == 1:
             return None
         dims = (self.trips - 1, *each.dims)
@@ -174,7 +190,7 @@ class Maps:
         return self._add("reshape", source.dtype, (self.trips, *dims), [found])
 
     def _add(self, opcode: str, dtype: str, dims: tuple[int, ...], operands: Iterable[str], **attributes: Any) -> str:
-        name = f"{self.call}>{next(self._fresh)}"
+        name = f"{self.prefix}>{next(self._fresh)}"
         self.made[name] = Instruction(
             name=name, opcode=opcode, dtype=dtype, dims=dims, operands=tuple(operands), attributes=frozen(attributes)
         )

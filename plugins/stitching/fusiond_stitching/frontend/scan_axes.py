@@ -1,20 +1,35 @@
-"""Which part of a loop's state is a thread's own.
+"""Which part of a loop's state is a thread's own, or a block's.
 
 Dimensions of values that only ever meet element by element are one axis, and each index of it is a thread's. What is
-reduced, shifted or cut on the way stays inside a thread, and must be short.
+reduced, shifted or cut on the way stays inside a thread where it is short, and inside a block where it is not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from fusiond_stitching.frontend.graph import ELEMENTWISE, Instruction, Module
+from fusiond_stitching.frontend.graph import ELEMENTWISE, EXPENSIVE, Instruction, Module
 
-MOST_HELD = 128
-"""Numbers of the state that a thread holds."""
-MOST_WORK = 512
-"""Numbers that a thread goes through in a trip for what it reduces."""
+MANY = 8
+"""Threads that compute the same, from which on it is worth a launch of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What is whose."""
+
+    sizes: tuple[int, ...]
+    """Of the axes."""
+    of: Mapping[str, tuple[int | None, ...]]
+    """Of each carry, update and read: dimension -> axis."""
+    reads: list[str]
+    """The slices of which there is one element for each index of the axes."""
+    held: int
+    """Numbers of the state for each index of the axes; those of an update where they are more."""
+    work: int
+    """Numbers that are gone through in a trip for what is reduced, for each index of the axes."""
 
 
 class Axes:
@@ -29,6 +44,7 @@ class Axes:
         self.updates = [each.operands[1] for each in stacked]
         self.above: dict[tuple[str, int], tuple[str, int]] = {}
         self.inside: set[tuple[str, int]] = set()
+        self.axes: list[tuple[str, int]] = []
         self.possible = True
         self.live = self._live([*carries.values(), *(name for each in stacked for name in each.operands[1:])])
         self.varying = self._varying(numbers)
@@ -38,11 +54,8 @@ class Axes:
         for before, last in carries.items():
             self._same(before, last)
 
-    def found(
-        self, slices: Sequence[str]
-    ) -> tuple[tuple[int, ...], Mapping[str, tuple[int | None, ...]], list[str]] | None:
-        """(the axes, which of them each value's dimensions are, those of `slices` that are read of which a thread needs
-        one element); None where threads cannot have parts of their own."""
+    def found(self, slices: Sequence[str]) -> Places | None:
+        """Where threads, or blocks, can have parts of their own. `slices`: what may be read ahead."""
         if not self.possible:
             return None
         values = dict.fromkeys((*self.carried, *self.updates))
@@ -53,40 +66,39 @@ class Axes:
         inside = {self._class(each) for each in self.inside}
         own = {name: [None if each in inside else each for each in self._classes(name)] for name in values}
         widest = max(own.values(), key=lambda places: sum(each is not None for each in places), default=[])
-        axes = [each for each in widest if each is not None]
-        if any(each is not None and each not in axes for places in own.values() for each in places):
+        self.axes = [each for each in widest if each is not None]
+        if any(each is not None and each not in self.axes for places in own.values() for each in places):
             return None
-        sizes = tuple(self.body[name].dims[at] for name, at in axes)
-        if self._held(own) > MOST_HELD or self._work(axes, math.prod(sizes)) > MOST_WORK:
-            return None
-        number = {each: at for at, each in enumerate(axes)}
         reads = {name: self._classes(name) for name in slices if name in self.live}
-        reads = {name: classes for name, classes in reads.items() if all(one is None or one in axes for one in classes)}
-        places = {
-            name: tuple(None if each is None else number[each] for each in classes)
-            for name, classes in (own | reads).items()
+        reads = {
+            name: classes for name, classes in reads.items() if all(one is None or one in self.axes for one in classes)
         }
-        return sizes, places, list(reads)
+        return Places(
+            sizes=tuple(self.body[name].dims[at] for name, at in self.axes),
+            of={name: self.of(name) for name in own | reads},
+            reads=list(reads),
+            held=max(sum(map(self.inside_elements, self.carried)), *map(self.inside_elements, self.updates), 0),
+            work=self._work(),
+        )
 
-    def _held(self, own: Mapping[str, Sequence[object]]) -> int:
-        """Numbers of the state in a thread; those of an update count where they are more."""
-        sizes = {
-            name: math.prod(dim for dim, axis in zip(self.body[name].dims, places, strict=True) if axis is None)
-            for name, places in own.items()
-        }
-        return max(sum(sizes[name] for name in self.carried), *(sizes[name] for name in self.updates), 0)
+    def of(self, name: str) -> tuple[int | None, ...]:
+        """Dimension of a value -> axis; None stays inside a thread or block, or is 1."""
+        return tuple(self.axes.index(each) if each in self.axes else None for each in self._classes(name))
 
-    def _work(self, axes: Sequence[tuple[str, int]], threads: int) -> int:
-        """Elements that a thread goes through in a trip for what is reduced."""
+    def inside_elements(self, name: str) -> int:
+        """How many elements of a value there are for an index of the axes."""
+        dims = self.body[name].dims
+        return math.prod(dim for dim, axis in zip(dims, self.of(name), strict=True) if axis is None)
+
+    def _work(self) -> int:
+        """Elements that are gone through in a trip for what is reduced, for an index of the axes."""
         total = 0
         for each in self.body.instructions:
             if each.name not in self.live or each.opcode not in ("reduce", "dot"):
                 continue
             source = self.body[each.operands[0]]
             key = "dimensions" if each.opcode == "reduce" else "lhs_contracting"
-            length = math.prod(source.dims[at] for at in each.attributes[key])
-            classes = [(self._class((each.name, at)), dim) for at, dim in enumerate(each.dims)]
-            total += length * math.prod(dim for one, dim in classes if dim > 1 and one not in axes)
+            total += math.prod(source.dims[at] for at in each.attributes[key]) * self.inside_elements(each.name)
         return total
 
     def _live(self, roots: Sequence[str]) -> set[str]:
@@ -217,6 +229,23 @@ class Axes:
                     free += 1
             if varying:
                 self._inside(operand.name, numbers[f"{side}_contracting"])
+
+
+def shared_by_threads(axes: Axes, places: Places) -> list[str]:
+    """Expensive values that no trip changes and that `MANY` threads and more would compute alike: the last ones of each
+    chain."""
+    body, found = axes.body, []
+    below: set[str] = set()
+    for each in reversed(body.instructions):
+        if each.name not in axes.live or each.name in axes.varying:
+            continue
+        own = {axis for axis in axes.of(each.name) if axis is not None}
+        alike = math.prod(size for axis, size in enumerate(places.sizes) if axis not in own)
+        if each.opcode in EXPENSIVE and each.name not in below and alike >= MANY and each.elements > 1:
+            found.append(each.name)
+        if each.name in found or each.name in below:
+            below |= set(each.operands)
+    return found
 
 
 def _groups(one: Sequence[int], other: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:

@@ -1,33 +1,39 @@
-"""Loops that run a known number of times and whose state falls apart into threads: scans.
+"""Loops that run a known number of times and whose state falls apart into threads, or into blocks: scans.
 
     (i, h, ys) = while(0, h0, ys0), i < 1000, body: h' = f(h, xs[i]); ys' = ys with g(h') at i
       -->  h~ = scan(h0, xs), ys~ = scan(h0, xs)          two results of one loop, `Loop` in their attributes
 
 A scan is one launch of ours: each thread runs the whole loop for its own part of the state, which never leaves its
-registers; what the trips lay down goes to its place at once. All other loops stay boundaries, their bodies modules of
-their own (section 3.1).
+registers, or each block for some rows of it, in its shared memory; what the trips lay down goes to its place at once.
+All other loops stay boundaries, their bodies modules of their own (section 3.1).
 
-Which parts these are follows from the body (`scan_axes`). How often the body runs, and where a trip lays down its part,
-is found by running the loop's whole numbers alone (`loop_numbers`). What needs no loop leaves it (`loop_maps`), and
-what comes behind it element by element joins it (`scan_users`).
+Which parts these are follows from the body (`scan_axes`, `scan_blocks`). How often the body runs, and where a trip lays
+down its part, is found by running the loop's whole numbers alone (`loop_numbers`). What needs no loop leaves it
+(`loop_maps`), and what comes behind it element by element joins it (`scan_users`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.keys import content_key
 from fusiond.model import frozen
-from fusiond_stitching.frontend import loop_numbers
+from fusiond_stitching.frontend import loop_numbers, scan_blocks
 from fusiond_stitching.frontend.graph import Instruction, Module, topological
 from fusiond_stitching.frontend.loop_maps import Maps
 from fusiond_stitching.frontend.loop_numbers import BITS
-from fusiond_stitching.frontend.scan_axes import Axes
+from fusiond_stitching.frontend.scan_axes import Axes, shared_by_threads
 
 OPCODE = "scan"
+BEFORE = "~all"
+MOST_HELD = 128
+"""Numbers of the state that a thread holds."""
+MOST_WORK = 512
+"""Numbers that a thread goes through in a trip for what it reduces."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -49,9 +55,16 @@ class Loop:
     reads: tuple[str, ...]
     """The dynamic-slices of what no trip changes, at such numbers, of which a thread needs one element a trip."""
     axes: tuple[int, ...]
-    """A thread for each index of these dims."""
+    """A thread for each index of these dims, or so many rows of a block."""
     axis_of: Mapping[str, tuple[int | None, ...]]
-    """Of each carry, read and update of a stacked result: dimension -> axis; None stays inside a thread, or is 1."""
+    """Of each carry, read, update of a stacked result and what is kept: dimension -> axis; None stays inside a thread
+    or block, or is 1."""
+    by_block: bool = False
+    """Blocks have the state, in shared memory: else threads, in registers."""
+    before: frozenset[str] = frozenset()
+    """Those of `inputs` that are computed before the loop because its trips would do it many times."""
+    kept: tuple[str, ...] = ()
+    """What blocks lay down in shared memory beside the state in each trip, in order."""
 
     def __repr__(self) -> str:
         """Equal for loops that do the same, whatever the names are."""
@@ -68,8 +81,14 @@ class Loop:
         return content_key(
             [lines, self.trips, [number[each] for each in self.inputs], list(self.axes),
              [[number[a], number[b]] for a, b in self.carries.items()], [number[each] for each in self.stacked],
-             sorted([number[a], *b] for a, b in self.numbers.items()), [number[each] for each in self.reads]]
+             sorted([number[a], *b] for a, b in self.numbers.items()), [number[each] for each in self.reads],
+             self.by_block, [number[each] for each in self.kept]]
         )  # fmt: skip
+
+    def inside(self, name: str) -> int:
+        """Elements of a carry, update or what is kept, for an index of the axes."""
+        dims = self.body[name].dims
+        return math.prod(dim for dim, axis in zip(dims, self.axis_of[name], strict=True) if axis is None)
 
     def place(self, result: str) -> int:
         """The number of a result's carry or dynamic-update-slice in the body."""
@@ -104,7 +123,7 @@ def converted(
         if isinstance(made, str):
             left |= {each.name: f"while {call!r}: {made}" for each in results}
             continue
-        found |= maps
+        found |= {**maps, **known.before}
         state, scan = made or ([], None)
         for each in results:
             left.pop(each.name)
@@ -114,7 +133,7 @@ def converted(
             if each.name not in read:
                 found.pop(each.name)
             elif loop.body.outputs[place] == loop.body.parameters[place]:
-                found[each.name] = _as(each, "copy", [place], {})
+                found[each.name] = _as(each, "copy", [each.operands[place]], {})
             elif scan is not None:
                 given = _own(call, known.body.outputs[place])
                 result = given if given in scan.stacked else _own(call, loop.body.parameters[place])
@@ -122,9 +141,8 @@ def converted(
     return found, left
 
 
-def _as(result: Instruction, opcode: str, state: Sequence[int], attributes: Mapping[str, object]) -> Instruction:
-    operands = tuple(result.operands[at] for at in state)
-    return dataclasses.replace(result, opcode=opcode, operands=operands, attributes=frozen(attributes))
+def _as(result: Instruction, opcode: str, operands: Sequence[str], attributes: Mapping[str, object]) -> Instruction:
+    return dataclasses.replace(result, opcode=opcode, operands=tuple(operands), attributes=frozen(attributes))
 
 
 def _own(loop: str, name: str) -> str:
@@ -141,6 +159,10 @@ class _Recognised:
         self.operands = [outside[each] for each in next(iter(live.values())).operands]
         self.outside = outside
         self.run = self._run()
+        self.before: Mapping[str, Instruction] = {}
+        """What has been taken out of the loop, by name."""
+        self.shared: Sequence[str] = ()
+        """What many threads would compute alike."""
 
     def _unknown(self) -> str:
         for part in (self.body, self.condition):
@@ -169,11 +191,7 @@ class _Recognised:
             return {}
         trips, numbers = self.run
         body = self.body
-        fixed = {
-            name: source
-            for name, last, source in zip(body.parameters, body.outputs, self.operands, strict=True)
-            if name == last
-        }
+        fixed = self._fixed()
         # A state is laid down before or after each trip; where both are, the earlier ones follow from the later ones.
         states = {name for pair in zip(body.parameters, body.outputs, strict=True) for name in pair} - fixed.keys()
         laid: dict[str, tuple[Instruction, Instruction]] = {}
@@ -187,13 +205,22 @@ class _Recognised:
                 laid[state] = (stacked[at], self.live[at])
             elif self.live[at].name not in outputs:
                 others[at] = self.live[at]
-        maps = Maps(
-            self.call, body, fixed, numbers, trips, laid, dict(zip(body.parameters, self.operands, strict=True))
-        )
+        maps = self._maps(laid, self.call)
         for at, result in others.items():
             if maps.result(body[body.outputs[at]], result):
                 self.live.pop(at)
         return maps.made
+
+    def _fixed(self) -> dict[str, Instruction]:
+        """What no trip changes: the body's parameter -> the instruction outside."""
+        state = zip(self.body.parameters, self.body.outputs, self.operands, strict=True)
+        return {name: source for name, last, source in state if name == last}
+
+    def _maps(self, laid: Mapping[str, tuple[Instruction, Instruction]], prefix: str) -> Maps:
+        assert self.run is not None
+        trips, numbers = self.run
+        begin = dict(zip(self.body.parameters, self.operands, strict=True))
+        return Maps(prefix, self.body, self._fixed(), numbers, trips, laid, begin)
 
     def _behind_reshapes(self, name: str) -> str:
         """What a reshape is of; a state that is one itself stays."""
@@ -201,10 +228,22 @@ class _Recognised:
             name = self.body[name].operands[0]
         return name
 
-    def loop(self) -> tuple[list[int], Loop] | str:
-        """(the places in the state that are read, the loop); why it stays a boundary."""
+    def loop(self) -> tuple[list[str], Loop] | str:
+        """(what the state begins with, as far as it is read, the loop); why it stays a boundary."""
         if self.run is None:
             return self._unknown()
+        found = self._by(threads=True)
+        if isinstance(found, str):
+            self._take_out([each for each in self.body.instructions if each.opcode == "dot"])
+            return self._by(threads=False)
+        shared = [self.body[name] for name in self.shared]
+        if shared and self._take_out(shared):
+            return self._by(threads=True)
+        return found
+
+    def _by(self, *, threads: bool) -> tuple[list[str], Loop] | str:
+        """The loop, run by threads or by blocks."""
+        assert self.run is not None
         body = self.body
         trips, numbers = self.run
         stacked = {at for at in self.live if self._stacks(at, trips, numbers)}
@@ -218,13 +257,17 @@ class _Recognised:
             {body.parameters[at]: body.outputs[at] for at in carried},
             [body[body.outputs[at]] for at in sorted(stacked)],
             frozenset(numbers),
-        ).found(self._slices(steps))
-        if axes is None:
+        )
+        places = axes.found(self._slices(steps))
+        if places is None or (threads and (places.held > MOST_HELD or places.work > MOST_WORK)):
             return "its state does not fall apart into threads"
-        dims, axis_of, reads = axes
+        self.shared = shared_by_threads(axes, places) if threads else ()
+        kept = () if threads else scan_blocks.kept(axes, places)
+        if isinstance(kept, str):
+            return kept
         own = functools.partial(_own, self.call)
         order = sorted(carried, key=lambda at: body.number[body.outputs[at]])
-        return sorted(needed), Loop(
+        return [self.operands[at].name for at in sorted(needed)], Loop(
             name=self.call,
             body=_renamed(body, own),
             trips=trips,
@@ -232,10 +275,32 @@ class _Recognised:
             carries=frozen({own(body.parameters[at]): own(body.outputs[at]) for at in order}),
             stacked=tuple(own(body.outputs[at]) for at in sorted(stacked)),
             numbers=frozen({own(name): step for name, step in steps.items()}),
-            reads=tuple(map(own, reads)),
-            axes=dims,
-            axis_of=frozen({own(name): places for name, places in axis_of.items()}),
-        )
+            reads=tuple(map(own, places.reads)),
+            axes=places.sizes,
+            axis_of=frozen({own(name): found for name, found in places.of.items()}
+                           | {own(name): axes.of(name) for name in kept}),
+            by_block=not threads,
+            before=frozenset(own(each) for each in body.parameters if each.endswith(BEFORE)),
+            kept=tuple(map(own, kept)),
+        )  # fmt: skip
+
+    def _take_out(self, instructions: Iterable[Instruction]) -> bool:
+        """What of them no trip changes is computed for all trips at once, before the loop; whether there was any."""
+        assert self.run is not None
+        trips, numbers = self.run
+        body = self.body
+        trip = next((name for name, values in numbers.items() if list(values) == list(range(trips))
+                     and body[name].dtype in BITS and not body[name].dims), None)  # fmt: skip
+        maps = self._maps({}, f"{self.call}~")
+        for each in instructions:
+            whole = maps.value(each.name)
+            if whole is None or trip is None:
+                continue
+            self.operands.append(maps.made[whole])
+            body = _with_read(body, each, maps.made[whole], trip)
+        taken = body is not self.body
+        self.body, self.before = body, maps.made
+        return taken
 
     def _slices(self, steps: Mapping[str, tuple[int, int]]) -> list[str]:
         """The dynamic-slices of what no trip changes, at places that are known of each trip."""
@@ -320,6 +385,26 @@ def _reshaped(body: Module) -> Module:
             made = dataclasses.replace(body[before], name=outputs[-1], opcode="reshape", operands=(last,))
             added.append(dataclasses.replace(made, attributes=frozen({})))
     return dataclasses.replace(body, instructions=(*body.instructions, *added), outputs=tuple(outputs))
+
+
+def _with_read(body: Module, of: Instruction, whole: Instruction, trip: str) -> Module:
+    """The body with a value read from `whole`, all trips' values: one more part of the state that no trip changes."""
+    given = Instruction(name=f"{of.name}{BEFORE}", opcode="parameter", dtype=of.dtype, dims=whole.dims, operands=(),
+                        attributes=frozen({"number": len(body.parameters)}))  # fmt: skip
+    zero = dataclasses.replace(body[trip], name=f"{of.name}~0", opcode="constant", operands=(),
+                               attributes=frozen({"values": (0,)}))  # fmt: skip
+    sizes = (1, *of.dims)
+    slice_ = dataclasses.replace(of, name=f"{of.name}~one", opcode="dynamic-slice", dims=sizes,
+                                 operands=(given.name, trip, *[zero.name] * len(of.dims)),
+                                 attributes=frozen({"sizes": sizes}))  # fmt: skip
+    read = dataclasses.replace(of, opcode="reshape", operands=(slice_.name,), attributes=frozen({}))
+    others = [each for each in body.instructions if each.name != of.name]
+    return dataclasses.replace(
+        body,
+        instructions=topological([given, zero, slice_, read, *others]),
+        parameters=(*body.parameters, given.name),
+        outputs=(*body.outputs, given.name),
+    )
 
 
 def _renamed(body: Module, own: Callable[[str], str]) -> Module:

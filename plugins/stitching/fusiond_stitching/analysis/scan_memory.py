@@ -1,0 +1,30 @@
+"""Shared memory of a loop that blocks run: the state twice, before and after a trip, and what is kept in each trip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusiond_stitching.frontend.graph import BYTES
+from fusiond_stitching.frontend.scans import Loop
+
+ALIGNED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything lies, in bytes."""
+
+    offsets: Mapping[str, int]
+    size: int
+
+
+def layout(loop: Loop, rows: int) -> Layout:
+    """For a block that has so many rows."""
+    offsets: dict[str, int] = {}
+    size = 0
+    for name in (*loop.carries, *loop.kept):
+        offsets[name] = size
+        bytes_ = rows * loop.inside(name) * BYTES[loop.body[name].dtype] * (1 + (name in loop.carries))
+        size += -(-bytes_ // ALIGNED) * ALIGNED
+    return Layout(offsets, size)

@@ -1,0 +1,244 @@
+"""Loops that blocks run, their state in shared memory: against XLA, which runs their trips one after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fusiond_stitching.analysis import planner, scan_memory, verify
+from fusiond_stitching.frontend import importer, scans
+from fusiond_stitching.frontend.graph import Module
+from fusiond_stitching.frontend.loop_maps import Maps
+from fusiond_stitching.frontend.scans import Loop
+
+from . import oracle
+from .cases import Case
+from .checking import Batch
+from .policies import LIMITS
+from .test_codegen_mutants import killed, with_text
+from .test_scans import RULES, SLOW, drawn, wide
+
+_NUMBERS = np.random.default_rng(5)
+
+
+def floats(*dims: int, scale: float = 1.0) -> np.ndarray:
+    return (scale * _NUMBERS.uniform(-1, 1, dims)).astype(np.float32)
+
+
+def plain(x: Any, w: Any) -> Any:
+    """Elman's cell; its input is multiplied already."""
+    return lax.scan(lambda h, x: (h := jnp.tanh(h @ w + x), h), jnp.zeros(x.shape[1:], x.dtype), x)
+
+
+def lstm(x: Any, w: Any, u: Any, b: Any) -> Any:
+    def step(carry: Any, x: Any) -> Any:
+        h, c = carry
+        i, f, g, o = jnp.split(x @ w + h @ u + b, 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    begin = jnp.zeros((x.shape[1], u.shape[0]), x.dtype)
+    return lax.scan(step, (begin, begin), x)
+
+
+def gru(x: Any, h: Any, w: Any, u: Any, v: Any) -> Any:
+    """The reset gate goes into what is multiplied: a second product in each trip."""
+
+    def step(h: Any, x: Any) -> Any:
+        z, r = jnp.split(jax.nn.sigmoid(x @ w + h @ u), 2, axis=-1)
+        h = (1 - z) * h + z * jnp.tanh(x + (r * h) @ v)
+        return h, h.sum(-1)
+
+    return lax.scan(step, h, x, reverse=True)
+
+
+def joined(x: Any, w: Any) -> Any:
+    """The input and the state multiplied as one, as older cells do."""
+    return lax.scan(lambda h, x: (jnp.tanh(jnp.concatenate([x, h], -1) @ w), h), jnp.zeros((x.shape[1], w.shape[1])), x)
+
+
+def normed(x: Any, w: Any) -> Any:
+    """A cell with a layer norm, and one state for all rows beside it."""
+
+    def step(carry: Any, x: Any) -> Any:
+        h, count = carry
+        y = h @ w + x
+        y = (y - y.mean(-1, keepdims=True)) * lax.rsqrt(y.var(-1, keepdims=True) + 1e-5)
+        return (jnp.tanh(y * count), count * 0.75 + 0.25), (h, y.max(-1))
+
+    return lax.scan(step, (jnp.zeros(x.shape[1:]), jnp.ones(x.shape[2])), x)
+
+
+def alone(x: Any, w: Any) -> Any:
+    """No batch: one block has it all."""
+    return lax.scan(lambda h, x: (h := jnp.tanh(w @ h + x), h[::2]), jnp.zeros(x.shape[1:]), x)
+
+
+def heat(x: Any) -> Any:
+    """Neighbours meet in a long row."""
+
+    def step(_: Any, h: Any) -> Any:
+        return h + 0.2 * (jnp.pad(h, ((0, 0), (1, 0)))[:, :-1] - 2 * h + jnp.pad(h, ((0, 0), (0, 1)))[:, 1:])
+
+    return lax.fori_loop(0, 6, step, x)
+
+
+def sinkhorn(x: Any) -> Any:
+    """Rows and columns of a matrix in turn."""
+
+    def step(_: Any, x: Any) -> Any:
+        x = x - jax.nn.logsumexp(x, axis=2, keepdims=True)
+        return x - jax.nn.logsumexp(x, axis=1, keepdims=True)
+
+    return jnp.exp(lax.fori_loop(0, 5, step, x))
+
+
+def heads(q: Any, k: Any, v: Any) -> Any:
+    """A product for each row by a matrix of its own."""
+
+    def step(h: Any, q: Any) -> Any:
+        share = jax.nn.softmax(jnp.einsum("bd,bnd->bn", h + q, k), axis=-1)
+        h = jnp.einsum("bn,bnd->bd", share, v)
+        return h, share.max(-1)
+
+    return lax.scan(step, jnp.zeros(q.shape[1:]), q)
+
+
+def half(x: Any, w: Any) -> Any:
+    """Products of bfloat16 that are summed in float, a state of each, and whole numbers."""
+
+    def step(carry: Any, x: Any) -> Any:
+        h, total, count = carry
+        y = jnp.dot(h, w, preferred_element_type=jnp.float32)
+        h = jnp.tanh(y + x).astype(jnp.bfloat16)
+        return (h, total * 0.5 + y, count + jnp.int32(2)), (h, y * count)
+
+    begin = jnp.zeros(x.shape[1:])
+    return lax.scan(step, (begin.astype(jnp.bfloat16), begin, jnp.int32(1)), x)
+
+
+BF16 = jnp.bfloat16
+CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
+    "plain": (plain, (floats(5, 3, 40), floats(40, 40, scale=0.2))),
+    "lstm": (lstm, (floats(4, 5, 12), floats(12, 4 * 72, scale=0.3), floats(72, 4 * 72, scale=0.2), floats(4 * 72))),
+    "gru": (gru, (floats(4, 3, 40), floats(3, 40), floats(40, 80, scale=0.2), floats(40, 80, scale=0.2),
+                  floats(40, 40, scale=0.2))),
+    "joined": (joined, (floats(4, 3, 20), floats(60, 40, scale=0.2))),
+    "normed": (normed, (floats(4, 3, 48), floats(48, 48, scale=0.2))),
+    "alone": (alone, (floats(5, 200), floats(200, 200, scale=0.1))),
+    "heat": (heat, (floats(3, 700),)),
+    "sinkhorn": (sinkhorn, (floats(2, 24, 20),)),
+    "heads": (heads, (floats(3, 4, 16), floats(4, 40, 16), floats(4, 40, 16))),
+    "half": (half, (np.asarray(floats(5, 3, 136), BF16), np.asarray(floats(136, 136, scale=0.1), BF16))),
+    "many rows": (plain, (floats(3, 700, 136), floats(136, 136, scale=0.1))),
+    "one trip": (plain, (floats(1, 3, 136), floats(136, 136, scale=0.1))),
+}  # fmt: skip
+
+
+@functools.cache
+def batch(name: str) -> Batch:
+    function, inputs = CASES[name]
+    return Batch.made((Case(name=name, group="scans", function=function, inputs=inputs),), "scans")
+
+
+def loops(module: Module) -> list[Loop]:
+    return [module[names[0]].attributes["loop"] for names in module.scans.values()]
+
+
+@pytest.mark.parametrize("rules", ["xla", "blocks", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(12)
+def test_a_loop_by_blocks_is_one_launch(name: str, rules: str, runner: Any) -> None:
+    found = batch(name)
+    left = [each for each in found.module.foreign if found.module[each].opcode != "dot"]
+    assert left == []
+    plan = planner.plan(found.module, RULES[rules], LIMITS).plan
+    assert verify.problems(found.module, plan) == ()
+    assert all(each.by_block for each in loops(found.module))
+    assert sum(program.scan for kernel in plan.kernels for program in kernel.programs) == 1
+    found.check(runner, plan)
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("seed", range(100))
+def test_a_random_loop_by_blocks(seed: int, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scans, "MOST_HELD", -1)  # no thread holds anything
+    function, inputs = drawn(seed)
+    found = Batch.made((Case(name=str(seed), group="scans", function=function, inputs=inputs),), "scans")
+    if any(found.module[each].opcode == "while" for each in found.module.foreign):
+        return
+    plan = planner.plan(found.module, RULES[("blocks", "xla", "grid")[seed % 3]], LIMITS).plan
+    assert verify.problems(found.module, plan) == ()
+    found.check(runner, plan)
+
+
+def test_what_the_state_has_no_part_in_is_multiplied_before() -> None:
+    shapes = [wide(64, 128, 96), wide(96, 512), wide(128, 512), wide(512)]
+    module = importer.read(oracle.lowered(lstm, *shapes), "m.hlo")
+    (first,) = [each for each in module.instructions if each.opcode == "dot"]
+    assert first.dims == (64, 128, 512)
+    (loop,) = loops(module)
+    assert [loop.body[each].dims for each in loop.kept] == [(128, 512)]
+    assert loop.axes == (128,)
+
+
+def test_a_plan_has_room_for_the_state() -> None:
+    found = batch("lstm")
+    plan = planner.plan(found.module, RULES["blocks"], LIMITS).plan
+    (loop,) = loops(found.module)
+    needed = {scan_memory.layout(loop, rows).size for rows in range(1, 9)}
+    (kernel,) = [each for each in plan.kernels if any(one.scan for one in each.programs)]
+    assert kernel.shared_bytes in needed
+    less = kernel.shared_bytes - 16
+    (program,) = kernel.programs
+    small = dataclasses.replace(program, shared_bytes=less)
+    kernels = dataclasses.replace(kernel, phases=(dataclasses.replace(kernel.phases[0], programs=(small,)),))
+    steps = tuple(kernels if each is kernel else each for each in plan.steps)
+    (problem,) = verify.problems(found.module, dataclasses.replace(plan, steps=steps))
+    assert "bytes of shared memory and has" in problem
+
+
+# --- broken on purpose ----------------------------------------------------------------------------------
+
+BARRIER = r"__syncthreads\(\);"
+MUTANTS = [
+    ("the product is read too early", "lstm", rf"(kept_0\[.*\n\s*}}\n\s*}}\n\s*}}\n\s*){BARRIER}", r"\1"),
+    ("the next trip begins too early", "plain", rf"(trip_0 = 0;(?s:.)*?{BARRIER}(?s:.)*?){BARRIER}", r"\1"),
+    ("the state is changed while it is read", "heat", r"\(~trip_0 & 1\)", "(trip_0 & 1)"),
+    ("the state before the last trip", "plain", r"last_0 = state_0 \+ \d+;", "last_0 = state_0;"),
+    ("a product too few", "gru", r"k_0 < 40;", "k_0 < 39;"),
+    ("the same columns", "lstm", r"lane_0 \+ 256 : 287", "lane_0 : 287"),
+    ("the rows of another block", "many rows", r"\? 8 \* block \+", "? 7 * block +"),
+    ("a row too many", "many rows", r"< 699 \?", "< 698 ?"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("what", "name", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS])
+def test_a_mutant_of_a_block_s_loop_dies(what: str, name: str, pattern: str, instead: str, runner: Any) -> None:
+    found = batch(name)
+    program = found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan)
+    assert killed(runner, found, program) == ""
+    assert killed(runner, found, with_text(program, lambda text: re.sub(pattern, instead, text, count=1))), what
+
+
+@pytest.mark.slow
+def test_products_of_other_trips_are_wrong(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop runs backwards: what is multiplied before it lies in the order of its trips."""
+    piece = Maps._piece
+    monkeypatch.setattr(Maps, "_piece", lambda *given: (piece(*given)[0], abs(piece(*given)[1])))
+    batch.cache_clear()
+    found = batch("gru")
+    batch.cache_clear()
+    assert killed(runner, found, found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan))

@@ -178,8 +178,9 @@ def seeds(
     threads: int | None = None,
 ) -> tuple[tuple[str, Config], ...]:
     """Fewest kernels first, with and without barriers across the grid, each followed by itself with every group in its
-    own way, where that is known; then scatters in their other way (`scatters`: as `offered`), rows in shared memory,
-    many blocks, and what the paper would do. `threads`: of a launch whose groups want different numbers."""
+    own way, where that is known; then scatters in their other way (`scatters`: as `offered`), reductions that are not
+    split, rows in shared memory, many blocks, and what the paper would do. `threads`: of a launch whose groups want
+    different numbers."""
     common: dict[str, Value] = {"threads": _threads(limits), "grain": GRAINS[0]}
     if dots == "any":
         common["dots"] = "library"
@@ -196,6 +197,7 @@ def seeds(
         ("packed", {**beyond, "fusion": "packed", "issue": "streams"}),
         ("barriers", {**beyond, "fusion": "barriers"}),
         *other,
+        *([("packed_whole", {**beyond, **whole, "fusion": "packed", "issue": "streams"})] if large else []),
         ("packed_shared", {**beyond, "fusion": "packed", "rows": SHARED, "issue": "streams"}),
         ("barriers_many_blocks", {**beyond, "fusion": "barriers", "grain": 2048}),
         ("packed_few_blocks", {**beyond, "fusion": "packed", "grain": 32768, "issue": "graph"}),

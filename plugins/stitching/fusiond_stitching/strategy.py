@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,7 @@ from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_stitching import report, request
 from fusiond_stitching import space as spaces
-from fusiond_stitching.analysis import composition, forms, parts, perflib, planner, policy, verify
+from fusiond_stitching.analysis import composition, forms, parts, perflib, planner, policy, traffic, verify
 from fusiond_stitching.analysis.composition import Composed, Way
 from fusiond_stitching.analysis.forms import Forms
 from fusiond_stitching.analysis.parts import Part
@@ -158,14 +159,17 @@ class Stitching(StrategyBase[Request, Analysed]):
         return plans[_fewest(plans)]
 
     def _chosen(self, about: Analysed, packed: Config, planned: Planned) -> tuple[tuple[Part, tuple[str, ...]], ...]:
-        """The groups of the packed plan to measure by themselves, each once, those that move most bytes first."""
+        """The groups of the packed plan to measure by themselves, each once: those first whose copies move most bytes
+        together."""
         if not about.asked.groups or planned.problems or len(planned.fusion.groups) < 2:
             return ()
         found: dict[str, tuple[Part, tuple[str, ...]]] = {}
         rules = self._policy(about.asked, packed, about.limits)
-        for root, each in self._own(about, about.module(packed), rules, planned).items():
+        module = about.module(packed)
+        bytes_ = traffic.by_program(module, planned.plan)
+        for root, each in self._own(about, module, rules, planned).items():
             found[each.name] = each, (*found.get(each.name, (each, ()))[1], root)
-        ordered = sorted(found.values(), key=lambda each: (-each[0].bytes * len(each[1]), each[0].name))
+        ordered = sorted(found.values(), key=lambda each: (-sum(bytes_[root] for root in each[1]), each[0].name))
         return tuple(ordered[: about.asked.groups])
 
     def _own(self, about: Analysed, module: Module, rules: Policy, planned: Planned) -> dict[str, Part]:
@@ -276,7 +280,7 @@ class Stitching(StrategyBase[Request, Analysed]):
         wanted: dict[int, float] = {}
         for name, way in ways.items():
             wanted[way.threads] = wanted.get(way.threads, 0.0) + counts[name] * times_us[name]
-        return spaces.seeds(
+        found = spaces.seeds(
             about.limits,
             space_,
             dots=about.asked.dots,
@@ -285,6 +289,16 @@ class Stitching(StrategyBase[Request, Analysed]):
             ways=ways,
             threads=max(wanted, key=lambda each: (wanted[each], -each), default=None),
         )
+        # What parts were measured for speaks for itself; else those that move least come first.
+        measured = [each for each in found if "schedules" in each[1]][: 4 if ways else 0]
+        others = [each for each in found if each not in measured]
+        return (*measured, *sorted(others, key=lambda each: self._cost(about, each[1])))
+
+    def _cost(self, about: Analysed, config: Config) -> float:
+        """Puts seeds in an order (`traffic.cost`); those that cost the same stay as they are."""
+        plain, _ = spaces.parted(config)
+        planned = self._seeded(about, plain)
+        return math.inf if planned.problems else traffic.cost(about.module(plain), planned.plan)
 
     def _base_seeds(self, about: Analysed) -> tuple[tuple[str, Config], ...]:
         """Where a search begins that knows of no parts."""

@@ -22,7 +22,7 @@ from fusiond.requests.planning import plan, prepare, reference
 from fusiond.strategy import Target
 from fusiond.testing.strategies import StrategyContract
 from fusiond_stitching import space
-from fusiond_stitching.analysis import planner
+from fusiond_stitching.analysis import planner, traffic
 from fusiond_stitching.frontend import importer
 from fusiond_stitching.strategy import Stitching
 
@@ -363,10 +363,10 @@ def test_a_dot_counts_where_it_may_be_stitched_and_nowhere_else(folder):
         analysis = strategy.analyse(prepare(registry(), job(f"module: nmt_fig3\ndots: {dots}")).workload, target)
         offered = strategy.space(analysis, {})
         programs = [each.emit(next(each.space.points())) for each in strategy.baselines(analysis)]
-        programs += [strategy.emit(analysis, config, {}) for _, config in strategy.seeds(analysis, offered, {})]
-        for program in programs:
+        stitched = [strategy.emit(analysis, config, {}) for _, config in strategy.seeds(analysis, offered, {})]
+        for program in (*programs, *stitched):
             calls = {step.counted for step in program.steps if step.entry.startswith("library_")}
-            assert calls == (set() if dots == "stitched" and program in programs[-5:] else {counted})
+            assert calls == (set() if dots == "stitched" and program in stitched else {counted})
             assert all(step.counted for step in program.steps if not step.entry.startswith("library_"))
 
 
@@ -484,6 +484,36 @@ def test_bytes_are_never_below_the_ideal(name):
     theirs = given["read_between_library_calls"] + given["write_between_library_calls"]
     assert figures["ideal"] <= theirs
     assert figures["ideal"] == theirs or name in ("nmt_attn", "speech_step", "w2v_step")
+
+
+@pytest.mark.parametrize("name", ["nmt_attn", "speech_step", "w2v_step"])
+def test_groups_that_move_most_are_measured_first(name):
+    analysis = analysed(name)
+    about = analysis.payload
+    packed = dict(Stitching().seeds(analysis, Stitching().space(analysis, {}), {}))["packed"]
+    planned = planner.remembered(about.module(packed), Stitching()._policy(about.asked, packed, H100), H100)
+    alone = traffic.by_program(about.module(packed), planned.plan)
+    assert set(alone) == {program.root for kernel in planned.plan.kernels for program in kernel.programs}
+    assert sum(alone.values()) >= traffic.moved(about.module(packed), planned.plan) > 0  # what two share is moved once
+    found = [sum(alone[root] for root in each["roots"]) for each in analysis.report["parts"]]
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("f32[1,16777216]", "packed", "packed_whole"),  # one block would read all of it
+        ("f32[8192,4096]", "packed", "packed_few_blocks"),
+    ],
+)
+def test_the_seeds_begin_with_the_least_traffic(folder, text, first, last):
+    (folder / "long.hlo").write_text(ODD.replace("f32[7,33]", text).replace("f32[7]", text.split(",")[0] + "]"))
+    target = Target(arch="sm_90", limits=H100, facts=lambda source: None)
+    strategy = Stitching()
+    found = strategy.analyse(prepare(registry(), job("module: long.hlo", str(folder / "job.yaml"))).workload, target)
+    seeds = [name for name, _ in strategy.seeds(found, strategy.space(found, {}), {})]
+    assert seeds.index(first) < seeds.index(last)
 
 
 # --- the performance library ----------------------------------------------------------------------------

@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 
-from fusiond_stitching.analysis.plan import BlockProgram, LibraryCall, Plan, Rows, base_of
+from fusiond_stitching.analysis.plan import BlockProgram, Kernel, LibraryCall, Plan, Rows, base_of
 from fusiond_stitching.frontend.graph import SOURCES, Instruction, Module
 
 CACHE_BYTES = 40 << 20
 MULTIPROCESSORS = 132
 """Of the GPUs that have such rows to stream: at least so large a second-level cache, about so many blocks at once."""
+LAUNCH_BYTES = 4 << 20
+"""What such a GPU moves in the microsecond or two in which one launch ends and the next begins."""
 _CUTS = frozenset({"slice", "dynamic-slice", "gather"})
 
 
 def moved(module: Module, plan: Plan) -> int:
     """Bytes that the counted kernels read and write in global memory, each buffer once per kernel that touches it: of
     what is only cut out of it, that; of rows that are too long to be held, what each of their sweeps reads anew."""
-    total = 0
+    return sum(_touched(module, step.programs, buffered) for step, buffered in _launches(module, plan))
+
+
+def by_program(module: Module, plan: Plan) -> dict[str, int]:
+    """Root of each block program -> the bytes that it would move in a launch of its own."""
+    return {
+        program.root: _touched(module, (program,), buffered)
+        for step, buffered in _launches(module, plan)
+        for program in step.programs
+    }
+
+
+def cost(module: Module, plan: Plan) -> float:
+    """What puts plans in an order before any is measured: the bytes that their launches move, more where there are too
+    few blocks to move them as fast as the device can, and those that could be moved while launches begin and end. No
+    time, and no promise."""
+    return sum(
+        LAUNCH_BYTES * len(step.phases)
+        + _touched(module, step.programs, buffered) * max(1.0, MULTIPROCESSORS / step.grid)
+        for step, buffered in _launches(module, plan)
+    )
+
+
+def _launches(module: Module, plan: Plan) -> Iterator[tuple[Kernel, set[str]]]:
+    """The counted kernels, and what lies in buffers when they begin."""
     buffered = set(module.parameters)
     for step in plan.steps:
         if isinstance(step, LibraryCall):
             buffered.add(step.instruction)
             continue
-        own = {each.instruction for program in step.programs for each in program.results}
-        stored = {each.instruction for program in step.programs for each in program.results if each.stored}
-        read = {name: _cut(module, name, users) for name, users in readers(module, own, buffered).items()}
-        for program in step.programs:
-            if program.updates:  # it touches what its updates fall on, and no more
-                base = module.in_place[program.root]
-                touched = module[module[program.root].operands[2]].elements
-                total += 2 * min(touched, module[base].elements) * module[base].size_bytes // module[base].elements
-                read.pop(base, None)
-                buffered.add(program.root)
-                stored = stored - {program.root}
-            if program.rows is not None and program.rows.streamed:
-                total += _read_anew(module, program, program.rows, buffered)
-        total += sum(read.values()) + sum(module[name].size_bytes for name in stored)
-        buffered |= stored
-    return total
+        yield step, set(buffered)
+        buffered |= {each.instruction for program in step.programs for each in program.results if each.stored}
+
+
+def _touched(module: Module, programs: Iterable[BlockProgram], buffered: set[str]) -> int:
+    """Bytes that block programs of one launch move."""
+    total = 0
+    programs = tuple(programs)
+    own = {each.instruction for program in programs for each in program.results}
+    stored = {each.instruction for program in programs for each in program.results if each.stored}
+    read = {name: _cut(module, name, users) for name, users in readers(module, own, buffered).items()}
+    for program in programs:
+        if program.updates:  # it touches what its updates fall on, and no more
+            base = module.in_place[program.root]
+            touched = module[module[program.root].operands[2]].elements
+            total += 2 * min(touched, module[base].elements) * module[base].size_bytes // module[base].elements
+            read.pop(base, None)
+            stored = stored - {program.root}
+        if program.rows is not None and program.rows.streamed:
+            total += _read_anew(module, program, program.rows, buffered)
+    return total + sum(read.values()) + sum(module[name].size_bytes for name in stored)
 
 
 def _cut(module: Module, name: str, users: Iterable[Instruction]) -> int:

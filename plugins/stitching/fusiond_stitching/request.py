@@ -15,10 +15,10 @@ from fusiond.model import Job, frozen
 from fusiond.program import Fill
 from fusiond.strategy import Inputs
 from fusiond_stitching.analysis.parts import Part
-from fusiond_stitching.frontend import fills, importer
+from fusiond_stitching.frontend import fills, importer, scatter_updates
 from fusiond_stitching.frontend.graph import Module
 
-KEYS = ("module", "frame", "inputs", "dots", "accuracy", "probes", "groups", "group")
+KEYS = ("module", "frame", "inputs", "dots", "accuracy", "deterministic", "probes", "groups", "group")
 DOTS = ("library", "stitched", "any")
 STRICT, AS_XLA = "strict", "xla"
 PROBES = 12
@@ -38,6 +38,8 @@ class Request:
     accuracy: str
     """strict: quotients and roots of f32 are rounded to nearest; xla: two units in the last place, as XLA has them
     compiled."""
+    deterministic: bool
+    """Sums of scatters are the same, bit by bit, in every run."""
     probes: int
     groups: int
     group: bool
@@ -84,12 +86,19 @@ def read(job: Job, inputs: Inputs) -> tuple[str, Request, Mapping[str, str]]:
     group = "group" in job.request and _node(job, "group").boolean()
     if group and "groups" in job.request:
         raise _node(job, "groups").fail("a job with `group: true` is one group; leave this out")
+    deterministic = "deterministic" in job.request and _node(job, "deterministic").boolean()
+    for name, count in scatter_updates.endless(module, deterministic=deterministic).items():
+        raise _node(job, "deterministic").fail(
+            f"the windows of scatter {name!r} overlap: its updates cannot be sorted, and to look at {count} of them in "
+            f"order would not come to an end; leave this out"
+        )
     asked = Request(
         job=job,
         module=module,
         fills=frozen(filled),
         dots=dots,
         accuracy=_node(job, "accuracy").choice(STRICT, AS_XLA) if "accuracy" in job.request else STRICT,
+        deterministic=deterministic,
         probes=_count(job, "probes", PROBES, 10_000),
         groups=0 if group else _count(job, "groups", GROUPS, 1000),
         group=group,
@@ -110,14 +119,15 @@ def of_group(asked: Request, part: Part) -> Request:
     given = asked.job
     request: dict[str, object] = {"module": part.text, "group": True, "dots": part.dots}
     request |= {"accuracy": asked.accuracy} if asked.accuracy != STRICT else {}
+    request |= {"deterministic": True} if asked.deterministic else {}
     default = {part.module.buffer_of(name): fills.default(part.module, name) for name in part.module.parameters}
     said = {name: fills.said(each) for name, each in part.fills.items() if each != default[name]}
     request |= {"inputs": frozen(said)} if said else {}
     digests = {name: text for name, text in given.files.items() if name.startswith("digest:")}
     job = dataclasses.replace(given, request=frozen(request), lines=frozen(), files=frozen(digests))
     return Request(
-        job=job, module=part.module, fills=part.fills, dots=part.dots, accuracy=asked.accuracy, probes=0, groups=0,
-        group=True,
+        job=job, module=part.module, fills=part.fills, dots=part.dots, accuracy=asked.accuracy,
+        deterministic=asked.deterministic, probes=0, groups=0, group=True,
     )  # fmt: skip
 
 

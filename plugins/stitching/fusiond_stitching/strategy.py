@@ -96,6 +96,8 @@ class Stitching(StrategyBase[Request, Analysed]):
             content["group"] = True
         if asked.accuracy != request.STRICT:
             content["accuracy"] = asked.accuracy
+        if asked.deterministic:
+            content["deterministic"] = True
         return Workload(
             strategy=self.name,
             strategy_version=self.version,
@@ -180,7 +182,7 @@ class Stitching(StrategyBase[Request, Analysed]):
     def _analyse_group(self, workload: Workload[Request], limits: DeviceLimits) -> Analysis[Request, Analysed]:
         """Of a job for one group: nothing is fused or split here, and it has no parts."""
         asked = workload.payload
-        about = Analysed(asked=asked, limits=limits, forms=_one_form(asked.module))
+        about = Analysed(asked=asked, limits=limits, forms=_one_form(asked))
         name, first = spaces.alone_seeds(limits)[0]
         plans = {
             "unfused": planner.remembered(about.plain(), self._unfused(limits), limits),
@@ -446,12 +448,13 @@ class Stitching(StrategyBase[Request, Analysed]):
 
 
 def _unplanned(asked: Request, limits: DeviceLimits) -> Analysed:
-    return Analysed(asked=asked, limits=limits, forms=forms.forms(asked.module, limits.multiprocessors))
+    shaped = forms.forms(asked.module, limits.multiprocessors, deterministic=asked.deterministic)
+    return Analysed(asked=asked, limits=limits, forms=shaped)
 
 
-def _one_form(module: Module) -> Forms:
+def _one_form(asked: Request) -> Forms:
     """Of a group: it stays as it is, but for scatters that would not come to an end."""
-    only = scatter_updates.rewritten(module, all_of_them=False)
+    only = scatter_updates.rewritten(asked.module, all_of_them=False, deterministic=asked.deterministic)
     same = dict.fromkeys(itertools.product((forms.WHOLE, forms.SPLIT), (forms.UPDATES, forms.ELEMENTS)), only)
     return Forms(same, same)
 

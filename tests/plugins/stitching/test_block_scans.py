@@ -17,6 +17,7 @@ from fusiond_stitching.analysis import planner, scan_memory, verify
 from fusiond_stitching.frontend import importer, scans
 from fusiond_stitching.frontend.graph import Module
 from fusiond_stitching.frontend.loop_maps import Maps
+from fusiond_stitching.frontend.loop_sums import Sums
 from fusiond_stitching.frontend.scans import Loop
 
 from . import oracle
@@ -126,6 +127,40 @@ def half(x: Any, w: Any) -> Any:
     return lax.scan(step, (begin.astype(jnp.bfloat16), begin, jnp.int32(1)), x)
 
 
+def sums(x: Any, w: Any, g: Any, s: Any) -> Any:
+    """What a gradient adds up over the steps, backwards, from other values than zero; and what only looks so."""
+
+    def step(carry: Any, xs: Any) -> Any:
+        h, g, s, t, last = carry
+        at, x = xs
+        h = jnp.tanh(h @ w + x * at)
+        g = g + h.T @ (x * at)
+        return (h, g, s + h.sum(0), x[0] + t * 2, (h * x).sum(0) + last), g.sum() * 0 + h
+
+    begin = (jnp.zeros(x.shape[1:]), g, s, s, s)
+    return lax.scan(step, begin, (jnp.arange(x.shape[0], dtype=jnp.float32), x), reverse=True)
+
+
+def weights(x: Any, w: Any, v: Any) -> Any:
+    """A cell's weights as parts, put together in each trip; and one that is multiplied from the left."""
+
+    def step(h: Any, x: Any) -> Any:
+        a, b = jnp.split(h @ jnp.concatenate([w, v * 0.5], 1), 2, 1)
+        return jnp.tanh(a * b + x), (v @ h.T).T
+
+    return lax.scan(step, jnp.zeros(x.shape[1:]), x)
+
+
+def training(cell: Any) -> Any:
+    """Loss and gradients of a recurrent layer."""
+
+    def loss(*given: Any) -> Any:
+        (last, *_), hs = cell(*given)
+        return (last * last).sum() + jnp.sin(hs).sum()
+
+    return jax.value_and_grad(loss, argnums=(0, 1, 2, 3))
+
+
 BF16 = jnp.bfloat16
 CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "plain": (plain, (floats(5, 3, 40), floats(40, 40, scale=0.2))),
@@ -139,6 +174,7 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "sinkhorn": (sinkhorn, (floats(2, 24, 20),)),
     "heads": (heads, (floats(3, 4, 16), floats(4, 40, 16), floats(4, 40, 16))),
     "half": (half, (np.asarray(floats(5, 3, 136), BF16), np.asarray(floats(136, 136, scale=0.1), BF16))),
+    "weights": (weights, (floats(4, 3, 40), floats(40, 40, scale=0.2), floats(40, 40, scale=0.2))),
     "many rows": (plain, (floats(3, 700, 136), floats(136, 136, scale=0.1))),
     "one trip": (plain, (floats(1, 3, 136), floats(136, 136, scale=0.1))),
 }  # fmt: skip
@@ -166,6 +202,39 @@ def test_a_loop_by_blocks_is_one_launch(name: str, rules: str, runner: Any) -> N
     assert all(each.by_block for each in loops(found.module))
     assert sum(program.scan for kernel in plan.kernels for program in kernel.programs) == 1
     found.check(runner, plan)
+
+
+LSTM = (floats(4, 3, 12), floats(12, 4 * 72, scale=0.3), floats(72, 4 * 72, scale=0.2), floats(4 * 72))
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "products", "rows"),
+    [
+        (lambda x, w, g, s: sums(x, w, g, s)[0][:4], (floats(5, 3, 40), floats(40, 40, scale=0.2), floats(40, 40),
+                                                      floats(40)), 1, (3,)),
+        # Before the first loop the input's; between them all states' once more, for what the second needs of the gates;
+        # behind it the gradients of the input and of both weights.
+        (training(lstm), LSTM, 5, (3, 3)),
+    ],
+    ids=["sums", "training"],
+)  # fmt: skip
+@pytest.mark.parametrize("rules", ["xla", "blocks"])
+def test_what_is_only_added_up_is_summed_behind_the_loop(
+    function: Any, inputs: Any, products: int, rows: tuple[int, ...], rules: str, runner: Any
+) -> None:
+    found = Batch.made((Case(name="sums", group="scans", function=function, inputs=inputs),), "scans")
+    assert {found.module[each].opcode for each in found.module.foreign} <= {"dot"}
+    assert tuple(each.axes[0] for each in loops(found.module)) == rows
+    assert len([each for each in found.module.instructions if each.opcode == "dot"]) == products
+    plan = planner.plan(found.module, RULES[rules], LIMITS).plan
+    assert verify.problems(found.module, plan) == ()
+    found.check(runner, plan)
+
+
+def test_a_sum_that_is_read_on_the_way_stays() -> None:
+    shapes = [wide(5, 300, 40), wide(40, 40), wide(40, 40), wide(40)]
+    module = importer.read(oracle.lowered(lambda *given: sums(*given)[1], *shapes), "m.hlo")
+    assert {module[each].opcode for each in module.foreign} == {"while"}
 
 
 @pytest.mark.slow
@@ -231,6 +300,28 @@ def test_a_mutant_of_a_block_s_loop_dies(what: str, name: str, pattern: str, ins
     program = found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan)
     assert killed(runner, found, program) == ""
     assert killed(runner, found, with_text(program, lambda text: re.sub(pattern, instead, text, count=1))), what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["begin", "trips"])
+def test_a_mutant_of_the_sums_dies(what: str, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if what == "begin":  # what was there before the loop
+        take = Sums.take
+
+        def lost(self: Sums, at: int, result: Any) -> bool:
+            found = take(self, at, result)
+            for name, each in self.totals.items():
+                self.totals[name] = dataclasses.replace(each, operands=(each.operands[1], each.operands[1]))
+            return found
+
+        monkeypatch.setattr(Sums, "take", lost)
+    else:  # of a backward loop's map, the parts of other trips
+        piece = Maps._piece
+        monkeypatch.setattr(Maps, "_piece", lambda *given: (piece(*given)[0], abs(piece(*given)[1])))
+    inputs = (floats(5, 3, 40), floats(40, 40, scale=0.2), floats(40, 40), floats(40))
+    function = lambda *given: sums(*given)[0][:4]  # noqa: E731
+    found = Batch.made((Case(name=what, group="scans", function=function, inputs=inputs),), "scans")
+    assert killed(runner, found, found.program(planner.plan(found.module, RULES["blocks"], LIMITS).plan))
 
 
 @pytest.mark.slow

@@ -267,18 +267,21 @@ def test_a_computation_that_calls_itself():
 
 
 def test_a_scatter_whose_work_would_never_end_is_left_to_a_library() -> None:
+    """Of updates that overlap the last one counts and a device has no atomic that keeps it; rows can be sorted, windows
+    that begin anywhere cannot."""
+
     def table(rows: int) -> Module:
         return importer.read(
             entry(
-                f"t = f32[{rows},4096] parameter(0)",
+                f"t = f32[{rows}] parameter(0)",
                 "at = s32[8192,1] parameter(1)",
-                "u = f32[8192,4096] parameter(2)",
-                f"ROOT y = f32[{rows},4096] scatter(t, at, u), update_window_dims={{1}}, inserted_window_dims={{0}}, "
+                "u = f32[8192,64] parameter(2)",
+                f"ROOT y = f32[{rows}] scatter(t, at, u), update_window_dims={{1}}, inserted_window_dims={{}}, "
                 "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=last",
             ).replace("ENTRY", "last {\n  a = f32[] parameter(0)\n  ROOT b = f32[] parameter(1)\n}\n\nENTRY"),
             "table.hlo",
         )
 
     assert table(100).foreign == {}
-    (reason,) = table(128256).foreign.values()
-    assert "8192 updates for each of 525336576 elements" in reason
+    (reason,) = table(525336576).foreign.values()
+    assert "updates for each of 525336576 elements" in reason

@@ -208,6 +208,21 @@ def equal(x: Any) -> Any:
     return last, sums, sums, x, x @ jnp.full((x.shape[1], 1), 0.5), last[None] @ jnp.ones((x.shape[1], 2))
 
 
+def searched(a: Any, v: Any) -> Any:
+    """Bisection: each thread looks up its own place in what no trip changes."""
+    return jnp.searchsorted(a, v)
+
+
+def picked(x: Any, at: Any) -> Any:
+    """States look each other up, by an index that no trip changes and by one that is a state itself."""
+
+    def step(carry: Any, x: Any) -> Any:
+        h, at = carry
+        return (h[:, at[0]] * 0.5 + x + jnp.take_along_axis(h, at, 1), (at + 1) % 6), h[:, 2:4]
+
+    return lax.scan(step, (x[0], at), x)
+
+
 def gradient(x: Any, w: Any) -> Any:
     """What jax makes of the gradient of a scan: a second one, over what the first has kept."""
 
@@ -242,6 +257,8 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "overlaid": (overlaid, (floats(9, 40),)),
     "counters": (counters, (floats(7),)),
     "equal results": (equal, (floats(9, 40),)),
+    "searched": (searched, (np.sort(floats(32)), floats(5, 9))),
+    "picked": (picked, (floats(7, 5, 6), _NUMBERS.integers(0, 6, (5, 6), dtype=np.int32))),
     "one trip": (moving, (floats(1, 40),)),
     "scalar": (lambda x: lax.scan(lambda s, x: (jnp.cos(s + x), s), jnp.float32(0), x), (floats(30),)),
 }  # fmt: skip

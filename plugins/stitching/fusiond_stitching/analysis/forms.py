@@ -1,8 +1,9 @@
 """The forms of a module that a config may ask for: the same work, in other instructions.
 
 reductions   whole | split        large ones in two steps, and a long row's maximum and sum of exponentials in one
-scatters     updates | tiles | elements     each update goes to its element (tiles: the same, in another order); or
-             each element looks at all updates (those that would look too often go by updates in either form)
+scatters     updates | tiles | elements     each update goes to its element (tiles: the same, in another order; sorted
+             before, where the order matters); or each element looks at all updates (those that would look too often
+             go by updates in either form)
 """
 
 from __future__ import annotations
@@ -61,11 +62,12 @@ class Forms:
         return self.of[str(reductions), UPDATES if scatters == TILES else str(scatters)]
 
 
-def forms(module: Module, multiprocessors: int) -> Forms:
-    """All forms of a module, for a device with so many multiprocessors."""
+def forms(module: Module, multiprocessors: int, *, deterministic: bool = False) -> Forms:
+    """All forms of a module, for a device with so many multiprocessors. `deterministic`: scatters whose sums depend on
+    the order of their updates are sorted."""
     found: dict[tuple[str, str], Module] = {}
     for scatters in (UPDATES, ELEMENTS):
-        whole = scatter_updates.rewritten(module, all_of_them=scatters == UPDATES)
+        whole = scatter_updates.rewritten(module, all_of_them=scatters == UPDATES, deterministic=deterministic)
         if scatters == ELEMENTS and len(whole.in_place) == len(found[WHOLE, UPDATES].in_place):
             whole = found[WHOLE, UPDATES]
         found[WHOLE, scatters] = whole

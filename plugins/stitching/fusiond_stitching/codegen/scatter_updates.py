@@ -1,11 +1,18 @@
 """A scatter in place as statements: each thread takes some updates, and puts each where its index says.
 
+Where updates are sorted, the first of those that fall on one element applies all of them, in order:
+
+    if (there is none before it, or that falls elsewhere)
+        for (run = own; run < all && it falls here; ++run)  total += u[order[run]];
+
 Two updates may fall on one element: what combines them is one atomic operation where the device has it, else a loop
 that compares and swaps the element's bits until nobody came between. Its first guess is zero: that is what a gradient
 begins with, and if it is wrong the answer is what lies there.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from fusiond.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import Index, linear, number
@@ -42,6 +49,9 @@ class Updates(LoopNests):
     def _update(self, scope: Scope, scatter: Instruction, home: Global, indices: Indices) -> None:
         """One update, to the element that it falls on, if there is one."""
         updates = scatter.operands[2]
+        if scatter.attributes.get("sorted", False):
+            self._run(scope, scatter, home, indices)
+            return
         conditions, place = self._target(scope, scatter, indices)
         self._pointers[home.buffer] = True
         with scope.block(cpp("if ({})", joined(" && ", conditions)) if conditions else Code("")) as hit:
@@ -52,6 +62,37 @@ class Updates(LoopNests):
             value = self._elemental.value(hit, updates, indices)
             target = cpp("{}[{}]", hole(home.buffer), hit.index(linear(coordinates, scatter.dims)))
             _apply(self, hit, scatter, target, value)
+
+    def _run(self, scope: Scope, scatter: Instruction, home: Global, indices: Indices) -> None:
+        """All updates of a run, where this is its first one. (Those that fall on no element come last.)"""
+        own, *window = indices
+        kind, count = type_of(scatter), self._module[scatter.operands[2]].dims[0]
+        conditions, place = self._target(scope, scatter, indices)
+        first = scope.function.fresh("first")
+        scope.line(cpp("bool {} = true;", first))
+        with scope.block(cpp("if ({} > 0)", scope.index(own))) as before:
+            earlier = before.variable("earlier", before.index(own - 1), count)
+            _, other = self._target(before, scatter, (earlier, *window))
+            before.line(cpp("{} = {};", first, _differ(place, other)))
+        self._pointers[home.buffer] = True
+        with scope.block(cpp("if ({})", joined(" && ", [first, *conditions]))) as hit:
+            coordinates = tuple(
+                hit.variable("row", each, dim) if isinstance(each, Code) else each
+                for each, dim in zip(place, scatter.dims, strict=True)
+            )
+            target = cpp("{}[{}]", hole(home.buffer), hit.index(linear(coordinates, scatter.dims)))
+            total = hit.function.fresh("total")
+            hit.line(cpp("{} {} = {};", kind.value, total, semantics.loaded(kind, target)))
+            run = hit.function.fresh("run")
+            whole = hit.function.index_type
+            header = cpp("for ({} {} = {}; {} < {}; ++{})", whole, run, hit.index(own), run, count, run)
+            with hit.block(header) as each:
+                at = (each.known(run, count), *window)
+                _, other = self._target(each, scatter, at)
+                each.line(cpp("if ({}) break;", _differ(place, other)))
+                value = self._elemental.value(each, scatter.operands[2], at)
+                combine(self._elemental, each, scatter.attributes["computation"], [total], [value], [kind])
+            hit.line(cpp("{} = {};", target, hit.stored(kind, total)))
 
     def _target(self, scope: Scope, scatter: Instruction, indices: Indices) -> tuple[list[Code], list[Index | Code]]:
         """(the conditions under which an update falls on an element, that element's place in the operand)."""
@@ -82,6 +123,16 @@ class Updates(LoopNests):
             moved = cpp("({}){}", scope.function.index_type, start)
             place.append(moved if size == 1 else cpp("{} + {}", moved, scope.index(inside)))
         return conditions, place
+
+
+def _differ(one: Sequence[Index | Code], other: Sequence[Index | Code]) -> Code:
+    """Whether two updates fall on different elements."""
+    named = [
+        cpp("{} != {}", here, there)
+        for here, there in zip(one, other, strict=True)
+        if isinstance(here, Code) and isinstance(there, Code)
+    ]
+    return joined(" || ", named)
 
 
 def _apply(self: Updates, scope: Scope, scatter: Instruction, target: Code, value: Code) -> None:

@@ -60,11 +60,11 @@ class Maps:
         if not order or whole is None:
             return False
         rest = tuple(dim for at, dim in enumerate(update.dims) if at != place)
-        found = self._add("reshape", into.dtype, (self.trips, *rest), [whole])
+        found = self.add("reshape", into.dtype, (self.trips, *rest), [whole])
         if order < 0:
-            found = self._add("reverse", into.dtype, (self.trips, *rest), [found], dimensions=(0,))
+            found = self.add("reverse", into.dtype, (self.trips, *rest), [found], dimensions=(0,))
         inverse = (*range(1, place + 1), 0, *range(place + 1, len(rest) + 1))  # output dimension -> operand dimension
-        found = self._add("transpose", into.dtype, into.dims, [found], dimensions=inverse)
+        found = self.add("transpose", into.dtype, into.dims, [found], dimensions=inverse)
         self.made[into.name] = replaced(into, opcode="copy", operands=(found,), attributes=frozen({}))
         return True
 
@@ -95,6 +95,10 @@ class Maps:
             self._known[name] = self._made(self.body[name])
         return self._known[name]
 
+    def become(self, name: str, outside: str) -> None:
+        """A value of all trips is known to be that."""
+        self._known[name] = outside
+
     def _made(self, each: Instruction) -> str | None:
         dims = (self.trips, *each.dims)
         if each.name in self.numbers:
@@ -102,7 +106,7 @@ class Maps:
         if each.name in self.laid:
             return self._laid(each)
         if each.opcode == "constant":
-            source = self._add("constant", each.dtype, each.dims, [], **each.attributes)
+            source = self.add("constant", each.dtype, each.dims, [], **each.attributes)
             return self._spread(source, each.dtype, each.dims)
         if each.opcode == "parameter":
             if each.name in self.fixed:
@@ -120,25 +124,47 @@ class Maps:
             if value is None:
                 return None
             if each.opcode in ELEMENTWISE and self.body[name].dims != each.dims:  # a predicate, a bound
-                value = self._add("broadcast", self.body[name].dtype, dims, [value], dimensions=(0,))
+                value = self.add("broadcast", self.body[name].dtype, dims, [value], dimensions=(0,))
             operands.append(value)
-        return self._add(each.opcode, each.dtype, dims, operands, **_deeper(each, self.trips))
+        return self.add(each.opcode, each.dtype, dims, operands, **_deeper(each, self.trips))
 
     def _product(self, each: Instruction) -> str | None:
         """A product with what no trip changes: of all trips' rows at once."""
         numbers = each.attributes
         left, right = each.operands
-        if numbers["lhs_batch"] or right not in self.fixed or left in self.fixed:
-            return None
-        rows = self.value(left)
-        if rows is None:
+        matrix = None if numbers["lhs_batch"] or self.alike(left) else self.plain(right)
+        rows = self.value(left) if matrix is not None else None
+        if rows is None or matrix is None:
             return None
         contracting = tuple(at + 1 for at in numbers["lhs_contracting"])
-        dims, operands = (self.trips, *each.dims), [rows, self.fixed[right].name]
-        return self._add("dot", each.dtype, dims, operands, **{**numbers, "lhs_contracting": contracting})
+        dims, operands = (self.trips, *each.dims), [rows, matrix]
+        return self.add("dot", each.dtype, dims, operands, **{**numbers, "lhs_contracting": contracting})
+
+    def alike(self, name: str) -> bool:
+        """Whether a value is the same in all trips."""
+        ancestors = self._ancestors(name)
+        given = {each for each in ancestors if not self.body[each].operands}
+        return not ancestors & self.numbers.keys() and all(
+            each in self.fixed or self.body[each].opcode != "parameter" for each in given
+        )
+
+    def plain(self, name: str) -> str | None:
+        """A value that is the same in all trips, once, outside."""
+        if not self.alike(name):
+            return None
+        found: dict[str, str] = {}
+        for each in self.body.instructions:  # operands before users
+            if each.name not in self._ancestors(name):
+                continue
+            if each.name in self.fixed:
+                found[each.name] = self.fixed[each.name].name
+                continue
+            operands = [found[operand] for operand in each.operands]
+            found[each.name] = self.add(each.opcode, each.dtype, each.dims, operands, **each.attributes)
+        return found[name]
 
     def _spread(self, source: str, dtype: str, dims: tuple[int, ...]) -> str:
-        return self._add("broadcast", dtype, (self.trips, *dims), [source], dimensions=tuple(range(1, len(dims) + 1)))
+        return self.add("broadcast", dtype, (self.trips, *dims), [source], dimensions=tuple(range(1, len(dims) + 1)))
 
     def _number(self, each: Instruction) -> str | None:
         """A whole number that grows by the same amount from trip to trip."""
@@ -147,12 +173,12 @@ class Maps:
         if each.dtype == "pred" or list(values) != [values[0] + step * trip for trip in range(self.trips)]:
             return None
         shape = (self.trips,)
-        found = self._add("iota", each.dtype, shape, [], dimension=0)
+        found = self.add("iota", each.dtype, shape, [], dimension=0)
         for opcode, amount in (("multiply", step), ("add", values[0])):
-            constant = self._add("constant", each.dtype, (), [], values=(amount,))
-            spread = self._add("broadcast", each.dtype, shape, [constant], dimensions=())
-            found = self._add(opcode, each.dtype, shape, [found, spread])
-        return self._add("reshape", each.dtype, (self.trips, *each.dims), [found]) if each.dims else found
+            constant = self.add("constant", each.dtype, (), [], values=(amount,))
+            spread = self.add("broadcast", each.dtype, shape, [constant], dimensions=())
+            found = self.add(opcode, each.dtype, shape, [found, spread])
+        return self.add("reshape", each.dtype, (self.trips, *each.dims), [found]) if each.dims else found
 
     def _sliced(self, each: Instruction) -> str | None:
         """A piece for each trip of what no trip changes: all of it, the trips' dimension in front."""
@@ -176,20 +202,21 @@ class Maps:
             return None
         dims = (self.trips - 1, *each.dims)
         zeros, ones = (0,) * len(dims), (1,) * len(dims)
-        earlier = self._add("slice", each.dtype, dims, [whole], starts=zeros, limits=dims, strides=ones)
-        first = self._add("reshape", each.dtype, (1, *each.dims), [self.begin[each.name].name])
-        return self._add("concatenate", each.dtype, (self.trips, *each.dims), [first, earlier], dimension=0)
+        earlier = self.add("slice", each.dtype, dims, [whole], starts=zeros, limits=dims, strides=ones)
+        first = self.add("reshape", each.dtype, (1, *each.dims), [self.begin[each.name].name])
+        return self.add("concatenate", each.dtype, (self.trips, *each.dims), [first, earlier], dimension=0)
 
     def _in_front(self, source: Instruction, place: int, order: int, dims: tuple[int, ...]) -> str:
         """All trips' pieces of a value, the trips' dimension in front. `dims`: of a piece."""
         rest = [at for at in range(len(source.dims)) if at != place]
         turned = tuple(source.dims[at] for at in (place, *rest))
-        found = self._add("transpose", source.dtype, turned, [source.name], dimensions=(place, *rest))
+        found = self.add("transpose", source.dtype, turned, [source.name], dimensions=(place, *rest))
         if order < 0:
-            found = self._add("reverse", source.dtype, turned, [found], dimensions=(0,))
-        return self._add("reshape", source.dtype, (self.trips, *dims), [found])
+            found = self.add("reverse", source.dtype, turned, [found], dimensions=(0,))
+        return self.add("reshape", source.dtype, (self.trips, *dims), [found])
 
-    def _add(self, opcode: str, dtype: str, dims: tuple[int, ...], operands: Iterable[str], **attributes: Any) -> str:
+    def add(self, opcode: str, dtype: str, dims: tuple[int, ...], operands: Iterable[str], **attributes: Any) -> str:
+        """One more instruction outside of the loop; its name."""
         name = f"{self.prefix}>{next(self._fresh)}"
         self.made[name] = Instruction(
             name=name, opcode=opcode, dtype=dtype, dims=dims, operands=tuple(operands), attributes=frozen(attributes)

@@ -85,12 +85,14 @@ def leave_scatters(graph: Graph) -> Graph:
 
 
 def _endless(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Scatters that are left to a library, and why: their updates cannot be applied one by one, and code that looks at
-    all of them for each element of the result would not come to an end."""
+    """Scatters that are left to a library, and why: their updates cannot be applied one by one, nor sorted, and code
+    that looks at all of them for each element of the result would not come to an end."""
     for each in given.values():
-        if each.opcode == "scatter" and each.name not in foreign and not scatter_updates.possible(each):
-            looks = scatter_updates.looks(each, given[each.operands[2]])
-            if looks > scatter_updates.MOST_LOOKS:
+        if each.opcode == "scatter" and each.name not in foreign:
+            _, indices, updates = (given[operand] for operand in each.operands)
+            looks = scatter_updates.looks(each, updates)
+            how = scatter_updates.way(each, indices, updates, deterministic=False)
+            if looks > scatter_updates.MOST_LOOKS and how is None:
                 count = looks // each.elements
                 yield (
                     each.name,

@@ -54,8 +54,9 @@ class Axes:
         for before, last in carries.items():
             self._same(before, last)
 
-    def found(self, slices: Sequence[str]) -> Places | None:
-        """Where threads, or blocks, can have parts of their own. `slices`: what may be read ahead."""
+    def found(self, slices: Sequence[str], *, by_block: bool = False) -> Places | None:
+        """Where threads, or blocks, can have parts of their own. `slices`: what may be read ahead. `by_block`: the axes
+        are those of the state, whatever more its results have."""
         if not self.possible:
             return None
         values = dict.fromkeys((*self.carried, *self.updates))
@@ -65,9 +66,10 @@ class Axes:
             self.inside |= {each for each in classes if classes.count(each) > 1}
         inside = {self._class(each) for each in self.inside}
         own = {name: [None if each in inside else each for each in self._classes(name)] for name in values}
-        widest = max(own.values(), key=lambda places: sum(each is not None for each in places), default=[])
+        choice = [own[name] for name in self.carried] if by_block and self.carried else own.values()
+        widest = max(choice, key=lambda places: sum(each is not None for each in places), default=[])
         self.axes = [each for each in widest if each is not None]
-        if any(each is not None and each not in self.axes for places in own.values() for each in places):
+        if not by_block and any(each is not None and each not in self.axes for one in own.values() for each in one):
             return None
         reads = {name: self._classes(name) for name in slices if name in self.live}
         reads = {
@@ -189,6 +191,9 @@ class Axes:
         if each.opcode == "dot":
             self._contracted(each, operands, varies)
             return
+        if each.opcode == "gather":
+            self._gathered(each, operands, varies)
+            return
         sources: Sequence[Instruction]
         if each.opcode == "concatenate":
             sources, cut = operands, {each.attributes["dimension"]}
@@ -214,6 +219,32 @@ class Axes:
                 if at not in cut:
                     self._join((each.name, at), (source.name, at))
         self._inside(each.name, cut)
+
+    def _gathered(self, each: Instruction, operands: Sequence[Instruction], varies: Sequence[bool]) -> None:
+        """What looks up has its own index. Of what is looked up in, dimensions that are taken whole, or go along with
+        the index, are walked together; along all others any element may be wanted."""
+        numbers = each.attributes
+        operand, indices = operands
+        vector, offsets = numbers["index_vector_dim"], numbers["offset_dims"]
+        batch = [at for at in range(len(each.dims)) if at not in offsets]
+        columns = [at for at in range(len(indices.dims)) if at != vector]
+        if varies[1]:
+            self._inside(indices.name, [vector] if vector < len(indices.dims) else [])
+            for mine, column in zip(batch, columns, strict=True):
+                self._join((each.name, mine), (indices.name, column))
+        if varies[0]:
+            along = dict(zip(numbers["operand_batching_dims"], numbers["start_indices_batching_dims"], strict=True))
+            windows = iter(offsets)
+            for at, (dim, size) in enumerate(zip(operand.dims, numbers["slice_sizes"], strict=True)):
+                if at in along:
+                    self._join((each.name, batch[columns.index(along[at])]), (operand.name, at))
+                    continue
+                own = None if at in numbers["collapsed_slice_dims"] else next(windows)
+                if own is not None and size == dim:
+                    self._join((each.name, own), (operand.name, at))
+                else:
+                    self._inside(operand.name, [at])
+                    self._inside(each.name, [] if own is None else [own])
 
     def _contracted(self, each: Instruction, operands: Sequence[Instruction], varies: Sequence[bool]) -> None:
         numbers = each.attributes

@@ -26,6 +26,7 @@ from fusiond_stitching.frontend import loop_numbers, scan_blocks
 from fusiond_stitching.frontend.graph import Instruction, Module, topological
 from fusiond_stitching.frontend.loop_maps import Maps
 from fusiond_stitching.frontend.loop_numbers import BITS
+from fusiond_stitching.frontend.loop_sums import Sums
 from fusiond_stitching.frontend.scan_axes import Axes, shared_by_threads
 
 OPCODE = "scan"
@@ -125,12 +126,17 @@ def converted(
             continue
         found |= {**maps, **known.before}
         state, scan = made or ([], None)
-        for each in results:
-            left.pop(each.name)
+        for each in (*results, *known.laid):
+            left.pop(each.name, None)
             place = each.attributes["result"]
-            if each.name in maps:
+            if each.name in maps or each.name in known.before:
                 continue
-            if each.name not in read:
+            if each in known.laid:
+                assert scan is not None
+                found[each.name] = _as(
+                    each, OPCODE, state, {"loop": scan, "result": _own(call, known.body.outputs[place])}
+                )
+            elif each.name not in read:
                 found.pop(each.name)
             elif loop.body.outputs[place] == loop.body.parameters[place]:
                 found[each.name] = _as(each, "copy", [each.operands[place]], {})
@@ -161,6 +167,8 @@ class _Recognised:
         self.run = self._run()
         self.before: Mapping[str, Instruction] = {}
         """What has been taken out of the loop, by name."""
+        self.laid: Sequence[Instruction] = ()
+        """Results that the loop did not have."""
         self.shared: Sequence[str] = ()
         """What many threads would compute alike."""
 
@@ -228,20 +236,23 @@ class _Recognised:
             name = self.body[name].operands[0]
         return name
 
-    def loop(self) -> tuple[list[str], Loop] | str:
+    def loop(self) -> tuple[list[str], Loop | None] | str:
         """(what the state begins with, as far as it is read, the loop); why it stays a boundary."""
         if self.run is None:
             return self._unknown()
         found = self._by(threads=True)
+        if isinstance(found, str) and self._take_out_sums():
+            found = self._by(threads=True) if self.live else ([], None)
         if isinstance(found, str):
             self._take_out([each for each in self.body.instructions if each.opcode == "dot"])
+            self._lay_out_matrices()
             return self._by(threads=False)
         shared = [self.body[name] for name in self.shared]
         if shared and self._take_out(shared):
             return self._by(threads=True)
         return found
 
-    def _by(self, *, threads: bool) -> tuple[list[str], Loop] | str:
+    def _by(self, *, threads: bool) -> tuple[list[str], Loop | None] | str:
         """The loop, run by threads or by blocks."""
         assert self.run is not None
         body = self.body
@@ -258,7 +269,7 @@ class _Recognised:
             [body[body.outputs[at]] for at in sorted(stacked)],
             frozenset(numbers),
         )
-        places = axes.found(self._slices(steps))
+        places = axes.found(self._slices(steps), by_block=not threads)
         if places is None or (threads and (places.held > MOST_HELD or places.work > MOST_WORK)):
             return "its state does not fall apart into threads"
         self.shared = shared_by_threads(axes, places) if threads else ()
@@ -286,12 +297,8 @@ class _Recognised:
 
     def _take_out(self, instructions: Iterable[Instruction]) -> bool:
         """What of them no trip changes is computed for all trips at once, before the loop; whether there was any."""
-        assert self.run is not None
-        trips, numbers = self.run
-        body = self.body
-        trip = next((name for name, values in numbers.items() if list(values) == list(range(trips))
-                     and body[name].dtype in BITS and not body[name].dims), None)  # fmt: skip
-        maps = self._maps({}, f"{self.call}~")
+        body, trip = self.body, self._counter()
+        maps = self._maps({}, f"{self.call}~{len(self.before)}")
         for each in instructions:
             whole = maps.value(each.name)
             if whole is None or trip is None:
@@ -299,8 +306,62 @@ class _Recognised:
             self.operands.append(maps.made[whole])
             body = _with_read(body, each, maps.made[whole], trip)
         taken = body is not self.body
-        self.body, self.before = body, maps.made
+        self.body, self.before = body, {**self.before, **maps.made}
         return taken
+
+    def _lay_out_matrices(self) -> None:
+        """What is the same in all trips and is multiplied in each lies in memory, as neighbouring threads read it: the
+        dimension that is summed up first."""
+        body = self.body
+        maps = self._maps({}, f"{self.call}~{len(self.before)}")
+        for dot in [each for each in body.instructions if each.opcode == "dot" and not each.attributes["lhs_batch"]]:
+            for place, side in enumerate(("lhs_contracting", "rhs_contracting")):
+                matrix, summed = body[dot.operands[place]], dot.attributes[side]
+                turned = len(matrix.dims) == 2 and summed == (1,)
+                if not maps.alike(matrix.name) or (matrix.opcode == "parameter" and not turned):
+                    continue
+                outside = maps.plain(matrix.name)
+                assert outside is not None
+                dims = matrix.dims
+                if turned:
+                    dims, summed = dims[::-1], (0,)
+                    outside = maps.add("transpose", matrix.dtype, dims, [outside], dimensions=(1, 0))
+                self.operands.append(maps.made.get(outside) or self.outside[outside])
+                body = _with_state(body, f"{dot.name}~{place}", dataclasses.replace(matrix, dims=dims))
+                operands = list(body[dot.name].operands)
+                operands[place] = body.parameters[-1]
+                body = _with_instruction(body, dataclasses.replace(
+                    body[dot.name], operands=tuple(operands),
+                    attributes=frozen({**body[dot.name].attributes, side: summed}),
+                ))  # fmt: skip
+        self.body, self.before = body, {**self.before, **maps.made}
+
+    def _take_out_sums(self) -> bool:
+        """What is only added up is summed behind the loop; whether there was any."""
+        trip = self._counter()
+        if trip is None:
+            return False
+        maps = self._maps({}, f"{self.call}~{len(self.before)}")
+        sums = Sums(self.body, self.operands, trip, maps)
+        taken = [at for at, result in self.live.items() if sums.take(at, result) or sums.take_product(at, result)]
+        if not taken:
+            return False
+        self.body, self.operands = sums.body, sums.operands
+        self.before = {**self.before, **maps.made, **sums.totals}
+        for at in taken:
+            del self.live[at]
+        laid = {at: dataclasses.replace(each, attributes=frozen({"result": at})) for at, each in sums.laid.items()}
+        self.laid = tuple(laid.values())
+        self.live |= laid
+        return True
+
+    def _counter(self) -> str | None:
+        """A whole number of the body that is 0 in the first trip, then 1, 2, ..."""
+        assert self.run is not None
+        trips, numbers = self.run
+        body = self.body
+        return next((name for name, values in numbers.items() if list(values) == list(range(trips))
+                     and body[name].dtype in BITS and not body[name].dims), None)  # fmt: skip
 
     def _slices(self, steps: Mapping[str, tuple[int, int]]) -> list[str]:
         """The dynamic-slices of what no trip changes, at places that are known of each trip."""
@@ -389,22 +450,34 @@ def _reshaped(body: Module) -> Module:
 
 def _with_read(body: Module, of: Instruction, whole: Instruction, trip: str) -> Module:
     """The body with a value read from `whole`, all trips' values: one more part of the state that no trip changes."""
-    given = Instruction(name=f"{of.name}{BEFORE}", opcode="parameter", dtype=of.dtype, dims=whole.dims, operands=(),
-                        attributes=frozen({"number": len(body.parameters)}))  # fmt: skip
+    body = _with_state(body, f"{of.name}{BEFORE}", dataclasses.replace(of, dims=whole.dims))
     zero = dataclasses.replace(body[trip], name=f"{of.name}~0", opcode="constant", operands=(),
                                attributes=frozen({"values": (0,)}))  # fmt: skip
     sizes = (1, *of.dims)
     slice_ = dataclasses.replace(of, name=f"{of.name}~one", opcode="dynamic-slice", dims=sizes,
-                                 operands=(given.name, trip, *[zero.name] * len(of.dims)),
+                                 operands=(body.parameters[-1], trip, *[zero.name] * len(of.dims)),
                                  attributes=frozen({"sizes": sizes}))  # fmt: skip
     read = dataclasses.replace(of, opcode="reshape", operands=(slice_.name,), attributes=frozen({}))
-    others = [each for each in body.instructions if each.name != of.name]
+    return _with_instruction(body, zero, slice_, read)
+
+
+def _with_state(body: Module, name: str, like: Instruction) -> Module:
+    """The body with one more part of the state, which no trip changes."""
+    given = dataclasses.replace(like, name=name, opcode="parameter", operands=(),
+                                attributes=frozen({"number": len(body.parameters)}))  # fmt: skip
     return dataclasses.replace(
         body,
-        instructions=topological([given, zero, slice_, read, *others]),
-        parameters=(*body.parameters, given.name),
-        outputs=(*body.outputs, given.name),
+        instructions=(given, *body.instructions),
+        parameters=(*body.parameters, name),
+        outputs=(*body.outputs, name),
     )
+
+
+def _with_instruction(body: Module, *made: Instruction) -> Module:
+    """The body with these instructions, in place of those of the same names."""
+    new = {each.name for each in made}
+    others = [each for each in body.instructions if each.name not in new]
+    return dataclasses.replace(body, instructions=topological([*made, *others]))
 
 
 def _renamed(body: Module, own: Callable[[str], str]) -> Module:

@@ -7,8 +7,8 @@
 Seen from the elements of the result, a scatter looks at all updates for each of them: the gradient of an embedding
 (8,192 rows into 128,256 x 4,096) would look 4e12 times. Seen from the updates it is as much work as there are updates.
 Sums of floats come in any order then. Where the module says that no two updates meet (`unique_indices`), nothing needs
-to be atomic. A value that replaces another goes in there only: else the last one has to win, and the loop over all
-updates stays.
+to be atomic. Where the order matters (a value that replaces another, or sums that are to be the same in every run),
+the updates are sorted by where they fall (`sorted_scatters`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import dataclasses
 import math
 
 from fusiond.model import frozen
+from fusiond_stitching.frontend import sorted_scatters
 from fusiond_stitching.frontend.graph import BYTES, Instruction, Module, topological
 
 MOST_LOOKS = 1 << 32
@@ -43,20 +44,48 @@ def in_place(instruction: Instruction) -> bool:
     return instruction.opcode == "scatter" and bool(instruction.attributes.get("in_place", False))
 
 
-def rewritten(module: Module, *, all_of_them: bool = True) -> Module:
+def endless(module: Module, *, deterministic: bool) -> dict[str, int]:
+    """Scatters that nothing of all this is possible for, and how many updates code would look at in a loop over all of
+    them for each element, which would not come to an end."""
+    return {
+        each.name: count
+        for each in module.instructions
+        if each.opcode == "scatter"
+        and each.name not in module.foreign
+        and (count := looks(each, module.operands(each)[2])) > MOST_LOOKS
+        and way(each, *module.operands(each)[1:], deterministic=deterministic) is None
+    }
+
+
+def way(scatter: Instruction, indices: Instruction, updates: Instruction, *, deterministic: bool) -> str | None:
+    """`updates`: each by itself, in any order; `sorted`; None where neither is possible."""
+    if possible(scatter) and (not deterministic or sorted_scatters.order_free(scatter)):
+        return "updates"
+    return "sorted" if sorted_scatters.possible(scatter, indices, updates) else None
+
+
+def rewritten(module: Module, *, all_of_them: bool = True, deterministic: bool = False) -> Module:
     """The module with its scatters in place, where that is possible; the very same one where there are none.
-    `all_of_them`: else only those whose loops would look at more than `MOST_LOOKS` updates."""
+    `all_of_them`: else only those whose loops would look at more than `MOST_LOOKS` updates. `deterministic`: sums are
+    the same, bit by bit, in every run."""
     found: list[Instruction] = []
     for each in module.instructions:
-        if each.opcode == "scatter" and each.name not in module.foreign and not in_place(each) and possible(each):
-            operand, _, updates = module.operands(each)
-            if each.elements and updates.elements and (all_of_them or looks(each, updates) > MOST_LOOKS):
+        if each.opcode == "scatter" and each.name not in module.foreign and not in_place(each):
+            operand, indices, updates = module.operands(each)
+            many = looks(each, updates) > MOST_LOOKS
+            how = way(each, indices, updates, deterministic=deterministic)
+            # What replaces values is sorted only where it must be: a loop over few updates is one launch.
+            wanted = many or (all_of_them and (how == "updates" or deterministic))
+            if each.elements and updates.elements and how is not None and wanted:
                 base = dataclasses.replace(
                     operand, name=f"{each.name}~base", opcode="copy", operands=(operand.name,), attributes=frozen({})
                 )
+                found.append(base)
+                if how == "sorted":
+                    found += sorted_scatters.expanded(module, each, base.name)
+                    continue
                 attributes = frozen({**each.attributes, "in_place": True})
-                moved = dataclasses.replace(each, operands=(base.name, *each.operands[1:]), attributes=attributes)
-                found += [base, moved]
+                found.append(dataclasses.replace(each, operands=(base.name, *each.operands[1:]), attributes=attributes))
                 continue
         found.append(each)
     if len(found) == len(module.instructions):

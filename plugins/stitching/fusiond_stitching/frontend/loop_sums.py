@@ -1,0 +1,146 @@
+"""What a loop only adds up, or only lays down, leaves it: its trips lay down the parts, and one product or sum follows.
+
+    (w, ...) = while(w0, ...), body: w' = w + dot(x[t], d)        contracting the batch: a gradient of weights
+      -->  ds = scan of d,   w~ = w0 + dot(x, ds)                 contracting the trips and the batch
+
+    ys = while(...), body: ys' = ys with dot(d, w) at t           a gradient of inputs
+      -->  ds = scan of d,   ys = dot(ds, w)                      all trips' rows at once
+
+No row of the batch has such a sum to itself, and all else of the loop falls apart into rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fusiond.model import frozen
+from fusiond_stitching.frontend.graph import Instruction, Module, topological
+from fusiond_stitching.frontend.loop_maps import Maps
+
+_SUMMED = ("f32", "f64")
+"""Narrower sums are rounded in each trip, and would come out otherwise."""
+
+
+class Sums:
+    """`body` and `operands` are the loop's, with what has to be laid down; `laid`: place in the state -> a result that
+    the loop did not have; `totals`: the sums, by the names of the results that they are."""
+
+    def __init__(self, body: Module, operands: list[Instruction], trip: str, maps: Maps) -> None:
+        self.body = body
+        self.operands = operands
+        self.laid: dict[int, Instruction] = {}
+        self.totals: dict[str, Instruction] = {}
+        self._trip = trip
+        self._maps = maps
+        self._stacks: dict[str, str] = {}
+
+    def take(self, at: int, result: Instruction) -> bool:
+        """Whether a member of the state is such a sum, and is one no more."""
+        body = self.body
+        parameter, last = body.parameters[at], body[body.outputs[at]]
+        if last.opcode != "add" or last.dtype not in _SUMMED or parameter not in last.operands:
+            return False
+        if body.users[parameter] != (last.name,) or body.users[last.name] or body.outputs.count(last.name) != 1:
+            return False
+        summand = body[last.operands[1 - last.operands.index(parameter)]]
+        total = self._total(summand) if summand.name != parameter else None
+        if total is None:
+            return False
+        begin = self.operands[at].name
+        self.totals[result.name] = dataclasses.replace(
+            result, opcode="add", operands=(begin, total), attributes=frozen({})
+        )
+        return True
+
+    def take_product(self, at: int, result: Instruction) -> bool:
+        """Whether a result is laid down product by product, of one matrix and what nobody else reads, and has become
+        one product."""
+        body = self.body
+        last = body[body.outputs[at]]
+        if last.opcode != "dynamic-update-slice" or last.operands[0] != body.parameters[at]:
+            return False
+        name, users = last.operands[1], (last.name,)
+        while body[name].opcode == "reshape" and body.users[name] == users:
+            name, users = body[name].operands[0], (name,)
+        dot = body[name]
+        if dot.opcode != "dot" or dot.attributes["lhs_batch"] or body.users[name] != users:
+            return False
+        left, right = dot.operands
+        matrix = self._maps.plain(right) if not self._maps.alike(left) else None
+        if matrix is None:
+            return False
+        numbers = dot.attributes
+        moved = {**numbers, "lhs_contracting": tuple(each + 1 for each in numbers["lhs_contracting"])}
+        dims = (self._maps.trips, *dot.dims)
+        self._maps.become(name, self._maps.add("dot", dot.dtype, dims, [self._all_trips(left), matrix], **moved))
+        return self._maps.result(last, result)
+
+    def _total(self, summand: Instruction) -> str | None:
+        """The sum over all trips, outside."""
+        numbers = summand.attributes
+        if summand.opcode == "add":
+            parts = [each for each in self.body.operands(summand) if not self._zero(each)]
+            totals = [self._total(each) for each in parts]
+            if not totals or None in totals:
+                return None
+            first, *others = [each for each in totals if each is not None]
+            for each in others:
+                first = self._maps.add("add", summand.dtype, summand.dims, [first, each])
+            return first
+        if summand.opcode == "dot" and not numbers["lhs_batch"]:
+            operands = [self._all_trips(name) for name in summand.operands]
+            moved = {key: (0, *(at + 1 for at in numbers[key])) for key in ("lhs_contracting", "rhs_contracting")}
+            return self._maps.add("dot", summand.dtype, summand.dims, operands, **{**numbers, **moved})
+        if summand.opcode == "reduce" and len(summand.operands) == 2 and numbers["computation"].simple == "add":
+            value, init = self.body.operands(summand)
+            if not self._zero(init):
+                return None
+            zero = self._maps.add("constant", init.dtype, (), [], values=(0.0,))
+            dimensions = (0, *(at + 1 for at in numbers["dimensions"]))
+            operands = [self._all_trips(value.name), zero]
+            return self._maps.add(
+                "reduce", summand.dtype, summand.dims, operands, **{**numbers, "dimensions": dimensions}
+            )
+        return None
+
+    def _zero(self, each: Instruction) -> bool:
+        while each.opcode == "broadcast":
+            each = self.body[each.operands[0]]
+        return each.opcode == "constant" and not any(each.attributes["values"])
+
+    def _all_trips(self, name: str) -> str:
+        """A value of all trips, outside: where it is no map, the loop lays it down."""
+        known = self._maps.value(name)
+        if known is not None:
+            return known
+        if name not in self._stacks:
+            self._stacks[name] = self._stacked(self.body[name])
+        return self._stacks[name]
+
+    def _stacked(self, of: Instruction) -> str:
+        body, trips = self.body, self._maps.trips
+        whole, piece = (trips, *of.dims), (1, *of.dims)
+        plain = dataclasses.replace(of, operands=(), attributes=frozen({}))
+        number = frozen({"number": len(body.parameters)})
+        before = dataclasses.replace(plain, name=f"{of.name}~laid", opcode="parameter", dims=whole, attributes=number)
+        zero = dataclasses.replace(
+            body[self._trip], name=f"{of.name}~first", opcode="constant", operands=(),
+            attributes=frozen({"values": (0,)}),
+        )  # fmt: skip
+        part = dataclasses.replace(plain, name=f"{of.name}~part", opcode="reshape", dims=piece, operands=(of.name,))
+        after = dataclasses.replace(
+            plain, name=f"{of.name}~after", opcode="dynamic-update-slice", dims=whole,
+            operands=(before.name, part.name, self._trip, *[zero.name] * len(of.dims)),
+        )  # fmt: skip
+        self.body = dataclasses.replace(
+            body,
+            instructions=topological([*body.instructions, before, zero, part, after]),
+            parameters=(*body.parameters, before.name),
+            outputs=(*body.outputs, after.name),
+        )
+        empty = self._maps.add("constant", of.dtype, (), [], values=(0.0,))
+        begin = self._maps.add("broadcast", of.dtype, whole, [empty], dimensions=())
+        self.operands = [*self.operands, self._maps.made[begin]]
+        place = len(body.parameters)
+        self.laid[place] = dataclasses.replace(plain, name=f"{self._maps.prefix}{of.name}", opcode="while", dims=whole)
+        return self.laid[place].name

@@ -93,6 +93,38 @@ def group_norm_backward(x: Any, scale: Any, given: Any) -> Any:
     return jax.vjp(lambda x: group_norm(4)(x, scale, scale), x)[1](given)[0]
 
 
+def group_norm_gradients(norm: Callable[..., Any]) -> Callable[..., Any]:
+    def function(x: Any, scale: Any, given: Any) -> Any:
+        return jax.vjp(norm, x, scale, scale)[1](given)
+
+    return function
+
+
+def by_channel(x: Any, scale: Any) -> Any:
+    """What one channel of a group comes to is used by its rows, by all of the group, and given out."""
+    parted = x.reshape(*x.shape[:-1], 4, -1)
+    centred = parted - parted.mean((1, 3), keepdims=True)
+    most = jax.lax.reduce(centred, np.float32(2.0), jax.lax.max, (1,))
+    total = (most * scale.reshape(4, -1)).sum(-1)
+    return parted * most[:, None] + total[:, None, :, None], total, most * 2.0
+
+
+def behind_a_convolution(x: Any, scale: Any, given: Any, weight: Any) -> Any:
+    """The statistics come from another launch: only sums of channels, and of groups of them, say how rows lie."""
+    y = group_norm_of_flax(x, scale, scale)
+    given = (y @ weight) * given
+    parted = x.reshape(*x.shape[:-1], 4, -1)
+    mean = parted.mean((1, 2, 4))
+    sums = ((x - jnp.repeat(mean, x.shape[-1] // 4, -1)[:, None, None]) * given).sum((1, 2))
+    total = (sums * scale).reshape(x.shape[0], 4, -1).sum(-1)
+    return given - jnp.repeat(total, x.shape[-1] // 4, -1)[:, None, None] * x, sums, given.sum((0, 1, 2))
+
+
+def instance_norm(x: Any, scale: Any) -> Any:
+    mean = x.mean((1, 2), keepdims=True)
+    return (x - mean) * jax.lax.rsqrt(((x - mean) ** 2).mean((1, 2), keepdims=True) + 1e-5) * scale
+
+
 def integers(x: Any) -> Any:
     return x - x.max(-1, keepdims=True), x.sum(-1)
 
@@ -127,6 +159,30 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "groups, one image": (group_norm(3), (normal(1, 40, 72), normal(72), normal(72))),
     "groups, streamed": (group_norm(4), (normal(4, 600, 64), normal(64), normal(64))),
     "groups, backward": (group_norm_backward, (normal(3, 5, 4, 32), normal(32), normal(3, 5, 4, 32))),
+    "groups, gradients": (
+        group_norm_gradients(group_norm(4)),
+        (normal(9, 32, 8, 32), normal(32), normal(9, 32, 8, 32)),
+    ),
+    "groups, gradients by flax": (
+        group_norm_gradients(group_norm_of_flax),
+        (normal(32, 16, 4, 32), normal(32), normal(32, 16, 4, 32)),
+    ),
+    "groups, gradients of halves": (
+        group_norm_gradients(group_norm(2)),
+        tuple(normal(*dims, dtype=np.float16) for dims in ((2, 12, 6, 64), (64,), (2, 12, 6, 64))),
+    ),
+    "groups, gradients streamed": (
+        group_norm_gradients(group_norm(4)),
+        (normal(2, 600, 64), normal(64), normal(2, 600, 64)),
+    ),
+    "groups behind a product": (
+        behind_a_convolution,
+        (normal(6, 24, 16, 32), normal(32), normal(6, 24, 16, 32), normal(32, 32)),
+    ),
+    "channels": (instance_norm, (normal(3, 9, 8, 24), normal(24))),
+    "channels of halves": (instance_norm, (normal(4, 30, 10, 32).astype(np.float16), normal(32).astype(np.float16))),
+    "channels, streamed": (instance_norm, (normal(12, 30, 20, 24), normal(24))),
+    "groups by channel": (by_channel, (normal(3, 40, 64), normal(64))),
     "integers": (integers, (np.arange(35 * 12, dtype=np.int32).reshape(35, 12) % 17,)),
     "columns": (lambda x: (x.sum(0), (x * x).max(0)), (normal(4096, 24),)),
 }
@@ -288,6 +344,65 @@ def test_groups_of_channels_are_read_once(name: str) -> None:
     assert rows is not None
     assert rows.between > 1
     assert traffic.moved(batch.module, found.plan) == traffic.ideal_bytes(batch.module)
+
+
+PIECES = (
+    "channels",
+    "channels of halves",
+    "channels, streamed",
+    "groups behind a product",
+    "groups, gradients",
+    "groups, gradients by flax",
+    "groups, gradients streamed",
+    "groups by channel",
+)
+
+
+@pytest.mark.parametrize(("threads", "per_thread"), [(64, 4), (64, 16), (256, 16)])
+@pytest.mark.parametrize("name", PIECES)
+def test_channels_of_a_group_have_sums_of_their_own(
+    name: str, threads: int, per_thread: int, runner: Any, monkeypatch: Any
+) -> None:
+    """A group norm's gradients: what is summed over all images is summed for each, where its group is read."""
+    monkeypatch.setattr(row_groups, "LARGE_BYTES", 0)
+    batch, found = planned(name, threads, per_thread)
+    programs = [each for kernel in found.plan.kernels for each in kernel.programs]
+    (one,) = [each for each in programs if any(stage.place is Place.PIECE for stage in each.stages)]
+    assert one.rows is not None
+    assert one.rows.between == {"channels": 3, "channels of halves": 2, "channels, streamed": 3}.get(name, 4)
+    others = {result.instruction for each in programs if each is not one for result in each.results}
+    read = traffic.inputs(batch.module, others, {*batch.module.parameters, *(each.instruction for each in one.results)})
+    wide = {each for each in read if batch.module[each].elements == one.rows.count * one.rows.columns}
+    assert len(wide) == (name == "groups behind a product")  # whose statistics are another launch's
+    for seed in (0, 1):
+        batch.check(runner, found.plan, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"between": 1, "run": 0}, "do not have the same 0 columns of all runs of a row"),
+        ({"lanes": 2, "steps": 80}, "do not have the same 16 columns of all runs of a row"),
+        ({"rows_per_block": 3}, "bytes of shared memory"),
+        ({"run": 8}, "is not as large as its place"),
+        ({"between": 2}, "does not reduce rows"),
+    ],
+)
+def test_pieces_that_are_said_wrongly_are_refused(changes: dict[str, int], said: str) -> None:
+    batch, found = planned("groups by channel", 64, 16)
+    problems = verify.problems(batch.module, changed(found, **changes))
+    assert any(said in each for each in problems), problems
+
+
+def test_a_number_that_is_not_yet_reduced_is_refused() -> None:
+    batch, found = planned("groups by channel", 64, 16)
+    (program,) = found.plan.kernels[0].programs
+    for at, stage in enumerate(program.stages):
+        if stage.reduction is not None:
+            late = verify.problems(batch.module, changed(found, at, sweep=stage.sweep + 1))
+            assert any("before it is reduced" in each for each in late), (stage, late)
+    pieces = next(at for at, stage in enumerate(program.stages) if stage.place is Place.PIECE)
+    assert verify.problems(batch.module, changed(found, pieces, place=Place.ROW))
 
 
 @pytest.mark.parametrize(

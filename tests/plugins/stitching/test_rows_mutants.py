@@ -36,6 +36,24 @@ MUTANTS = [
     ("groups of lanes meet", "columns", 64, 4, r"half_0 = (\d+); half_0 > 0", r"half_0 = \1; half_0 > 1"),
     ("a barrier between groups that meet", "columns", 64, 4, r"__syncthreads\(\);", ""),
     ("only the first group stores its sums", "columns", 64, 4, r"if \(own_1 == 0\)", "if (own_1 == 1)"),
+    ("a warp's pieces meet", "groups by channel", 64, 4, r"(step_\d+) >= (\d+); \1 /= 2", r"\1 > \2; \1 /= 2"),
+    (
+        "the pieces of all warps",
+        "groups by channel",
+        256,
+        4,
+        r"warp_(\d+) = 1; warp_\1 < (\d+)",
+        r"warp_\1 = 2; warp_\1 < \2",
+    ),
+    (
+        "all pieces of a run",
+        "groups by channel",
+        64,
+        4,
+        r"j_(\d+) = 0; j_\1 < 16; j_\1 \+= 1\)",
+        r"j_\1 = 1; j_\1 < 16; j_\1 += 1)",
+    ),
+    ("the pieces' init value", "groups by channel", 64, 4, r"reduce_(\d+) = 2\.0f", r"reduce_\1 = -1.0f"),
 ]
 
 

@@ -152,3 +152,26 @@ def test_what_is_lifted_computes_the_same(runner):
     assert traffic.moved(module, lifted.plan) < traffic.moved(module, plain.plan)
     assert verify.problems(module, lifted.plan) == ()
     here.check(runner, lifted.plan)
+
+
+@pytest.mark.parametrize(
+    ("images", "dims", "parts"), [(8, (1, 2, 3), None), (8, (0, 1, 2, 3), (8, 64)), (2, (0, 1, 2, 3), (16, 64))]
+)
+def test_columns_of_groups_are_summed_image_by_image(
+    images: int, dims: tuple[int, ...], parts: tuple[int, ...] | None
+) -> None:
+    """Where there are groups enough for the device: what sums their columns goes with them, and is split so or not."""
+
+    def function(x):
+        wide = x.reshape(images, 16, 16, 16, 4, 16)
+        return wide.sum((1, 2, 3, 5)), x.reshape(images, 16, 16, 16, 64).sum(dims)
+
+    _, module = graph(function, np.ones((images, 16, 16, 16, 64), np.float32))
+    after = split_reductions.reductions(module, SMS)
+    found = [after[name].dims for name in steps(after)]
+    if parts is None:
+        assert found == []
+    elif images == 8:
+        assert found == [parts]
+    else:
+        assert parts in found

@@ -213,6 +213,7 @@ class Place(enum.Enum):
     WIDE = "row * columns + column"
     ROW = "row"
     COLUMN = "block * columns + column"
+    PIECE = "row * run + column % run"
 
 
 # --- where values live ----------------------------------------------------------------------------------

@@ -98,11 +98,18 @@ class _Graph:
             small = self._small_reductions(node.group)
             first = tuple(name for name in node.group.members if name in small)
             rest = tuple(name for name in node.group.members if name not in small)
-            if first and rest and not self._in_rows(node.group):
+            if first and rest and not self._in_rows(node.group) and not self._goes_with_what_it_reads(at):
                 changed = self._cut(at, first, check=rest) or changed
         for at, node in self.nodes.items():
             self.nodes[at] = _Node(node.group, self._reads(node.group.members))
         return changed
+
+    def _goes_with_what_it_reads(self, at: int) -> bool:
+        """Whether a group has its rows in registers together with one that it reads: sums of channels there, sums of
+        these here."""
+        group = self.nodes[at].group
+        before = {self.owner[name] for name in self.nodes[at].reads if name in self.owner}
+        return any(self._in_rows(self._united(group, self.nodes[other].group)) for other in sorted(before))
 
     def _cut(self, at: int, first: tuple[str, ...], check: tuple[str, ...]) -> bool:
         """Makes two groups of one, if that one of them whose members are `check` has its rows in registers then."""
@@ -135,10 +142,13 @@ class _Graph:
         if any(self.module[name].elements * FAR_LESS >= max(sizes) for name in found):
             return set()
         for name in group.members:
-            needs = self._needs(name, group)
-            if needs and needs <= found and self.module[name].elements <= most:
+            small_too = self.module[name].elements <= most
+            if small_too and self._needs(name, group) <= found and self._reads_small(name, most):
                 found.add(name)
         return found
+
+    def _reads_small(self, name: str, most: int) -> bool:
+        return all(self.module[each].elements <= most for each in self._reads((name,)) if self.owner.get(each) is None)
 
     def _needs(self, name: str, group: Group) -> set[str]:
         """The members that a member reads, through what is inlined."""

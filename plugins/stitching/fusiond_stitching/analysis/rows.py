@@ -51,6 +51,8 @@ SPARE_WORDS = 32
 """Registers of a thread that are not for kept values."""
 FILE_WORDS = 65536
 """Of a multiprocessor."""
+MOST_PIECES = 128
+"""Columns of a run that have sums of their own: as many as a warp has packs."""
 SECTORS = 4
 """Packs that a block reads side by side, at least: two sectors of 32 bytes."""
 FEW = 1 << 16
@@ -66,19 +68,22 @@ FLAT_STEPS = 2
 @dataclass(frozen=True, slots=True)
 class Shape:
     """`runs`: of how many rows a column reduction makes one; 0 where there is none. `between` and `run`: see
-    `plan.Rows`."""
+    `plan.Rows`. `pieces`: some reductions make a number for each column of a run."""
 
     count: int
     columns: int
     runs: int = 0
     between: int = 1
     run: int = 0
+    pieces: bool = False
 
     def at(self, place: Place) -> Index:
         """The canonical place, of variables that are named as here."""
         if place is Place.ROW:
             return symbol("row", self.count)
         column = symbol("column", self.columns)
+        if place is Place.PIECE:
+            return symbol("row", self.count) * self.run + column % self.run
         if place is Place.WIDE and self.between > 1:
             return interleaved(symbol("row", self.count), column // self.run, column % self.run, self)
         outer = symbol("row", self.count) if place is Place.WIDE else symbol("block", self.count // max(1, self.runs))
@@ -87,6 +92,8 @@ class Shape:
     def elements(self, place: Place) -> int:
         if place is Place.ROW:
             return self.count
+        if place is Place.PIECE:
+            return self.count * self.run if self.pieces else 0
         return self.columns * (self.count if place is Place.WIDE else self.count // max(1, self.runs))
 
 
@@ -113,11 +120,11 @@ def block_program(
     nodes = reach(module, group, elsewhere)
     if any(each.elements == 0 or each.opcode in ("dot", "scatter") for each in nodes):
         return None
-    shape = _shape(module, group, nodes)
-    if shape is None:
-        return None
-    found = _Sweeps(module, shape, nodes, frozenset(group.members), stored)
-    return found.program(policy, group, name) if found.sound() else None
+    for shape in _shapes(module, group, nodes):
+        found = _Sweeps(module, shape, nodes, frozenset(group.members), stored)
+        if found.sound():
+            return found.program(policy, group, name)
+    return None
 
 
 def reach(module: Module, group: Group, elsewhere: Container[str]) -> list[Instruction]:
@@ -133,6 +140,25 @@ def reach(module: Module, group: Group, elsewhere: Container[str]) -> list[Instr
 
 
 # --- the shape ------------------------------------------------------------------------------------------
+
+
+def _shapes(module: Module, group: Group, nodes: Sequence[Instruction]) -> Iterator[Shape]:
+    """What the group's reductions agree upon; where they reduce columns alone, first blocks of rows, which know their
+    sums in the end, then neighbouring columns of an image as a row, which know them on the way."""
+    shape = _shape(module, group, nodes)
+    if shape is None:
+        return
+    yield shape
+    if not shape.runs or shape.runs == shape.count:
+        return
+    wide = shape.count * shape.columns
+    read = (module[name] for each in nodes for name in each.operands)
+    narrowest = min(BYTES[each.dtype] for each in read if each.elements == wide)
+    outer, run = shape.count // shape.runs, LEAST_RUN_BYTES // narrowest
+    if shape.columns % run == 0 and shape.columns > run:
+        yield Shape(
+            outer * (shape.columns // run), shape.runs * run, between=shape.columns // run, run=run, pieces=True
+        )
 
 
 def _shape(module: Module, group: Group, nodes: Iterable[Instruction]) -> Shape | None:
@@ -156,11 +182,18 @@ def _shape(module: Module, group: Group, nodes: Iterable[Instruction]) -> Shape 
             rows.add((before, reduced))
         else:
             columns.add((before, reduced, after))
-    if len(rows) + len(apart) > 1 or len(columns) > 1 or (apart and columns):
+    if len(apart) > 1 or len(columns) > 1:
         return None
+    if len(columns) == len(rows) == 1 and not apart:
+        apart = set(_folded(next(iter(columns)), next(iter(rows))))
     if apart:
         outer, long, between, run = apart.pop()
-        return Shape(outer * between, long * run, between=between, run=run)
+        pieces = columns == {(outer, long, between * run)} and run <= MOST_PIECES
+        if (columns and not pieces) or not rows <= ({(outer * between, run)} if pieces else set()):
+            return None
+        return Shape(outer * between, long * run, between=between, run=run, pieces=pieces)
+    if len(rows) > 1:
+        return None
     if columns:
         before, reduced, after = columns.pop()
         if rows and rows != {(before * reduced, after)}:
@@ -171,6 +204,14 @@ def _shape(module: Module, group: Group, nodes: Iterable[Instruction]) -> Shape 
         return Shape(count, long) if long > 1 else None
     sizes = {module[name].elements for name in group.members}
     return Shape(1, sizes.pop()) if len(sizes) == 1 else None
+
+
+def _folded(columns: tuple[int, int, int], rows: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
+    """How rows lie in each other whose columns are reduced to numbers that are reduced in turn, if they do."""
+    before, long, after = columns
+    count, run = rows
+    if before * long != count and after % run == 0 and before * after == count * run and run >= SECTORS:
+        yield before, long, after // run, run
 
 
 def _cut(dims: tuple[int, ...], reduced: Iterable[int]) -> tuple[int, int, int] | None:
@@ -248,7 +289,7 @@ class _Sweeps:
         self.level[node.name] = max((self.level[operand] for operand in late), default=0)
         if node.opcode == "reduce":
             return self._reduced(node)
-        sized = [each for each in (Place.WIDE, Place.ROW) if node.elements == self.shape.elements(each)]
+        sized = [each for each in (Place.WIDE, Place.ROW, Place.PIECE) if node.elements == self.shape.elements(each)]
         if not late:
             if sized:
                 self.place[node.name] = sized[0]
@@ -268,20 +309,24 @@ class _Sweeps:
 
     def _reduced(self, node: Instruction) -> bool:
         values = node.operands[: len(node.operands) // 2]
-        wide = self.shape.elements(Place.WIDE)
-        if any(each in self.late and self.place.get(each) is not Place.WIDE for each in values):
+        fold = any(self.place.get(each) is Place.PIECE for each in values)
+        source = Place.PIECE if fold else Place.WIDE
+        if any(each in self.late and self.place.get(each) is not source for each in values):
             return False
-        if any(self.module[each].elements != wide for each in values):
+        if any(self.module[each].elements != self.shape.elements(source) for each in values):
             return False
         if any(each in self.late for each in node.operands[len(values) :]):
             return False
         cut = _cut(self.module[values[0]].dims, node.attributes["dimensions"])
         column = cut is not None and cut[2] > 1
-        if column and (node.attributes["computation"].simple is None or len(values) > 1):
+        simple = node.attributes["computation"].simple is not None and len(values) == 1
+        if (column or fold) and not simple:
             return False
-        self.place[node.name] = Place.COLUMN if column else Place.ROW
+        if fold and (values[0] not in self.late or cut != (self.shape.count, self.shape.run, 1)):
+            return False
+        self.place[node.name] = Place.ROW if not column else Place.PIECE if self.shape.pieces else Place.COLUMN
         self.late.add(node.name)
-        if not column:
+        if self.place[node.name] is not Place.COLUMN and not fold:
             self.level[node.name] += 1
         return True
 
@@ -314,7 +359,7 @@ class _Sweeps:
         leaves = self._leaves()
         for each in self.nodes:
             if each.opcode == "reduce":
-                sweep = self.level[each.name] - (self.place[each.name] is Place.ROW)
+                sweep = self.level[each.name] - (self.place[each.name] is not Place.COLUMN)
                 for value in each.operands[: len(each.operands) // 2]:
                     self.uses.setdefault(value, set()).add(sweep)
             if each.name in self.stored and self.place[each.name] is Place.WIDE:
@@ -406,6 +451,8 @@ class _Sweeps:
             if lanes == most:
                 return self._streamed(policy, pack, lanes)
             lanes *= 2
+        if shape.pieces and not _pieces_meet(shape, pack, lanes):
+            return None
         return Rows(
             count=shape.count,
             columns=shape.columns,
@@ -432,6 +479,8 @@ class _Sweeps:
             lanes = threads = MOST_THREADS
         else:
             self.held.clear()
+        if shape.pieces and not _pieces_meet(shape, pack, lanes):
+            return None
         steps = -(-shape.columns // (pack * lanes))
         return Rows(
             count=shape.count, columns=shape.columns, lanes=lanes, pack=pack, rows_per_block=threads // lanes,
@@ -482,16 +531,24 @@ class _Sweeps:
         return Schedule(0, max(1, rows.rows_per_block * rows.columns), Kind.FLAT)
 
     def _stages(self, rows: Rows, blocks: int) -> Iterator[Stage]:
-        """In the order of execution: of each sweep what it keeps and stores, then its reductions; sums of columns come
-        last."""
+        """In the order of execution: of each sweep what it keeps and stores, then its reductions, of rows, of pieces,
+        of pieces to rows; sums of columns come last."""
         reduction = Reduction(rows.lanes, Exchange.WARP if rows.lanes > 1 else Exchange.NONE)
         last = 1 + max(self.level.values(), default=0)
         for sweep in range(last):
             here = [each for each in self.nodes if self.level[each.name] == sweep]
             single = [each for each in here if self._result_of(each, Place.ROW)]
+            pieces = [each for each in here if self._result_of(each, Place.PIECE)]
             reduces = [each for each in single if each.opcode == "reduce"]
-            yield from self._group(reduces, rows, blocks, max(0, sweep - 1), reduction)
-            yield from self._group([each for each in single if each not in reduces], rows, blocks, max(0, sweep - 1))
+            folds = [each for each in reduces if folds_pieces(self.module, each, rows)]
+            before = max(0, sweep - 1)
+            yield from self._group([each for each in reduces if each not in folds], rows, blocks, before, reduction)
+            yield from self._group(
+                [each for each in pieces if each.opcode == "reduce"], rows, blocks, before, reduction
+            )
+            yield from self._group(folds, rows, blocks, before, Reduction(1))
+            yield from self._group([each for each in single if each not in reduces], rows, blocks, before)
+            yield from self._group([each for each in pieces if each.opcode != "reduce"], rows, blocks, before)
             wide = [each for each in self.nodes if self._computed_in(each, sweep)]
             yield from self._group(wide, rows, blocks, sweep)
         columns = [each for each in self.nodes if self._result_of(each, Place.COLUMN)]
@@ -533,14 +590,25 @@ class _Sweeps:
     def _chunk(self, rows: Rows, place: Place) -> int:
         if self.shape.count == 1 and place is Place.WIDE and rows.rows_per_block == 1:
             return min(rows.columns, rows.pack * rows.steps * rows.lanes)
-        width = rows.columns_per_block
-        return {Place.WIDE: rows.rows_per_block * width, Place.ROW: rows.rows_per_block}.get(place, width)
+        width = {Place.ROW: 1, Place.PIECE: rows.run}.get(place, rows.columns_per_block)
+        return width * (1 if place is Place.COLUMN else rows.rows_per_block)
 
     def _homes(self, each: Instruction) -> tuple[Home, ...]:
         homes: list[Home] = [Registers()] if each.name in self.kept or each.opcode == "reduce" else []
         if each.name in self.stored:
             homes.append(Global(self.module.buffer_of(each.name)))
         return tuple(homes)
+
+
+def _pieces_meet(shape: Shape, pack: int, lanes: int) -> bool:
+    """Whether a lane has the same columns of a run in all its packs, and a warp has all of a run's."""
+    packs = shape.run // pack
+    return packs <= min(WARP, lanes) and lanes % packs == 0
+
+
+def folds_pieces(module: Module, reduce: Instruction, rows: Rows) -> bool:
+    """Whether a reduction makes one number of a row's pieces."""
+    return module[reduce.operands[0]].elements != rows.count * rows.columns
 
 
 def operand_index(node: Instruction, operand: Instruction, indices: tuple[Index, ...]) -> tuple[Index, ...] | None:
@@ -583,7 +651,7 @@ class Workspace:
 def workspaces(module: Module, program: BlockProgram, threads: int) -> Mapping[str, Workspace]:
     """Shared memory by reduce (of the results of a variadic one, by the first): a value per warp for rows of more than
     a warp, twice where a block has several rounds (one is read while the next is written); for columns, half of what
-    the threads hold."""
+    the threads hold; for pieces, those of a row's warps, and behind them the totals."""
     rows = program.rows
     assert rows is not None
     at_once = threads // rows.lanes
@@ -591,12 +659,17 @@ def workspaces(module: Module, program: BlockProgram, threads: int) -> Mapping[s
     found: dict[str, Workspace] = {}
     begun: list[object] = []
     offset = 0
-    for each, reduction in _reduces(module, program):
+    for each, reduction, place in _reduces(module, program):
         if (each.operands, each.attributes["computation"]) in begun:
             continue
         begun.append((each.operands, each.attributes["computation"]))
         if not reduction.inner:
             slots = rows.columns_per_block * (_power(at_once) // 2)
+        elif place is Place.PIECE:
+            warps = rows.lanes // WARP
+            slots = rows.rows_per_block * rows.run * (warps + 1 if warps > 1 else 1)
+        elif folds_pieces(module, each, rows):
+            continue
         else:
             slots = (threads // WARP) * (2 if rounds > 1 else 1) if rows.lanes > WARP else 0
         offsets, first = [], offset
@@ -623,12 +696,12 @@ def held_bytes(module: Module, rows: Rows, name: str) -> int:
     return rows.shared_steps * rows.lanes * rows.pack * BYTES[module[name].dtype]
 
 
-def _reduces(module: Module, program: BlockProgram) -> Iterator[tuple[Instruction, Reduction]]:
+def _reduces(module: Module, program: BlockProgram) -> Iterator[tuple[Instruction, Reduction, Place | None]]:
     for stage in program.stages:
         for result in stage.results if stage.reduction is not None else ():
             each = module[result.instruction]
             if each.opcode == "reduce" and stage.reduction is not None:
-                yield each, stage.reduction
+                yield each, stage.reduction, stage.place
 
 
 def _power(value: int) -> int:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from fusiond.model import frozen
 from fusiond_stitching.analysis import online_reductions
+from fusiond_stitching.analysis.rows import interleaving
 from fusiond_stitching.analysis.schedule import divisors
 from fusiond_stitching.frontend.graph import BYTES, Instruction, Module, topological
 from fusiond_stitching.frontend.hlo import Number
@@ -31,8 +33,9 @@ def reductions(module: Module, multiprocessors: int) -> Module:
     """The module with every reduce split that leaves most of the device idle otherwise; itself when there is none."""
     found: list[Instruction] = []
     changed = False
+    groups = _groups_of_columns(module, multiprocessors)
     for each in module.instructions:
-        steps = _steps(module, each, multiprocessors) if each.opcode == "reduce" else None
+        steps = _steps(module, each, multiprocessors, groups) if each.opcode == "reduce" else None
         found += steps or [each]
         changed = changed or steps is not None
     if not changed:
@@ -40,7 +43,52 @@ def reductions(module: Module, multiprocessors: int) -> Module:
     return dataclasses.replace(module, instructions=topological(found))
 
 
-def _steps(module: Module, reduce: Instruction, multiprocessors: int) -> list[Instruction] | None:
+def _groups_of_columns(module: Module, multiprocessors: int) -> set[tuple[int, int, int]]:
+    """(images, rows, columns) of all reductions of groups of columns that go in one step, as a group norm has: what
+    else sums these columns does so image by image, and goes with them."""
+    found = set()
+    for each in module.instructions:
+        if each.opcode != "reduce" or each.name in module.foreign or _leaves_idle(module, each, multiprocessors):
+            continue
+        lie = interleaving(module[each.operands[0]].dims, each.attributes["dimensions"])
+        if lie is not None and lie[0] > 1:
+            outer, long, between, run = lie
+            found.add((outer, long, between * run))
+    return found
+
+
+def _leaves_idle(module: Module, reduce: Instruction, multiprocessors: int) -> bool:
+    """Whether most of the device has nothing to do."""
+    source = module[reduce.operands[0]]
+    if source.elements < LEAST_ELEMENTS or reduce.elements == 0:
+        return False
+    dims, reduced = source.dims, reduce.attributes["dimensions"]
+    inner = max(at for at, dim in enumerate(dims) if dim > 1) in reduced
+    parallel = reduce.elements if inner else max(1, reduce.elements // 32)
+    held = inner and math.prod(dims[at] for at in reduced) * BYTES[source.dtype] <= HELD_BYTES
+    return parallel < (1 if held else 2) * multiprocessors
+
+
+def _images(dims: tuple[int, ...], reduced: Iterable[int], groups: Collection[tuple[int, int, int]]) -> int | None:
+    """How many images a sum of columns is over, where there are groups of the same columns; None for any other."""
+    inside = sorted(at for at in reduced if dims[at] > 1)
+    if not inside or any(dims[at] > 1 for at in range(inside[0], inside[-1]) if at not in inside):
+        return None
+    before, behind = math.prod(dims[: inside[0]]), math.prod(dims[inside[-1] + 1 :])
+    rows = math.prod(dims[at] for at in inside)
+    for outer, long, columns in groups:
+        if columns != behind or before * rows != outer * long:
+            continue
+        if before == outer:
+            return 1
+        if before == 1 and dims[inside[0]] % outer == 0:
+            return outer
+    return None
+
+
+def _steps(
+    module: Module, reduce: Instruction, multiprocessors: int, groups: Collection[tuple[int, int, int]]
+) -> list[Instruction] | None:
     """The instructions that stand for a reduce; None where it stays as it is."""
     if reduce.name in module.foreign:
         return None
@@ -52,15 +100,17 @@ def _steps(module: Module, reduce: Instruction, multiprocessors: int) -> list[In
     if source.elements < LEAST_ELEMENTS or reduce.elements == 0:
         return None
     dims, reduced = source.dims, reduce.attributes["dimensions"]
-    inner = max(at for at, dim in enumerate(dims) if dim > 1) in reduced
-    parallel = reduce.elements if inner else max(1, reduce.elements // 32)
     run = math.prod(dims[at] for at in reduced)
-    held = inner and run * BYTES[source.dtype] <= HELD_BYTES
-    if parallel >= (1 if held else 2) * multiprocessors:
+    images = _images(dims, reduced, groups)
+    if images == 1 or (images is None and not _leaves_idle(module, reduce, multiprocessors)):
         return None
-    axis = max(reduced, key=lambda at: (dims[at], -at))
+    axis = max(reduced, key=lambda at: (dims[at], -at)) if images is None else min(at for at in reduced if dims[at] > 1)
     wanted = 4 * multiprocessors  # as many as the rows are likely to be cut into, so that the first step can join them
-    fits = [each for each in divisors(dims[axis]) if each > 1 and run // each >= LEAST_RUN]
+    fits = (
+        [images]
+        if images is not None
+        else [each for each in divisors(dims[axis]) if each > 1 and run // each >= LEAST_RUN]
+    )
     if not fits:
         return None
     parts = min(fits, key=lambda each: (abs(math.log2(each / wanted)), each))

@@ -48,6 +48,14 @@ def _geometry(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str]:
     if rows.between > 1 and (rows.run < 1 or rows.columns % rows.run or rows.count % rows.between or rows.slabs > 1):
         yield f"{rows.count} rows of {rows.columns} columns do not lie {rows.between} by {rows.run} in each other"
         return
+    packs = rows.run // rows.pack
+    if any(stage.place is Place.PIECE for stage in program.stages) and (
+        rows.between == 1
+        or packs > min(WARP, rows.lanes)
+        or rows.lanes % packs
+        or threads // rows.lanes > rows.rows_per_block
+    ):
+        yield f"{rows.lanes} lanes do not have the same {rows.run} columns of all runs of a row"
     if program.blocks % rows.slabs:
         yield f"{program.blocks} blocks do not share out {rows.slabs} slabs"
     at_once = threads // rows.lanes
@@ -69,7 +77,10 @@ def _geometry(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str]:
 
 def _shapes(module: Module, program: BlockProgram, rows: Rows) -> Iterator[str]:
     runs = program.blocks // rows.slabs
-    elements = {Place.WIDE: rows.count * rows.columns, Place.ROW: rows.count, Place.COLUMN: runs * rows.columns}
+    elements = {
+        Place.WIDE: rows.count * rows.columns, Place.ROW: rows.count, Place.COLUMN: runs * rows.columns,
+        Place.PIECE: rows.count * rows.run,
+    }  # fmt: skip
     for stage in program.stages:
         for result in stage.results:
             each = module[result.instruction]
@@ -77,7 +88,11 @@ def _shapes(module: Module, program: BlockProgram, rows: Rows) -> Iterator[str]:
                 yield f"{each.name} is not as large as its place"
             elif result.stored is not None and result.stored.buffer != module.buffer_of(each.name):
                 yield f"{each.name} goes to {result.stored.buffer}, not to {module.buffer_of(each.name)}"
-            elif stage.place is not Place.ROW and result.stored and rows.pack * BYTES[each.dtype] > _PACK_BYTES:
+            elif (
+                stage.place in (Place.WIDE, Place.COLUMN)
+                and result.stored
+                and rows.pack * BYTES[each.dtype] > _PACK_BYTES
+            ):
                 yield f"{rows.pack} elements of {each.name} are no one store"
             if stage.place is Place.COLUMN and runs * rows.rows_per_block != rows.count:
                 yield f"{each.name}: the blocks have not all as many rows"
@@ -100,7 +115,10 @@ def _places(rows: Rows) -> dict[Place | None, Where]:
         row = (("outer", 1, rows.count // rows.between), ("between", 1, rows.between))
         wide = (row[0], ("long", 1, rows.columns // rows.run), row[1], ("run", 1, rows.run))
     sums = (("sum", 1, rows.count // rows.rows_per_block * rows.columns),)
-    return {None: None, Place.WIDE: _joined(wide), Place.ROW: _joined(row), Place.COLUMN: _joined(sums)}
+    pieces = _joined((*row, ("run", 1, rows.run)))
+    return {
+        None: None, Place.WIDE: _joined(wide), Place.ROW: _joined(row), Place.COLUMN: _joined(sums), Place.PIECE: pieces
+    }  # fmt: skip
 
 
 def _joined(extents: Iterable[Extent]) -> tuple[Extent, ...]:
@@ -153,12 +171,14 @@ class _Reading:
         """What a result reads that is not there."""
         each = self.module[result.instruction]
         if each.opcode == "reduce":
-            if not self._reduces(each, stage):
-                yield f"{each.name} does not reduce {'rows' if stage.place is Place.ROW else 'columns'}"
+            fold = self._folds(each)
+            source = self.places[Place.PIECE if fold else Place.WIDE]
+            if not self._reduces(each, stage, source):
+                yield f"{each.name} does not reduce {'columns' if stage.place is Place.COLUMN else 'rows'}"
             values = len(each.operands) // 2
             for place, operand in enumerate(each.operands):
-                where = self.places[Place.WIDE] if place < values else None
-                yield from self._value(result, operand, where, stage.sweep, False)
+                where = source if place < values else None
+                yield from self._value(result, operand, where, stage.sweep, fold)
             return
         for operand in each.operands:
             behind = stage.place is not Place.WIDE
@@ -194,25 +214,25 @@ class _Reading:
                 continue
             stack += [(operand, self._moved(instruction, operand, where)) for operand in instruction.operands]
 
-    def _reduces(self, each: Instruction, stage: Stage) -> bool:
+    def _folds(self, each: Instruction) -> bool:
+        """Whether it reduces not rows, but what runs have been reduced to."""
+        return self.module[each.operands[0]].elements != self.rows.count * self.rows.columns
+
+    def _reduces(self, each: Instruction, stage: Stage, source: Where) -> bool:
         dims = self.module[each.operands[0]].dims
         reduced = each.attributes["dimensions"]
-        if stage.place is Place.ROW:
-            wide = self.places[Place.WIDE]
-            parts = _by_dimension(dims, wide) if wide is not None else None
+        if stage.place is not Place.COLUMN:
+            parts = _by_dimension(dims, source) if source is not None else None
             if parts is None:
                 return False
-            return _joined(x for at, part in enumerate(parts) if at not in reduced for x in part) == self._row
+            left = _joined(x for at, part in enumerate(parts) if at not in reduced for x in part)
+            return left == self.places[stage.place]
         kept = [at for at, dim in enumerate(dims) if dim != 1 and at not in reduced]
         gone = [at for at, dim in enumerate(dims) if dim != 1 and at in reduced]
         inner = [at for at in kept if not gone or at > max(gone)]
         between = [at for at in kept if gone and min(gone) < at < max(gone)]
         wide_columns = math.prod(dims[at] for at in inner) == self.rows.columns
         return wide_columns and not between and math.prod(dims[at] for at in gone) == self.rows.rows_per_block
-
-    @property
-    def _row(self) -> Where:
-        return self.places[Place.ROW]
 
     def _moved(self, node: Instruction, operand: str, where: Where) -> Where:
         """Where an operand is read for an element at a place; None where that is none of them."""

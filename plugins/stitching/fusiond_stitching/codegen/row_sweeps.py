@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fusiond.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
 from fusiond_stitching.analysis.plan import BlockProgram, Place, Registers, Result, Stage
-from fusiond_stitching.analysis.rows import WARP, Workspace, held_bytes, interleaved, workspaces
+from fusiond_stitching.analysis.rows import WARP, Workspace, folds_pieces, held_bytes, interleaved, workspaces
 from fusiond_stitching.codegen import elemental, indexed, semantics
 from fusiond_stitching.codegen.elemental import Elemental, Indices, combine, type_of
 from fusiond_stitching.codegen.loop_nests import kept
@@ -39,6 +39,9 @@ class _Sweep:
 
     wide: list[Stage] = field(default_factory=list)
     reduces: list[Stage] = field(default_factory=list)
+    pieces: list[Stage] = field(default_factory=list)
+    folds: list[Stage] = field(default_factory=list)
+    """Reductions of pieces to rows."""
     single: list[Stage] = field(default_factory=list)
     columns: list[Stage] = field(default_factory=list)
 
@@ -81,6 +84,12 @@ class RowSweeps:
         """The present column, counted from the block's first."""
         self._element: Index = number(0)
         self._step: Index = number(0)
+        self._own: Index = number(0)
+        """The row, counted from the block's first."""
+        self._of_run: Index = number(0)
+        """The present column, counted from its run's first."""
+        self._piece_totals: dict[str, Code] = {}
+        """Pointers to what the columns of runs were reduced to, in shared memory."""
         self._packing: Scope | None = None
         """The block in which packs are loaded; None outside of a loop over columns."""
         self._stores: list[Code] = []
@@ -122,11 +131,18 @@ class RowSweeps:
                 here.wide.append(stage)
             elif stage.place is Place.COLUMN:
                 here.columns.append(stage)
+            elif stage.place is Place.PIECE and stage.reduction is not None:
+                here.pieces.append(stage)
+            elif stage.reduction is not None and self._folds(stage):
+                here.folds.append(stage)
             elif stage.reduction is not None:
                 here.reduces.append(stage)
             else:
                 here.single.append(stage)
         return found
+
+    def _folds(self, stage: Stage) -> bool:
+        return folds_pieces(self._module, self._module[stage.results[0].instruction], self._rows)
 
     def _round(self, scope: Scope, sweeps: list[_Sweep], turn: Index, sums: Mapping[str, _Total]) -> None:
         """One row for each group of lanes."""
@@ -145,7 +161,7 @@ class RowSweeps:
         if self._flat:
             return number(0), _ALWAYS
         own = scope.variable("own", cpp("threadIdx.x / {}", rows.lanes), self._at_once)
-        local = turn * self._at_once + own
+        local = self._own = turn * self._at_once + own
         place = self._block // rows.slabs * rows.rows_per_block + local
         conditions = []
         if local.high >= rows.rows_per_block:
@@ -190,6 +206,8 @@ class RowSweeps:
 
     def place(self, scope: Scope, name: str, indices: Indices) -> Code | None:
         position = linear(indices, self._module[name].dims)
+        if name in self._piece_totals and position == self._row * self._rows.run + self._of_run:
+            return cpp("{}[{}]", self._piece_totals[name], scope.index(self._own * self._rows.run + self._of_run))
         if name in self._kept and self._packing is not None and position == self._place:
             if name not in self._rows.held:
                 if name in self._filled:
@@ -273,10 +291,14 @@ class RowSweeps:
     def _sweep(self, scope: Scope, sweep: _Sweep, turn: Index, sums: Mapping[str, _Total]) -> None:
         totals = [self._total(scope, group) for stage in sweep.reduces for group in groups(self._module, stage)]
         columns = [each for stage in sweep.columns for each in stage.results if each.instruction in sums]
+        pieces = {
+            group.members[0].name: self._sums_of(scope, group, self._rows.pack)
+            for stage in sweep.pieces for group in groups(self._module, stage)
+        }  # fmt: skip
         for stage in sweep.wide:
             for result in stage.results:
                 scope.comment(f"{self._module[result.instruction]}{kept(result)}")
-        if sweep.wide or totals or columns:
+        if sweep.wide or totals or columns or pieces:
             with self._columns_of(scope, Place.WIDE) as (packing, element):
                 for stage in sweep.wide:
                     for result in stage.results:
@@ -288,13 +310,23 @@ class RowSweeps:
                     total = sums[result.instruction]
                     (value,) = (self._value(element, each.name) for each in total.group.operands)
                     self._add_to_column(element, total, value)
+                for total in pieces.values():
+                    (value,) = (self._value(element, each.name) for each in total.group.operands)
+                    sum_ = cpp("{}[{}]", total.names[0], element.index(self._element))
+                    combine(self._elemental, element, total.group.computation, [sum_], [value], total.group.kinds)
             self._filled |= {each.instruction for stage in sweep.wide for each in stage.results}
             self._filled |= set(self._first_read)
             self._backwards = self._rows.streamed and not self._backwards
         self._exchange(scope, totals, turn)
-        for stage in (*sweep.reduces, *sweep.single):
+        self._exchange_pieces(scope, pieces)
+        folds = [group for stage in sweep.folds for group in groups(self._module, stage)]
+        for group in sorted(folds, key=lambda each: self._module.number[each.members[0].name]):
+            self._fold(scope, group)
+        for stage in (*sweep.reduces, *sweep.folds, *sweep.pieces, *sweep.single):
             for result in stage.results:
-                if result.stored is not None:
+                if result.stored is not None and stage.place is Place.PIECE:
+                    self._store_pieces(scope, result)
+                elif result.stored is not None:
                     self._store_single(scope, stage, result)
 
     @contextmanager
@@ -334,7 +366,7 @@ class RowSweeps:
                 self._place = outer * rows.columns + start + self._element
                 if rows.between > 1:
                     own, packs = packing.known(vector, count), rows.run // rows.pack
-                    inside = own % packs * rows.pack + self._element
+                    inside = self._of_run = own % packs * rows.pack + self._element
                     self._place = interleaved(self._row, own // packs, inside, rows)
                 yield packing, element
             for line in stores:
@@ -492,22 +524,118 @@ class RowSweeps:
             return False
         return semantics.literal(group.kinds[0], instruction.attributes["values"][0]) == group.identity
 
+    # --- reductions over the runs of a row ---
+
+    def _exchange_pieces(self, scope: Scope, pieces: Mapping[str, _Total]) -> None:
+        """The sums of a run's columns meet in a warp, then those of a row's warps in shared memory, where all threads
+        read them."""
+        if not pieces:
+            return
+        rows = self._rows
+        width, packs = min(rows.lanes, WARP), rows.run // rows.pack
+        for total in pieces.values():
+            (kind,), (array,) = total.group.kinds, total.names
+            step, j = scope.function.fresh("step"), scope.function.fresh("j")
+            head = cpp('_Pragma("unroll") for (int {} = {}; {} >= {}; {} /= 2)', step, width // 2, step, packs, step)
+            with (
+                scope.block(head, conditional=False) as inner,
+                inner.block(_unrolled(j, "0", rows.pack), conditional=False) as each,
+            ):
+                mine = cpp("{}[{}]", array, j)
+                other = each.declare(kind, "other", shuffled(kind, mine, step, width, "xor"))
+                combine(self._elemental, each, total.group.computation, [mine], [other], [kind])
+        warps = max(1, rows.lanes // WARP)
+        spaces = {}
+        for member, total in pieces.items():
+            spaces[member] = scope.function.fresh("pieces_of")
+            scope.line(shared_pointer(total.group.kinds[0], spaces[member], self._workspaces[member].offsets[0]))
+        with scope.block(cpp("if (threadIdx.x % {} < {})", width, packs)) as first:
+            for member, total in pieces.items():
+                (kind,), (array,) = total.group.kinds, total.names
+                j = first.function.fresh("j")
+                with first.block(_unrolled(j, "0", rows.pack)) as each:
+                    at = cpp("threadIdx.x / {} * {} + threadIdx.x % {} * {} + {}", width, rows.run, width, rows.pack, j)
+                    value = each.stored(kind, cpp("{}[{}]", array, j))
+                    each.line(cpp("{}[{}] = {};", spaces[member], at, value))
+        scope.line(BARRIER)
+        for member, total in pieces.items():
+            self._piece_totals[member] = self._piece_sums(scope, total, spaces[member], warps)
+        scope.line(BARRIER)
+
+    def _piece_sums(self, scope: Scope, total: _Total, parts: Code, warps: int) -> Code:
+        """The totals of all rows of the block, each by one thread; they lie behind the parts."""
+        rows, (kind,) = self._rows, total.group.kinds
+        count = rows.rows_per_block * rows.run
+        found = parts
+        if warps > 1:
+            found = scope.function.fresh("totals_of")
+            scope.line(cpp("{}* const {} = {} + {};", kind.memory, found, parts, count * warps))
+        at = scope.function.fresh("at")
+        head = cpp("for (int {} = threadIdx.x; {} < {}; {} += {})", at, at, count, at, self._threads)
+        with scope.block(head) as each:
+            place = cpp("{} / {} * {} + {} % {}", at, rows.run, rows.run * warps, at, rows.run)
+            sum_ = each.function.fresh("sum")
+            each.line(cpp("{} {} = {};", kind.value, sum_, semantics.loaded(kind, cpp("{}[{}]", parts, place))))
+            if warps > 1:
+                warp = each.function.fresh("warp")
+                with each.block(cpp("for (int {} = 1; {} < {}; ++{})", warp, warp, warps, warp)) as inner:
+                    next_ = cpp("{}[{} + {} * {}]", parts, place, warp, rows.run)
+                    other = inner.declare(kind, "other", semantics.loaded(kind, next_))
+                    combine(self._elemental, inner, total.group.computation, [sum_], [other], [kind])
+            (whole,) = self._with_init(each, total.group, [sum_])
+            each.line(cpp("{}[{}] = {};", found, at, each.stored(kind, whole)))
+        return found
+
+    def _fold(self, scope: Scope, group: Group) -> None:
+        """A row's pieces become one number, in every thread: they are few."""
+        total = self._total(scope, group)
+        with self._pieces_of(scope, "0", 1) as inner:
+            value = self._elemental.value(inner, group.operands[0].name, self._piece_indices(group.operands[0].name))
+            combine(self._elemental, inner, group.computation, total.names, [value], group.kinds)
+        (name,) = self._with_init(scope, group, total.names)
+        scope.remember(group.members[0].name, delinear(self._row, group.members[0].dims), name)
+
+    def _store_pieces(self, scope: Scope, result: Result) -> None:
+        """A number for each column of a run, by a row's lanes."""
+        assert result.stored is not None
+        instruction, buffer = self._module[result.instruction], result.stored.buffer
+        self._pointers[buffer] = True
+        guard = cpp("if ({}) ", self._inside) if self._inside else _ALWAYS
+        with self._pieces_of(scope, self._lane, self._rows.lanes) as inner:
+            value = self._elemental.value(inner, instruction.name, self._piece_indices(instruction.name))
+            at = inner.index(self._row * self._rows.run + self._of_run)
+            inner.line(cpp("{}{}[{}] = {};", guard, hole(buffer), at, inner.stored(type_of(instruction), value)))
+
+    @contextmanager
+    def _pieces_of(self, scope: Scope, first: Code | str, step: int) -> Iterator[Scope]:
+        j = scope.function.fresh("j")
+        head = cpp("for (int {} = {}; {} < {}; {} += {})", j, first, j, self._rows.run, j, step)
+        with scope.block(head, conditional=False) as inner:
+            self._of_run = inner.known(j, self._rows.run)
+            yield inner
+
+    def _piece_indices(self, name: str) -> Indices:
+        return delinear(self._row * self._rows.run + self._of_run, self._module[name].dims)
+
     # --- reductions over rows ---
 
     def _column_sums(self, scope: Scope, sweeps: list[_Sweep]) -> dict[str, _Total]:
         found: dict[str, _Total] = {}
         for stage in (stage for sweep in sweeps for stage in sweep.columns if stage.reduction is not None):
             for group in groups(self._module, stage):
-                (kind,), (member,) = group.kinds, group.members
-                array = scope.function.fresh("sums")
-                scope.comment(f"{member}")
-                scope.line(cpp("{} {}[{}];", kind.value, array, self._rows.per_thread))
-                name = scope.function.fresh("i")
-                header = _unrolled(name, "0", self._rows.per_thread)
-                with scope.block(header) as inner:
-                    inner.line(cpp("{}[{}] = {};", array, name, group.identity or _ZERO))
-                found[member.name] = _Total(group, [array])
+                found[group.members[0].name] = self._sums_of(scope, group, self._rows.per_thread)
         return found
+
+    def _sums_of(self, scope: Scope, group: Group, count: int) -> _Total:
+        """An array of what so many columns are reduced to."""
+        (kind,), (member,) = group.kinds, group.members
+        array = scope.function.fresh("sums")
+        scope.comment(f"{member}")
+        scope.line(cpp("{} {}[{}];", kind.value, array, count))
+        name = scope.function.fresh("i")
+        with scope.block(_unrolled(name, "0", count)) as inner:
+            inner.line(cpp("{}[{}] = {};", array, name, group.identity or _ZERO))
+        return _Total(group, [array])
 
     def _sum_at(self, scope: Scope, total: _Total) -> Code:
         return cpp("{}[{}]", total.names[0], scope.index(self._step * self._rows.pack + self._element))

@@ -52,7 +52,13 @@ def _remove(folder: Path) -> None:
             return
 
 
+SOURCES = frozenset({".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".inc", ".inl"})
+"""Files for a compiler, which may be in any encoding that has ASCII in it."""
+
+
 def read_text(path: Path, *, where: str = "") -> str:
+    """The text of a file in UTF-8, or of a source in Latin-1. Line ends are made one newline. RequestError for what
+    cannot be read."""
     where = where if where != str(path) else ""
     data = read_bytes(path, where=where, most=MAX_TEXT_BYTES + 1)
     if len(data) > MAX_TEXT_BYTES:
@@ -60,6 +66,8 @@ def read_text(path: Path, *, where: str = "") -> str:
     try:
         return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except ValueError:
+        if path.suffix in SOURCES:  # a compiler minds no byte in a comment
+            return io.TextIOWrapper(io.BytesIO(data), encoding="latin-1").read()
         raise RequestError(f"cannot read {path}: it is not UTF-8 text", where=where) from None
 
 

@@ -36,7 +36,7 @@ def test_nvcc_takes_all_headers(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_file_of_host_code_is_refused_by_its_line(analyse, kernel_file):
+def test_host_code_is_not_read(analyse, kernel_file):
     yaml = (
         "kernel: k\nsource: k.cu\nentry: k\narguments: [{name: p, dtype: int32, elements: 32, role: output}]\n"
         "block: {shape: [32]}\ngrid: [1]\n"
@@ -44,8 +44,7 @@ def test_a_file_of_host_code_is_refused_by_its_line(analyse, kernel_file):
     kernel = "#include <vector>\n#include <iostream>\n__global__ void k(int* p) { p[threadIdx.x] = 1; }\n"
     assert analyse(kernel_file("k", kernel, yaml), "hist").rejections == ()
     host = kernel + "std::vector<int> made() { return {}; }\n"
-    with pytest.raises(RequestError, match=r"k\.cu:4: not CUDA C\+\+ as libclang reads it: no template named 'vector'"):
-        analyse(kernel_file("k", host, yaml), "hist")
-    other = kernel.replace("vector", "curand_kernel.h")
-    with pytest.raises(RequestError, match=r"k\.cu:1: #include <curand_kernel\.h>: this version knows no such system"):
-        analyse(kernel_file("k", other, yaml), "hist")
+    assert analyse(kernel_file("k", host, yaml), "hist").rejections == ()
+    needed = kernel.replace("{", "{ std::vector<int> v;")
+    with pytest.raises(RequestError, match=r"k\.cu:3: not CUDA C\+\+ as libclang reads it: no member named 'vector'"):
+        analyse(kernel_file("k", needed, yaml), "hist")

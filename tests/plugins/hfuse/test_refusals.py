@@ -111,11 +111,15 @@ def test_a_construct_is_refused_by_rule_and_line(analyse, strategy, kernel_file,
 
 
 @pytest.mark.parametrize(
-    "text", ["__device__ int max(int a, int b) { return a; }", "__device__ float fmaxf(float, float);"]
+    ("text", "call"),
+    [
+        ("__device__ int max(int a, int b) { return a; }", "max(1, 2)"),
+        ("__device__ float fmaxf(float, float);", "fmaxf(1, 2)"),
+    ],
 )
-def test_a_function_of_cudas_own_parameters_is_one_line(analyse, kernel_file, text):
+def test_a_function_of_cudas_own_parameters_is_one_line(analyse, kernel_file, text, call):
     with pytest.raises(RequestError, match=r"k\.cu:1: (max|fmaxf): a function of CUDA's own name") as caught:
-        analyse(kernel_file("k", text + "\n" + HEAD + "}\n", YAML), "hist")
+        analyse(kernel_file("k", f"{text}\n{HEAD}    {call};\n}}\n", YAML), "hist")
     assert "\n" not in str(caught.value)
 
 

@@ -113,6 +113,23 @@ def _functions() -> str:
     return "\n".join(lines)
 
 
+def _textures() -> str:
+    """Reads and writes of textures and surfaces: no Program can fill one, and the front end says so."""
+    lines = []
+    for name in ("1Dfetch", "1D", "2D", "3D", "1DLayered", "2DLayered", "Cubemap", "CubemapLayered"):
+        for more in ("", "Lod", "Grad") if name != "1Dfetch" else ("",):
+            lines.append(f"template <class T, class... A> __device__ T tex{name}{more}(cudaTextureObject_t, A...);")
+            lines.append(
+                f"template <class T, class... A> __device__ void tex{name}{more}(T*, cudaTextureObject_t, A...);"
+            )
+    for name in ("1D", "2D", "3D", "1DLayered", "2DLayered", "Cubemap", "CubemapLayered"):
+        lines.append(f"template <class T, class... A> __device__ T surf{name}read(cudaSurfaceObject_t, A...);")
+        lines.append(f"template <class T, class... A> __device__ void surf{name}read(T*, cudaSurfaceObject_t, A...);")
+        lines.append(f"template <class T, class... A> __device__ void surf{name}write(T, cudaSurfaceObject_t, A...);")
+    modes = "cudaBoundaryModeZero, cudaBoundaryModeClamp, cudaBoundaryModeTrap"
+    return "\n".join([f"enum cudaSurfaceBoundaryMode {{ {modes} }};", *lines])
+
+
 def _more_real(kind: str, suffix: str) -> list[str]:
     """Functions of reals that are neither of one nor of two of them."""
     declared = [
@@ -224,6 +241,7 @@ STUB = f"""\
 #define __NVCC__ 1
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
+#define CUDART_VERSION 13000
 #undef __CUDA_ARCH__
 #ifdef FUSIOND_ARCH
 #define __CUDA_ARCH__ FUSIOND_ARCH
@@ -275,6 +293,11 @@ typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
+typedef long clock_t;
+typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
+typedef unsigned long long cudaTextureObject_t;
+typedef unsigned long long cudaSurfaceObject_t;
 namespace std {{
 using ::size_t; using ::ptrdiff_t; using ::int8_t; using ::uint8_t; using ::int16_t; using ::uint16_t;
 using ::int32_t; using ::uint32_t; using ::int64_t; using ::uint64_t;
@@ -294,6 +317,7 @@ __device__ int __syncthreads_count(int);
 __device__ int __syncthreads_and(int);
 __device__ int __syncthreads_or(int);
 {_functions()}
+{_textures()}
 {_STD}
 """
 

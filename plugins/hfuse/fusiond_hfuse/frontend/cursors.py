@@ -3,6 +3,7 @@ each step through clang's own interface costs ten microseconds."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 
 from clang import cindex
@@ -76,3 +77,25 @@ def file_of(cursor: cindex.Cursor | None) -> str | None:
         file = cursor.location.file
         kept[_FILE] = None if file is None else str(file.name)
     return kept[_FILE]  # type: ignore[no-any-return]
+
+
+class _Ranges(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_uint), ("ranges", ctypes.POINTER(cindex.SourceRange)))
+
+
+def skipped(unit: cindex.TranslationUnit, file: str) -> list[tuple[int, int]]:
+    """The parts of a file, in bytes, that `#if` and its like leave out. (The bindings have no name for this call.)"""
+    library = cindex.conf.lib
+    ask, done = library.clang_getAllSkippedRanges, library.clang_disposeSourceRangeList
+    ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.POINTER(_Ranges)
+    done.argtypes, done.restype = [ctypes.POINTER(_Ranges)], None
+    found = ask(unit.obj)
+    try:
+        ranges = [found.contents.ranges[at] for at in range(found.contents.count)]
+        return [
+            (each.start.offset, each.end.offset)
+            for each in ranges
+            if each.start.file is not None and each.start.file.name == file
+        ]
+    finally:
+        done(found)

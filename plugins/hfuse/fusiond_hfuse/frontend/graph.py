@@ -42,6 +42,8 @@ class Unit:
     """Path -> text of every file that went into it."""
     includes: Mapping[int, str] = field(default_factory=dict)
     """The lines, counted from 0, that include a system header."""
+    missing: tuple[str, ...] = ()
+    """Headers that were not read, as they are named: `<cublas_v2.h>`."""
 
     @property
     def whole(self) -> str:

@@ -68,6 +68,7 @@ class _Expansion:
         self.macros: dict[str, None] = {}
         self.files: dict[str, str] = {}
         self.includes: dict[int, str] = {}
+        self.missing: dict[str, None] = {}
         self.read: list[set[str]] = [set()]
         """Files with `#pragma once` that the compiler has read for certain when it comes here: whatever the `#if`s say,
         and in each that is open."""
@@ -83,6 +84,7 @@ class _Expansion:
             macros=tuple(self.macros),
             files=dict(self.files),
             includes=dict(self.includes),
+            missing=tuple(self.missing),
         )
 
     def _file(self, path: str, where: str, above: tuple[str, ...]) -> None:
@@ -138,38 +140,40 @@ class _Expansion:
         where = f"{path}:{number}"
         if target.startswith("<") and target.endswith(">"):
             name = target[1:-1].strip()
-            if name not in IMPLICIT | HOISTED | GROUPS:
-                self._cannot(
-                    f"#include <{name}>: this version knows no such system header (C's, CUDA's runtime and "
-                    f"cooperative_groups.h are known); put what the kernel needs of it into a header of your own, "
-                    f"in quotes",
-                    path,
-                    number,
-                )
-                return
-            self._system(name, line, path, number)
+            if name in IMPLICIT | HOISTED | GROUPS:
+                self._system(name, line, path, number)
+            elif (found := self._among_folders(name)) is not None:
+                self._own(found, line, path, number, above)
+            else:
+                self._missing(target, path, number)
         elif len(target) > 2 and target.startswith('"') and target.endswith('"'):
             name = target[1:-1]
             if name in IMPLICIT | HOISTED | GROUPS:
                 self._system(name, f"#include <{name}>", path, number)
                 return
-            try:
-                found = self._find(name, path, where)
-            except RequestError as problem:
-                if len(self.read) == 1:
-                    raise
-                self._cannot(f'#include "{name}": {problem.problem}', path, number)
-                return
-            if any(found in read for read in self.read):
-                return
-            if found in above or found == path:
-                guarded = self.files.get(found, "").count("#ifndef")
-                if not guarded and found not in self.guards:
-                    raise RequestError(f'#include "{name}" includes itself', where=where)
-                return  # its include guard makes the second copy empty
-            self._file(found, where, (*above, path))
+            found = self._find(name, path, where)
+            if found is None:
+                self._missing(target, path, number)
+            else:
+                self._own(found, line, path, number, above)
         else:
             self._cannot("#include of a macro is not supported; name the file in quotes", path, number)
+
+    def _own(self, found: str, line: str, path: str, number: int, above: tuple[str, ...]) -> None:
+        """The text of a header of the user's, unless it has been read."""
+        if any(found in read for read in self.read):
+            return
+        if found in above or found == path:
+            guarded = self.files.get(found, "").count("#ifndef")
+            if not guarded and found not in self.guards:
+                raise RequestError(f"{line.strip()} includes itself", where=f"{path}:{number}")
+            return  # its include guard makes the second copy empty
+        self._file(found, f"{path}:{number}", (*above, path))
+
+    def _missing(self, target: str, path: str, number: int) -> None:
+        """A header that is not read: an empty line. A kernel that needs a name from it cannot be read either."""
+        self.missing.setdefault(target)
+        self._keep("", path, number)
 
     def _system(self, name: str, line: str, path: str, number: int) -> None:
         self.system.setdefault(name)
@@ -182,16 +186,19 @@ class _Expansion:
             raise RequestError(problem, where=f"{path}:{number}")
         self._keep(f"#error {' '.join(problem.split())}", path, number)
 
-    def _find(self, name: str, path: str, where: str) -> str:
+    def _find(self, name: str, path: str, where: str) -> str | None:
         try:
             return self.inputs.beside(path, name, where=where)
-        except RequestError as problem:
-            for folder in self.folders:
-                try:
-                    return self.inputs.beside(self.yaml, f"{folder}/{name}", where=where)
-                except RequestError:
-                    continue
-            raise problem
+        except RequestError:
+            return self._among_folders(name)
+
+    def _among_folders(self, name: str) -> str | None:
+        for folder in self.folders:
+            try:
+                return self.inputs.beside(self.yaml, f"{folder}/{name}", where="")
+            except RequestError:
+                continue
+        return None
 
     def _keep(self, line: str, path: str, number: int) -> None:
         self.lines.append(line)

@@ -12,6 +12,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
+from typing import TypedDict
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import values
@@ -30,7 +31,7 @@ from fusiond.program import (
     Role,
 )
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import includes
+from fusiond_hfuse.frontend import includes, slicing
 from fusiond_hfuse.frontend.graph import (
     WARP,
     Argument,
@@ -101,17 +102,15 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
         )
         if instance.partition("<")[0].strip() != entry:
             raise keys["instance"].fail(f"is no instance of {entry}")
-    reading = functools.partial(
-        parse_unit,
-        unit,
-        entry,
-        name=name,
-        instance=instance if "instance" in keys else None,
-        defines=define_values(defines, sizes, block.shapes[0], where=_where(keys, "defines")),
-        where=keys["instance" if "instance" in keys else "entry"].where,
-        flags=flags,
-        variables=tuple(each.symbol for each in variables),
-    )
+    asked: _Asked = {
+        "instance": instance if "instance" in keys else None,
+        "defines": define_values(defines, sizes, block.shapes[0], where=_where(keys, "defines")),
+        "where": keys["instance" if "instance" in keys else "entry"].where,
+        "flags": flags,
+        "variables": tuple(each.symbol for each in variables),
+    }
+    unit = slicing.sliced(unit, entry, **asked)
+    reading = functools.partial(parse_unit, unit, entry, name=name, **asked)
     parsed = reading()
     arguments = _checked(arguments, parsed.parameters, keys["arguments"])
     _check_variables(variables, parsed.variables, sizes)
@@ -137,6 +136,16 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
         content_key=_content_key(keys, unit.whole, (*arguments, *variables)),
         lines={key: node.where for key, node in keys.items()},
     )
+
+
+class _Asked(TypedDict):
+    """What decides how a source is read."""
+
+    instance: str | None
+    defines: tuple[tuple[str, str], ...]
+    where: str
+    flags: tuple[str, ...]
+    variables: tuple[str, ...]
 
 
 _FLAGS_WANTED = (

@@ -48,8 +48,6 @@ from fusiond_hfuse.frontend.parameters import DTYPES, Parameters
 from fusiond_hfuse.frontend.recheck import HERE, MAIN, STUB_FILE
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS, SHARED
 
-ARCHITECTURES = ("750", "800", "900", "1000", "1200")
-"""What `__CUDA_ARCH__` may be; a source that asks for it is read as each, and as a compiler that does not define it."""
 LEAST_ALIGNMENT, MOST_ALIGNMENT = 16, 128
 """Of the arena in dynamic shared memory, in bytes."""
 
@@ -100,9 +98,8 @@ class _Asked:
 def _parsed(asked: _Asked) -> Parsed:
     unit, flags, defines = asked.unit, asked.flags, asked.defines
     instance = asked.instance or asked.entry
-    by_architecture = re.search(r"\b__CUDA_ARCH__\b", without_comments(unit.text)) is not None
     found: list[Parsed] = []
-    for arch in (*ARCHITECTURES, "") if by_architecture else ("800",):
+    for arch in recheck.architectures(unit.text):
         try:
             tree = recheck.Tree(unit, unit.text, instance, defines, flags, arch)
             try:
@@ -169,7 +166,7 @@ class _Reader:
         self.wanted = wanted
         self.move = move
         self.data = unit.text.encode()
-        self.code = _blanked(self.data)
+        self.code = recheck.blanked(self.data)
         self.edits: dict[tuple[int, int], str] = {}
         self.rejections: list[Rejection] = []
         self.dynamic = False
@@ -841,15 +838,6 @@ _RESERVED = re.compile(
 _BEFORE_NAMES = ("return", "case", "else", "do", "new", "sizeof", "throw", "typename", "const", "constexpr", "static")
 _MOVED = "FUSIOND_MOVED"
 """Stands for how many bytes were moved before the dynamic array; a macro of the namespace."""
-
-
-def _blanked(data: bytes) -> str:
-    """The text with comments and the insides of strings blanked, one character a byte."""
-    text = without_comments(data.decode("latin-1"))
-    pattern = re.compile(
-        r'\b(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"|"(?:\\.|[^"\\\n])*"', re.DOTALL
-    )
-    return pattern.sub(lambda match: '"' + re.sub(r"[^\n]", " ", match.group()[1:-1]) + '"', text)
 
 
 def _has(cursor: cindex.Cursor, kind: CursorKind) -> bool:

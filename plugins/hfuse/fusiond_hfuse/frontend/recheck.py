@@ -20,8 +20,10 @@ from fusiond.model import Rejection
 from fusiond_hfuse.frontend import cursors, groups, overloads, shadows
 from fusiond_hfuse.frontend.cuda_declarations import HEADERS, STUB
 from fusiond_hfuse.frontend.graph import Parameter, Parsed, Unit
-from fusiond_hfuse.frontend.includes import GROUPS
+from fusiond_hfuse.frontend.includes import GROUPS, without_comments
 
+ARCHITECTURES = ("750", "800", "900", "1000", "1200")
+"""What `__CUDA_ARCH__` may be; a source that asks for it is read as each, and as a compiler that does not define it."""
 MAIN = "/fusiond/kernel.cu"
 HERE = "FUSIOND_HERE"
 """Stands in edits for the name of the namespace that the text will be in."""
@@ -88,20 +90,8 @@ class Tree:
         opened: bool = False,
     ) -> cindex.TranslationUnit:
         """`opened`: members that are private may be named."""
-        standard = next((flag.partition("=")[2] for flag in flags if "std=" in flag), "c++17")
-        arguments = [
-            "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++", *_NO_TOOLKIT,
-            f"-std={standard}", "-ferror-limit=0", "-w", "-include", STUB_FILE, *(f"-U{name}" for name in _NOT_CLANG),
-            *(["-fno-access-control"] if opened else []),
-            *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
-        ]  # fmt: skip
         try:
-            return cindex.Index.create().parse(
-                MAIN,
-                args=arguments,
-                unsaved_files=[(MAIN, text), (STUB_FILE, stub)],
-                options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD,
-            )
+            return _parse(text, stub, defines, flags, arch, opened=opened)
         except cindex.TranslationUnitLoadError as problem:
             raise RequestError(f"libclang cannot read it: {problem}", where=unit.where(1)) from None
 
@@ -126,7 +116,10 @@ class Tree:
                 name = message.split("'")[1]
                 return RequestError(f"{name}: {_OWN}", where=self.where.where(line))
             elif line <= self.lines and "cooperative_groups" not in message:
-                return RequestError(f"not CUDA C++ as libclang reads it: {message}", where=self.where.where(line))
+                left_out = f" (not read: {', '.join(self.where.missing)})" if self.where.missing else ""
+                return RequestError(
+                    f"not CUDA C++ as libclang reads it: {message}{left_out}", where=self.where.where(line)
+                )
         return None
 
     def unknown_groups(self) -> list[tuple[int, str]]:
@@ -221,6 +214,55 @@ class Tree:
         return None
 
 
+def architectures(text: str) -> tuple[str, ...]:
+    """Those for which a text is read: one, unless it asks."""
+    asks = re.search(r"\b__CUDA_ARCH__\b", without_comments(text)) is not None
+    return (*ARCHITECTURES, "") if asks else ("800",)
+
+
+def tolerant(
+    text: str,
+    system: tuple[str, ...],
+    defines: tuple[tuple[str, str], ...],
+    flags: tuple[str, ...],
+    arch: str,
+) -> cindex.TranslationUnit:
+    """The tree of a text that may be wrong. Raises TranslationUnitLoadError."""
+    stub = STUB + "".join(each for name, each in HEADERS.items() if name in system)
+    stub += groups.STUB if any(name in GROUPS for name in system) else ""
+    return _parse(text, stub, defines, flags, arch, more=_KEEP_GOING)
+
+
+_KEEP_GOING = 0x200
+"""CXTranslationUnit_KeepGoing, which the bindings do not name."""
+
+
+def _parse(
+    text: str,
+    stub: str,
+    defines: tuple[tuple[str, str], ...],
+    flags: tuple[str, ...],
+    arch: str,
+    *,
+    opened: bool = False,
+    more: int = 0,
+) -> cindex.TranslationUnit:
+    """`opened`: members that are private may be named. Raises TranslationUnitLoadError."""
+    standard = next((flag.partition("=")[2] for flag in flags if "std=" in flag), "c++17")
+    arguments = [
+        "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++", *_NO_TOOLKIT,
+        f"-std={standard}", "-ferror-limit=0", "-w", "-include", STUB_FILE, *(f"-U{name}" for name in _NOT_CLANG),
+        *(["-fno-access-control"] if opened else []),
+        *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
+    ]  # fmt: skip
+    return cindex.Index.create().parse(
+        MAIN,
+        args=arguments,
+        unsaved_files=[(MAIN, text), (STUB_FILE, stub)],
+        options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD | more,
+    )
+
+
 def rejections(
     unit: Unit,
     parsed: Parsed,
@@ -288,6 +330,15 @@ def applied(text: str, parsed: Parsed) -> str:
         pieces += [data[position : edit.start], edit.text.encode(), b"\n" * lost]
         position = edit.end
     return b"".join([*pieces, data[position:]]).decode().replace(HERE, "fusiond_a")
+
+
+def blanked(data: bytes) -> str:
+    """The text with comments and the insides of strings blanked, one character a byte."""
+    text = without_comments(data.decode("latin-1"))
+    pattern = re.compile(
+        r'\b(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"|"(?:\\.|[^"\\\n])*"', re.DOTALL
+    )
+    return pattern.sub(lambda match: '"' + re.sub(r"[^\n]", " ", match.group()[1:-1]) + '"', text)
 
 
 _OF_CALLS = re.compile(r"(?:use of undeclared identifier|no matching function for call to|call to) '(\w+)'")

@@ -1,0 +1,359 @@
+"""Cuts a kernel out of the file that it stands in: with all that it reaches, without the rest.
+
+    #include <cublas_v2.h>                        (a header that is not read: see includes.py)
+    __global__ void scan(int*) { ... }       -->
+    __device__ float f(float x) { ... }           __device__ float f(float x) { ... }
+    __global__ void k(float* p) { f(p[0]) }       __global__ void k(float* p) { f(p[0]) }
+    int main() { cublasCreate(&handle); }    -->
+
+A declaration is reached when what is reached names it, by any word of its text, or by a macro's: more than is called,
+but never less, whatever templates and conditions decide later. A device cannot call what is the host's alone. The rest
+becomes blank: places of all that stays are as they were, and so are the lines of preprocessor directives.
+
+What is left has no more reason to be wrong than the kernel itself: unknown headers, host code and the constructs of
+other kernels are not read any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from clang import cindex
+from clang.cindex import CursorKind
+
+from fusiond.errors import RequestError, UnknownName
+from fusiond_hfuse.frontend import cursors, recheck, shadows
+from fusiond_hfuse.frontend.graph import Unit
+from fusiond_hfuse.frontend.includes import without_comments
+
+_WORD = re.compile(r"(?<!\w)(?<!\d\.)[A-Za-z_]\w*")
+_RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
+            CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
+_OF_DEVICES = (CursorKind.CUDADEVICE_ATTR, CursorKind.CUDAGLOBAL_ATTR)
+_NEEDED_METHODS = (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)
+
+STANDARD = {
+    "cfloat": "FLT_|DBL_|LDBL_", "climits": "(?:S?CHAR|U?CHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG)_(?:MAX|MIN)",
+    "cstdint": "U?INT(?:8|16|32|64)_(?:MAX|MIN)|U?INT(?:8|16|32|64)_C", "cmath": "M_[A-Z0-9_]+|INFINITY|NAN",
+    "cassert": "assert", "math_constants.h": "CUDART_[A-Z0-9_]+", "limits": "numeric_limits", "cstdio": "printf",
+}  # fmt: skip
+"""Headers that many others bring, and how names of theirs begin: a header that is not read may have brought them."""
+CUDA = {
+    "cuda_bf16.h": "__nv_bfloat16|nv_bfloat16", "cuda_fp16.h": "__half|half2|__float2half|__half2float",
+    "cuda_fp8.h": "__nv_fp8", "cooperative_groups.h": "cooperative_groups",
+}  # fmt: skip
+"""Those of CUDA that are so."""
+
+
+@dataclass(slots=True)
+class _Declaration:
+    """What stands or goes as one: `start` to `end` in bytes. `names`: those that reach it; `words`: those in it."""
+
+    start: int
+    end: int
+    names: set[str] = field(default_factory=set)
+    words: set[str] = field(default_factory=set)
+    host: bool = False
+    """Only the host can call it."""
+    kernels: set[str] = field(default_factory=set)
+    """With their namespaces."""
+    always: bool = False
+
+
+def sliced(
+    unit: Unit,
+    entry: str,
+    *,
+    instance: str | None,
+    defines: tuple[tuple[str, str], ...],
+    where: str,
+    flags: tuple[str, ...] = (),
+    variables: tuple[str, ...] = (),
+) -> Unit:
+    """The unit with all text blank that the kernel does not reach. The arguments are those of `parse.parse_unit`.
+    Raises UnknownName where there is no such kernel."""
+    system = unit.system
+    if unit.missing:
+        system = tuple(dict.fromkeys([*system, *_brought(unit.text, CUDA)]))
+    found = _found((unit.text, system), entry, instance, defines, flags, variables)
+    if found.error is not None and not found.kernels:
+        line, message = found.error
+        raise RequestError(f"not CUDA C++ as libclang reads it: {message}", where=unit.where(line))
+    if entry not in found.kernels:
+        raise UnknownName("kernel", entry, found.kernels or {"none"}, where=where)
+    if unit.missing:
+        system = tuple(dict.fromkeys([*system, *_brought(found.text, STANDARD)]))
+    return dataclasses.replace(unit, text=found.text, system=system)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    text: str
+    kernels: frozenset[str]
+    error: tuple[int, str] | None
+    """Line and message of the first of them."""
+
+
+@functools.lru_cache(maxsize=64)
+def _found(
+    read: tuple[str, tuple[str, ...]],
+    entry: str,
+    instance: str | None,
+    defines: tuple[tuple[str, str], ...],
+    flags: tuple[str, ...],
+    variables: tuple[str, ...],
+) -> _Found:
+    text, system = read
+    data = text.encode()
+    code = recheck.blanked(data)
+    declarations: dict[tuple[int, int], _Declaration] = {}
+    frame: set[tuple[int, int]] = set()
+    unread: list[tuple[int, int]] | None = None
+    error: tuple[int, str] | None = None
+    for arch in recheck.architectures(text):
+        try:
+            tree = recheck.tolerant(text, system, defines, flags, arch)
+        except cindex.TranslationUnitLoadError as problem:
+            raise RequestError(f"libclang cannot read it: {problem}") from None
+        try:
+            wrong = (each for each in tree.diagnostics if each.severity >= cindex.Diagnostic.Error)
+            error = error or next(((each.location.line, each.spelling) for each in wrong), None)
+            walk = _Walk(code, frame)
+            for each in walk.declarations(tree.cursor):
+                known = declarations.setdefault((each.start, each.end), each)
+                known.names |= each.names
+                known.kernels |= each.kernels
+                known.host = known.host and each.host
+            skipped = cursors.skipped(tree, recheck.MAIN)
+            unread = skipped if unread is None else _both(unread, skipped)
+        finally:
+            cursors.forget(tree)
+    groups = _groups(declarations.values())
+    kernels = frozenset(name for each in groups for name in each.kernels)
+    begin = {word for text in (instance or "", *variables, *(value for _, value in defines)) for word in _words(text)}
+    reached = _reached(groups, entry, begin, _macros(code))
+    gone = [(each.start, each.end) for each in groups if id(each) not in reached]
+    covered = [*frame, *((each.start, each.end) for each in groups), *(unread or ())]
+    gone += [
+        each for each in _between(covered, len(data)) if _DIRECTIVE_LINE.sub("", code[slice(*each)]).strip("; \n\t")
+    ]
+    gone += _comments(code, covered, gone)
+    gone += [each for each in unread or () if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
+    return _Found(text=_without(data, code, gone), kernels=kernels, error=error)
+
+
+def _between(covered: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
+    """What lies between these places: text that clang made nothing of, an explicit instantiation, a variable of a type
+    that is not known."""
+    at = 0
+    for first, last in sorted(covered):
+        if first > at:
+            yield at, first
+        at = max(at, last)
+    if end > at:
+        yield at, end
+
+
+def _comments(
+    code: str, covered: Iterable[tuple[int, int]], gone: Collection[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """What is said before a declaration that goes; what stands first in a file, its licence, stays."""
+    begins = {start for start, _ in gone}
+    for start, end in _between(covered, len(code)):
+        if start and end in begins and (start, end) not in gone:
+            yield start, end
+
+
+def _both(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What both leave out."""
+    pairs = ((max(a[0], b[0]), min(a[1], b[1])) for a in first for b in second)
+    return [(start, end) for start, end in pairs if start < end]
+
+
+class _Walk:
+    """The declarations of a tree, those in namespaces too."""
+
+    def __init__(self, code: str, frame: set[tuple[int, int]]) -> None:
+        self.code = code
+        self.frame = frame
+        """Gets the heads and ends of namespaces."""
+
+    def declarations(self, cursor: cindex.Cursor) -> Iterator[_Declaration]:
+        for each in cursors.written_in(cursor, recheck.MAIN):
+            if each.kind.is_declaration():
+                yield from self._of(each, "")
+
+    def _of(self, cursor: cindex.Cursor, scope: str) -> Iterator[_Declaration]:
+        if cursor.kind is CursorKind.NAMESPACE or self._braced_linkage(cursor):
+            inner = f"{scope}{cursor.spelling}::" if cursor.kind is CursorKind.NAMESPACE and cursor.spelling else scope
+            start, end = cursor.extent.start.offset, cursor.extent.end.offset
+            self.frame |= {(start, self.code.index("{", start) + 1), (end - 1, end)}
+            for child in cursors.children(cursor):
+                if child.kind.is_declaration():
+                    yield from self._of(child, inner)
+            return
+        start, end = self._extent(cursor)
+        if end <= start:
+            return
+        found = _Declaration(start, end, words=set(_WORD.findall(self.code[start:end])))
+        if cursor.kind is CursorKind.USING_DIRECTIVE:
+            found.always = True
+        if cursor.kind is CursorKind.USING_DECLARATION:
+            found.names.add(self.code[start:end].rstrip("; \n").rpartition("::")[2].strip())
+        for each in (cursor, *self._below(cursor)):
+            self._name(found, each, scope)
+        found.host = self._host(cursor)
+        yield found
+        if cursor.kind in _RECORDS:
+            yield from self._methods(cursor)
+
+    def _methods(self, record: cindex.Cursor) -> Iterator[_Declaration]:
+        """Those of a record that are the host's: they go though it stays."""
+        for each in cursors.children(record):
+            if each.kind not in shadows.FUNCTIONS or each.kind in _NEEDED_METHODS or not self._host(each):
+                continue
+            if each.kind is CursorKind.CXX_METHOD and each.is_virtual_method():
+                continue
+            start, end = self._extent(each)
+            if end > start:
+                yield _Declaration(start, end, host=True)
+
+    def _below(self, cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
+        """Whatever else one text declares: enumerators, what stands behind `extern "C"`."""
+        for each in cursors.children(cursor):
+            if each.kind in (CursorKind.ENUM_CONSTANT_DECL, CursorKind.ENUM_DECL):
+                yield each
+                yield from self._below(each)
+            elif cursor.kind in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL) and each.kind.is_declaration():
+                yield each
+
+    def _name(self, found: _Declaration, cursor: cindex.Cursor, scope: str) -> None:
+        name = cursor.spelling.partition("<")[0].strip()
+        if not name:
+            return
+        if name.startswith("operator"):
+            found.always = found.always or not self._host(cursor)
+        parent = cursor.semantic_parent
+        if cursor.kind in shadows.FUNCTIONS and parent is not None and parent.kind in _RECORDS:
+            found.names.add(parent.spelling.partition("<")[0])  # written outside of its class
+            return
+        found.names.add(name)
+        if _has(cursor, (CursorKind.CUDAGLOBAL_ATTR,)):
+            found.kernels.add(scope + name)
+
+    def _host(self, cursor: cindex.Cursor) -> bool:
+        inner = [each for each in self._below(cursor) if each.kind in shadows.FUNCTIONS]
+        if cursor.kind not in shadows.FUNCTIONS:
+            return bool(inner) and all(self._host(each) for each in inner)
+        if _has(cursor, _OF_DEVICES) or _has(cursor.canonical, _OF_DEVICES):
+            return False
+        head = self.code[cursor.extent.start.offset : cursor.location.offset]
+        return not re.search(r"\bconst(expr|eval)\b", head)
+
+    def _braced_linkage(self, cursor: cindex.Cursor) -> bool:
+        if cursor.kind not in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL):
+            return False
+        text = self.code[cursor.extent.start.offset : cursor.extent.end.offset]
+        return re.match(r'extern\s*"[^"]*"\s*\{', text) is not None
+
+    def _extent(self, cursor: cindex.Cursor) -> tuple[int, int]:
+        start, end = cursor.extent.start.offset, cursor.extent.end.offset
+        behind = re.compile(r"\s*;").match(self.code, end)
+        return start, behind.end() if behind is not None else end
+
+
+def _has(cursor: cindex.Cursor, kinds: Collection[CursorKind]) -> bool:
+    return any(child.kind in kinds for child in cursors.children(cursor))
+
+
+def _groups(declarations: Iterable[_Declaration]) -> list[_Declaration]:
+    """One for all that overlap (`struct { int a; } x, y;`); a host's method inside of a record stays one by itself."""
+    found: list[_Declaration] = []
+    inner: list[_Declaration] = []
+    for each in sorted(declarations, key=lambda each: (each.start, -each.end)):
+        last = found[-1] if found else None
+        if last is None or each.start >= last.end:
+            found.append(each)
+        elif each.host and not each.names and each.end <= last.end:
+            inner.append(each)
+        else:
+            last.end = max(last.end, each.end)
+            last.names |= each.names
+            last.words |= each.words
+            last.kernels |= each.kernels
+            last.always |= each.always
+            last.host &= each.host
+    return [*found, *inner]
+
+
+def _reached(groups: list[_Declaration], entry: str, begin: set[str], macros: dict[str, set[str]]) -> set[int]:
+    """Those that stay, by identity."""
+    by_name: dict[str, list[_Declaration]] = {}
+    for each in groups:
+        for name in each.names:
+            by_name.setdefault(name, []).append(each)
+    last = entry.rpartition("::")[2]
+    reached: set[int] = set()
+    seen: set[str] = set()
+    words = [*begin]
+
+    def stay(each: _Declaration) -> None:
+        if id(each) not in reached:
+            reached.add(id(each))
+            words.extend(each.words - seen)
+
+    for each in groups:
+        if each.always or entry in each.kernels:
+            stay(each)
+    while words:
+        word = words.pop()
+        if word in seen:
+            continue
+        seen.add(word)
+        words.extend(macros.get(word, set()) - seen)
+        for each in by_name.get(word, ()):
+            if not each.host and (not each.kernels or word == last):
+                stay(each)
+    return reached
+
+
+def _macros(code: str) -> dict[str, set[str]]:
+    """The words in each macro's text."""
+    found: dict[str, set[str]] = {}
+    for match in re.finditer(r"^[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)((?:[^\n]*\\\n)*[^\n]*)", code, re.MULTILINE):
+        found.setdefault(match.group(1), set()).update(_WORD.findall(match.group(2)))
+    return found
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text)
+
+
+_DIRECTIVE_LINE = re.compile(r"^[ \t]*(?:#|%:)(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+_DIRECTIVE = re.compile(
+    rb"^[ \t]*(?:#|%:)[ \t]*(?:define|undef|if|ifdef|ifndef|elif|else|endif)\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE
+)
+
+
+def _without(data: bytes, code: str, gone: Iterable[tuple[int, int]]) -> str:
+    """The text with these places blank, but for preprocessor directives."""
+    kept = [each.span() for each in _DIRECTIVE.finditer(code.encode("latin-1", "replace"))]
+    found = bytearray(data)
+    for start, end in gone:
+        at = start
+        for first, last in [*(each for each in kept if each[0] < end and start < each[1]), (end, end)]:
+            found[at:first] = re.sub(rb"[^\n]", b" ", data[at:first])
+            at = max(at, last)
+    return re.sub(rb"[ \t]+(?=\n)", b"", bytes(found)).decode()
+
+
+def _brought(text: str, headers: Mapping[str, str]) -> Iterator[str]:
+    """Headers whose names the text uses."""
+    words = set(_WORD.findall(without_comments(text)))
+    for header, beginning in headers.items():
+        if any(re.match(beginning, word) for word in words):
+            yield header

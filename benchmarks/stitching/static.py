@@ -158,7 +158,7 @@ def analysis_secs(module: Module, limits: DeviceLimits) -> float:
     job = Job(strategy=Stitching.name, request={"module": module.name}, sizes={})
     asked = Request(
         job=job, module=module, fills=fills.read(module, None, _no_file), dots="library", accuracy=STRICT,
-        probes=PROBES, groups=GROUPS, group=False,
+        deterministic=False, probes=PROBES, groups=GROUPS, group=False,
     )  # fmt: skip
     workload = Workload(
         strategy=Stitching.name, strategy_version=Stitching.version, name=module.name, members=(module.name,),

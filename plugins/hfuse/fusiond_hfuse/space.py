@@ -9,7 +9,7 @@ map           pad | stride                           when level is warp: a side 
 blocks        launched blocks per multiprocessor     when strided
 threads       when vertical: all kernels at one block size
 order         who has the low thread ids, or the low blocks; when vertical, who goes first
-cap           none | paper | a number of registers   (only where registers mean something)
+cap           native | none | paper | given | fit2 ...   (only where registers mean something)
 
 With three kernels or more:
 
@@ -23,17 +23,18 @@ kind ...      as above, for all in one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.model import Config, DeviceLimits, Value
 from fusiond.search.space import EMPTY, Parameter, Space
-from fusiond_hfuse.analysis import pairing, partition
+from fusiond_hfuse.analysis import pairing, partition, registers
 from fusiond_hfuse.frontend.graph import WARP, Group, volume
 
-CAPS = (32, 40, 48, 64, 80, 96)
-"""Register caps beside `none` and `paper`. One above what a kernel uses without is not idle: ptxas then uses
-more."""
+FIT = "fit"
+CAPS = tuple(f"{FIT}{blocks}" for blocks in (2, 3, 4, 5, 6, 8, 12, 16))
+"""As few registers as let so many blocks be resident: between two of these steps fewer registers gain nothing. (A cap
+above what a kernel uses without one is not idle: ptxas then uses more.)"""
 ASSIGNS = ("sequential", "interleaved", "ticket")
 LAUNCHES = ("sequence", "streams", "graph")
 BLOCKS = (1, 2, 4, 8)
@@ -67,7 +68,8 @@ def fused(group: Group, limits: DeviceLimits) -> Space:
         parameters.append(Parameter(name="threads", values=both, when="kind == 'vertical'"))
     parameters.append(Parameter(name="order", values=_orders(group)))
     if limits.registers_per_sm > 0:
-        parameters.append(Parameter(name="cap", values=("none", "paper", *CAPS)))
+        given = ("given",) if any(slot.kernel.parsed.resident_blocks for slot in group.slots) else ()
+        parameters.append(Parameter(name="cap", values=("native", "none", "paper", *given, *CAPS)))
     return Space(parameters=tuple(parameters), restrictions=_restrictions(counts, limits) if "warp" in levels else ())
 
 
@@ -121,7 +123,16 @@ def unfused(group: Group, limits: DeviceLimits) -> Space:
     ]
     if limits.registers_per_sm > 0:
         parameters += [Parameter(name=f"cap.{slot.letter}", values=("none", *CAPS)) for slot in group.slots]
-    return Space(parameters=tuple(parameters))
+    return Space(parameters=tuple(parameters), restrictions=tuple(_resident(group, limits)))
+
+
+def _resident(group: Group, limits: DeviceLimits) -> Iterator[str]:
+    """How many threads a block has at most that is to be resident so often."""
+    for cap in CAPS if limits.registers_per_sm > 0 else ():
+        sizes = range(WARP, limits.threads_per_block + 1, WARP)
+        most = max((each for each in sizes if registers.fitting(limits, each, int(cap.removeprefix(FIT)))), default=0)
+        for letter in group.letters:
+            yield f"cap.{letter} != '{cap}' or threads.{letter} <= {most}"
 
 
 def _alone(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
@@ -190,6 +201,8 @@ def _valid(
 
 def _wanted(group: Group, limits: DeviceLimits) -> list[tuple[str, dict[str, Value]]]:
     caps = limits.registers_per_sm > 0
+    bounded = caps and any(slot.kernel.parsed.resident_blocks for slot in group.slots)
+    inherited: dict[str, Value] = {"cap": "given" if bounded else "native"} if caps else {}
     order = _orders(group)[0]
     given = {f"threads.{slot.letter}": volume(slot.kernel.block.shapes[0]) for slot in group.slots}
     own = {f"threads.{letter}": next(iter(partition.counts(group, letter, limits)), 0) for letter in group.letters}
@@ -201,17 +214,18 @@ def _wanted(group: Group, limits: DeviceLimits) -> list[tuple[str, dict[str, Val
         wanted.append(("paper_even_split", even))
         if caps:
             wanted.append(("paper_r0", {**even, "cap": "paper"}))
-    wanted.append(("given_blocks", {"kind": "horizontal", "order": order, **given}))
+    wanted.append(("given_blocks", {"kind": "horizontal", "order": order, **given, **inherited}))
     both = _common(group, limits)
     if both:
         at = next((threads for threads in given.values() if threads in both), both[0])
-        wanted.append(("vertical", {"kind": "vertical", "threads": at, "order": order}))
+        wanted.append(("vertical", {"kind": "vertical", "threads": at, "order": order, **inherited}))
     for assign in ASSIGNS:
         blocks: dict[str, Value] = {"kind": "horizontal", "level": "block", "assign": assign, "order": order, **own}
+        blocks |= inherited
         wanted.append((f"block_{assign}", blocks))
     if split is not None:
         resident = max(each for each in BLOCKS if each == 1 or each * sum(split) <= limits.threads_per_sm)
-        wanted.append(("stride", {**even, "map": "stride", "blocks": resident}))
+        wanted.append(("stride", {**even, "map": "stride", "blocks": resident, **inherited}))
     return wanted
 
 

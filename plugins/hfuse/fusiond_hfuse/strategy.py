@@ -17,7 +17,7 @@ from fusiond.cuda.limits import BARRIER_IDS, STATIC_SHARED_BYTES
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.errors import RequestError, UnknownName
 from fusiond.keys import text_key
-from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Job, Record, Rejection, Workload, frozen
+from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Job, Record, Rejection, Value, Workload, frozen
 from fusiond.program import Launch, Program
 from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
@@ -182,10 +182,11 @@ class Hfuse(StrategyBase[Request, Analysed]):
             name: str, detail: str, *, order: str = group.letters, streams: bool = False, issue: str = "streams"
         ) -> Baseline:
             def program(config: Config) -> Program:
+                threads = {letter: config.integer(f"threads.{letter}") for letter in group.letters}
                 return emit.unfused(
                     group,
-                    {letter: config.integer(f"threads.{letter}") for letter in group.letters},
-                    {letter: _own_cap(config, letter) for letter in group.letters},
+                    threads,
+                    {each: _own_cap(about, threads[each], config.get(f"cap.{each}", "none")) for each in group.letters},
                     order=order,
                     streams=streams,
                     issue=issue,
@@ -274,11 +275,12 @@ class Hfuse(StrategyBase[Request, Analysed]):
     def _single(self, about: Analysed, letter: str, config: Config) -> Program | Rejection:
         part = about.group.among(letter)
         threads = config.integer("alone")
-        offered = {each.name: each.values for each in space.unfused(part, about.target.limits).parameters}
-        cap = config.get("cap", "none")
-        if threads not in offered[f"threads.{letter}"] or cap not in offered.get(f"cap.{letter}", ("none",)):
+        own = {f"threads.{letter}": threads, f"cap.{letter}": config.get("cap", "none")}
+        offered = space.unfused(part, about.target.limits)
+        wanted = Config.of({each.name: own[each.name] for each in offered.parameters})
+        if len(wanted) < len(config) or offered.problems(wanted):
             return Rejection(rule="not_in_space", nodes=part.names, detail=f"{config} is not offered for {letter}")
-        return emit.unfused(part, {letter: threads}, {letter: None if cap == "none" else config.integer("cap")})
+        return emit.unfused(part, {letter: threads}, {letter: _own_cap(about, threads, own[f"cap.{letter}"])})
 
     def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
         """`cap=paper` as the number of registers that it comes to, in a pair of a composition too."""
@@ -484,13 +486,9 @@ def _static_bytes(slot: Slot, facts: CompileFacts | BuildFailed | None) -> int:
 
 def _bound(known: Analysed, group: Group, plan: Plan) -> registers.Bound | None:
     """The paper's r0 for a plan; None where no compiler knows the kernels' registers."""
-    used: list[CompileFacts] = []
-    for side in plan.by_letter:
-        source = emit.native_source(side.slot, side.threads, None)
-        found = known.target.facts(source)
-        if found is None or isinstance(found, BuildFailed) or side.slot.kernel.instance not in found:
-            return None
-        used.append(found[side.slot.kernel.instance])
+    used = _natives(known, plan)
+    if used is None:
+        return None
     shapes = {side.slot.letter: kernel.shape_of(side.slot, side.shape) for side in plan.sides}
     shared = sum(facts.shared_bytes for facts in used) + int(emit.arena_bytes(plan, shapes))
     return registers.bound(
@@ -500,6 +498,18 @@ def _bound(known: Analysed, group: Group, plan: Plan) -> registers.Bound | None:
         shared_bytes=shared,
         block=plan.threads,
     )
+
+
+def _natives(known: Analysed, plan: Plan) -> list[CompileFacts] | None:
+    """What the compiler says of a plan's kernels by themselves, at its block sizes."""
+    used: list[CompileFacts] = []
+    for side in plan.by_letter:
+        source = emit.native_source(side.slot, side.threads, None)
+        found = known.target.facts(source)
+        if found is None or isinstance(found, BuildFailed) or side.slot.kernel.instance not in found:
+            return None
+        used.append(found[side.slot.kernel.instance])
+    return used
 
 
 def _even_bound(known: Analysed) -> dict[str, object] | None:
@@ -517,21 +527,22 @@ def _even_bound(known: Analysed) -> dict[str, object] | None:
     return None if bound is None else {"threads": threads, **bound.as_json()}
 
 
-def _cap(known: Analysed, group: Group, plan: Plan, config: Config) -> int | Rejection | None:
-    """The register cap of a config; `paper` needs a compiler.
-
-    A number that all threads of the block cannot have is refused here, before anything is compiled: under it, ptxas
-    might take more registers than a block can be given.
-    """
+def _cap(known: Analysed, group: Group, plan: Plan, config: Config) -> registers.Cap | Rejection:
+    """What bounds the registers of a config's kernel; `paper` needs a compiler. So many blocks as no multiprocessor
+    has are refused here, before anything is compiled."""
     wanted = config.get("cap", "none")
     if wanted == "none":
-        return None
+        return registers.Cap()
+    if wanted == "native":
+        used = _natives(known, plan)
+        own = None if used is None else max(each.registers for each in used)
+        return registers.Cap(registers=own and registers.as_native(known.target.limits, plan.threads, own))
     if wanted != "paper":
-        cap = config.integer("cap")
-        problem = launch_problem(known.target.limits, cap, 0, plan.threads)
-        if problem is not None:
-            return Rejection(rule="launch", nodes=group.names, detail=f"under a cap of {cap}: {problem}")
-        return cap
+        blocks = _inherited(plan) if wanted == "given" else int(config.text("cap").removeprefix(space.FIT))
+        if registers.fitting(known.target.limits, plan.threads, blocks) is None:
+            detail = f"{blocks} blocks of {plan.threads} threads are more than a multiprocessor can have"
+            return Rejection(rule="launch", nodes=group.names, detail=detail)
+        return registers.Cap(blocks=blocks)
     bound = _bound(known, group, plan)
     if bound is None:
         return Rejection(
@@ -539,12 +550,20 @@ def _cap(known: Analysed, group: Group, plan: Plan, config: Config) -> int | Rej
             nodes=group.names,
             detail="cap=paper needs the registers of all its kernels, and no compiler here tells them",
         )
-    return bound.r0
+    return registers.Cap(registers=bound.r0)
 
 
-def _own_cap(config: Config, letter: str) -> int | None:
-    wanted = config.get(f"cap.{letter}", "none")
-    return None if wanted == "none" else config.integer(f"cap.{letter}")
+def _inherited(plan: Plan) -> int:
+    """The blocks that the kernels' own launch bounds ask for: what the most modest of them asks."""
+    asked = [side.slot.kernel.parsed.resident_blocks for side in plan.sides]
+    return min((blocks for blocks in asked if blocks), default=1)
+
+
+def _own_cap(known: Analysed, threads: int, wanted: Value) -> int | None:
+    """Registers that let so many blocks of a kernel by itself be resident as a config asks for."""
+    if wanted == "none":
+        return None
+    return registers.fitting(known.target.limits, threads, int(str(wanted).removeprefix(space.FIT)))
 
 
 def _launchable(known: Analysed, group: Group, plan: Plan, program: Program) -> Program | Rejection:

@@ -372,7 +372,7 @@ def test_a_cap_of_a_pair_in_a_composition_is_resolved(analyse, strategy):
     target = Target(arch="sm_90", limits=limits("sm_90"), facts=facts)
     analysis = analyse(*THREE, target=target)
     config = Config.of({
-        "groups": "a+c|b", "launch": "sequence", "alone.b": 512, "cap.b": 40, "ac.kind": "horizontal",
+        "groups": "a+c|b", "launch": "sequence", "alone.b": 512, "cap.b": "fit3", "ac.kind": "horizontal",
         "ac.level": "warp", "ac.map": "pad", "ac.order": "ca", "ac.threads.a": 512, "ac.threads.c": 512,
         "ac.cap": "paper",
     })  # fmt: skip

@@ -69,8 +69,8 @@ REFUSED = {
     "barrier in assembly": ("assembly", 3, HEAD + '    asm volatile("bar.sync 0;" ::: "memory");\n}\n'),
     "thread index in assembly": ("assembly", 4, HEAD + '    unsigned t;\n    asm("mov.u32 %0, "\n'
         '        "%tid.x;" : "=r"(t));\n    out[t] = 1;\n}\n'),
-    "launch": ("launch", 4, HEAD + "    out[0] = 1;\n}\nvoid host(int* p) { k<<<1, 1>>>(p, 1); }\n"),
-    "managed": ("symbol", 1, "__managed__ int total;\n" + HEAD + "    out[0] = n;\n}\n"),
+    "launch": ("launch", 3, HEAD + "    k<<<1, 1>>>(out, 1);\n}\n"),
+    "managed": ("symbol", 1, "__managed__ int total;\n" + HEAD + "    out[0] = total;\n}\n"),
     "constant without a value": ("symbol", 1, "__constant__ int total;\n" + HEAD + "    out[0] = total;\n}\n"),
     "device variable": ("symbol", 1, "__device__ int total = 1;\n" + HEAD + "    out[0] = total++;\n}\n"),
     "method": ("method", 1, "struct S { __device__ ~S() { __syncthreads(); } };\n" + HEAD

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusiond.cuda.limits import limits
+from fusiond.cuda.occupancy import occupancy
 from fusiond.model import CompileFacts, Config, DeviceLimits
 from fusiond.program import Program, Role
 from fusiond.requests import jobs
@@ -89,8 +90,8 @@ def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
     analysis = analyse("hist", "maxpool", target=h100)
     found = strategy.space(analysis, {})
     assert found.parameters[-1].name == "cap"
-    assert found.parameters[-1].values[:2] == ("none", "paper")
-    assert found.count() == (28 * 5 + 64 * 3 + 8) * 2 * 8
+    assert found.parameters[-1].values[:4] == ("native", "none", "paper", "fit2")
+    assert found.count() == (28 * 5 + 64 * 3 + 8) * 2 * 11
     assert analysis.report["bound"] == {
         "threads": {"a": 512, "b": 512}, "b1": 9, "b2": 4, "by_shared": 2918, "by_threads": 2, "b0": 2, "r0": 32,
     }  # fmt: skip
@@ -119,8 +120,59 @@ def test_the_papers_cap_is_the_sources(analyse, strategy, h100):
     program = strategy.emit(analysis, config, {})
     assert program.sources[0].register_cap == 32  # 65536 / (3 * 640), rounded down to a multiple of 8
     assert "__launch_bounds__" not in program.sources[0].text
-    numbered = strategy.emit(analysis, Config.of({**config, "cap": 32}), {})
-    assert numbered.key == program.key
+    bounded = strategy.emit(analysis, Config.of({**config, "cap": "fit3"}), {})
+    assert bounded.sources[0].register_cap is None
+    assert "__global__ void __launch_bounds__(640, 3) fused_hist_maxpool(" in bounded.sources[0].text
+    free = strategy.emit(analysis, Config.of({**config, "cap": "none"}), {})
+    assert "__global__ void __launch_bounds__(640) fused_hist_maxpool(" in free.sources[0].text
+
+
+def test_blocks_that_a_source_asks_for_are_inherited(analyse, strategy, kernel_file, h100):
+    from fusiond_hfuse.plugin import KERNELS
+
+    text = (KERNELS / "hist.cu").read_text()
+    source = "#define MOST(n, ...) n\nconstexpr int AT_ONCE = 3;\n" + text.replace(
+        "__global__ void", "__global__ void __launch_bounds__(MOST(512, 1), (AT_ONCE, AT_ONCE + 1))"
+    )
+    name = kernel_file("hist", source, (KERNELS / "hist.yaml").read_text())
+    analysis = analyse(name, "maxpool", target=h100)
+    found = strategy.space(analysis, {})
+    assert found.parameters[-1].values[3] == "given"
+    seeds = dict(strategy.seeds(analysis, found, {}))
+    assert (seeds["block_sequential"]["cap"], seeds["paper_even_split"]["cap"]) == ("given", "none")
+    program = strategy.emit(analysis, seeds["block_sequential"], {})
+    assert f"__launch_bounds__({program.steps[0].block[0]}, 4) " in program.sources[0].text
+    too_many = Config.of({**seeds["given_blocks"], "cap": "given"})
+    assert strategy.emit(analysis, too_many, {}).rule == "launch"  # four of 768 threads
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90"])
+@pytest.mark.parametrize("threads", [32, 96, 256, 384, 640, 1024])
+def test_registers_at_the_steps_of_occupancy(arch, threads):
+    limits = target_for_arch(arch).limits
+    for blocks in range(1, 33):
+        most = registers.fitting(limits, threads, blocks)
+        resident = [occupancy(limits, each, 0, threads).blocks_per_sm for each in range(16, 256)]
+        assert most == max((each for each, have in enumerate(resident, 16) if have >= blocks), default=None)
+    for own in (13, 32, 40, 119):
+        cap = registers.as_native(limits, threads, own)
+        rounded = -(-own // 8) * 8
+        if registers.fitting(limits, threads, 1) >= rounded:
+            assert own <= cap <= own + 8
+            before, after = (occupancy(limits, each, 0, threads).blocks_per_sm for each in (rounded, cap))
+            assert before == after
+
+
+@pytest.mark.needs_nvcc
+def test_a_fused_kernel_takes_hardly_more_registers_than_its_parts(analyse, strategy):
+    """Unbounded, ptxas takes 176 where the kernels have 72 and 48."""
+    target = target_for_arch("sm_90")
+    analysis = analyse("blake256", "blake2b", target=target)
+    most = max(each["registers"] for each in analysis.report["kernels"])
+    for name, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
+        program = strategy.emit(analysis, config, {})
+        (facts,) = target.facts(program.sources[0]).values()
+        assert facts.registers <= most + 8, name
 
 
 def test_fixed_blocks_have_one_value(analyse, strategy, kernel_file, tmp_path):
@@ -159,8 +211,9 @@ def test_baselines_tune_the_same_knobs(analyse, strategy, h100):
     assert [each.name for each in sequential.space.parameters] == ["threads.a", "threads.b", "cap.a", "cap.b"]
     given = next(sequential.space.points())
     assert dict(given) == {"threads.a": 512, "threads.b": 256, "cap.a": "none", "cap.b": "none"}
-    program = sequential.emit(Config.of({**given, "cap.b": 40}))
-    assert [each.register_cap for each in program.sources] == [None, 40]
+    program = sequential.emit(Config.of({**given, "cap.b": "fit6"}))
+    assert [each.register_cap for each in program.sources] == [None, 40]  # 65536 / (6 * 256)
+    assert sequential.space.problems(Config.of({**given, "cap.a": "fit5"}))  # 5 * 512 threads
     assert [(step.name, step.stream) for step in program.steps] == [("a", 0), ("b", 0)]
     assert [(step.name, step.stream) for step in streams_ab.emit(given).steps] == [("a", 0), ("b", 1)]
     assert [(step.name, step.stream) for step in streams_ba.emit(given).steps] == [("b", 0), ("a", 1)]
@@ -232,7 +285,7 @@ def test_the_job_of_four_that_comes_with_it(registry, strategy, cpu_target):
 
 @pytest.mark.needs_nvcc
 def test_a_cap_binds_the_fused_kernel(analyse, strategy):
-    """No launch bound stands in the fused source, so that ptxas keeps the cap."""
+    """A number of registers and launch bounds never stand together."""
     target = target_for_arch("sm_90")
     analysis = analyse("hist", "maxpool", target=target)
     program = strategy.emit(analysis, dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["paper_r0"], {})

@@ -12,14 +12,45 @@ fusiond does not.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
+from fusiond.cuda.occupancy import occupancy
 from fusiond.model import DeviceLimits
 
 STEP = 8
 """Registers are allocated per thread in steps of 256 / 32."""
 LEAST = 16
 """ptxas takes no lower bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cap:
+    """What bounds the registers of a fused kernel: a number, or how many of its blocks must fit a multiprocessor. At
+    most one of them."""
+
+    registers: int | None = None
+    blocks: int = 0
+    """0 where nothing is asked for."""
+
+
+@functools.cache
+def fitting(limits: DeviceLimits, threads: int, blocks: int) -> int | None:
+    """The most registers that a thread may have where so many blocks of `threads` are to be resident; None where no
+    number that ptxas takes for a bound does that."""
+    for count in range(limits.registers_per_thread, LEAST - 1, -1):
+        if occupancy(limits, count, 0, threads).blocks_per_sm >= blocks:
+            return count
+    return None
+
+
+def as_native(limits: DeviceLimits, threads: int, registers: int) -> int | None:
+    """What a thread of a fused block may take whose kernels take up to `registers` by themselves: eight more, as far as
+    that costs no resident block. (Unbounded, ptxas has been seen to take 104 more.)"""
+    whole = -(-registers // STEP) * STEP
+    resident = [each for each in range(1, limits.blocks_per_sm + 1) if (fitting(limits, threads, each) or 0) >= whole]
+    most = fitting(limits, threads, max(resident, default=1))
+    return None if most is None else max(LEAST, min(registers // STEP * STEP + STEP, most))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

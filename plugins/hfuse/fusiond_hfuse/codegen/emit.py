@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from fusiond.language.extents import ceil_div, most
 from fusiond.program import Argument as Passed
 from fusiond.program import Buffer, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step, sized
+from fusiond_hfuse.analysis.registers import Cap
 from fusiond_hfuse.codegen import fuse
 from fusiond_hfuse.frontend.graph import Argument, Group, Kernel, Plan, Shape, Slot
 from fusiond_hfuse.frontend.kernel import buffers_of, define_values, shape_of
@@ -83,7 +84,7 @@ def unfused(
 _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
-def fused(group: Group, plan: Plan, cap: int | None, version: int) -> Program:
+def fused(group: Group, plan: Plan, cap: Cap, version: int) -> Program:
     """One launch that does the work of all. ValueError when the grid is longer than a launch can have."""
     shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
     grid = launched_blocks(plan, shapes)
@@ -163,12 +164,12 @@ def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str)
     return sized(program, group.sizes, fixed)
 
 
-def fused_source(group: Group, plan: Plan, cap: int | None, version: int) -> Source:
+def fused_source(group: Group, plan: Plan, cap: Cap, version: int) -> Source:
     return Source(
         name="fused",
-        text=fuse.write(plan, version),
+        text=fuse.write(plan, version, cap),
         entries=(fuse.entry_name(plan),),
-        register_cap=cap,
+        register_cap=cap.registers,
         flags=group.slots[0].kernel.flags,
         symbols=tuple(
             f"fusiond_{slot.letter}::{each.symbol}" for slot in group.slots for each in slot.kernel.variables

@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterator
 
 from fusiond.program import Dim3
+from fusiond_hfuse.analysis.registers import Cap
 from fusiond_hfuse.frontend import groups, overloads, shadows
 from fusiond_hfuse.frontend.barriers import FIRST_ID
 from fusiond_hfuse.frontend.graph import Argument, Kernel, Parameter, Plan, Side, Slot
@@ -83,8 +84,9 @@ def entry_name(plan: Plan) -> str:
     return "fused_" + "_".join(re.sub(r"\W", "_", side.slot.kernel.name) for side in plan.by_letter)
 
 
-def write(plan: Plan, version: int) -> str:
-    """The text of the fused kernel, the same for the same plan."""
+def write(plan: Plan, version: int, cap: Cap) -> str:
+    """The text of the fused kernel, the same for the same plan and cap. Where no number caps its registers, launch
+    bounds do: of its block, and of how many blocks are to be resident."""
     by_letter = list(plan.by_letter)
     parts = ["\n".join(_heading(plan, version)) + "\n"]
     headers = [name for side in by_letter for name in side.slot.kernel.unit.system if name in HOISTED]
@@ -103,7 +105,7 @@ def write(plan: Plan, version: int) -> str:
     )
     parts += [_UNUSED, *(_namespace(side, counted) for side in by_letter)]
     parts.append(f"#undef {SHADOWS}\n" + (f"#undef {PASSED}\n" if hands_on else ""))
-    parts.append(_kernel(plan))
+    parts.append(_kernel(plan, cap))
     return "\n".join(parts)
 
 
@@ -339,7 +341,7 @@ def parameters(plan: Plan) -> list[str]:
     return found
 
 
-def _kernel(plan: Plan) -> str:
+def _kernel(plan: Plan, cap: Cap) -> str:
     lines = []
     if any(side.slot.kernel.parsed.uses_dynamic_shared for side in plan.sides):
         both = "both" if len(plan.sides) == 2 else "all"
@@ -350,7 +352,9 @@ def _kernel(plan: Plan) -> str:
         ]
     if plan.assign in ("interleaved", "ticket"):
         lines += [_SHARE]
-    lines += [f'extern "C" __global__ void {entry_name(plan)}(', "    " + ",\n    ".join(parameters(plan)) + ")", "{"]
+    bounds = f"__launch_bounds__({plan.threads}{f', {cap.blocks}' if cap.blocks else ''}) "
+    head = f'extern "C" __global__ void {bounds if cap.registers is None else ""}{entry_name(plan)}('
+    lines += [head, "    " + ",\n    ".join(parameters(plan)) + ")", "{"]
     lines += ["    const unsigned int thread = threadIdx.x;"]
     if plan.level == "block":
         return "\n".join([*lines, *_by_block(plan), "}", ""])

@@ -42,13 +42,8 @@ _ASM_FORBIDDEN = re.compile(
 )
 
 
-def forbidden(
-    tree: cindex.TranslationUnit, path: str, removed: list[tuple[int, int]], refuse: Refuse
-) -> list[Rejection]:
-    """Rejections for what the shadow parameters cannot hide, found in the tokens: macros, `::`, inline assembly.
-
-    `removed` are the (start, end) of what will not stand in a fused source.
-    """
+def forbidden(tree: cindex.TranslationUnit, refuse: Refuse) -> list[Rejection]:
+    """Rejections for what the shadow parameters cannot hide, found in the tokens: macros, `::`, inline assembly."""
     found = []
     size = tree.cursor.extent
     tokens = [token for token in tree.get_tokens(extent=size) if token.kind is not cindex.TokenKind.COMMENT]
@@ -56,8 +51,6 @@ def forbidden(
         text = token.spelling
         line = token.location.line
         before = tokens[position - 1].spelling if position else ""
-        if any(start <= token.location.offset < end for start, end in removed):
-            continue
         if text in _FORBIDDEN:
             detail = f"`{text}` {_FORBIDDEN[text]}, and the block of a fused kernel is shared"
             found.append(refuse("block_barrier", line, detail))
@@ -66,13 +59,15 @@ def forbidden(
         elif text in ("asm", "__asm__", "__asm"):
             found += _assembly(tokens, position, line, refuse)
         elif text == "<<<":
-            found.append(
-                refuse("launch", line, "a kernel launch `<<<` in the source; keep host code in a file of its own")
-            )
+            found.append(refuse("launch", line, "a kernel that launches kernels (`<<<`) needs the device runtime"))
         elif text == "__managed__":
             found.append(refuse("symbol", line, "`__managed__` variables are not supported; pass a buffer"))
         elif text in ("texture", "surface", "cudaTextureObject_t", "cudaSurfaceObject_t"):
-            found.append(refuse("texture", line, f"`{text}`: textures and surfaces are not supported"))
+            found.append(
+                refuse(
+                    "texture", line, f"`{text}`: no buffer becomes a texture or a surface here; read through a pointer"
+                )
+            )
     return found
 
 

@@ -253,7 +253,7 @@ STUB = f"""\
 #define __host__ __attribute__((host))
 #define __shared__ __attribute__((shared))
 #define __constant__ __attribute__((constant))
-#define __managed__ __attribute__((managed))
+#define __managed__ __attribute__((device))
 #define __grid_constant__ __attribute__((annotate("grid_constant")))
 #define __launch_bounds__(...) __attribute__((annotate(FUSIOND_STUB_TEXT(launch_bounds __VA_ARGS__))))
 #define __maxnreg__(count) __attribute__((annotate("maxnreg")))

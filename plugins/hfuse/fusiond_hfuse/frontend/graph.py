@@ -147,6 +147,8 @@ class Parsed:
     launch_bound: int | None
     """The first argument of `__launch_bounds__`, where its value can be told."""
     rejections: tuple[Rejection, ...]
+    resident_blocks: int = 0
+    """The second argument of `__launch_bounds__`: blocks that are to be resident; 0 where there is none."""
     alignment: int = 16
     """That the dynamic shared arrays ask for, in bytes."""
     moved_bytes: int = 0

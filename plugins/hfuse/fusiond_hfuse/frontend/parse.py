@@ -149,6 +149,7 @@ def _merged(found: list[Parsed], name: str) -> Parsed:
         alignment=max(each.alignment for each in found),
         barriers=max(each.barriers for each in found),
         launch_bound=min(bounds, default=None),
+        resident_blocks=max(each.resident_blocks for each in found),
         counted=any(each.counted for each in found),
         drains=any(each.drains for each in found),
         leaves=any(each.leaves for each in found),
@@ -176,7 +177,6 @@ class _Reader:
         self.functions: list[cindex.Cursor] = []
         self.variables: dict[str, Variable] = {}
         self.macros: list[tuple[int, int]] = []
-        self.removed: list[tuple[int, int]] = []
         self.seeing: frozenset[str] = frozenset()
         self.holders: frozenset[str] = frozenset()
         self.constructors: frozenset[str] = frozenset()
@@ -199,11 +199,7 @@ class _Reader:
             self.rejections.append(self.refusal("block_barrier", line, f"of cooperative groups: {message}"))
         self.scope = tuple(entry.split("::")[:-1])
         self.head = self._template_head(body)
-        for qualified, cursor in kernels:
-            if qualified != entry and (cursor.is_definition() or cursor.extent.end.offset > cursor.extent.start.offset):
-                self._remove(cursor)
-        skipped = {cursor.hash for qualified, cursor in kernels if qualified != entry}
-        skipped |= {each.hash for each in declarations}
+        skipped = {each.hash for each in declarations}
         for cursor in top:
             self._outside(cursor, skipped, "")
         self._inner_methods(body)
@@ -234,7 +230,7 @@ class _Reader:
                 f"some threads may leave before a barrier that others reach, {why}. Put the work behind the test "
                 f"instead of returning",
             )
-        self.rejections += barriers.forbidden(self.tree.unit, MAIN, self.removed, self.refusal)
+        self.rejections += barriers.forbidden(self.tree.unit, self.refusal)
         self._global_names(top)
         self._macro_names(ours)
         self._linkage()
@@ -253,7 +249,8 @@ class _Reader:
             moved_bytes=moved,
             alignment=self.alignment,
             barriers=sum(self._own_barriers(each) for each in (body, *self.functions)),
-            launch_bound=self._launch_bound(body),
+            launch_bound=self._launch_bound(body, 0),
+            resident_blocks=self._launch_bound(body, 1) or 0,
             counted=self.counted,
             drains=parting is not None,
             leaves=barrier_divergence.leaves(body),
@@ -489,18 +486,6 @@ class _Reader:
         empty = self.code[opening:].lstrip().startswith(")")
         self._edit(opening, opening, PASSED if empty else f"{PASSED}, ")
         return True
-
-    def _remove(self, cursor: cindex.Cursor) -> None:
-        """Take another kernel of the file out; it would not compile without its built-ins, and nobody calls it."""
-        start, end = cursor.extent.start.offset, cursor.extent.end.offset
-        following = self.data[end : end + 1]
-        if following == b";":
-            end += 1
-        lines = self.data[start:end].count(b"\n")
-        if b"\n#" in self.data[start:end].replace(b" ", b"").replace(b"\t", b""):
-            self._refuse("macro", cursor, f"preprocessor lines inside {cursor.spelling}, which must be taken out")
-        self.removed.append((start, end))
-        self._edit(start, end, f"/* {cursor.spelling}: another kernel */" + "\n" * lines)
 
     def _linkage(self) -> None:
         """`extern "C"` goes, before a declaration or round several: two namespaces cannot both have a C function of one
@@ -813,10 +798,12 @@ class _Reader:
             if each.kind is CursorKind.CALL_EXPR and each.spelling in barriers.BARRIERS
         )
 
-    def _launch_bound(self, cursor: cindex.Cursor) -> int | None:
+    def _launch_bound(self, cursor: cindex.Cursor, place: int) -> int | None:
+        """An argument of `__launch_bounds__`: the most threads, then the least resident blocks."""
         for child in cursors.children(cursor):
             if child.kind is CursorKind.ANNOTATE_ATTR and child.spelling.startswith("launch_bounds "):
-                return self._constant(child.spelling.partition(" ")[2].partition(",")[0])
+                given = _arguments(child.spelling.partition(" ")[2])
+                return self._constant(given[place]) if place < len(given) else None
         return None
 
     # --- saying no ---
@@ -866,6 +853,18 @@ def _closed(text: str, opening: int) -> int:
         if depth == 0:
             return at + 1
     return len(text)
+
+
+def _arguments(text: str) -> list[str]:
+    """What commas part, but for those in parentheses and template arguments of a call."""
+    found, depth = [""], 0
+    for mark in text:
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(mark, 0)
+        if mark == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += mark
+    return found
 
 
 def _free(function: cindex.Cursor) -> bool:

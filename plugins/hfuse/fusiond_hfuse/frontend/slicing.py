@@ -33,6 +33,7 @@ from fusiond_hfuse.frontend.includes import without_comments
 _WORD = re.compile(r"(?<!\w)(?<!\d\.)[A-Za-z_]\w*")
 _RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
             CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
+_REFERENCES = (CursorKind.DECL_REF_EXPR, CursorKind.OVERLOADED_DECL_REF, CursorKind.TYPE_REF, CursorKind.TEMPLATE_REF)
 _OF_DEVICES = (CursorKind.CUDADEVICE_ATTR, CursorKind.CUDAGLOBAL_ATTR)
 _NEEDED_METHODS = (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)
 
@@ -200,6 +201,8 @@ class _Walk:
         if end <= start:
             return
         found = _Declaration(start, end, words=set(_WORD.findall(self.code[start:end])))
+        if "##" in self.code:  # names that stand in no text
+            found.words |= {each.spelling for each in cursors.below(cursor) if each.kind in _REFERENCES}
         if cursor.kind is CursorKind.USING_DIRECTIVE:
             found.always = True
         if cursor.kind is CursorKind.USING_DECLARATION:
@@ -296,7 +299,6 @@ def _reached(groups: list[_Declaration], entry: str, begin: set[str], macros: di
     for each in groups:
         for name in each.names:
             by_name.setdefault(name, []).append(each)
-    last = entry.rpartition("::")[2]
     reached: set[int] = set()
     seen: set[str] = set()
     words = [*begin]
@@ -316,7 +318,7 @@ def _reached(groups: list[_Declaration], entry: str, begin: set[str], macros: di
         seen.add(word)
         words.extend(macros.get(word, set()) - seen)
         for each in by_name.get(word, ()):
-            if not each.host and (not each.kernels or word == last):
+            if not each.host and not each.kernels:
                 stay(each)
     return reached
 

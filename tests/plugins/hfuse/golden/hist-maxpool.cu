@@ -192,7 +192,7 @@ __device__ __forceinline__ void fusiond_side(
 // One arena for both, each part of it as aligned as any of them asks.
 extern __shared__ __align__(16) unsigned char fusiond_arena[];
 
-extern "C" __global__ void fused_hist_maxpool(
+extern "C" __global__ void __launch_bounds__(768) fused_hist_maxpool(
     unsigned int* __restrict__ a_counts,
     const float* __restrict__ a_x,
     const int a_n,

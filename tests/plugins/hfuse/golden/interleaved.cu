@@ -7,7 +7,7 @@ __device__ __forceinline__ unsigned int fusiond_share(unsigned int number, unsig
     return static_cast<unsigned int>(static_cast<unsigned long long>(number) * part / whole);
 }
 
-extern "C" __global__ void fused_hist_maxpool(
+extern "C" __global__ void __launch_bounds__(512) fused_hist_maxpool(
     unsigned int* __restrict__ a_counts,
     const float* __restrict__ a_x,
     const int a_n,

@@ -1,7 +1,7 @@
 // One arena for all, each part of it as aligned as any of them asks.
 extern __shared__ __align__(16) unsigned char fusiond_arena[];
 
-extern "C" __global__ void fused_hist_hist_maxpool(
+extern "C" __global__ void __launch_bounds__(896) fused_hist_hist_maxpool(
     unsigned int* __restrict__ a_counts,
     const float* __restrict__ a_x,
     const int a_n,

@@ -44,11 +44,15 @@ class Unit:
     """The lines, counted from 0, that include a system header."""
     missing: tuple[str, ...] = ()
     """Headers that were not read, as they are named: `<cublas_v2.h>`."""
+    brought: tuple[str, ...] = ()
+    """Headers that those may have brought, whose names the text uses; also in `system`."""
 
     @property
     def whole(self) -> str:
         """The text with its includes, as a compiler takes it."""
-        return "\n".join(self.includes.get(at, line) for at, line in enumerate(self.text.split("\n")))
+        return "".join(f"#include <{header}>\n" for header in self.brought) + "\n".join(
+            self.includes.get(at, line) for at, line in enumerate(self.text.split("\n"))
+        )
 
     def where(self, line: int) -> str:
         """`file:line` for a line of `text`, counted from 1."""

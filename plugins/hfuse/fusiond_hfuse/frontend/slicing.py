@@ -39,7 +39,7 @@ _NEEDED_METHODS = (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CON
 
 STANDARD = {
     "cfloat": "FLT_|DBL_|LDBL_", "climits": "(?:S?CHAR|U?CHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG)_(?:MAX|MIN)",
-    "cstdint": "U?INT(?:8|16|32|64)_(?:MAX|MIN)|U?INT(?:8|16|32|64)_C", "cmath": "M_[A-Z0-9_]+|INFINITY|NAN",
+    "cstdint": "U?INT(?:8|16|32|64)_(?:MAX|MIN|C)|u?int(?:8|16|32|64)_t", "cmath": "M_[A-Z0-9_]+|INFINITY|NAN",
     "cassert": "assert", "math_constants.h": "CUDART_[A-Z0-9_]+", "limits": "numeric_limits", "cstdio": "printf",
 }  # fmt: skip
 """Headers that many others bring, and how names of theirs begin: a header that is not read may have brought them."""
@@ -77,18 +77,25 @@ def sliced(
 ) -> Unit:
     """The unit with all text blank that the kernel does not reach. The arguments are those of `parse.parse_unit`.
     Raises UnknownName where there is no such kernel."""
-    system = unit.system
-    if unit.missing:
-        system = tuple(dict.fromkeys([*system, *_brought(unit.text, CUDA)]))
+    brought = tuple(_brought(unit.text, CUDA)) if unit.missing else ()
+    system = tuple(dict.fromkeys([*unit.system, *brought]))
     found = _found((unit.text, system), entry, instance, defines, flags, variables)
     if found.error is not None and not found.kernels:
         line, message = found.error
         raise RequestError(f"not CUDA C++ as libclang reads it: {message}", where=unit.where(line))
     if entry not in found.kernels:
         raise UnknownName("kernel", entry, found.kernels or {"none"}, where=where)
-    if unit.missing:
-        system = tuple(dict.fromkeys([*system, *_brought(found.text, STANDARD)]))
-    return dataclasses.replace(unit, text=found.text, system=system)
+    own = [each for each in unit.missing if each.startswith('"')]
+    if own and found.undecided is not None:
+        line, name = found.undecided
+        raise RequestError(
+            f"a condition asks for `{name}`, which {' or '.join(own)} may define; give the header's folder under "
+            f"`include:`, or the value under `defines:`",
+            where=unit.where(line),
+        )
+    wanted = (*_brought(found.text, CUDA), *_brought(found.text, STANDARD)) if unit.missing else ()
+    brought = tuple(each for each in wanted if each not in unit.system)
+    return dataclasses.replace(unit, text=found.text, system=(*unit.system, *brought), brought=brought)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,8 @@ class _Found:
     kernels: frozenset[str]
     error: tuple[int, str] | None
     """Line and message of the first of them."""
+    undecided: tuple[int, str] | None
+    """Line and name of the first condition, in what is reached or round it, that asks for a macro of no file here."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -144,7 +153,9 @@ def _found(
     ]
     gone += _comments(code, covered, gone)
     gone += [each for each in unread or () if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
-    return _Found(text=_without(data, code, gone), kernels=kernels, error=error)
+    kept = [(each.start, each.end) for each in groups if id(each) in reached]
+    undecided = _undecided(code, kept, {name for name, _ in defines})
+    return _Found(text=_without(data, code, gone), kernels=kernels, error=error, undecided=undecided)
 
 
 def _between(covered: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
@@ -165,8 +176,11 @@ def _comments(
     """What is said before a declaration that goes; what stands first in a file, its licence, stays."""
     begins = {start for start, _ in gone}
     for start, end in _between(covered, len(code)):
-        if start and end in begins and (start, end) not in gone:
-            yield start, end
+        if end not in begins or (start, end) in gone:
+            continue
+        if not start:  # what is set apart by an empty line is said of the file
+            start = max(code.rfind("\n\n", 0, end), 0)
+        yield start, end
 
 
 def _both(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -321,6 +335,30 @@ def _reached(groups: list[_Declaration], entry: str, begin: set[str], macros: di
             if not each.host and not each.kernels:
                 stay(each)
     return reached
+
+
+_CONDITION = re.compile(
+    r"^[ \t]*(?:#|%:)[ \t]*(if|ifdef|ifndef|elif|else|endif)\b((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE
+)
+
+
+def _undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) -> tuple[int, str] | None:
+    known = known | _macros(code).keys() | {"defined"}
+    open_: list[tuple[int, list[tuple[int, str]]]] = []
+    for each in _CONDITION.finditer(code):
+        asks = [
+            (each.start(), name) for name in _words(each.group(2)) if name not in known and not name.startswith("_")
+        ]
+        if each.group(1).startswith("if"):
+            open_.append((each.start(), asks))
+        elif open_ and each.group(1) == "endif":
+            start, asked = open_.pop()
+            if asked and any(first < each.end() and start < last for first, last in kept):
+                place, name = asked[0]
+                return code.count("\n", 0, place) + 1, name
+        elif open_:
+            open_[-1][1].extend(asks)
+    return None
 
 
 def _macros(code: str) -> dict[str, set[str]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, runtime_checkable
 
+from fusiond.errors import RequestError
 from fusiond.inputs.documents import Node
 from fusiond.model import (
     Analysed,
@@ -120,6 +121,14 @@ class Strategy(Protocol[Request, Analysed]):
     """Kind of a document (as in `CatalogueEntry.kind`) -> the job key that takes one, or a list of them, by catalogue
     name or path. What a user names on a command line finds its strategy by this."""
 
+    drafts: tuple[str, ...]
+    """How the names of files end from which it can draft a document of the kind that `names` has first: `.cu`."""
+
+    def draft(self, path: str, name: str, inputs: Inputs) -> str:
+        """A document for what is called `name` in such a file (empty: for the only thing there is): YAML, with `"?"` for
+        what the file does not say. RequestError for a file that holds no such thing."""
+        ...
+
     def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
         """Read what the job refers to and check it. RequestError with file, line and key for a user's mistake."""
         ...
@@ -192,6 +201,10 @@ class StrategyBase(Generic[Request, Analysed]):
     job_keys: tuple[str, ...] = ()
     wrong_versions: tuple[int, ...] = ()
     names: Mapping[str, str] = frozen()
+    drafts: tuple[str, ...] = ()
+
+    def draft(self, path: str, name: str, inputs: Inputs) -> str:
+        raise RequestError("this strategy drafts nothing", where=path)
 
     def describe(self, analysis: Analysis[Request, Analysed]) -> str:
         return ""

@@ -26,7 +26,6 @@ from benchmarks.hfuse import pairs
 from benchmarks.hfuse.pairs import Pair
 from fusiond.build import nvcc
 from fusiond.build.cache import BuildCache
-from fusiond.cuda.occupancy import launch_problem
 from fusiond.model import Analysis, BuildFailed, Config, Rejection
 from fusiond.program import Launch, Program, Source
 from fusiond.registry import Registry
@@ -143,7 +142,7 @@ def whole_space(
             first = list(pool.map(lambda each: nvcc.build(each[1], arch, cache=cache), texts))
             front_secs = time.perf_counter() - front
             counted = _runs(cache)
-            capped, refused, repeated = _capped(about, texts)
+            capped, refused, repeated = _capped(registry, about, texts)
             say(f"{pair.name}: nvcc and the first ptxas in {front_secs:.1f} s; {len(capped)} caps")
             back = time.perf_counter()
             second = list(pool.map(lambda source: nvcc.build(source, arch, cache=cache), capped))
@@ -198,26 +197,25 @@ def _partitions(about: Known) -> Iterator[Config]:
             yield config
 
 
-def _capped(about: Known, texts: list[tuple[Config, Source, int]]) -> tuple[list[Source], int, int]:
+def _capped(registry: Registry, about: Known, texts: list[tuple[Config, Source, int]]) -> tuple[list[Source], int, int]:
     """Each text under each cap, r0 among them, once; how many a static limit refuses; how many repeat another."""
-    strategy, analysis = about.prepared.strategy, about.analysis
+    facts = about.target.facts
+    alone = dataclasses.replace(about.target, facts=lambda source: None if source.name == "fused" else facts(source))
+    strategy, analysis = about.prepared.strategy, known(registry, about.pair, alone).analysis
     caps = next(each.values for each in strategy.space(analysis, {}).parameters if each.name == "cap")
     found: dict[Source, None] = {}
     refused = repeated = 0
-    for config, source, threads in texts:
+    for config, _, _ in texts:
         for cap in caps:
             if cap == "none":
                 continue
-            if cap == "paper":
-                cap = strategy.resolved(analysis, Config.of({**config, "cap": "paper"}), {})["cap"]
-            assert isinstance(cap, int)
-            capped = dataclasses.replace(source, register_cap=cap)
-            if launch_problem(about.target.limits, cap, 0, threads) is not None:
+            program = strategy.emit(analysis, Config.of({**config, "cap": cap}), {})
+            if isinstance(program, Rejection):
                 refused += 1
-            elif capped in found:
+            elif program.source("fused") in found:
                 repeated += 1
             else:
-                found[capped] = None
+                found[program.source("fused")] = None
     return list(found), refused, repeated
 
 

@@ -50,6 +50,7 @@ class Described:
     job_keys: tuple[str, ...]
     wrong_versions: tuple[int, ...]
     names: dict[str, str]
+    drafts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

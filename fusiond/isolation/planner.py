@@ -128,9 +128,9 @@ class Planner:
 
         return self._insist(kept, ask)
 
-    def ask(self, method: str, *arguments: object) -> Any:
+    def ask(self, method: str, *arguments: object, helper: Helper | None = None) -> Any:
         """Ask any child something that needs nothing kept."""
-        return self._insist(None, lambda child: child.ask(method, arguments, nobody, self.limits.secs))
+        return self._insist(None, lambda child: child.ask(method, arguments, helper or nobody, self.limits.secs))
 
     def dies(self, method: str, arguments: tuple[Any, ...], helper: Helper, *, secs: float) -> bool:
         """Whether a child dies of a request; asked once, alone, in a new one. What it says does not matter."""

@@ -38,6 +38,13 @@ class IsolatedStrategy:
         self.job_keys = described.job_keys
         self.wrong_versions = described.wrong_versions
         self.names: Mapping[str, str] = frozen(described.names)
+        self.drafts = described.drafts
+
+    def draft(self, path: str, name: str, inputs: Inputs) -> str:
+        job = Job(strategy=self.name, request={}, sizes={}, path=path)
+        with _Blamed(self.name, "draft", job):
+            found: str = self._planner.ask("draft", self.name, path, name, helper=Files(inputs))
+        return found
 
     # --- jobs ---
 

@@ -70,7 +70,10 @@ def fused(group: Group, limits: DeviceLimits) -> Space:
     if limits.registers_per_sm > 0:
         given = ("given",) if any(slot.kernel.parsed.resident_blocks for slot in group.slots) else ()
         parameters.append(Parameter(name="cap", values=("native", "none", "paper", *given, *CAPS)))
-    return Space(parameters=tuple(parameters), restrictions=_restrictions(counts, limits) if "warp" in levels else ())
+    restrictions = _restrictions(counts, limits) if "warp" in levels else ()
+    if limits.registers_per_sm > 0:
+        restrictions += tuple(_resident_together(group, limits, warp="warp" in levels, vertical=bool(both)))
+    return Space(parameters=tuple(parameters), restrictions=restrictions)
 
 
 def _counts(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
@@ -129,10 +132,26 @@ def unfused(group: Group, limits: DeviceLimits) -> Space:
 def _resident(group: Group, limits: DeviceLimits) -> Iterator[str]:
     """How many threads a block has at most that is to be resident so often."""
     for cap in CAPS if limits.registers_per_sm > 0 else ():
-        sizes = range(WARP, limits.threads_per_block + 1, WARP)
-        most = max((each for each in sizes if registers.fitting(limits, each, int(cap.removeprefix(FIT)))), default=0)
         for letter in group.letters:
-            yield f"cap.{letter} != '{cap}' or threads.{letter} <= {most}"
+            yield f"cap.{letter} != '{cap}' or threads.{letter} <= {_most_threads(limits, cap)}"
+
+
+def _resident_together(group: Group, limits: DeviceLimits, *, warp: bool, vertical: bool) -> Iterator[str]:
+    """The same for a fused block: of all its sides, or at block level of the largest."""
+    total = " + ".join(f"threads.{letter}" for letter in group.letters)
+    for cap in CAPS:
+        most = _most_threads(limits, cap)
+        if warp:
+            yield f"cap != '{cap}' or level == 'block' or {total} <= {most}"
+        for letter in group.letters:
+            yield f"cap != '{cap}' or threads.{letter} <= {most}"
+        if vertical:
+            yield f"cap != '{cap}' or threads <= {most}"
+
+
+def _most_threads(limits: DeviceLimits, cap: str) -> int:
+    sizes = range(WARP, limits.threads_per_block + 1, WARP)
+    return max((each for each in sizes if registers.fitting(limits, each, int(cap.removeprefix(FIT)))), default=0)
 
 
 def _alone(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:

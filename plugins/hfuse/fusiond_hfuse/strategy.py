@@ -283,16 +283,16 @@ class Hfuse(StrategyBase[Request, Analysed]):
         return emit.unfused(part, {letter: threads}, {letter: _own_cap(about, threads, own[f"cap.{letter}"])})
 
     def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
-        """`cap=paper` as the number of registers that it comes to, in a pair of a composition too."""
+        """`cap=paper` and `cap=native` as the number of registers that they come to, in a pair of a composition too."""
         about = analysis.payload
         values = dict(config)
         for name, value in config.items():
-            if value == "paper" and (name == "cap" or name.endswith(".cap")):
+            if value in ("paper", "native") and (name == "cap" or name.endswith(".cap")):
                 prefix = name.removesuffix("cap")
                 own = {key.removeprefix(prefix): each for key, each in config.items() if key.startswith(prefix)}
                 group = about.group.among(prefix.rstrip(".")) if prefix else about.group
-                bound = _bound(about, group, _plan(about, group, Config.of(own)))
-                values[name] = "paper" if bound is None else bound.r0
+                cap = _cap(about, group, _plan(about, group, Config.of(own)), Config.of({"cap": value}))
+                values[name] = value if isinstance(cap, Rejection) or cap.registers is None else cap.registers
         return Config.of(values)
 
     def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:

@@ -218,7 +218,7 @@ def test_what_cannot_launch_is_refused_before_it_is_compiled(analyse, strategy):
     assert (found.rule, asked) == ("shared_memory", [])
     assert "240000 bytes" in found.detail
     found = strategy.emit(analysis, Config.of({**both, "cap": "fit3"}), {})
-    assert (found.rule, asked) == ("launch", [])
-    assert "3 blocks of 1024 threads are more than a multiprocessor can have" in found.detail
+    assert (found.rule, asked) == ("not_in_space", [])
+    assert "cap != 'fit3' or level == 'block' or threads.a + threads.b <= 672 does not hold" in found.detail
     one = Config.of({**block_level(512, 512, "ticket"), "cap": "fit3"})
     assert isinstance(strategy.emit(analysis, one, {}), Program)  # 512 threads have 128 each, one side has its arena

@@ -50,7 +50,7 @@ def as_native(limits: DeviceLimits, threads: int, registers: int) -> int | None:
     whole = -(-registers // STEP) * STEP
     resident = [each for each in range(1, limits.blocks_per_sm + 1) if (fitting(limits, threads, each) or 0) >= whole]
     most = fitting(limits, threads, max(resident, default=1))
-    return None if most is None else max(LEAST, min(registers // STEP * STEP + STEP, most))
+    return None if most is None else max(LEAST, min(registers + STEP, most))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

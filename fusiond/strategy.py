@@ -125,8 +125,8 @@ class Strategy(Protocol[Request, Analysed]):
     """How the names of files end from which it can draft a document of the kind that `names` has first: `.cu`."""
 
     def draft(self, path: str, name: str, inputs: Inputs) -> str:
-        """A document for what is called `name` in such a file (empty: for the only thing there is): YAML, with `"?"` for
-        what the file does not say. RequestError for a file that holds no such thing."""
+        """A document for what is called `name` in such a file (empty: for the only thing there is): YAML, with `"?"`
+        for what the file does not say. RequestError for a file that holds no such thing."""
         ...
 
     def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:

@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, str] = {
     "cancel": "stop a job, or take it off the queue",
     "finish": "end a job's search, and measure the finals of what is there",
     "best": "the best known answer for a workload",
+    "init": "draft the YAML that says how to launch a kernel, from its source",
     "plan": "analysis, space, seeds and rejections of a job; runs nothing",
     "verify": "measure a recorded winner again, here",
     "explain": "why a job came out as it did",
@@ -41,7 +42,7 @@ COMMANDS: Mapping[str, str] = {
     "prune": "give back the disk space of what is not needed any more",
     "doctor": "what works here, what does not, and the remedy",
 }
-PLANNING = ("run", "serve", "plan", "verify", "plugins", "devices", "calibrate", "doctor")
+PLANNING = ("run", "serve", "plan", "init", "verify", "plugins", "devices", "calibrate", "doctor")
 """Commands that need the plugins: these are loaded in a process of their own while the command's modules are."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141

@@ -16,6 +16,8 @@ import yaml
 
 from fusiond.errors import RequestError, UnknownName
 
+UNKNOWN = "?"
+"""What `fusiond init` writes for what it cannot know."""
 MAX_BYTES = 1_000_000
 MAX_NODES = 50_000
 _MAX_DEPTH = 40
@@ -132,7 +134,32 @@ class Node:
 
 
 def parse(text: str, path: str) -> Node:
-    """Parse the text of one YAML file; `path` is for messages. RequestError for everything that is not plain YAML."""
+    """Parse the text of one YAML file; `path` is for messages. RequestError for everything that is not plain YAML, and
+    where something is not known yet."""
+    root = _parsed(text, path)
+    left = list(unknown(root))
+    if left:
+        said = ", ".join(each.key for each in left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
+        raise RequestError(f'not filled in yet, and still "{UNKNOWN}": {said}', where=f"{path}:{left[0].line}")
+    return root
+
+
+def drafted(text: str, path: str) -> tuple[Node, tuple[Node, ...]]:
+    """The same of a draft, and the values in it that are not known."""
+    root = _parsed(text, path)
+    return root, tuple(unknown(root))
+
+
+def unknown(node: Node) -> Iterator[Node]:
+    """The values at and below a node that are not filled in, in the order of the text."""
+    if node.value == UNKNOWN:
+        yield node
+    inner = node.value.values() if isinstance(node.value, dict) else node.value
+    for each in inner if isinstance(node.value, dict | tuple) else ():
+        yield from unknown(each)
+
+
+def _parsed(text: str, path: str) -> Node:
     if len(text.encode(errors="replace")) > MAX_BYTES:
         raise RequestError(f"larger than {MAX_BYTES // 1000} kB, which no such file is", where=path)
     try:

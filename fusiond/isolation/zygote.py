@@ -73,6 +73,7 @@ def described(registry: Registry) -> Description:
                 job_keys=tuple(each.job_keys),
                 wrong_versions=tuple(each.wrong_versions),
                 names=dict(each.names),
+                drafts=tuple(each.drafts),
             )
             for each in registry.strategies.values()
         ),

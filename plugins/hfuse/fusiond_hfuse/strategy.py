@@ -24,7 +24,7 @@ from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond_hfuse import space
 from fusiond_hfuse.analysis import pairing, partition, registers
 from fusiond_hfuse.codegen import emit, verify
-from fusiond_hfuse.frontend import kernel
+from fusiond_hfuse.frontend import draft, kernel
 from fusiond_hfuse.frontend.graph import SLOTS, WARP, Group, Kernel, Plan, Slot, volume
 
 
@@ -61,6 +61,10 @@ class Hfuse(StrategyBase[Request, Analysed]):
     version = 1
     job_keys: tuple[str, ...] = ("pair", "kernels", "granularity")
     names: Mapping[str, str] = frozen({"kernel": "pair"})
+    drafts: tuple[str, ...] = (".cu",)
+
+    def draft(self, path: str, name: str, inputs: Inputs) -> str:
+        return draft.draft(path, name, inputs)
 
     # --- Job -> Workload ---
 
@@ -68,6 +72,10 @@ class Hfuse(StrategyBase[Request, Analysed]):
         names, where = _members(job)
         read: dict[str, tuple[str, Kernel]] = {}
         for name in dict.fromkeys(names):
+            if any(f"{name}:".rfind(f"{ending}:") >= 0 for ending in self.drafts):
+                raise RequestError(
+                    f"{name} is a source; `fusiond init {name}` drafts the YAML that launches it", where=where
+                )
             path = inputs.resolve("kernel", name, where=where)
             read[name] = path, kernel.read(inputs, path, where=where)
         named = sorted(names, key=lambda name: (read[name][1].name, read[name][1].content_key))

@@ -167,6 +167,8 @@ class Parsed:
     """What threads of a warp meet in, if they do."""
     variables: tuple[Variable, ...] = ()
     """Those that the host sets."""
+    settable: tuple[Variable, ...] = ()
+    """Those that it would have to set."""
     overloads: tuple[str, ...] = ()
     """Functions of CUDA that the text has versions of its own of."""
 

@@ -176,6 +176,7 @@ class _Reader:
         self.alignment = LEAST_ALIGNMENT
         self.functions: list[cindex.Cursor] = []
         self.variables: dict[str, Variable] = {}
+        self.settable: list[Variable] = []
         self.macros: list[tuple[int, int]] = []
         self.seeing: frozenset[str] = frozenset()
         self.holders: frozenset[str] = frozenset()
@@ -256,6 +257,7 @@ class _Reader:
             leaves=barrier_divergence.leaves(body),
             meets=self._meets(),
             variables=tuple(self.variables[each] for each in sorted(self.wanted)),
+            settable=tuple(self.settable),
             overloads=overloads.declared({each.spelling for each in (body, *self.functions) if _free(each)}, self.code),
             rejections=tuple(dict.fromkeys(self.rejections)),
         )
@@ -773,12 +775,14 @@ class _Reader:
                     f"the source"
                 )
                 self._refuse("symbol", cursor, detail)
+                self.settable.append(self.variables[name])
             elif not constant and not _constant(cursor.type):
                 detail = (
                     f"`__device__ {name}` keeps its value from run to run; pass a buffer, or give it a start under "
                     f"`constants:`"
                 )
                 self._refuse("symbol", cursor, detail)
+                self.settable.append(self.variables[name])
 
     def _file_wide_array(self, cursor: cindex.Cursor) -> None:
         start, end = cursor.extent.start.offset, cursor.extent.end.offset

@@ -98,6 +98,12 @@ def sliced(
     return dataclasses.replace(unit, text=found.text, system=(*unit.system, *brought), brought=brought)
 
 
+def kernels(unit: Unit) -> frozenset[str]:
+    """The kernels of a unit, with their namespaces."""
+    system = tuple(dict.fromkeys([*unit.system, *(_brought(unit.text, CUDA) if unit.missing else ())]))
+    return _found((unit.text, system), "", None, (), (), ()).kernels
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     text: str

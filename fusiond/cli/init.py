@@ -1,0 +1,67 @@
+"""`fusiond init`: the document of a workload, drafted from a file that it begins from.
+
+What the file does not say is left to the user. Nothing is measured, and nothing is overwritten unasked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from fusiond.cli import options, output
+from fusiond.errors import RequestError
+from fusiond.inputs import documents
+from fusiond.isolation import registry as plugins
+from fusiond.model import Job
+from fusiond.registry import Registry
+from fusiond.requests.jobs import JobInputs
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE[:NAME]", help="scan.cu, scan.cu:block_scan, pool.cu:'maxpool<float, 5>'")
+    parser.add_argument("--output", metavar="FILE.yaml", help="default: NAME.yaml beside the source; - prints it")
+    parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
+    parser.add_argument("--json", action="store_true", help="a document in place of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    registry = plugins.load()
+    path, name = _split(arguments.file, registry)
+    strategy = next(each for each in registry.strategies.values() if path.suffix in each.drafts)
+    job = Job(strategy=strategy.name, request={}, sizes={}, path=str(path))
+    text = strategy.draft(str(path), name, JobInputs(registry, job))
+    root, unknown = documents.drafted(text, "draft")
+    kind = next(iter(strategy.names))
+    if arguments.output == "-":
+        output.say(*text.splitlines())
+        return 0
+    target = Path(arguments.output or path.parent / f"{root.mapping()[kind].text()}.yaml").expanduser()
+    if target.resolve().parent != path.resolve().parent:
+        raise RequestError(f"the draft names its source by {path.name}, so it has to lie beside it", where="--output")
+    if target.exists() and not arguments.force:
+        raise RequestError(f"{target} is there already; --force overwrites it", where="--output")
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise RequestError(f"cannot write {target}: {problem.strerror}", where="--output") from None
+    if arguments.json:
+        options.say_json({"wrote": str(target), "strategy": strategy.name, "unknown": [each.key for each in unknown]})
+        return 0
+    output.say(f"wrote {target}")
+    if unknown:
+        output.say(f'to be filled in, where "{documents.UNKNOWN}" stands:')
+        output.say(*(f"  line {each.line}: {each.key}" for each in unknown))
+    return 0
+
+
+def _split(given: str, registry: Registry) -> tuple[Path, str]:
+    """The file, and the name behind a colon."""
+    endings = [ending for each in registry.strategies.values() for ending in each.drafts]
+    for ending in endings:
+        head, found, rest = given.partition(ending)
+        if found and (not rest or rest.startswith(":")):
+            return Path(os.path.abspath(Path(head + found).expanduser())), rest.removeprefix(":").strip()
+    raise RequestError(
+        f"{given!r} is no file that a draft can be made from ({', '.join(sorted(set(endings)))})", where="FILE"
+    )

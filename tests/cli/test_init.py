@@ -1,0 +1,86 @@
+"""`fusiond init`: a kernel's YAML beside its source, and what is left to be filled in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Run = Callable[..., Any]
+SOURCE = """\
+// caf\xe9
+__global__ void twice(float* out, const float* in, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 2 * in[i];
+}
+void run(float* a, float* b, int n) { twice<<<(n + 255) / 256, 256>>>(a, b, n); }
+"""
+FILLED = {'sizes: {n: "?"}': "sizes: {n: 5000}", 'elements: "?"': "elements: n"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "kernels" / "scale.cu"
+    path.parent.mkdir()
+    path.write_bytes(SOURCE.encode("latin-1"))
+    return path
+
+
+def test_from_a_file_to_a_plan(fusiond: Run, source: Path) -> None:
+    said = fusiond("init", source)
+    target = source.parent / "twice.yaml"
+    assert said.status == 0, said.err
+    assert said.out.splitlines() == [
+        f"wrote {target}", 'to be filled in, where "?" stands:', "  line 6: sizes.n", "  line 8: arguments[0].elements",
+        "  line 9: arguments[1].elements",
+    ]  # fmt: skip
+    job = source.parent / "job.yaml"
+    job.write_text("strategy: hfuse\npair: [./twice.yaml, hist]\ndevice: cpu\nsizes: {hist.n: 3000}\n")
+    refused = fusiond("plan", job)
+    assert refused.status == 2
+    assert 'twice.yaml:6: not filled in yet, and still "?": sizes.n, arguments[0].elements,' in refused.err
+    text = target.read_text()
+    for left, right in FILLED.items():
+        text = text.replace(left, right)
+    target.write_text(text)
+    planned = fusiond("plan", job, "--json")
+    assert planned.status == 0, planned.err
+    assert json.loads(planned.out)["rejections"] == []
+
+
+def test_nothing_is_overwritten_unasked(fusiond: Run, source: Path) -> None:
+    target = source.parent / "mine.yaml"
+    target.write_text("mine\n")
+    said = fusiond("init", f"{source}:twice", "--output", target)
+    assert (said.status, target.read_text()) == (2, "mine\n")
+    assert f"--output: {target} is there already; --force overwrites it" in said.err
+    forced = fusiond("init", f"{source}:twice", "--output", target, "--force", "--json")
+    assert json.loads(forced.out) == {
+        "wrote": str(target), "strategy": "hfuse",
+        "unknown": ["sizes.n", "arguments[0].elements", "arguments[1].elements"],
+    }  # fmt: skip
+    assert yaml.safe_load(target.read_text())["grid"] == ["(n + 255) // 256"]
+    printed = fusiond("init", source, "--output", "-")
+    assert printed.out == target.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["{}/scale.cc"], "is no file that a draft can be made from (.cu)"),
+        (["{}/gone.cu"], "there is no file"),
+        (["{}/scale.cu:thrice"], "unknown kernel 'thrice'; did you mean 'twice'?"),
+        (["{}/scale.cu", "--output", "/nowhere/x.yaml"], "so it has to lie beside it"),
+        ([], "the following arguments are required"),
+    ],
+)
+def test_a_mistake_is_one_line(fusiond: Run, source: Path, words: list[str], says: str) -> None:
+    said = fusiond("init", *(each.format(source.parent) for each in words))
+    assert said.status == 2
+    assert says in said.err
+    assert said.err.count("\n") == 1

@@ -1,0 +1,162 @@
+"""A kernel's YAML drafted from its file: the signature, the launch where the host's code has one, "?" for the rest."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml as pyyaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusiond.errors import RequestError
+from fusiond.inputs import documents
+from fusiond.language import expressions
+from fusiond.model import Config, Job
+from fusiond.requests.jobs import JobInputs
+from fusiond_hfuse.frontend.launches import launches
+
+SOURCE = """\
+#include <cublas_v2.h>
+#define ROWS 4
+__constant__ float taps[9];
+__device__ int seen[2];
+struct Shape { int rows; float scale; };
+namespace ops {
+template <class T, int N> __global__ void pool(T* out, const T* __restrict__ in, const int* at, int n, long m, Shape s, float f)
+{
+    extern __shared__ T tile[];
+    tile[threadIdx.x] = f;
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && at[i] < m) out[i] = in[i] * taps[i % 9] + N + s.rows + tile[threadIdx.x];
+    atomicAdd(seen, 1);
+}
+}
+__global__ void plain(unsigned* p, unsigned count) { if (threadIdx.x < count) p[threadIdx.x] = 1; }
+void run(float* d_out, float* d_in, int* d_at, const int total, long most)
+{
+    // ops::pool<float, 7><<<1, 1>>>(never);
+    const int threads = 32 * ROWS;
+    dim3 block(threads, 2u), grid;
+    size_t bytes = threads * sizeof(float) + 16;
+    ops::pool<float, 5><<<ceil_div(total, threads), block, bytes, stream>>>(d_out, d_in, d_at, total, most, shape, 0.5f);
+}
+"""
+
+
+@pytest.fixture
+def drafted(strategy, registry, tmp_path):
+    def draft(source: str, name: str = "") -> str:
+        path = tmp_path / "k.cu"
+        path.write_text(source)
+        job = Job(strategy="hfuse", request={}, sizes={}, path=str(path))
+        return strategy.draft(str(path), name, JobInputs(registry, job))
+
+    return draft
+
+
+def test_what_the_file_says_is_there_and_nothing_else(drafted):
+    text = drafted(SOURCE, "pool")
+    found = pyyaml.safe_load(text)
+    assert found == {
+        "kernel": "pool", "source": "k.cu", "entry": "ops::pool", "instance": "ops::pool<float, 5>",
+        "sizes": {"n": "?", "m": "?"},
+        "arguments": [
+            {"name": "out", "dtype": "float32", "elements": "?", "role": "inout", "fill": "zeros"},
+            {"name": "in", "dtype": "float32", "elements": "?", "role": "input", "fill": {"uniform": [0, 1]}},
+            {"name": "at", "dtype": "int32", "elements": "?", "role": "input", "fill": "?"},
+            {"name": "n", "dtype": "int32", "value": "n"},
+            {"name": "m", "dtype": "int64", "value": "m"},
+            {"name": "s", "struct": {"rows": "?", "scale": "?"}},
+            {"name": "f", "dtype": "float32", "value": "?"},
+        ],
+        "constants": [
+            {"symbol": "taps", "dtype": "float32", "elements": 9, "fill": {"uniform": [0, 1]}},
+            {"symbol": "seen", "dtype": "int32", "elements": 2, "role": "inout", "fill": "zeros"},
+        ],
+        "block": {"shape": [128, 2]}, "grid": ["ceil_div(n, (32 * (4)))"], "shared": 528,
+    }  # fmt: skip
+    assert "# Not read: <cublas_v2.h>" in text
+    line = next(at for at, each in enumerate(SOURCE.splitlines(), 1) if "<<<ceil_div" in each)
+    assert f"# Launched in k.cu:{line}: pool<float, 5><<<ceil_div(total, threads), block, bytes, stream>>>(" in text
+    assert "never" not in text
+
+
+def test_a_draft_runs_once_it_is_filled_in(drafted, analyse, strategy, same, kernel_file):
+    text = drafted(SOURCE, "ops::pool<float, 3>")
+    with pytest.raises(RequestError, match=r'pool\.yaml:\d+: not filled in yet, and still "\?": sizes\.n, sizes\.m,'):
+        analyse(kernel_file("pool", SOURCE, text.replace("k.cu", "pool.cu")), "hist")
+    text = re.sub(r'(?m)^(sizes: .*)"\?"(.*)"\?"', r"\g<1>600\g<2>50", text)
+    text = text.replace('elements: "?"', "elements: n").replace('fill: "?"', "fill: {integers: [0, 99]}")
+    text = text.replace('"rows": "?", "scale": "?"', '"rows": 2, "scale": 1.5').replace('value: "?"', "value: 0.5")
+    analysis = analyse(kernel_file("pool", SOURCE, text.replace("k.cu", "pool.cu")), "hist", sizes={"hist.n": 999})
+    assert analysis.rejections == ()
+    config = Config.of({"kind": "horizontal", "level": "warp", "map": "pad", "order": "ab", "threads.a": 512,
+                        "threads.b": 256})  # fmt: skip
+    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
+
+
+def test_a_file_with_one_kernel_needs_no_name(drafted):
+    only = "__global__ void plain(unsigned* p, unsigned count) { p[threadIdx.x] = count; }\n"
+    found = pyyaml.safe_load(drafted(only))
+    assert (found["entry"], found["block"], found["grid"]) == ("plain", {"shape": ["?"]}, ["?"])
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "said"),
+    [
+        (SOURCE, "", "there are 2 kernels in it: ops::pool, plain; say which: k.cu:ops::pool"),
+        (SOURCE, "polo", "unknown kernel 'polo'"),
+        (SOURCE.replace("ops::pool<float, 5><<<", "other<<<"), "pool", "is a template; say which instance"),
+        ("int main() {}\n", "", "there is no kernel in it"),
+        ("__global__ void k(Unknown* p) {}\n", "k", "unknown type name 'Unknown'"),
+    ],
+)
+def test_what_is_not_clear_is_asked_for(drafted, source, name, said):
+    with pytest.raises(RequestError, match=re.escape(said)) as caught:
+        drafted(source, name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_job_that_names_a_source_says_what_to_do(analyse):
+    with pytest.raises(RequestError, match=r"`fusiond init \./scan\.cu:block_scan` drafts the"):
+        analyse("./scan.cu:block_scan", "hist")
+
+
+LAUNCHES = [
+    ("k<<<8, 128>>>(a, n);", ("128",), ("8",), "0"),
+    ("k<<<dim3(n / 16, (n + 7) / 8), dim3(16, 8), 4 * n>>>(a, n);", ("16", "8"), ("n // 16", "(n + 7) // 8"), "4 * n"),
+    ("int b = 64; int g = (int)((n + b - 1) / b); k<<<g, b, b * sizeof(double)>>>(a, n);", ("64",), ("(n + (64) - 1) // (64)",), "512"),
+    ("int b = 64; b2(); k<<<n, options.block>>>(a, n);", None, ("n",), "0"),
+    ("int g = blocks(n); k<<<g, 32>>>(a, n);", ("32",), None, "0"),
+    ("dim3 g(3, 4), b{5, 6, 7}; k<<<g, 32>>>(a, n);", ("32",), ("3", "4"), "0"),
+    ("int x = x + 1; k<<<x, 32>>>(a, n);", ("32",), None, "0"),
+    ("int b = 9; k<<<1, b>>>(a, n); b = 10;", ("9",), ("1",), "0"),
+    ("k<<<std::max(1, 2), 32u>>>(a, n);", ("32",), ("2",), "0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "block", "grid", "shared"), LAUNCHES, ids=[each[0][:50] for each in LAUNCHES])
+def test_a_launch_is_told_or_not_but_never_guessed(text, block, grid, shared):
+    (found,) = launches(f"void run(int* a, int n) {{ {text} }}", "k", ("p", "n"))
+    assert (found.block, found.shared) == (block, shared)
+    assert (found.grid is None) == (grid is None)
+    for mine, wanted in zip(found.grid or (), grid or (), strict=True):
+        for n in (1, 100, 4097):
+            assert expressions.parse(mine).integer({"n": n}) == expressions.parse(wanted).integer({"n": n})
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text("kn<>(){},;=+*/ \n0123456789\"'#define3dim", max_size=80))
+def test_any_text_is_told_or_not(text):
+    for each in launches(f"k<<<{text}", "k", ("n",)):
+        for expression in (*(each.block or ()), *(each.grid or ())):
+            assert expressions.parse(expression).names <= {"n"}
+
+
+def test_unknown_values_are_listed():
+    root, left = documents.drafted('a: "?"\nb: [1, {c: "?"}]\n', "x.yaml")
+    assert [(each.key, each.line) for each in left] == [("a", 1), ("b[1].c", 2)]
+    assert root.mapping()["a"].value == "?"

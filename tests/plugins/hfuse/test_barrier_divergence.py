@@ -82,6 +82,30 @@ APART = {
 }  # fmt: skip
 
 
+TILE = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
+GROUPS = "    cg::thread_block block = cg::this_thread_block();\n    cg::thread_block_tile<{}> tile = cg::tiled_partition<{}>(block);\n"
+BY_WARPS = {
+    "number of the warp": HEAD + "    if (threadIdx.x / 32 + 4 * blockIdx.x > n / 37) return;\n" + SHARED + END,
+    "shifted": HEAD + "    const int tid = threadIdx.x;\n    const int warp = tid >> 5;\n    if (warp == n % 5) return;\n" + SHARED + END,
+    "warpSize, a macro": "#define WARP warpSize\n" + HEAD + "    int warps = blockDim.x / WARP, row = blockIdx.x * warps + threadIdx.x / WARP;\n    if (row * 40 >= n) return;\n" + SHARED + END,
+    "helper": "__device__ bool done(int row, int n) { return row * 40 >= n; }\n" + HEAD + "    if (done(blockIdx.x * 4 + threadIdx.x / 32, n)) return;\n" + SHARED + END,
+    "constant": "constexpr int ROWS = 2, LANES = 32 * ROWS;\n" + HEAD + "    if (threadIdx.x / LANES == blockIdx.x % 3) return;\n" + SHARED + END,
+    "tile": TILE + HEAD + GROUPS.format(32, 32) + "    int row = blockIdx.x * tile.meta_group_size() + tile.meta_group_rank();\n    if (row * 40 >= n) return;\n" + SHARED + END,
+    "several barriers": HEAD + SHARED + "    for (int j = 0; j < 3; ++j) { if (threadIdx.x / 32 == j) return; __syncthreads(); }\n" + END,
+}  # fmt: skip
+BY_LANES = {
+    "half warps": HEAD + "    if (threadIdx.x / 16 == 1) return;\n" + SHARED + END,
+    "off by one": HEAD + "    if ((threadIdx.x + 1) / 32 == 1) return;\n" + SHARED + END,
+    "a variable that changes": HEAD + "    int tid = threadIdx.x;\n    tid += n;\n    if (tid / 32 == 1) return;\n" + SHARED + END,
+    "remainder": HEAD + "    if (threadIdx.x % 32 == 1) return;\n" + SHARED + END,
+    "small tiles": TILE + HEAD + GROUPS.format(16, 16) + "    if (tile.meta_group_rank() == 1) return;\n" + SHARED + END,
+    "rank in a tile": TILE + HEAD + GROUPS.format(32, 32) + "    if (tile.thread_rank() == 1) return;\n" + SHARED + END,
+    "mixed": HEAD + "    if (threadIdx.x / 32 == 1 && in[i] > 3) return;\n" + SHARED + END,
+    "counted": HEAD + "    if (threadIdx.x / 32 == 1) return;\n" + SHARED + "    out[0] = __syncthreads_count(i);\n" + END,
+    "shifted too little": HEAD + "    if (threadIdx.x >> 4 == 1) return;\n" + SHARED + END,
+}  # fmt: skip
+
+
 def read(text: str) -> Parsed:
     lines = text.count("\n")
     groups = ("cooperative_groups.h",) if "<cooperative_groups.h>" in text else ()
@@ -123,3 +147,15 @@ def test_who_leaves_early_and_where_warps_meet(text, leaves, meets):
     """A thread that has left must not go on to other work while its warp waits for it."""
     parsed = read(text)
     assert (parsed.leaves, parsed.meets) == (leaves, meets)
+
+
+@pytest.mark.parametrize("name", BY_WARPS)
+def test_whole_warps_may_leave(name):
+    parsed = read(BY_WARPS[name])
+    assert parsed.rejections == ()
+    assert (parsed.drains, parsed.by_warps) == (True, True)
+
+
+@pytest.mark.parametrize("name", BY_LANES)
+def test_lanes_may_not(name):
+    assert rules(BY_LANES[name]) == ["return_before_barrier"]

@@ -17,7 +17,7 @@ from fusiond.model import Config
 from fusiond.program import Program, problems
 from fusiond_hfuse.codegen import verify
 
-from .test_barrier_divergence import TOGETHER
+from .test_barrier_divergence import BY_WARPS, TOGETHER
 
 pytestmark = pytest.mark.slow  # about fifty builds
 
@@ -276,6 +276,8 @@ def chosen_config(strategy, analysis, wanted):
 
 
 FORMS |= {f"together: {name}": text for name, text in TOGETHER.items()}
+# What a warp that has left would have written, nobody reads: every warp has a part of the shared array.
+FORMS |= {f"by warps: {name}": text.replace("w + s[0]", "w + s[threadIdx.x ^ 1]") for name, text in BY_WARPS.items()}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -283,7 +285,9 @@ FORMS |= {f"together: {name}": text for name, text in TOGETHER.items()}
 def test_a_form_gives_what_it_gives_unfused(beside_hist, strategy, same, name):
     analysis = beside_hist(FORMS[name])
     assert analysis.rejections == ()
-    for wanted in CONFIGS[:1] if name.startswith("together") else CONFIGS:  # with a shuffle, some have no vertical one
+    for wanted in (
+        CONFIGS[:1] if name.startswith(("together", "by warps")) else CONFIGS
+    ):  # with a shuffle, some have no vertical one
         same(chosen(strategy, analysis, wanted), strategy.unfused(analysis, Config.of(wanted)))
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from clang import cindex
 from clang.cindex import CursorKind
 
 from fusiond_hfuse.frontend import cursors, overloads, shadows
+from fusiond_hfuse.frontend.graph import WARP
 from fusiond_hfuse.frontend.recheck import STUB_FILE
 
 LOOPS = (CursorKind.FOR_STMT, CursorKind.WHILE_STMT, CursorKind.DO_STMT, CursorKind.CXX_FOR_RANGE_STMT)
@@ -54,10 +55,18 @@ class _Write:
 
 
 class Callees:
-    """The user's functions, by name; overloads of one name are taken together, and the worst of them counts."""
+    """The user's functions, by name; overloads of one name are taken together, and the worst of them counts. With
+    `constant`, which gives the value of an expression, *proven* is what all threads of a warp have alike: the number of
+    their warp too."""
 
-    def __init__(self, functions: Sequence[cindex.Cursor], data: bytes) -> None:
+    def __init__(
+        self,
+        functions: Sequence[cindex.Cursor],
+        data: bytes,
+        constant: Callable[[str], int | None] | None = None,
+    ) -> None:
         self.data = data
+        self.constant = constant
         self._of: dict[str, list[cindex.Cursor]] = {}
         for each in functions:
             self._of.setdefault(shadows.named(each), []).append(each)
@@ -417,13 +426,15 @@ class Flow:
             each = stack.pop()
             if each.kind is CursorKind.CALL_EXPR:
                 name = called(each)
-                if name.startswith("__syncthreads"):
+                if name.startswith("__syncthreads") or self._number_of_warp(each, name):
                     continue
                 if not self._proven_call(each, name):
                     return False
                 if name == "__ldg":
                     stack += [_pointed_to(argument) for argument in each.get_arguments()]
                     continue
+            elif each.kind is CursorKind.BINARY_OPERATOR and self._divides_into_warps(each):
+                continue
             elif each.kind in (CursorKind.CXX_THIS_EXPR, CursorKind.LAMBDA_EXPR, CursorKind.StmtExpr):
                 return False
             elif each.kind is CursorKind.UNARY_OPERATOR:
@@ -441,6 +452,43 @@ class Flow:
                 return False
             stack += list(cursors.children(each))
         return True
+
+    def _number_of_warp(self, call: cindex.Cursor, name: str) -> bool:
+        """Whether a method of a group is the same for all: of the block, or for tiles of a warp within each."""
+        if not _of_groups(call) or list(call.get_arguments()):
+            return False
+        if name != "meta_group_rank":
+            return name in _ALIKE_OF_GROUPS
+        owner = next(iter(cursors.children(next(iter(cursors.children(call)), call))), None)
+        kind = "" if owner is None else owner.type.get_canonical().spelling
+        return (
+            self.callees.constant is not None
+            and re.search(r"\bthread_block_tile<(32|64|128|256|512)\b", kind) is not None
+        )
+
+    def _divides_into_warps(self, cursor: cindex.Cursor) -> bool:
+        """`threadIdx.x / 32`, `tid >> 5`: the same in a warp, where the rows of a block are whole warps."""
+        children = list(cursors.children(cursor))
+        if self.callees.constant is None or len(children) != 2 or not self._is_thread(children[0]):
+            return False
+        sign = self._between(children).strip(b" \t\n()")
+        right = self.data[children[1].extent.start.offset : children[1].extent.end.offset].decode("latin-1")
+        value = self.callees.constant(right) if sign in (b"/", b">>") else None
+        return value is not None and (
+            (sign == b"/" and value > 0 and value % WARP == 0) or (sign == b">>" and value >= 5)
+        )
+
+    def _is_thread(self, cursor: cindex.Cursor) -> bool:
+        """Whether an expression is `threadIdx.x`, or a variable that holds that and nothing else."""
+        text = self.data[cursor.extent.start.offset : cursor.extent.end.offset].strip()
+        if text == b"threadIdx.x":
+            return True
+        target = variable(cursor)
+        writes = [each for each in self.writes if target is not None and each.target == target.hash]
+        if len(writes) != 1 or writes[0].cursor.kind is not CursorKind.VAR_DECL or writes[0].value is None:
+            return False
+        value = writes[0].value
+        return self.data[value.extent.start.offset : value.extent.end.offset].strip() == b"threadIdx.x"
 
     def _proven_call(self, call: cindex.Cursor, name: str) -> bool:
         """Whether the result is the same where the arguments are, whichever function of that name it is."""

@@ -161,6 +161,8 @@ class Parsed:
     """Uses `__syncthreads_count`, `_and` or `_or`."""
     drains: bool = False
     """Threads may leave before a barrier that others reach, so those must keep voting at it."""
+    by_warps: bool = False
+    """Whole warps leave so, where threads of a warp meet too: the rows of a block have to be whole warps."""
     leaves: bool = False
     """Some thread may leave the body before its end: a `return` or `goto` in it, also out of a macro."""
     meets: str = ""

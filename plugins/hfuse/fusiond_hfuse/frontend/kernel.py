@@ -666,7 +666,13 @@ def thread_counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
     else:
         counts = [given, *(threads for threads in range(granularity, bound + 1, granularity) if block.shape(threads))]
     allowed = {threads for threads in counts if threads % WARP == 0 and threads <= bound and _launches(slot, threads)}
+    if slot.kernel.parsed.by_warps:
+        allowed = {threads for threads in allowed if _rows_are_warps(block.shape(threads))}
     return tuple(sorted(allowed, key=lambda threads: (threads != given, threads)))
+
+
+def _rows_are_warps(shape: Dim3 | None) -> bool:
+    return shape is not None and (shape[0] % WARP == 0 or shape[1] * shape[2] == 1)
 
 
 def _launches(slot: Slot, threads: int) -> bool:

@@ -152,6 +152,7 @@ def _merged(found: list[Parsed], name: str) -> Parsed:
         resident_blocks=max(each.resident_blocks for each in found),
         counted=any(each.counted for each in found),
         drains=any(each.drains for each in found),
+        by_warps=any(each.by_warps for each in found),
         leaves=any(each.leaves for each in found),
         overloads=tuple(sorted({name for each in found for name in each.overloads})),
     )
@@ -224,7 +225,8 @@ class _Reader:
         self._macro_calls()
         parting = self._parting(body, meeting)
         self.counted = any(each in self.code for each in shadows.COUNTED)
-        if parting is not None and (why := self._cannot_drain()):
+        by_warps = parting is not None and not self.counted and self._parting(body, meeting, by_warps=True) is None
+        if parting is not None and (why := self._cannot_drain(by_warps)):
             self._refuse(
                 "return_before_barrier",
                 parting,
@@ -254,6 +256,7 @@ class _Reader:
             resident_blocks=self._launch_bound(body, 1) or 0,
             counted=self.counted,
             drains=parting is not None,
+            by_warps=by_warps and bool(self._meets()),
             leaves=barrier_divergence.leaves(body),
             meets=self._meets(),
             variables=tuple(self.variables[each] for each in sorted(self.wanted)),
@@ -352,9 +355,10 @@ class _Reader:
     def _group_waits(self) -> tuple[str, ...]:
         return ("sync",) if self.tree.groups else ()
 
-    def _parting(self, body: cindex.Cursor, meeting: frozenset[str]) -> cindex.Cursor | None:
-        """Where threads may part before a barrier, in the kernel or in a function that waits."""
-        callees = divergence.Callees(self.functions, self.data)
+    def _parting(self, body: cindex.Cursor, meeting: frozenset[str], *, by_warps: bool = False) -> cindex.Cursor | None:
+        """Where threads may part before a barrier, in the kernel or in a function that waits; those of one warp where
+        `by_warps` is asked."""
+        callees = divergence.Callees(self.functions, self.data, self._constant if by_warps else None)
         for function in (body, *self.functions):
             if function.is_definition() and divergence.body_of(function) is not None:
                 found = barrier_divergence.diverges(function, meeting, callees, is_kernel=function is body)
@@ -362,12 +366,12 @@ class _Reader:
                     return found
         return None
 
-    def _cannot_drain(self) -> str:
+    def _cannot_drain(self, by_warps: bool) -> str:
         """Why threads that leave early cannot go on voting at the barriers of the others; empty when they can."""
         if self.counted:
             return "in a kernel with `__syncthreads_count`, `_and` or `_or`"
         meets = self._meets()
-        if meets:  # it waits for every thread of its mask that still runs, and who votes still runs
+        if meets and not by_warps:  # it waits for every thread of its mask that still runs, and who votes still runs
             return f"in a kernel where threads of a warp meet in `{meets}`"
         return ""
 

@@ -3,7 +3,8 @@
 - registers, spills, shared memory, barriers and theoretical occupancy of the native kernels, the even split with and
   without the register bound r0, and the vertical fusion: the facts that `fusiond plan` shows
 - how long one fused candidate takes to be written, after parsing
-- what the whole space of a pair costs the compiler: nvcc once for each text, ptxas once for each register cap
+- what the whole space of a pair costs the compiler: nvcc once for each text (launch bounds are part of it), ptxas once
+  more for each number of registers
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ def launches(code: str, kernel: str, parameters: Collection[str]) -> Iterator[La
         if closing < 0 or opening < 0 or code[closing + 3 : opening].strip():
             continue
         end = _behind(code, opening)
-        given = _parts(code[match.end() : closing])
+        given = parts(code[match.end() : closing])
         names: dict[str, str] = {}
-        for given_, parameter in zip(_parts(code[opening + 1 : end - 1]), parameters, strict=False):
+        for given_, parameter in zip(parts(code[opening + 1 : end - 1]), parameters, strict=False):
             names.setdefault(given_, parameter)
         resolved = _Resolved(code, match.start(), names)
         yield Launched(
@@ -76,8 +76,8 @@ class _Resolved:
         text = text.strip()
         for _ in range(_MOST_STEPS):
             made = re.fullmatch(r"(?:dim3\s*)?[({](?P<inner>.*)[)}]", text, re.DOTALL)
-            if made is not None and (text.startswith(("dim3", "{")) or len(_parts(made.group("inner"))) > 1):
-                found = tuple(self.number(each) for each in _parts(made.group("inner")))
+            if made is not None and (text.startswith(("dim3", "{")) or len(parts(made.group("inner"))) > 1):
+                found = tuple(self.number(each) for each in parts(made.group("inner")))
                 return None if None in found or not 1 <= len(found) <= 3 else _known(found)
             if not re.fullmatch(r"[A-Za-z_]\w*", text) or text in self.parameters:
                 break
@@ -117,7 +117,7 @@ class _Resolved:
         for each in re.finditer(_VARIABLE.format(name=re.escape(name)), self.code[: self.place]):
             end = self.code.find(";", each.end())
             if each.group("mark") == "=":
-                found = _parts(self.code[each.end() : end])[0]
+                found = parts(self.code[each.end() : end])[0]
             else:
                 found = self.code[each.end() - 1 : _behind(self.code, each.end() - 1)]
         if found is not None:
@@ -141,8 +141,8 @@ def _plain(text: str) -> str:
     return re.sub(r"(?<!/)/(?!/)", "//", text).strip()
 
 
-def _parts(text: str) -> list[str]:
-    """What commas part, outside of parentheses."""
+def parts(text: str) -> list[str]:
+    """What commas part, outside of parentheses; nothing of an empty text."""
     found, depth = [""], 0
     for mark in text:
         depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(mark, 0)

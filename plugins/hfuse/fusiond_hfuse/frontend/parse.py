@@ -44,6 +44,7 @@ from fusiond_hfuse.frontend import (
 from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF
 from fusiond_hfuse.frontend.graph import Edit, Parsed, Unit, Variable
 from fusiond_hfuse.frontend.includes import without_comments
+from fusiond_hfuse.frontend.launches import parts
 from fusiond_hfuse.frontend.parameters import DTYPES, Parameters
 from fusiond_hfuse.frontend.recheck import HERE, MAIN, STUB_FILE
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS, SHARED
@@ -810,7 +811,7 @@ class _Reader:
         """An argument of `__launch_bounds__`: the most threads, then the least resident blocks."""
         for child in cursors.children(cursor):
             if child.kind is CursorKind.ANNOTATE_ATTR and child.spelling.startswith("launch_bounds "):
-                given = _arguments(child.spelling.partition(" ")[2])
+                given = parts(child.spelling.partition(" ")[2])
                 return self._constant(given[place]) if place < len(given) else None
         return None
 
@@ -861,18 +862,6 @@ def _closed(text: str, opening: int) -> int:
         if depth == 0:
             return at + 1
     return len(text)
-
-
-def _arguments(text: str) -> list[str]:
-    """What commas part, but for those in parentheses and template arguments of a call."""
-    found, depth = [""], 0
-    for mark in text:
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(mark, 0)
-        if mark == "," and depth == 0:
-            found.append("")
-        else:
-            found[-1] += mark
-    return found
 
 
 def _free(function: cindex.Cursor) -> bool:

@@ -240,7 +240,7 @@ def test_the_space_is_compiled_once_for_each_text(real: Registry) -> None:
     found = static.whole_space(real, pair, "sm_90", most_texts=2, say=lambda line: None)
     assert found["texts"] == found["ptxas_runs_without_a_cap"] == 2
     assert (
-        2 < found["nvcc_runs"] < found["ptxas_runs"]
+        2 < found["nvcc_runs"] <= found["ptxas_runs"]
     )  # launch bounds are part of a text, numbers of registers are not
     assert 2 < found["ptxas_runs"] == found["points"] - found["refused_by_a_static_limit"] - found["repeated"]
     assert found["failed"] == 0

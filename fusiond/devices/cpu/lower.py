@@ -8,7 +8,8 @@ Nearly everything is left to the header; only what no header can express is edit
     __noinline__                               FUSIOND_NOINLINE
     #include <cuda_runtime.h>                  (dropped: the header stands in for it)
     #include <cooperative_groups.h>            #include "cooperative_groups.h"  (so cuda_fp16.h, _bf16.h and _fp8.h)
-    asm volatile("bar.sync 1, 64;" ...);       FUSIOND_BAR_SYNC(1, 64);   (also with operands: "bar.sync %0, %1;")
+    #include <mma.h>, <cuda/barrier>, ...      #include "mma.h", "cuda_barrier.h", ...
+    asm volatile("bar.sync 1, 64;" ...);       statements over inline_ptx.h (inline_ptx.py)
 
 What cannot be mapped is a `LoweringError`; within `#if` groups, which only g++ can decide, it becomes an error that is
 raised if g++ keeps the group. g++ sees __CUDACC__, __NVCC__ and __CUDA_ARCH__ as nvcc's device pass does. Comments and
@@ -21,6 +22,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from fusiond.devices.cpu import inline_ptx
 
 
 class LoweringError(ValueError):
@@ -60,13 +63,18 @@ _TOKEN = re.compile(
 _CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
 _OPENS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
 _INCLUDE = re.compile(r"\s*#\s*include\s*[<\"]([^>\"]+)[>\"]")
-# An operand of assembly: a number, %0 for the first input, or @0 for the first macro parameter that is made a string.
-_BARRIER = re.compile(
-    r"\s*(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?\s+(\d+|[%@]\d+)\s*(?:,\s*(\d+|[%@]\d+)\s*)?;?\s*"
-)
 
 _OUR_OWN = {
     "cooperative_groups.h": "cooperative_groups.h",
+    "cooperative_groups/memcpy_async.h": "cooperative_groups.h",
+    "cooperative_groups/reduce.h": "cooperative_groups.h",
+    "cooperative_groups/scan.h": "cooperative_groups.h",
+    "cuda/atomic": "cuda_atomic.h",
+    "cuda/barrier": "cuda_barrier.h",
+    "cuda/pipeline": "cuda_pipeline_object.h",
+    "cuda_pipeline.h": "cuda_pipeline.h",
+    "cuda_pipeline_primitives.h": "cuda_pipeline.h",
+    "mma.h": "mma.h",
     "cuda_fp16.h": "cuda_fp16.h",
     "cuda_fp16.hpp": "cuda_fp16.h",
     "cuda_bf16.h": "cuda_bf16.h",
@@ -80,7 +88,7 @@ _STANDS_IN = re.compile(
 )
 _BEYOND = re.compile(
     r"cooperative_groups/.*|(cub|thrust|nv|cuda|cute|cutlass)/.*"
-    r"|(cuda_(fp4|fp6|pipeline|awbarrier)\w*|mma|curand\w*|cublas\w*|texture_\w+|surface_\w+)\.h(pp)?"
+    r"|(cuda_(fp4|fp6|awbarrier)\w*|curand\w*|cublas\w*|texture_\w+|surface_\w+)\.h(pp)?"
 )
 
 _ALIGNERS = frozenset({"__align__", "alignas", "__attribute__"})
@@ -198,19 +206,21 @@ class _Lowering:
         return next((token.text for token in self._tokens[at:] if token.kind != "blank"), "")
 
     def _assembly(self, at: int) -> tuple[str, int]:
-        """`bar.sync` as a call; any other assembly is refused."""
+        """Assembly as statements over runtime/inline_ptx.h; what that does not know is refused."""
         opening = at
         while opening + 1 < len(self._tokens) and self._tokens[opening].text != "(":
             opening += 1
+        if opening + 1 == len(self._tokens):
+            raise self._error(self._tokens[at], "assembly without its text")
         end = self._behind_parentheses(opening - 1)
         inside = [i for i in range(opening + 1, end - 1) if self._tokens[i].kind != "blank"]
-        code, operands, behind = self._code(inside)
-        operands |= {f"%{i}": text for i, text in enumerate(self._inputs(inside[behind:]))}
-        barrier = _BARRIER.fullmatch(code)
-        named = [operands.get(each, each) for each in (barrier.groups("FUSIOND_WHOLE_BLOCK") if barrier else "@")]
-        if any(each.startswith(("%", "@")) for each in named):
-            raise self._error(self._tokens[at], "PTX assembly cannot run on the processor")
-        return f"FUSIOND_BAR_SYNC({', '.join(named)})", end
+        code, parameters, behind = self._code(inside)
+        try:
+            statement = inline_ptx.translated(code, list(self._operands(inside[behind:])), parameters)
+        except inline_ptx.Unknown as problem:
+            detail = f"{problem} of PTX assembly is not emulated on the processor"
+            raise self._error(self._tokens[at], detail) from None
+        return statement, end
 
     def _code(self, tokens: list[int]) -> tuple[str, dict[str, str], int]:
         """The text of assembly, the macro parameters that `#` makes strings in it, and how many tokens that were."""
@@ -220,29 +230,31 @@ class _Lowering:
         while at < len(tokens):
             token = self._tokens[tokens[at]]
             if token.kind == "string":
-                code += token.text[1:-1]
+                code += token.text[1:-1].replace("\\n", "\n").replace("\\t", "\t")
             elif token.text == "#" and at + 1 < len(tokens):
-                code += f"@{len(parameters)}"
+                name = f"@{len(parameters)}"
+                code += name
                 at += 1
-                parameters[f"@{len(parameters)}"] = self._tokens[tokens[at]].text
+                parameters[name] = self._tokens[tokens[at]].text
             else:
                 break
             at += 1
         return code, parameters, at
 
-    def _inputs(self, tokens: list[int]) -> Iterator[str]:
-        """The input operands of assembly that has no outputs: what stands in the parentheses."""
-        marks = "".join(self._tokens[i].text for i in tokens[:2])
-        if not marks.startswith("::"):
-            return
-        at = 1 if self._tokens[tokens[0]].text == "::" else 2
-        while at + 1 < len(tokens) and self._tokens[tokens[at]].kind == "string":
+    def _operands(self, tokens: list[int]) -> Iterator[inline_ptx.Operand]:
+        """Outputs and inputs of assembly: a constraint, and what stands in the parentheses behind it. Clobbers are no
+        operands."""
+        at = 0
+        while at < len(tokens):
+            token = self._tokens[tokens[at]]
+            following = self._tokens[tokens[at + 1]].text if at + 1 < len(tokens) else ""
+            if token.kind != "string" or following != "(":
+                at += 1
+                continue
             end = self._behind(tokens[at + 1], "(", ")")
-            yield "".join(token.text for token in self._tokens[tokens[at + 1] + 1 : end - 1]).strip()
-            at = next((i for i, token in enumerate(tokens) if token >= end), len(tokens))
-            if at == len(tokens) or self._tokens[tokens[at]].text != ",":
-                return
-            at += 1
+            text = "".join(each.text for each in self._tokens[tokens[at + 1] + 1 : end - 1]).strip()
+            yield inline_ptx.Operand(token.text.strip('"'), text)
+            at = next((i for i, each in enumerate(tokens) if each >= end), len(tokens))
 
     def _behind_parentheses(self, at: int) -> int:
         """The position behind the balanced parentheses that open after `at`."""

@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-ABI = 3
+ABI = 4
 _CHECKED = 1
 _COOPERATIVE = 2
 _ALIGNMENT = 64

@@ -77,13 +77,16 @@ def test_left_alone(text: str) -> None:
         ("extern __shared__ int a[4];", "line 1: an extern __shared__ variable must be an array of unknown length"),
         ("extern __shared__ int a[], b[];", "line 1: declare one extern __shared__ array a statement"),
         ("extern __shared__ int (*p)[];", "line 1: an extern __shared__ variable must be an array"),
-        ('\n\nasm("mov.u32 %0, %tid.x;" : "=r"(x));', "line 3: PTX assembly cannot run on the processor"),
+        ('\n\nasm("mma.sync %0, %tid.x;" : "=r"(x));', "line 3: `mma.sync` of PTX assembly is not emulated"),
         ("k<<<1, 2>>>(x);", "line 1: a kernel launch <<<...>>> is host code"),
         ("#include <cub/cub.cuh>\n", "line 1: <cub/cub.cuh> cannot be used on the processor"),
         ("#include <cuda_fp6.h>\n", "line 1: <cuda_fp6.h> cannot be used on the processor"),
         ("#if __CUDA_ARCH__ > 7\n#endif\nextern __shared__ int a;", "line 3: an extern __shared__ variable"),
-        ('asm("bar.sync %0, %1;" :: "r"(id));', "line 1: PTX assembly cannot run on the processor"),
-        ('asm("bar.sync %0;" : "=r"(id));', "line 1: PTX assembly cannot run on the processor"),
+        ('asm("bar.sync %0, %1;" :: "r"(id));', "line 1: the operand of `bar.sync %0, %1` of PTX assembly"),
+        ('asm("tcgen05.alloc %0;" : "=r"(x));', "line 1: `tcgen05.alloc` of PTX assembly is not emulated"),
+        ('asm("mov.u32 %0, %gridid;" : "=r"(x));', "line 1: the operand `%gridid` of PTX assembly is not emulated"),
+        ('asm("mov.u32 %0, 1;" : "=q"(x));', "line 1: an operand with the constraint '=q' of PTX assembly"),
+        ('asm("add.u32 %0, 1;" : "=r"(x));', "line 1: `add.u32` with 2 operands of PTX assembly"),
     ],
 )
 def test_refusals(text: str, message: str) -> None:
@@ -97,9 +100,10 @@ def test_refusals(text: str, message: str) -> None:
     ("text", "lowered"),
     [
         (
-            '#ifdef PTX\nasm("mov.u32 %0, 1;" : "=r"(x));\n#endif\n',
-            '#ifdef PTX\n_Pragma("GCC error \\"line 2: PTX assembly cannot run on the processor\\"") '
-            'asm("mov.u32 %0, 1;" : "=r"(x));\n#endif\n',
+            '#ifdef PTX\nasm("mma.sync %0;" : "=r"(x));\n#endif\n',
+            '#ifdef PTX\n_Pragma("GCC error \\"line 2: `mma.sync` of PTX assembly is not emulated on the processor'
+            '\\"") '
+            'asm("mma.sync %0;" : "=r"(x));\n#endif\n',
         ),
         (
             "#if 0\n#include <cub/cub.cuh>\n#endif\n",

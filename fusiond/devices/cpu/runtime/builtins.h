@@ -62,6 +62,10 @@ FUSIOND_VISIBLE __attribute__((used)) inline const fusiond_module fusiond_module
 };
 }
 
+namespace fusiond_detail {
+inline unsigned thread_number() { return ::threadIdx.x + ::blockDim.x * (::threadIdx.y + ::blockDim.y * ::threadIdx.z); }
+}
+
 inline void __syncthreads() { ::fusiond_calls->barrier(0, FUSIOND_WHOLE_BLOCK); }
 
 // `bar.sync id, threads`; what lower.py makes of the assembly.

@@ -1,7 +1,9 @@
-// The part of cooperative groups that maps onto barriers and warp operations: the grid, the block and tiles of a warp.
-// A tile takes part with its own lanes only; clusters, coalesced groups and split barriers are not provided.
+// Cooperative groups on the processor: the grid, the block, tiles of a warp, coalesced threads, and what they do
+// together (reduce, scan, asynchronous copies). A tile takes part with its own lanes only; clusters, tiles of several
+// warps and split barriers are not provided.
 #pragma once
 
+#include "async_copy.h"
 #include "fusiond_cuda.h"
 
 namespace cooperative_groups {
@@ -71,6 +73,142 @@ template <unsigned Size, class Parent> struct thread_block_tile {
 };
 
 template <unsigned Size, class Parent> inline thread_block_tile<Size, Parent> tiled_partition(const Parent&) { return {}; }
+
+// The threads that are here together, numbered among themselves.
+class coalesced_group {
+public:
+    explicit coalesced_group(unsigned mask) : mask_(mask) {}
+
+    void sync() const { ::__syncwarp(mask_); }
+    unsigned size() const { return (unsigned)__builtin_popcount(mask_); }
+    unsigned num_threads() const { return size(); }
+    unsigned thread_rank() const { return (unsigned)__builtin_popcount(mask_ & ((1u << lane()) - 1)); }
+    unsigned meta_group_rank() const { return 0; }
+    unsigned meta_group_size() const { return 1; }
+
+    template <class T> T shfl(T value, unsigned rank) const { return ::__shfl_sync(mask_, value, (int)lane_of(rank % size())); }
+    template <class T> T shfl_up(T value, unsigned delta) const {
+        const unsigned rank = thread_rank();
+        return ::__shfl_sync(mask_, value, (int)lane_of(rank < delta ? rank : rank - delta));
+    }
+    template <class T> T shfl_down(T value, unsigned delta) const {
+        const unsigned rank = thread_rank();
+        return ::__shfl_sync(mask_, value, (int)lane_of(rank + delta >= size() ? rank : rank + delta));
+    }
+    int any(int predicate) const { return ::__any_sync(mask_, predicate); }
+    int all(int predicate) const { return ::__all_sync(mask_, predicate); }
+    unsigned ballot(int predicate) const { return packed(::__ballot_sync(mask_, predicate)); }
+    template <class T> unsigned match_any(T value) const { return packed(::__match_any_sync(mask_, value)); }
+
+private:
+    unsigned mask_;
+
+    static unsigned lane() { return thread_block::thread_rank() % 32; }
+    unsigned lane_of(unsigned rank) const {
+        unsigned rest = mask_;
+        while (rank--) rest &= rest - 1;
+        return (unsigned)__builtin_ctz(rest);
+    }
+    unsigned packed(unsigned lanes) const {
+        unsigned found = 0;
+        for (unsigned rank = 0; rank < size(); ++rank) found |= (lanes >> lane_of(rank) & 1u) << rank;
+        return found;
+    }
+};
+
+__attribute__((always_inline)) inline coalesced_group coalesced_threads() { return coalesced_group(::__activemask()); }
+
+template <unsigned Size, class Parent>
+inline coalesced_group binary_partition(const thread_block_tile<Size, Parent>& tile, bool predicate) {
+    const unsigned mask = tile.mask(), yes = ::__ballot_sync(mask, predicate);
+    return coalesced_group(predicate ? yes : mask & ~yes);
+}
+template <unsigned Size, class Parent, class T>
+inline coalesced_group labeled_partition(const thread_block_tile<Size, Parent>& tile, T label) {
+    return coalesced_group(::__match_any_sync(tile.mask(), label));
+}
+
+// Any of the others, when only its rank and size are asked for and its sync.
+class thread_group {
+public:
+    thread_group(const thread_block& group) : size_(group.size()), rank_(group.thread_rank()), mask_(0) {}
+    template <unsigned Size, class Parent> thread_group(const thread_block_tile<Size, Parent>& tile)
+        : size_(Size), rank_(tile.thread_rank()), mask_(tile.mask()) {}
+    thread_group(const thread_group&) = default;
+    void sync() const { mask_ ? ::__syncwarp(mask_) : ::__syncthreads(); }
+    unsigned size() const { return size_; }
+    unsigned num_threads() const { return size_; }
+    unsigned thread_rank() const { return rank_; }
+
+private:
+    friend thread_group tiled_partition(const thread_group& group, unsigned size);
+    thread_group(unsigned size, unsigned rank, unsigned mask) : size_(size), rank_(rank), mask_(mask) {}
+    unsigned size_, rank_, mask_;
+};
+
+inline thread_group tiled_partition(const thread_group& group, unsigned size) {
+    if (size == 0 || size > 32 || size & (size - 1)) ::fusiond_calls->trap("a tile is a power of two of at most 32 threads", nullptr, 0);
+    const unsigned lane = thread_block::thread_rank() % 32;
+    return thread_group(size, group.thread_rank() % size, (size == 32 ? 0xffffffffu : (1u << size) - 1) << lane / size * size);
+}
+
 template <class Group> inline void sync(const Group& group) { group.sync(); }
+
+template <class T> struct plus { T operator()(T a, T b) const { return a + b; } };
+template <class T> struct less { T operator()(T a, T b) const { return b < a ? b : a; } };
+template <class T> struct greater { T operator()(T a, T b) const { return a < b ? b : a; } };
+template <class T> struct bit_and { T operator()(T a, T b) const { return a & b; } };
+template <class T> struct bit_or { T operator()(T a, T b) const { return a | b; } };
+template <class T> struct bit_xor { T operator()(T a, T b) const { return a ^ b; } };
+
+template <unsigned Size, class Parent, class T, class Operator>
+inline T reduce(const thread_block_tile<Size, Parent>& tile, T value, Operator with) {
+    for (unsigned ranks = Size / 2; ranks > 0; ranks /= 2) value = with(value, tile.shfl_xor(value, ranks));
+    return value;
+}
+template <class T, class Operator> inline T reduce(const coalesced_group& group, T value, Operator with) {
+    T all = group.shfl(value, 0);
+    for (unsigned rank = 1; rank < group.size(); ++rank) all = with(all, group.shfl(value, rank));
+    return all;
+}
+
+template <class Group, class T, class Operator> inline T inclusive_scan(const Group& group, T value, Operator with) {
+    for (unsigned ranks = 1; ranks < group.size(); ranks *= 2) {
+        const T before = group.shfl_up(value, ranks);
+        if (group.thread_rank() >= ranks) value = with(before, value);
+    }
+    return value;
+}
+template <class Group, class T> inline T inclusive_scan(const Group& group, T value) { return inclusive_scan(group, value, plus<T>()); }
+template <class Group, class T, class Operator> inline T exclusive_scan(const Group& group, T value, Operator with) {
+    const T before = group.shfl_up(inclusive_scan(group, value, with), 1);
+    return group.thread_rank() == 0 ? T() : before;
+}
+template <class Group, class T> inline T exclusive_scan(const Group& group, T value) { return exclusive_scan(group, value, plus<T>()); }
+
+template <class Group, class T, class F, class S, class Size>
+inline void memcpy_async(const Group& group, T* to, const F& to_layout, const S* from, const Size& from_layout) {
+    const size_t a = (size_t)to_layout * sizeof(T), b = (size_t)from_layout * sizeof(S);
+    memcpy_async(group, to, from, a < b ? a : b);
+}
+template <class Group, class T, class S, class Size>
+inline void memcpy_async(const Group& group, T* to, const S* from, const Size& bytes) {
+    const size_t all = (size_t)bytes, each = all % 16 ? all % 4 ? 1 : 4 : 16;
+    for (size_t at = group.thread_rank() * each; at < all; at += group.size() * each)
+        ::fusiond_detail::async_copy((char*)to + at, (const char*)from + at, (unsigned)each);
+    ::fusiond_detail::async_commit();
+}
+template <class Group> inline void wait(const Group& group) {
+    ::fusiond_detail::async_wait(0);
+    group.sync();
+}
+template <unsigned Stages, class Group> inline void wait_prior(const Group& group) {
+    ::fusiond_detail::async_wait(Stages);
+    group.sync();
+}
+
+template <class Group, class F> inline auto invoke_one(const Group& group, F function) {
+    if (group.thread_rank() == 0) function();
+}
 
 }  // namespace cooperative_groups

@@ -124,7 +124,7 @@ class Strategy(Protocol[Request, Analysed]):
     drafts: tuple[str, ...]
     """How the names of files end from which it can draft a document of the kind that `names` has first: `.cu`."""
 
-    def draft(self, path: str, name: str, inputs: Inputs) -> str:
+    def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         """A document for what is called `name` in such a file (empty: for the only thing there is): YAML, with `"?"`
         for what the file does not say. RequestError for a file that holds no such thing."""
         ...
@@ -203,7 +203,7 @@ class StrategyBase(Generic[Request, Analysed]):
     names: Mapping[str, str] = frozen()
     drafts: tuple[str, ...] = ()
 
-    def draft(self, path: str, name: str, inputs: Inputs) -> str:
+    def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         raise RequestError("this strategy drafts nothing", where=path)
 
     def describe(self, analysis: Analysis[Request, Analysed]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 from fusiond.cli import options, output
@@ -20,6 +21,9 @@ from fusiond.requests.jobs import JobInputs
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE[:NAME]", help="scan.cu, scan.cu:block_scan, pool.cu:'maxpool<float, 5>'")
+    parser.add_argument(
+        "-I", "--include", action="append", default=[], metavar="DIR", help="where headers are looked for; any number"
+    )
     parser.add_argument("--output", metavar="FILE.yaml", help="default: NAME.yaml beside the source; - prints it")
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
     parser.add_argument("--json", action="store_true", help="a document in place of text")
@@ -30,7 +34,13 @@ def run(arguments: argparse.Namespace) -> int:
     path, name = _split(arguments.file, registry)
     strategy = next(each for each in registry.strategies.values() if path.suffix in each.drafts)
     job = Job(strategy=strategy.name, request={}, sizes={}, path=str(path))
-    text = strategy.draft(str(path), name, JobInputs(registry, job))
+    folders = (os.path.relpath(Path(each).expanduser(), path.parent) for each in arguments.include)
+    try:
+        text = strategy.draft(
+            str(path), name, JobInputs(registry, job), tuple(Path(each).as_posix() for each in folders)
+        )
+    except RequestError as problem:
+        raise _part_of_another(path, name, problem) from None
     root, unknown = documents.drafted(text, "draft")
     kind = next(iter(strategy.names))
     if arguments.output == "-":
@@ -53,6 +63,20 @@ def run(arguments: argparse.Namespace) -> int:
         output.say(f'to be filled in, where "{documents.UNKNOWN}" stands:')
         output.say(*(f"  line {each.line}: {each.key}" for each in unknown))
     return 0
+
+
+def _part_of_another(path: Path, name: str, problem: RequestError) -> RequestError:
+    """The same problem, and which file beside this one includes it: a part of another file is rarely whole."""
+    for each in sorted(path.parent.glob("*"))[:_MOST_LOOKED_AT]:
+        if each == path or each.suffix != path.suffix or not each.is_file() or each.stat().st_size > _MOST_BYTES:
+            continue
+        if re.search(rf'#\s*include\s*"(\./)?{re.escape(path.name)}"', each.read_text("latin-1")):
+            beside = each.with_name(f"{each.name}:{name}" if name else each.name)
+            return RequestError(f"{problem}. {each.name} includes {path.name}: name that file, {beside}")
+    return problem
+
+
+_MOST_LOOKED_AT, _MOST_BYTES = 500, 2_000_000
 
 
 def _split(given: str, registry: Registry) -> tuple[Path, str]:

@@ -182,8 +182,8 @@ class Desk:
     def inspect(self, call: Call, strategy: str, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
         return self._registry.strategies[strategy].inspect(program, ptx)
 
-    def draft(self, call: Call, strategy: str, path: str, name: str) -> str:
-        return self._registry.strategies[strategy].draft(path, name, _Inputs(call))
+    def draft(self, call: Call, strategy: str, path: str, name: str, include: tuple[str, ...]) -> str:
+        return self._registry.strategies[strategy].draft(path, name, _Inputs(call), include)
 
     def notify(self, call: Call, event: Event) -> None:
         self._registry.notify(event)

@@ -40,10 +40,10 @@ class IsolatedStrategy:
         self.names: Mapping[str, str] = frozen(described.names)
         self.drafts = described.drafts
 
-    def draft(self, path: str, name: str, inputs: Inputs) -> str:
+    def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         job = Job(strategy=self.name, request={}, sizes={}, path=path)
         with _Blamed(self.name, "draft", job):
-            found: str = self._planner.ask("draft", self.name, path, name, helper=Files(inputs))
+            found: str = self._planner.ask("draft", self.name, path, name, include, helper=Files(inputs))
         return found
 
     # --- jobs ---

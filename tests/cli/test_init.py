@@ -69,6 +69,30 @@ def test_nothing_is_overwritten_unasked(fusiond: Run, source: Path) -> None:
     assert printed.out == target.read_text()
 
 
+def test_folders_of_headers(fusiond: Run, source: Path) -> None:
+    (source.parent.parent / "common").mkdir()
+    (source.parent.parent / "common" / "twice.h").write_text(
+        "__device__ inline float half_of(float x) { return x / 2; }\n"
+    )
+    kernel = source.with_name("half.cu")
+    kernel.write_text(
+        "#include <twice.h>\n__global__ void halve(float* x) { x[threadIdx.x] = half_of(x[threadIdx.x]); }\n"
+    )
+    assert "not read: <twice.h>; folders of headers go under `include:`" in fusiond("init", kernel, "--output", "-").err
+    drafted = fusiond("init", kernel, "-I", source.parent.parent / "common", "--output", "-")
+    assert yaml.safe_load(drafted.out)["include"] == ["../common"]
+
+
+def test_a_part_of_another_file_says_whose(fusiond: Run, source: Path) -> None:
+    part = source.with_name("part.cu")
+    part.write_text("__global__ void scale(real* x) { x[threadIdx.x] *= 2; }\n")
+    whole = source.with_name("whole.cu")
+    whole.write_text('typedef float real;\n#include "./part.cu"\n')
+    said = fusiond("init", f"{part}:scale", "--output", "-")
+    assert f"unknown type name 'real'. whole.cu includes part.cu: name that file, {whole}:scale" in said.err
+    assert yaml.safe_load(fusiond("init", f"{whole}:scale", "--output", "-").out)["source"] == "whole.cu"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

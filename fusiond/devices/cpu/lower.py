@@ -8,6 +8,7 @@ Nearly everything is left to the header; only what no header can express is edit
     __noinline__                               FUSIOND_NOINLINE
     #include <cuda_runtime.h>                  (dropped: the header stands in for it)
     #include <cooperative_groups.h>            #include "cooperative_groups.h"  (so cuda_fp16.h, _bf16.h and _fp8.h)
+    __shared__ alignas(16) int t[4];           alignas(16) __shared__ int t[4];
     #include <mma.h>, <cuda/barrier>, ...      #include "mma.h", "cuda_barrier.h", ...
     asm volatile("bar.sync 1, 64;" ...);       statements over inline_ptx.h (inline_ptx.py)
 
@@ -69,6 +70,14 @@ _OUR_OWN = {
     "cooperative_groups/memcpy_async.h": "cooperative_groups.h",
     "cooperative_groups/reduce.h": "cooperative_groups.h",
     "cooperative_groups/scan.h": "cooperative_groups.h",
+    "cooperative_groups/coalesced_scan.h": "cooperative_groups.h",
+    "cooperative_groups/partition.h": "cooperative_groups.h",
+    "cooperative_groups/sync.h": "cooperative_groups.h",
+    **{
+        f"cuda/std/{name}": "cuda_std.h"
+        for name in ("array", "cmath", "complex", "cstddef", "cstdint", "functional", "limits", "tuple", "type_traits")
+    },
+    "cuda/std/utility": "cuda_std.h",
     "cuda/atomic": "cuda_atomic.h",
     "cuda/barrier": "cuda_barrier.h",
     "cuda/pipeline": "cuda_pipeline_object.h",
@@ -128,6 +137,8 @@ class _Lowering:
             return self._dynamic_array(at) or (token.text, at + 1)
         if token.text == "static" and self._specifies_shared(at):
             return "", at + 1
+        if token.text == "__shared__" and (behind := self._aligned_behind(at)):
+            return "".join(each.text for each in self._tokens[at + 1 : behind]) + " __shared__", behind
         if token.text == "__noinline__" and self._neighbour(at, -1) not in ("(", ","):
             return "FUSIOND_NOINLINE", at + 1
         if token.text in ("asm", "__asm__", "__asm"):
@@ -278,6 +289,11 @@ class _Lowering:
                 if not 0 <= near < len(self._tokens):
                     break
         return False
+
+    def _aligned_behind(self, at: int) -> int:
+        """The position behind `alignas(...)` that follows directly: g++ wants it before all attributes."""
+        following = next((i for i in range(at + 1, len(self._tokens)) if self._tokens[i].kind != "blank"), at)
+        return self._behind_parentheses(following) if self._tokens[following].text == "alignas" else 0
 
     def _neighbour(self, at: int, step: int) -> str:
         at += step

@@ -63,8 +63,8 @@ class Hfuse(StrategyBase[Request, Analysed]):
     names: Mapping[str, str] = frozen({"kernel": "pair"})
     drafts: tuple[str, ...] = (".cu",)
 
-    def draft(self, path: str, name: str, inputs: Inputs) -> str:
-        return draft.draft(path, name, inputs)
+    def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
+        return draft.draft(path, name, inputs, include)
 
     # --- Job -> Workload ---
 

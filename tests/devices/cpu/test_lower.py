@@ -37,6 +37,7 @@ ARENA = "(::fusiond_dynamic_shared)"
         ("#include <cuda_runtime.h>\n", "// cuda_runtime.h: fusiond_cuda.h stands in for it\n"),
         (" # include <cooperative_groups.h>\n", '#include "cooperative_groups.h"\n'),
         ('asm volatile("bar.sync 1, 64;" ::: "memory");', "FUSIOND_BAR_SYNC(1, 64);"),
+        ("__shared__  alignas(16) int t[4];", "  alignas(16) __shared__ int t[4];"),
         ('asm("bar.sync 0;");', "FUSIOND_BAR_SYNC(0, FUSIOND_WHOLE_BLOCK);"),
         ('asm("barrier.cta.sync %0, %1;" :: "r"(id + 1), "n"(f(2, 3)));', "FUSIOND_BAR_SYNC(id + 1, f(2, 3));"),
         ('asm volatile("bar.sync %0;" : : "r"(id));', "FUSIOND_BAR_SYNC(id, FUSIOND_WHOLE_BLOCK);"),

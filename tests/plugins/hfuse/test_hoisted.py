@@ -11,8 +11,11 @@ from fusiond.devices.cpu.lower import lower
 from fusiond.errors import RequestError
 from fusiond_hfuse.frontend.includes import HOISTED
 
+GPU_ONLY = ("curand_kernel.h",)
+"""Not on the processor, and no part of every toolkit."""
 TEXT = (
-    "".join(f"#include <{name}>\n" for name in sorted(HOISTED)) + "__global__ void k(int* p) { p[threadIdx.x] = 1; }\n"
+    "".join(f"#include <{name}>\n" for name in sorted(HOISTED.difference(GPU_ONLY)))
+    + "__global__ void k(int* p) { p[threadIdx.x] = 1; }\n"
 )
 
 

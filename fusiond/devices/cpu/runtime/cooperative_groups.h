@@ -85,6 +85,7 @@ public:
     unsigned thread_rank() const { return (unsigned)__builtin_popcount(mask_ & ((1u << lane()) - 1)); }
     unsigned meta_group_rank() const { return 0; }
     unsigned meta_group_size() const { return 1; }
+    unsigned mask() const { return mask_; }
 
     template <class T> T shfl(T value, unsigned rank) const { return ::__shfl_sync(mask_, value, (int)lane_of(rank % size())); }
     template <class T> T shfl_up(T value, unsigned delta) const {
@@ -118,14 +119,13 @@ private:
 
 __attribute__((always_inline)) inline coalesced_group coalesced_threads() { return coalesced_group(::__activemask()); }
 
-template <unsigned Size, class Parent>
-inline coalesced_group binary_partition(const thread_block_tile<Size, Parent>& tile, bool predicate) {
-    const unsigned mask = tile.mask(), yes = ::__ballot_sync(mask, predicate);
+// Of a tile, or of coalesced threads.
+template <class Group> inline coalesced_group binary_partition(const Group& group, bool predicate) {
+    const unsigned mask = group.mask(), yes = ::__ballot_sync(mask, predicate);
     return coalesced_group(predicate ? yes : mask & ~yes);
 }
-template <unsigned Size, class Parent, class T>
-inline coalesced_group labeled_partition(const thread_block_tile<Size, Parent>& tile, T label) {
-    return coalesced_group(::__match_any_sync(tile.mask(), label));
+template <class Group, class T> inline coalesced_group labeled_partition(const Group& group, T label) {
+    return coalesced_group(::__match_any_sync(group.mask(), label));
 }
 
 // Any of the others, when only its rank and size are asked for and its sync.

@@ -176,7 +176,7 @@ def _namespace(side: Side, counted: bool) -> str:
     if kernel.parsed.overloads:
         lines += ["// The kernel's own versions of these stand beside CUDA's.", overloads.kept(kernel.parsed.overloads)]
     if any(name in GROUPS for name in kernel.unit.system):
-        lines += ["// Cooperative groups, of this side's threads.", groups.TEXT]
+        lines += ["// Cooperative groups, of this side's threads.", groups.text(kernel.unit.system)]
     if macros:
         lines += [*(f'#pragma push_macro("{name}")' for name in macros), ""]
     if defines:

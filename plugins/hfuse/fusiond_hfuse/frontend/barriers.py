@@ -9,11 +9,13 @@ Where threads may leave before a barrier that others reach, `barrier_divergence.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from clang import cindex
+from clang.cindex import CursorKind
 
 from fusiond.model import Rejection
+from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.shadows import SHADOWED
 
 Refuse = Callable[[str, int, str], Rejection]
@@ -27,8 +29,6 @@ FIRST_ID = 1
 _FORBIDDEN = {
     "__barrier_sync": "names a barrier of the block itself",
     "__barrier_sync_count": "names a barrier of the block itself",
-    "this_grid": "waits for the whole grid, and a fused launch has another",
-    "grid_group": "waits for the whole grid, and a fused launch has another",
     "this_multi_grid": "waits for several devices",
     "this_cluster": "waits for a thread block cluster",
     "cluster_group": "waits for a thread block cluster",
@@ -36,6 +36,7 @@ _FORBIDDEN = {
     "__cluster_barrier_wait": "waits for a thread block cluster",
     "__cudaBarrier": "has barriers of its own",
 }
+_TEXTURES = ("texture", "surface", "cudaTextureObject_t", "cudaSurfaceObject_t", "CUtexObject", "CUsurfObject")
 _ASM_FORBIDDEN = re.compile(
     r"\b(bar|barrier|exit|ret|mbarrier|griddepcontrol|setmaxnreg)\b"
     r"|%(tid|ntid|ctaid|nctaid|warpid|nwarpid|envreg\d*|dynamic_smem_size|total_smem_size)\b"
@@ -62,13 +63,27 @@ def forbidden(tree: cindex.TranslationUnit, refuse: Refuse) -> list[Rejection]:
             found.append(refuse("launch", line, "a kernel that launches kernels (`<<<`) needs the device runtime"))
         elif text == "__managed__":
             found.append(refuse("symbol", line, "`__managed__` variables are not supported; pass a buffer"))
-        elif text in ("texture", "surface", "cudaTextureObject_t", "cudaSurfaceObject_t"):
+        elif text in _TEXTURES:
             found.append(
                 refuse(
                     "texture", line, f"`{text}`: no buffer becomes a texture or a surface here; read through a pointer"
                 )
             )
     return found
+
+
+def grid_waits(functions: Iterable[cindex.Cursor], refuse: Refuse) -> Iterator[Rejection]:
+    """Rejections for `grid.sync()` and `sync(grid)`."""
+    for function in functions:
+        for cursor in cursors.below(function):
+            if cursor.kind is not CursorKind.CALL_EXPR or cursor.spelling != "sync":
+                continue
+            target = cursor.referenced
+            parent = target.semantic_parent if target is not None else None
+            kinds = [each.type.get_canonical().spelling for each in cursor.get_arguments()]
+            if (parent is not None and parent.spelling == "grid_group") or any("grid_group" in kind for kind in kinds):
+                detail = "it waits for the whole grid, and a fused launch has another"
+                yield refuse("block_barrier", cursor.location.line, detail)
 
 
 def _qualifies(tokens: list[cindex.Token], position: int) -> bool:

@@ -122,6 +122,8 @@ def _textures() -> str:
             lines.append(
                 f"template <class T, class... A> __device__ void tex{name}{more}(T*, cudaTextureObject_t, A...);"
             )
+        of = "template <class T, int K, cudaTextureReadMode M, class... A> __device__ T"
+        lines.append(f"{of} tex{name}(texture<T, K, M>, A...);")
     for name in ("1D", "2D", "3D", "1DLayered", "2DLayered", "Cubemap", "CubemapLayered"):
         lines.append(f"template <class T, class... A> __device__ T surf{name}read(cudaSurfaceObject_t, A...);")
         lines.append(f"template <class T, class... A> __device__ void surf{name}read(T*, cudaSurfaceObject_t, A...);")
@@ -259,6 +261,7 @@ STUB = f"""\
 #define __maxnreg__(count) __attribute__((annotate("maxnreg")))
 #define __cluster_dims__(...) __attribute__((annotate("cluster_dims")))
 #define __align__(bytes) __attribute__((aligned(bytes)))
+#define alignas _Alignas
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define INFINITY __builtin_inff()
@@ -274,6 +277,19 @@ STUB = f"""\
 #define UINT32_MAX 4294967295u
 #define INT32_MAX 2147483647
 #define CUDART_INF_F __builtin_inff()
+#define CUDART_INF __builtin_inf()
+#define CUDART_NAN_F __builtin_nanf("")
+#define CUDART_NAN __builtin_nan("")
+#define CUDART_PI_F 3.141592654f
+#define CUDART_PI 3.1415926535897931e+0
+#define CUDART_PIO2_F 1.570796327f
+#define CUDART_2PI_F 6.283185307f
+#define CUDART_SQRT_TWO_F 1.414213562f
+#define CUDART_SQRT_HALF_F 0.707106781f
+#define CUDART_L2E_F 1.442695041f
+#define CUDART_LN2_F 0.693147181f
+#define CUDART_MAX_NORMAL_F 3.402823466e38f
+#define CUDART_MIN_DENORM_F 1.401298464e-45f
 #define M_PI 3.14159265358979323846
 #define NULL 0
 #define assert(...) ((void)((__VA_ARGS__) ? 1 : 0))
@@ -298,6 +314,15 @@ typedef struct CUstream_st* cudaStream_t;
 typedef struct CUevent_st* cudaEvent_t;
 typedef unsigned long long cudaTextureObject_t;
 typedef unsigned long long cudaSurfaceObject_t;
+typedef unsigned long long CUtexObject;
+typedef unsigned long long CUsurfObject;
+struct cudaExtent {{ size_t width, height, depth; }};
+enum cudaTextureReadMode {{ cudaReadModeElementType, cudaReadModeNormalizedFloat }};
+enum {{ cudaTextureType1D = 1, cudaTextureType2D, cudaTextureType3D, cudaTextureType2DLayered = 0xF2 }};
+template <class T, int Kind = 1, cudaTextureReadMode Mode = cudaReadModeElementType> struct texture {{}};
+template <class T, int Kind = 1> struct surface {{}};
+__host__ __device__ void* operator new(size_t, void* place) noexcept;
+__host__ __device__ void* operator new[](size_t, void* place) noexcept;
 namespace std {{
 using ::size_t; using ::ptrdiff_t; using ::int8_t; using ::uint8_t; using ::int16_t; using ::uint16_t;
 using ::int32_t; using ::uint32_t; using ::int64_t; using ::uint64_t;
@@ -414,9 +439,10 @@ def _eight() -> str:
     return "\n".join([*lines, ""])
 
 
-HEADERS = {
-    "cuda_fp16.h": _narrow("__half", "__half2", "half", "half"),
-    "cuda_fp8.h": _eight(),
-    "cuda_bf16.h": _narrow("__nv_bfloat16", "__nv_bfloat162", "bfloat16", "nv_bfloat16"),
-}
-"""What kernels take from these headers."""
+def narrow_floats() -> dict[str, str]:
+    """Header -> what kernels take from it, of floats narrower than 32 bits."""
+    return {
+        "cuda_fp16.h": _narrow("__half", "__half2", "half", "half"),
+        "cuda_fp8.h": _eight(),
+        "cuda_bf16.h": _narrow("__nv_bfloat16", "__nv_bfloat162", "bfloat16", "nv_bfloat16"),
+    }

@@ -31,7 +31,8 @@ _UNIFORM_CALLS = frozenset({
     "__umulhi", "__mulhi", "__clz", "__ffs", "__popc", "__ldg", "log2", "log2f", "umin", "umax",
 })  # fmt: skip
 _DIFFERS = re.compile(r"__(shfl|ballot|any|all|match|activemask|reduce)\w*|atomic\w*|clock(64)?")
-_ALIKE_OF_GROUPS = ("sync", "size", "num_threads", "group_index", "group_dim", "dim_threads", "meta_group_size")
+_ALIKE_OF_GROUPS = ("sync", "size", "num_threads", "group_index", "group_dim", "dim_threads", "meta_group_size",
+                    "block_rank", "block_index", "num_blocks", "dim_blocks")  # fmt: skip
 _WRITES = (CursorKind.BINARY_OPERATOR, CursorKind.COMPOUND_ASSIGNMENT_OPERATOR, CursorKind.UNARY_OPERATOR)
 _BRANCHES = (CursorKind.IF_STMT, CursorKind.SWITCH_STMT, CursorKind.CONDITIONAL_OPERATOR)
 _REFERENCES = (cindex.TypeKind.LVALUEREFERENCE, cindex.TypeKind.RVALUEREFERENCE)
@@ -388,7 +389,7 @@ class Flow:
             return True
         if cursors.file_of(each.referenced) not in (None, STUB_FILE):
             return False
-        return _DIFFERS.fullmatch(name) is not None or (_of_groups(each) and name not in _ALIKE_OF_GROUPS)
+        return _DIFFERS.fullmatch(name) is not None or (_of_groups(each) and not _alike_of_groups(each, name))
 
     def _own(self, call: cindex.Cursor, name: str) -> bool:
         """Whether a call may be of one of the user's functions."""
@@ -400,8 +401,8 @@ class Flow:
             each = stack.pop()
             if each.kind is CursorKind.CALL_EXPR:
                 name = called(each)
-                if name.startswith("__syncthreads"):
-                    continue  # what the block has counted is the same for all its threads
+                if name.startswith("__syncthreads") or (_of_groups(each) and _alike_of_groups(each, name)):
+                    continue  # what the block has counted, and what its size is, is the same for all its threads
                 if cursors.file_of(each.referenced) not in (None, STUB_FILE) and self._own(each, name):
                     if self.callees.differs(name, arguments=False):
                         return True
@@ -458,7 +459,7 @@ class Flow:
         if not _of_groups(call) or list(call.get_arguments()):
             return False
         if name != "meta_group_rank":
-            return name in _ALIKE_OF_GROUPS
+            return _alike_of_groups(call, name)
         owner = next(iter(cursors.children(next(iter(cursors.children(call)), call))), None)
         kind = "" if owner is None else owner.type.get_canonical().spelling
         return (
@@ -604,6 +605,11 @@ def _pointed_to(argument: cindex.Cursor) -> cindex.Cursor:
             return argument
         found = inner[0]
     return found if found.kind is CursorKind.ARRAY_SUBSCRIPT_EXPR else argument
+
+
+def _alike_of_groups(call: cindex.Cursor, name: str) -> bool:
+    """Whether a method of a group is the same for all of the block; of coalesced threads none is."""
+    return name in _ALIKE_OF_GROUPS and bool(call.referenced.semantic_parent.spelling != "coalesced_group")
 
 
 def _of_groups(call: cindex.Cursor) -> bool:

@@ -17,10 +17,11 @@ from fusiond_hfuse.frontend.parse import parse_unit
 _WHOLE = ("int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
-def draft(path: str, name: str, inputs: Inputs) -> str:
+def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str:
     """The YAML text for a kernel of a `.cu` file. `name` is its own, with or without namespaces and template arguments
-    (`maxpool<float, 5>`); empty where the file has one. RequestError for what cannot be read, or is not clear."""
-    unit = includes.expand(inputs, path, (), yaml=path, where=path)
+    (`maxpool<float, 5>`); empty where the file has one. `include`: folders, relative to the file, that headers are
+    looked for in. RequestError for what cannot be read, or is not clear."""
+    unit = includes.expand(inputs, path, include, yaml=path, where=path)
     code = recheck.blanked(unit.text.encode())
     known = slicing.kernels(unit)
     entry, instance = _entry(path, name, known)
@@ -37,7 +38,7 @@ def draft(path: str, name: str, inputs: Inputs) -> str:
         parsed = again.replaced(settable=parsed.settable)
     names = tuple(each.name for each in parsed.parameters)
     launched = list(launches(code, last, names))
-    return "\n".join(_lines(path, unit, parsed, instance, launched)) + "\n"
+    return "\n".join(_lines(path, unit, parsed, instance, launched, include)) + "\n"
 
 
 def _entry(path: str, name: str, known: frozenset[str]) -> tuple[str, str]:
@@ -57,7 +58,9 @@ def _entry(path: str, name: str, known: frozenset[str]) -> tuple[str, str]:
     return meant[0], f"{meant[0]}<{rest}" if bracket else ""
 
 
-def _lines(path: str, unit: Unit, parsed: Parsed, instance: str, launched: list[Launched]) -> list[str]:
+def _lines(
+    path: str, unit: Unit, parsed: Parsed, instance: str, launched: list[Launched], include: tuple[str, ...]
+) -> list[str]:
     how = launched[0] if launched else None
     last = parsed.entry.rpartition("::")[2]
     sizes = [each.name for each in parsed.parameters if _is_size(each)]
@@ -67,6 +70,7 @@ def _lines(path: str, unit: Unit, parsed: Parsed, instance: str, launched: list[
     lines += [f"# Launched in {PurePath(unit.where(each.line)).name}: {each.text}" for each in launched]
     lines += [f"kernel: {last}", f"source: {PurePath(path).name}", f"entry: {_quoted(parsed.entry)}"]
     lines += [f"instance: {_quoted(instance)}"] if instance else []
+    lines += [f"include: [{', '.join(map(_quoted, include))}]"] if include else []
     if sizes:
         lines.append("sizes: {" + ", ".join(f'{_name(each)}: "{UNKNOWN}"' for each in sizes) + "}")
     lines.append("arguments:")

@@ -15,6 +15,7 @@ import re
 
 from fusiond.errors import RequestError
 from fusiond.strategy import Inputs
+from fusiond_hfuse.frontend import library_declarations
 from fusiond_hfuse.frontend.graph import Unit
 
 _INCLUDE = re.compile(r"\s*(?:#|%:)\s*include\b\s*(.*?)\s*")
@@ -31,7 +32,7 @@ IMPLICIT = frozenset({
 })  # fmt: skip
 """Headers that nvcc includes by itself; they are left out of a fused source."""
 
-HOISTED = frozenset({
+_STANDARD = frozenset({
     "algorithm", "array", "assert.h", "bitset", "cassert", "cctype", "cerrno", "cfloat", "chrono", "cinttypes",
     "climits", "cmath", "complex", "cstdarg", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "ctime",
     "ctype.h", "cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "exception", "float.h", "fstream", "functional",
@@ -41,10 +42,13 @@ HOISTED = frozenset({
     "stdio.h", "stdlib.h", "string", "string.h", "sys/time.h", "time.h", "tuple", "type_traits", "unordered_map",
     "utility", "vector",
 })  # fmt: skip
-"""Headers that look at no block: C's, C++'s, halves. They stand once, above all namespaces. What is for the host is
-only read over: a file that uses it is refused by the line that does."""
+HOISTED = _STANDARD | library_declarations.NAMES.difference({"cooperative_groups/memcpy_async.h"})
+"""Headers that look at no block: C's, C++'s, halves, CUDA's for warps and threads. They stand once, above all
+namespaces. What is for the host is only read over: a file that uses it is refused by the line that does."""
 
-GROUPS = frozenset({"cooperative_groups.h", "cooperative_groups/reduce.h"})
+GROUPS = frozenset({"cooperative_groups.h"}) | frozenset(
+    f"cooperative_groups/{name}.h" for name in ("coalesced_scan", "memcpy_async", "partition", "reduce", "scan", "sync")
+)
 """Headers whose place groups.py takes: a thread block's group must be a side's."""
 
 
@@ -176,7 +180,7 @@ class _Expansion:
         self._keep("", path, number)
 
     def _system(self, name: str, line: str, path: str, number: int) -> None:
-        self.system.setdefault(name)
+        self.system |= dict.fromkeys(library_declarations.with_brought([name]))
         self.includes[len(self.lines)] = line
         self._keep("", path, number)
 

@@ -235,6 +235,7 @@ class _Reader:
                 f"instead of returning",
             )
         self.rejections += barriers.forbidden(self.tree.unit, self.refusal)
+        self.rejections += barriers.grid_waits((body, *self.functions), self.refusal)
         self._global_names(top)
         self._macro_names(ours)
         self._linkage()

@@ -17,8 +17,8 @@ from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError
 from fusiond.model import Rejection
-from fusiond_hfuse.frontend import cursors, groups, overloads, shadows
-from fusiond_hfuse.frontend.cuda_declarations import HEADERS, STUB
+from fusiond_hfuse.frontend import cursors, groups, library_declarations, overloads, shadows
+from fusiond_hfuse.frontend.cuda_declarations import STUB
 from fusiond_hfuse.frontend.graph import Parameter, Parsed, Unit
 from fusiond_hfuse.frontend.includes import GROUPS, without_comments
 
@@ -60,7 +60,9 @@ class Tree:
         self.where = unit
         self.instance = instance
         self.groups = any(name in GROUPS for name in unit.system)
-        self.stub = STUB + "".join(text for name, text in HEADERS.items() if name in unit.system)
+        self.stub = STUB + library_declarations.of(unit.system)
+        self.textures = re.search(r"\b(texture|surface)\s*<", unit.text) is not None
+        self.group_stub = groups.declarations(unit.system) if self.groups else ""
         self._read = (text, defines, flags, arch)
         self.before = inside[0].count("\n")
         self.lines = text.count("\n") + (not text.endswith("\n"))
@@ -72,7 +74,7 @@ class Tree:
             "typedef fusiond_whole<fusiond_signature>::type fusiond_complete;\n"  # or structs stay without members
             f"__device__ void fusiond_instantiate() {{ auto fusiond_f = &{instance}; (void)fusiond_f; }}\n"
         )
-        stub = self.stub + (groups.STUB if self.groups and not inside[0] else "")
+        stub = self.stub + ("" if inside[0] else self.group_stub)
         self.unit = self._parse(unit, inside[0] + text + suffix + inside[1], stub, defines, flags, arch)
         self.cursor = self.unit.cursor
         self.instantiation: set[str] = set()
@@ -101,6 +103,8 @@ class Tree:
         for each in self.unit.diagnostics:
             if each.severity < cindex.Diagnostic.Error or tolerable(each.spelling):
                 continue
+            if self.textures and "reference to __host__ variable" in each.spelling:
+                continue  # a texture reference: see `barriers.forbidden`
             at = each.location
             line = at.line - self.before if at.file is not None and at.file.name == MAIN else 1
             notes = any("in instantiation of" in child.spelling for child in each.children)
@@ -116,10 +120,7 @@ class Tree:
                 name = message.split("'")[1]
                 return RequestError(f"{name}: {_OWN}", where=self.where.where(line))
             elif line <= self.lines and "cooperative_groups" not in message:
-                left_out = f" (not read: {', '.join(self.where.missing)})" if self.where.missing else ""
-                return RequestError(
-                    f"not CUDA C++ as libclang reads it: {message}{left_out}", where=self.where.where(line)
-                )
+                return RequestError(_sentence(message, self.where.missing), where=self.where.where(line))
         return None
 
     def unknown_groups(self) -> list[tuple[int, str]]:
@@ -164,7 +165,7 @@ class Tree:
             f"\nenum : long {{ fusiond_place_{at} = __builtin_offsetof({record}, {name}) }};"
             for at, name in enumerate(names)
         )
-        stub = self.stub + (groups.STUB if self.groups else "")
+        stub = self.stub + self.group_stub
         parsed = self._parse(self.where, text + added + "\n", stub, defines, flags, arch, opened=True)
         kinds: dict[str, cindex.Type] = {}
         places: dict[str, int] = {}
@@ -199,7 +200,7 @@ class Tree:
         holder = f"{head} struct fusiond_holder {{ enum : long {{ value = ({expression}) }}; }};"
         path = "::".join([*scope, f"fusiond_holder{arguments}", "value"])
         added = f"\n{opened}{holder}{' }' * len(scope)}\nenum : long {{ fusiond_constant = ::{path} }};\n"
-        stub = self.stub + (groups.STUB if self.groups else "")
+        stub = self.stub + self.group_stub
         tree = self._parse(self.where, text + added, stub, defines, flags, arch)
         last = [each for each in tree.cursor.get_children() if each.kind is CursorKind.ENUM_DECL][-1:]
         for each in last:
@@ -228,8 +229,8 @@ def tolerant(
     arch: str,
 ) -> cindex.TranslationUnit:
     """The tree of a text that may be wrong. Raises TranslationUnitLoadError."""
-    stub = STUB + "".join(each for name, each in HEADERS.items() if name in system)
-    stub += groups.STUB if any(name in GROUPS for name in system) else ""
+    stub = STUB + library_declarations.of(system)
+    stub += groups.declarations(system) if any(name in GROUPS for name in system) else ""
     return _parse(text, stub, defines, flags, arch, more=_KEEP_GOING)
 
 
@@ -287,7 +288,7 @@ def rejections(
         + "struct fusiond_barrier { __device__ void operator()() const; };\n"
         + counted
         + overloads.kept(tuple(name for name in parsed.overloads if name in tree.of_cuda()))
-        + (groups.TEXT if tree.groups else "")
+        + (groups.text(unit.system) if tree.groups else "")
     )
     again = Tree(unit, applied(unit.text, parsed), instance, defines, flags, arch, inside=(head, "}\n"))
     found = []
@@ -339,6 +340,15 @@ def blanked(data: bytes) -> str:
         r'\b(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"|"(?:\\.|[^"\\\n])*"', re.DOTALL
     )
     return pattern.sub(lambda match: '"' + re.sub(r"[^\n]", " ", match.group()[1:-1]) + '"', text)
+
+
+def _sentence(message: str, missing: tuple[str, ...]) -> str:
+    """What an error of libclang means to the person who wrote the text."""
+    named = re.match(r"use of undeclared identifier '(cuda[A-Z]\w*)'|unknown type name '(cudaGraph\w+)'", message)
+    if named is not None:
+        return f"`{named.group(1) or named.group(2)}` on the device needs the device runtime, which no fused kernel has"
+    left_out = f" (not read: {', '.join(missing)}; folders of headers go under `include:`)" if missing else ""
+    return f"not CUDA C++ as libclang reads it: {message}{left_out}"
 
 
 _OF_CALLS = re.compile(r"(?:use of undeclared identifier|no matching function for call to|call to) '(\w+)'")

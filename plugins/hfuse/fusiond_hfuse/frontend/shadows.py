@@ -89,10 +89,17 @@ def closure(called: Mapping[int, frozenset[str]], names: Mapping[int, str], begi
 
 
 def of_a_tile(cursor: cindex.Cursor) -> bool:
-    """Whether a call is one of a tile of a warp, and not of the block."""
+    """Whether a call is one of a tile of a warp or of coalesced threads, `tile.sync()` or `sync(tile)`, and not of the
+    block."""
     target = cursor.referenced
     parent = target.semantic_parent if target is not None else None
-    return parent is not None and parent.spelling.startswith("thread_block_tile")
+    if parent is not None and parent.spelling.startswith(_OF_WARPS):
+        return True
+    kinds = (each.type.get_canonical().spelling for each in cursor.get_arguments())
+    return any(kind.rpartition("::")[2].startswith(_OF_WARPS) or f"::{_OF_WARPS[0]}<" in kind for kind in kinds)
+
+
+_OF_WARPS = ("thread_block_tile", "coalesced_group")
 
 
 def named(function: cindex.Cursor) -> str:

@@ -1,0 +1,52 @@
+"""The declarations of the libraries that come with CUDA, for the front end: what kernels take from each header.
+
+As in cuda_declarations.py only what shapes the tree must be right, and how large an object in shared memory is. The
+headers themselves stand in the fused source, above all namespaces: none of them looks at the block.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from fusiond_hfuse.frontend import cuda_declarations
+
+_FOLDER = Path(__file__).parent / "headers"
+_FILES = {
+    "cuda/atomic": "cuda_atomic.h",
+    "cuda/barrier": "cuda_barrier.h",
+    "cuda/pipeline": "cuda_pipeline_object.h",
+    "cuda_pipeline.h": "cuda_pipeline.h",
+    "curand_kernel.h": "curand_kernel.h",
+    "mma.h": "mma.h",
+}
+_STD = ("array", "cmath", "complex", "cstddef", "cstdint", "functional", "limits", "tuple", "type_traits", "utility")
+
+BRINGS = {
+    "mma.h": ("cuda_fp16.h", "cuda_bf16.h"),
+    "cuda/barrier": ("cuda/atomic",),
+    "cuda/pipeline": ("cuda/atomic", "cuda/barrier"),
+    "cuda_pipeline_primitives.h": ("cuda_pipeline.h",),
+    "cooperative_groups/memcpy_async.h": ("cuda_pipeline.h",),
+    **{f"cuda/std/{name}": ("cuda/atomic",) for name in _STD},
+}
+"""Header -> those that it includes, as far as the ones above go."""
+NAMES = frozenset(_FILES) | frozenset(BRINGS)
+"""The headers that are known here, by the names that people include."""
+
+
+def with_brought(names: Iterable[str]) -> tuple[str, ...]:
+    """Headers, and behind each those that it includes."""
+    return tuple(dict.fromkeys(each for name in names for each in (*BRINGS.get(name, ()), name)))
+
+
+def of(system: Collection[str]) -> str:
+    """The declarations of the headers among `system`."""
+    return "".join(text for name, text in _all().items() if name in system)
+
+
+@functools.cache
+def _all() -> dict[str, str]:
+    """In the order in which one may need another."""
+    return cuda_declarations.narrow_floats() | {name: (_FOLDER / file).read_text() for name, file in _FILES.items()}

@@ -154,6 +154,7 @@ class Unit:
             grid=(ctypes.c_uint32 * 3)(*shape.grid),
             block=(ctypes.c_uint32 * 3)(*shape.block),
             resident=resident,
+            multiprocessors=gpu.multiprocessors,
             cooperative=shape.cooperative,
             turn=TURN,
             limit=limits.most,

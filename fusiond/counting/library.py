@@ -60,6 +60,7 @@ class Request(ctypes.Structure):
         ("blocks", ctypes.c_void_p),
         ("block_count", ctypes.c_int64),
         ("resident", ctypes.c_int32),
+        ("multiprocessors", ctypes.c_int32),
         ("cooperative", ctypes.c_int32),
         ("turn", ctypes.c_int32),
         ("allocations", ctypes.c_void_p),

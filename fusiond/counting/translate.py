@@ -49,7 +49,7 @@ _TRIPLES = ("tid", "ntid", "ctaid", "nctaid")
 SPECIALS = {
     **{f"%{of}.{axis}": 3 * k + j for k, of in enumerate(_TRIPLES) for j, axis in enumerate("xyz")},
     **{"%laneid": 12, "%warpid": 13, "%lanemask_eq": 14, "%lanemask_lt": 15, "%lanemask_le": 16, "%lanemask_ge": 17},
-    **{"%lanemask_gt": 18, "%dynamic_smem_size": 19, "%total_smem_size": 20},
+    **{"%lanemask_gt": 18, "%dynamic_smem_size": 19, "%total_smem_size": 20, "%smid": 21, "%nsmid": 22},
 }  # fmt: skip
 NOTHING = -(2**31)
 _NO_OPERATION = ("membar", "fence", "nanosleep", "griddepcontrol", "prefetch", "prefetchu", "discard", "applypriority")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fusiond.counting.library import Library
+from fusiond.counting.model import H100
 
 from .conftest import Bench, Ran
 
@@ -223,3 +224,32 @@ $BOTH:
 )  # fmt: skip
 def test_what_can_never_complete_says_who_waits_where(counting: Library, body: str, says: str) -> None:
     assert says in (parts(counting, body).result.failed or "")
+
+
+WHERE = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry where(.param .u64 out)
+{
+	.reg .b32 %r<4>;
+	.reg .b64 %rd<4>;
+	ld.param.u64 %rd1, [out];
+	mov.u32 %r1, %ctaid.x;
+	mov.u32 %r2, %smid;
+	mov.u32 %r3, %nsmid;
+	mul.wide.u32 %rd2, %r1, 8;
+	add.s64 %rd3, %rd1, %rd2;
+	st.global.v2.u32 [%rd3], {%r2, %r3};
+	ret;
+}
+"""
+
+
+def test_blocks_are_dealt_out_to_the_multiprocessors(counting: Library) -> None:
+    """As far as they run together; whoever comes later takes the place that is free."""
+    ran = Bench(WHERE, counting).run("where", [np.zeros((400, 2), np.uint32)], grid=(400,))
+    assert ran.result.failed is None
+    at, count = ran.arrays[0].T
+    np.testing.assert_array_equal(count, H100.multiprocessors)
+    np.testing.assert_array_equal(at, np.arange(400) % H100.multiprocessors)

@@ -70,6 +70,7 @@ struct Request {
     const int64_t* blocks;  // which are run, in this order
     int64_t block_count;
     int32_t resident;  // blocks that run together
+    int32_t multiprocessors;
     int32_t cooperative;
     int32_t turn;      // instructions of a warp until it is the next one's turn
     const Allocation* allocations;  // in the order of their addresses

@@ -33,16 +33,17 @@ class Runner {
         const int64_t together = request_.cooperative ? request_.block_count : std::min<int64_t>(request_.resident, request_.block_count);
         std::vector<std::unique_ptr<Block>> blocks;
         int64_t next = 0;
-        for (; next < together; ++next) blocks.push_back(begin(taken(), request_.blocks[next]));
+        for (; next < together; ++next) blocks.push_back(begin(taken(), request_.blocks[next], next));
         size_t left = blocks.size();
         while (left > 0) {
             bool moved = false;
-            for (auto& block : blocks) {
+            for (size_t place = 0; place < blocks.size(); ++place) {
+                auto& block = blocks[place];
                 if (!block) continue;
                 moved |= turn(*block);
                 if (block->ended < static_cast<int32_t>(block->warps.size())) continue;
                 request_.shortest_block = std::min(request_.shortest_block, block->issued);
-                if (next < request_.block_count) block = begin(std::move(block), request_.blocks[next++]);
+                if (next < request_.block_count) block = begin(std::move(block), request_.blocks[next++], place);
                 else request_.footprint->spare.push_back(std::move(block)), --left;
             }
             if (!moved) fail("deadlock: " + waiting(blocks));
@@ -60,10 +61,11 @@ class Runner {
         return found;
     }
 
-    std::unique_ptr<Block> begin(std::unique_ptr<Block> block, int64_t index) {
+    std::unique_ptr<Block> begin(std::unique_ptr<Block> block, int64_t index, size_t place) {
         const uint32_t* grid = request_.grid;
         const uint32_t* dim = request_.block;
         block->index[0] = index % grid[0], block->index[1] = index / grid[0] % grid[1], block->index[2] = index / grid[0] / grid[1];
+        block->multiprocessor = place % request_.multiprocessors;
         const uint32_t threads = dim[0] * dim[1] * dim[2], warps = (threads + LANES - 1) / LANES;
         block->shared.assign(request_.shared_bytes + 16, 0xcd);
         block->registers.assign(size_t(warps) * request_.register_bytes, 0);
@@ -113,6 +115,8 @@ class Runner {
                     case 18: value = ~((2u << lane) - 1); break;
                     case 19: value = request_.dynamic_shared_bytes; break;
                     case 20: value = request_.shared_bytes; break;
+                    case 21: value = w.block->multiprocessor; break;
+                    case 22: value = request_.multiprocessors; break;
                     default: break;
                 }
                 to[lane] = value;

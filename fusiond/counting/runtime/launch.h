@@ -23,6 +23,7 @@ struct Block {
     std::deque<Warp> warps;  // and behind them the strands that have split off; references to them stay good
     Barrier barriers[16];
     uint32_t index[3];
+    uint32_t multiprocessor;  // blocks that run together are dealt out in turn
     int32_t ended;  // warps
     int64_t issued;  // instructions of its warps
 };

@@ -36,7 +36,7 @@ SPECIAL = {
     "%lanemask_le": "(((2u << fusiond_ptx::lane()) - 1))",
     "%lanemask_gt": "(~((2u << fusiond_ptx::lane()) - 1))",
     "%lanemask_ge": "(~((1u << fusiond_ptx::lane()) - 1))",
-    "%warpsize": "32", "WARP_SZ": "32", "%smid": "0", "%nsmid": "1",
+    "%warpsize": "32", "WARP_SZ": "32", "%smid": "(::blockIdx.x % 4)", "%nsmid": "4",
     "%warpid": "(fusiond_detail::thread_number() / 32)",
     "%clock": "clock64()", "%clock64": "clock64()",
     "%globaltimer": "fusiond_ptx::globaltimer()", "%globaltimer_lo": "fusiond_ptx::globaltimer()",

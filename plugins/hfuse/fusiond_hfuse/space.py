@@ -2,7 +2,9 @@
 
 kind          horizontal | vertical
 level         warp | block                           when horizontal
-assign        sequential | interleaved | ticket      when level is block: which block is whose
+assign        sequential | interleaved | ticket | multiprocessor     when level is block: which block is whose
+virtual.a     1 | 2 | 4 | 8          of its blocks side by side in a fused one, when level is block
+virtual.b
 threads.a     threads of each side; at warp level together no more than a block has
 threads.b
 map           pad | stride                           when level is warp: a side whose grid is not the launch's
@@ -23,7 +25,7 @@ kind ...      as above, for all in one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.model import Config, DeviceLimits, Value
@@ -35,7 +37,7 @@ FIT = "fit"
 CAPS = tuple(f"{FIT}{blocks}" for blocks in (2, 3, 4, 5, 6, 8, 12, 16))
 """As few registers as let so many blocks be resident: between two of these steps fewer registers gain nothing. (A cap
 above what a kernel uses without one is not idle: ptxas then uses more.)"""
-ASSIGNS = ("sequential", "interleaved", "ticket")
+ASSIGNS = ("sequential", "interleaved", "ticket", "multiprocessor")
 LAUNCHES = ("sequence", "streams", "graph")
 BLOCKS = (1, 2, 4, 8)
 """Launched blocks per multiprocessor of a strided kernel."""
@@ -57,6 +59,12 @@ def fused(group: Group, limits: DeviceLimits) -> Space:
         Parameter(name=f"threads.{letter}", values=values, when="kind == 'horizontal'")
         for letter, values in counts.items()
     ]
+    several = set()
+    for slot in group.slots:
+        values = max((partition.virtual(slot.kernel, each, limits) for each in counts[slot.letter]), key=len)
+        if len(values) > 1:
+            parameters.append(Parameter(name=f"virtual.{slot.letter}", values=values, when="level == 'block'"))
+            several.add(slot.letter)
     strides = limits.multiprocessors > 0 and all(partition.may_go_on(slot.kernel) for slot in group.slots)
     if "warp" in levels:
         parameters.append(
@@ -70,9 +78,11 @@ def fused(group: Group, limits: DeviceLimits) -> Space:
     if limits.registers_per_sm > 0:
         given = ("given",) if any(slot.kernel.parsed.resident_blocks for slot in group.slots) else ()
         parameters.append(Parameter(name="cap", values=("native", "none", "paper", *given, *CAPS)))
-    restrictions = _restrictions(counts, limits) if "warp" in levels else ()
+    restrictions = tuple(_own_restrictions(group, counts, limits, several))
+    if "warp" in levels:
+        restrictions += _restrictions(counts, limits)
     if limits.registers_per_sm > 0:
-        restrictions += tuple(_resident_together(group, limits, warp="warp" in levels, vertical=bool(both)))
+        restrictions += tuple(_resident_together(group, limits, several, warp="warp" in levels, vertical=bool(both)))
     return Space(parameters=tuple(parameters), restrictions=restrictions)
 
 
@@ -97,6 +107,21 @@ def _orders(group: Group) -> tuple[str, ...]:
     return (group.letters, group.letters[::-1]) if len(group.slots) == 2 else ("given", "threads")
 
 
+def _own_restrictions(
+    group: Group, counts: Mapping[str, Sequence[int]], limits: DeviceLimits, several: Collection[str]
+) -> Iterator[str]:
+    """Which block sizes may not lie beside another kernel's, and how many of a side's blocks fit one block."""
+    for letter, sizes in counts.items():
+        together = partition.counts(group, letter, limits, beside=True)
+        for threads in sizes:
+            if threads not in together:
+                yield f"level == 'block' or threads.{letter} != {threads}"
+                if letter in several:
+                    yield f"threads.{letter} != {threads} or virtual.{letter} == 1"
+        if letter in several:
+            yield f"threads.{letter} * virtual.{letter} <= {limits.threads_per_block}"
+
+
 def _restrictions(counts: Mapping[str, Sequence[int]], limits: DeviceLimits) -> tuple[str, ...]:
     """The sides of a block fit it; said of the first few sides too, so that nobody looks at what cannot be
     completed."""
@@ -109,13 +134,15 @@ def _restrictions(counts: Mapping[str, Sequence[int]], limits: DeviceLimits) -> 
     return tuple(found)
 
 
-def completed(config: Config) -> Config:
-    """A config of a time when there was one level and one map, with these two written out."""
+def completed(config: Config, offered: Space) -> Config:
+    """A config of a time when there was one level, one map and one block in a block, with these written out."""
     plain: dict[str, Value] = {}
     if config.get("kind") == "horizontal":
         plain["level"] = "warp"
         if config.get("level", "warp") == "warp":
             plain["map"] = "pad"
+    if config.get("level") == "block":
+        plain |= {each.name: 1 for each in offered.parameters if each.name.startswith("virtual.")}
     return Config.of({**plain, **config})
 
 
@@ -136,7 +163,9 @@ def _resident(group: Group, limits: DeviceLimits) -> Iterator[str]:
             yield f"cap.{letter} != '{cap}' or threads.{letter} <= {_most_threads(limits, cap)}"
 
 
-def _resident_together(group: Group, limits: DeviceLimits, *, warp: bool, vertical: bool) -> Iterator[str]:
+def _resident_together(
+    group: Group, limits: DeviceLimits, several: Collection[str], *, warp: bool, vertical: bool
+) -> Iterator[str]:
     """The same for a fused block: of all its sides, or at block level of the largest."""
     total = " + ".join(f"threads.{letter}" for letter in group.letters)
     for cap in CAPS:
@@ -145,6 +174,8 @@ def _resident_together(group: Group, limits: DeviceLimits, *, warp: bool, vertic
             yield f"cap != '{cap}' or level == 'block' or {total} <= {most}"
         for letter in group.letters:
             yield f"cap != '{cap}' or threads.{letter} <= {most}"
+            if letter in several:
+                yield f"cap != '{cap}' or threads.{letter} * virtual.{letter} <= {most}"
         if vertical:
             yield f"cap != '{cap}' or threads <= {most}"
 
@@ -212,7 +243,7 @@ def _valid(
 ) -> tuple[tuple[str, Config], ...]:
     found: dict[Config, str] = {}
     for name, values in wanted:
-        config = completed(Config.of({"cap": "none", **values} if caps and "kind" in values else values))
+        config = completed(Config.of({"cap": "none", **values} if caps and "kind" in values else values), space)
         if not space.problems(config):
             found.setdefault(config, name)
     return tuple((name, config) for config, name in found.items())
@@ -242,10 +273,29 @@ def _wanted(group: Group, limits: DeviceLimits) -> list[tuple[str, dict[str, Val
         blocks: dict[str, Value] = {"kind": "horizontal", "level": "block", "assign": assign, "order": order, **own}
         blocks |= inherited
         wanted.append((f"block_{assign}", blocks))
+    filled = _filled(group, own, limits)
+    if any(each > 1 for each in filled.values()):
+        virtual = {f"virtual.{letter}": each for letter, each in filled.items() if each > 1}
+        blocks = {"kind": "horizontal", "level": "block", "assign": "multiprocessor", "order": order, **own, **virtual}
+        wanted.append(("block_virtual", {**blocks, **inherited}))
     if split is not None:
         resident = max(each for each in BLOCKS if each == 1 or each * sum(split) <= limits.threads_per_sm)
         wanted.append(("stride", {**even, "map": "stride", "blocks": resident, **inherited}))
     return wanted
+
+
+def _filled(group: Group, own: Mapping[str, Value], limits: DeviceLimits) -> dict[str, int]:
+    """How many blocks of each kernel fill a fused block that is as large as the largest of them."""
+    sizes = {letter: int(str(own[f"threads.{letter}"])) for letter in group.letters}
+    largest = max(sizes.values())
+    return {
+        slot.letter: max(
+            each
+            for each in partition.virtual(slot.kernel, sizes[slot.letter], limits)
+            if each == 1 or each * sizes[slot.letter] <= largest
+        )
+        for slot in group.slots
+    }
 
 
 def composed_seeds(

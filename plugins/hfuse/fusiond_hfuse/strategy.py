@@ -23,7 +23,7 @@ from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond_hfuse import space
 from fusiond_hfuse.analysis import pairing, partition, registers
-from fusiond_hfuse.codegen import emit, verify
+from fusiond_hfuse.codegen import emit, fuse, verify
 from fusiond_hfuse.frontend import draft, kernel
 from fusiond_hfuse.frontend.graph import SLOTS, WARP, Group, Kernel, Plan, Slot, volume
 
@@ -122,6 +122,9 @@ class Hfuse(StrategyBase[Request, Analysed]):
         together = [] if rejections else _joint_problems(group, target, facts)
         known = Analysed(asked=asked, target=target)
         report: dict[str, object] = {"kernels": [_described(slot, facts[slot.letter]) for slot in group.slots]}
+        alone = [] if rejections else _alone_in_blocks(group, target)
+        if alone:
+            report["only_block_by_block"] = alone
         if len(group.slots) > 2:
             legal = []
             for pair in pairing.pairs(group):
@@ -228,8 +231,9 @@ class Hfuse(StrategyBase[Request, Analysed]):
     def _fused(self, about: Analysed, group: Group, config: Config) -> Program | Rejection:
         """A group as one launch."""
         limits = about.target.limits
-        config = space.completed(config)
-        problems = space.fused(group, limits).problems(config)
+        offered = space.fused(group, limits)
+        config = space.completed(config, offered)
+        problems = offered.problems(config)
         if problems:
             return Rejection(rule="not_in_space", nodes=group.names, detail="; ".join(problems))
         try:
@@ -255,6 +259,8 @@ class Hfuse(StrategyBase[Request, Analysed]):
         try:
             groups = pairing.read(config.text("groups"), group.letters)
             if groups == (group.letters,):
+                if not about.whole:
+                    raise ValueError("they cannot all be one launch")
                 rest = Config.of({name: value for name, value in config.items() if name != "groups"})
                 return self._fused(about, group, rest)
             programs: list[tuple[str, Program]] = []
@@ -308,7 +314,8 @@ class Hfuse(StrategyBase[Request, Analysed]):
         for source in program.sources:
             fused = any(entry.startswith("fused_") for entry in source.entries)
             if fused and source.name in ptx:
-                leaks = verify.lint(ptx[source.name], barriers=tuple(range(1, BARRIER_IDS)))
+                barriers = range(fuse.lowest_barrier(source.text), BARRIER_IDS)
+                leaks = verify.lint(ptx[source.name], barriers=tuple(barriers))
                 if leaks:
                     return Rejection(rule="leak", nodes=(source.name,), detail="; ".join(leaks))
         return None
@@ -448,16 +455,23 @@ def _own_problems(
         detail = f"{slot.kernel.name} does not build by itself: {facts.reason}"
         found.append(Rejection(rule="does_not_build", nodes=(slot.kernel.name,), detail=detail))
     if not partition.counts(group, slot.letter, target.limits):
-        shapes = slot.kernel.block.shapes
-        whole = slot.kernel.block.tune is not None or any(volume(shape) % WARP == 0 for shape in shapes)
-        why = (
-            "within the limits of the device and of __launch_bounds__ gives a launch at these sizes"
-            if whole
-            else "is a whole number of warps, and a partial barrier counts warps"
-        )
+        why = "within the limits of the device and of __launch_bounds__ gives a launch at these sizes"
         detail = f"{slot.kernel.lines['block']}: no block shape of {slot.kernel.name} {why}"
         found.append(Rejection(rule="block_shape", nodes=(slot.kernel.name,), detail=detail))
     return found
+
+
+def _alone_in_blocks(group: Group, target: Target) -> list[str]:
+    """Why kernels can only be fused block by block."""
+    found = []
+    for slot in group.slots:
+        found += [each.detail for each in slot.kernel.parsed.beside]
+        if not slot.kernel.parsed.beside and not partition.counts(group, slot.letter, target.limits, beside=True):
+            found.append(
+                f"{slot.kernel.lines['block']}: no block shape of {slot.kernel.name} is whole warps, and a partial "
+                f"barrier counts warps"
+            )
+    return list(dict.fromkeys(found))
 
 
 def _joint_problems(

@@ -116,8 +116,9 @@ def read(text: str) -> Parsed:
 
 def rules(text: str) -> list[str]:
     parsed = read(text)
-    assert not parsed.drains or parsed.rejections
-    return [each.rule for each in parsed.rejections]
+    assert parsed.rejections == ()
+    assert not parsed.drains or parsed.beside
+    return [each.rule for each in parsed.beside]
 
 
 @pytest.mark.parametrize("name", TOGETHER)

@@ -91,20 +91,20 @@ FAULTS = {
     "a static array not cloned": Fault("pad", r"__shared__ ([\w ]+?) (tile\d)\[\w+\];", COMMON, READ.format(r"tile\d")),
     # block level
     "sequential: b's blocks not counted from 0": Fault("sequential", r"    block -= [^;]+;", "", "me"),
-    "sequential: a does b's work too": Fault("sequential", r"        return;\n", "", "me"),
+    "sequential: a does b's work too": Fault(
+        "sequential", r"        return;\n    \}\n    block -= ", "    }\n    block -= 0 * ", "me"
+    ),
     "sequential: a block of a's too many": Fault("sequential", r"if \(block < fus", "if (block <= fus", "me"),
     "sequential: surplus threads stay": Fault("sequential", r"if \(thread < \d+\)", _count(32), "me"),
     "interleaved: b's blocks not counted from 0": Fault("interleaved", r"    block -= before_a;", "", "me"),
     "interleaved: a runs the launch's block": Fault("interleaved", r"(?m)^ +before_a,$", "block,", "me"),
-    "interleaved: shares off by one": Fault(
-        "interleaved", r"fusiond_share\(block \+ 1", "fusiond_share(block + 2", "me"
-    ),
+    "interleaved: shares off by one": Fault("interleaved", r"__umulhi\(block \+ 1", "__umulhi(block + 2", "me"),
     "ticket: always the first": Fault("ticket", r"atomicAdd\(fusiond_tickets, 1u\)", "0", "me"),
     "ticket: every second": Fault(
         "ticket", r"atomicAdd\(fusiond_tickets, 1u\)", "atomicAdd(fusiond_tickets, 2u)", "me"
     ),
     "ticket: one for each thread": Fault("ticket", r"if \(thread == 0\) ticket", "ticket", "me"),
-    "ticket: not waited for": Fault("ticket", r"FUSIOND_BARRIER\(2, \d+\);\n    unsigned", "unsigned", "me"),
+    "ticket: not waited for": Fault("ticket", r"    ::__syncthreads\(\);\n    unsigned", "unsigned", "me"),
     # strided
     "stride: too long a step": Fault("stride", r"at \+= fusiond_blocks", "at += fusiond_blocks + 1", "me"),
     "stride: from block 0": Fault("stride", r"at = block;", "at = 0;", "me"),

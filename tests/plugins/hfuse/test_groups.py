@@ -143,7 +143,8 @@ def test_every_seed_of_three_is_a_program_that_is_right(analyse, strategy, same,
     seeds = strategy.seeds(analysis, found, known)
     assert [name for name, _ in seeds] == [
         "matched_sequence", "matched_streams", "matched_graph", "together_even_split", "together_vertical",
-        "together_block_sequential", "together_block_interleaved", "together_block_ticket", "together_stride", "apart",
+        "together_block_sequential", "together_block_interleaved", "together_block_ticket",
+        "together_block_multiprocessor", "together_block_virtual", "together_stride", "apart",
     ]  # fmt: skip
     reference = strategy.baselines(analysis)[0]
     native = reference.emit(next(reference.space.points()))
@@ -296,11 +297,12 @@ def test_a_composition_that_is_none_is_refused(analyse, strategy, measured, chan
 def test_a_kernel_that_cannot_be_fused_stays_alone(analyse, strategy, same, keys, kernel_file):
     from fusiond_hfuse.plugin import KERNELS
 
-    yaml = (KERNELS / "hist.yaml").read_text().replace("{shape: [512], tune: x}", "{shape: [100]}")
-    odd = kernel_file("hist", (KERNELS / "hist.cu").read_text(), yaml.replace("kernel: hist", "kernel: odd"))
+    yaml = (KERNELS / "hist.yaml").read_text().replace("kernel: hist", "kernel: odd")
+    source = (KERNELS / "hist.cu").read_text().replace("extern __shared__", "(void)kept;\n    extern __shared__")
+    odd = kernel_file("hist", "__device__ int kept;\n" + source, yaml)
     analysis = analyse(odd, "hist", "maxpool", sizes={"odd.n": 2_000, "hist.n": 3_000, **{
         name: value for name, value in SIZES.items() if name.startswith("maxpool")}})  # fmt: skip
-    assert [each.rule for each in analysis.rejections] == ["block_shape"]
+    assert [each.rule for each in analysis.rejections] == ["symbol"]
     assert [each.name for each in keys(analysis).values()] == ["hist,maxpool"]
     assert analysis.report["together"] is False
     found = strategy.space(analysis, {})

@@ -6,22 +6,28 @@ import dataclasses
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fusiond.cuda.limits import limits
+from fusiond.devices.cpu import native
 from fusiond.model import Config, Rejection
 from fusiond.program import FillStep, Program
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import partition
+from tests.plugins.hfuse.conftest import outputs
 
-ASSIGNS = ("sequential", "interleaved", "ticket")
+NUMBERED = ("sequential", "interleaved", "ticket")
+"""Ways in which a number says whose a block is."""
+ASSIGNS = (*NUMBERED, "multiprocessor")
 
 
-def block_level(a, b, assign, order="ab"):
-    return Config.of(
-        {"kind": "horizontal", "level": "block", "assign": assign, "threads.a": a, "threads.b": b, "order": order}
-    )
+def block_level(a, b, assign, order="ab", virtual=(1, 1)):
+    several = {f"virtual.{letter}": number for letter, number in zip("ab", virtual, strict=True) if number > 1}
+    return Config.of({
+        "kind": "horizontal", "level": "block", "assign": assign, "threads.a": a, "threads.b": b, "order": order,
+        **several,
+    })  # fmt: skip
 
 
 def strided(a, b, blocks, order="ab"):
@@ -34,11 +40,13 @@ def strided(a, b, blocks, order="ab"):
 CONFIGS = [
     *(block_level(512, 256, assign) for assign in ASSIGNS),
     *(block_level(128, 1024, assign, "ba") for assign in ASSIGNS),
+    block_level(128, 512, "sequential", virtual=(4, 1)), block_level(256, 128, "interleaved", "ba", virtual=(2, 8)),
+    block_level(128, 128, "ticket", virtual=(8, 2)), block_level(128, 256, "multiprocessor", virtual=(4, 2)),
     strided(512, 512, 1), strided(128, 384, 4, "ba"), strided(768, 256, 8),
 ]  # fmt: skip
 
 
-@given(grids=st.lists(st.integers(1, 60), min_size=2, max_size=5), assign=st.sampled_from(ASSIGNS))
+@given(grids=st.lists(st.integers(1, 60), min_size=2, max_size=5), assign=st.sampled_from(NUMBERED))
 def test_each_block_is_somebodys_exactly_once(grids, assign):
     owners = [partition.whose(assign, tuple(grids), number) for number in range(sum(grids))]
     assert Counter(owners) == {(side, block): 1 for side, count in enumerate(grids) for block in range(count)}
@@ -53,6 +61,18 @@ def test_any_first_blocks_hold_of_each_side_in_proportion(grids):
         seen[side] += 1
         for count, part in zip(seen, grids, strict=True):
             assert abs(count - (number + 1) * part / sum(grids)) <= len(grids)
+
+
+@given(part=st.integers(1, 2**31 - 2), rest=st.integers(1, 2**31 - 2), at=st.integers(0, 2**32))
+def test_a_ratio_needs_no_more_than_the_upper_half_of_a_product(part, rest, at):
+    """What the kernel computes, `__umulhi(i, ratio)`, of launches of any length."""
+    whole = part + rest
+    assume(whole < 2**31)
+    ratio, at = partition.ratio(part, whole), at % whole
+    assert ratio < 2**32
+    assert (whole * ratio) >> 32 == part
+    assert 0 <= ((at + 1) * ratio >> 32) - (at * ratio >> 32) <= 1
+    assert abs((at * ratio >> 32) - at * part / whole) <= 1 + at / 2**32
 
 
 def test_a_block_outside_the_grid_is_nobodys():
@@ -79,7 +99,13 @@ def test_a_kernel_with_itself_on_coprime_grids(analyse, strategy, same, config):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
-    [*(block_level(64, 128, assign) for assign in ASSIGNS), strided(64, 128, 1), strided(64, 512, 4, "ba")],
+    [
+        *(block_level(64, 128, assign) for assign in ASSIGNS),
+        strided(64, 128, 1),
+        strided(64, 512, 4, "ba"),
+        block_level(64, 128, "multiprocessor", virtual=(4, 1)),
+        block_level(64, 128, "sequential", "ba", (8, 1)),
+    ],
     ids=str,
 )
 def test_two_and_three_dimensions_and_static_shared_memory(analyse, strategy, same, zoo, config):
@@ -90,7 +116,8 @@ def test_two_and_three_dimensions_and_static_shared_memory(analyse, strategy, sa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "config", [*(block_level(512, 128, assign) for assign in ASSIGNS), strided(256, 384, 1), strided(128, 128, 2)],
+    "config", [*(block_level(512, 128, assign) for assign in ASSIGNS), strided(256, 384, 1), strided(128, 128, 2),
+               block_level(128, 256, "interleaved", virtual=(8, 4))],
     ids=str,
 )  # fmt: skip
 def test_early_returns(analyse, strategy, same, zoo, config):
@@ -101,8 +128,10 @@ def test_early_returns(analyse, strategy, same, zoo, config):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "config", [*(block_level(256, 640, assign) for assign in ASSIGNS), strided(256, 640, 1)], ids=str
-)
+    "config", [*(block_level(256, 640, assign) for assign in ASSIGNS), strided(256, 640, 1),
+               block_level(256, 128, "ticket", virtual=(2, 4))],
+    ids=str,
+)  # fmt: skip
 def test_helpers_that_see_the_block(analyse, strategy, same, zoo, config):
     analysis = analyse(zoo["sums"], zoo["sums"], sizes={"a.n": 4001, "b.n": 2999, "b.blocks": 7})
     same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
@@ -222,3 +251,97 @@ def test_what_cannot_launch_is_refused_before_it_is_compiled(analyse, strategy):
     assert "cap != 'fit3' or level == 'block' or threads.a + threads.b <= 672 does not hold" in found.detail
     one = Config.of({**block_level(512, 512, "ticket"), "cap": "fit3"})
     assert isinstance(strategy.emit(analysis, one, {}), Program)  # 512 threads have 128 each, one side has its arena
+
+
+# --- blocks that are one side's alone ---
+
+PARTING = """\
+__global__ void k(int* out, const int* in, int n)
+{
+    __shared__ int tile[128];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    tile[threadIdx.x] = in[i];
+    if (in[i] % 3 == 0) return;
+    __syncthreads();
+    int v = tile[threadIdx.x ^ 1];
+    unsigned here = __activemask();
+    out[i] = v + (__shfl_sync(here, v, __ffs(here) - 1) == 0) + COUNT;
+}
+"""
+PARTING_YAML = """\
+kernel: k
+source: k.cu
+entry: k
+sizes: {n: 1024}
+arguments:
+  - {name: out, dtype: int32, elements: n, role: inout, fill: iota}
+  - {name: in, dtype: int32, elements: n, role: input, fill: {integers: [0, 99]}}
+  - {name: n, dtype: int32, value: n}
+block: {shape: [64]}
+grid: ["n // block.x"]
+"""
+
+
+@pytest.mark.parametrize("count", ["0", "__syncthreads_count(v > 9)"])
+def test_who_leaves_early_where_lanes_meet_is_fused_block_by_block(analyse, strategy, same, kernel_file, count):
+    analysis = analyse(kernel_file("k", PARTING.replace("COUNT", count), PARTING_YAML), "hist", sizes={"hist.n": 3000})
+    assert analysis.rejections == ()
+    assert "some threads may leave before a barrier" in analysis.report["only_block_by_block"][0]
+    found = strategy.space(analysis, {})
+    assert {each["level"] for each in found.points()} == {"block"}
+    assert "virtual.b" not in {each.name for each in found.parameters}
+    for assign in ASSIGNS:
+        config = Config.of({"kind": "horizontal", "level": "block", "assign": assign, "threads.a": 256,
+                            "threads.b": 64, "virtual.a": 2, "order": "ab"})  # fmt: skip
+        same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
+        beside = Config.of({"kind": "horizontal", "level": "warp", "map": "pad", "order": "ab", "threads.a": 256,
+                            "threads.b": 64})  # fmt: skip
+    assert strategy.emit(analysis, beside, {}).rule == "not_in_space"
+
+
+@pytest.mark.parametrize("threads", [16, 48])
+def test_blocks_that_are_no_whole_warps_are_fused_block_by_block(analyse, strategy, same, kernel_file, threads):
+    text = PARTING.replace("if (in[i] % 3 == 0) return;", "").replace("COUNT", "0")
+    name = kernel_file("k", text, PARTING_YAML.replace("[64]", f"[{threads}]").replace("1024", "1008"))
+    analysis = analyse(name, "hist", sizes={"hist.n": 3000})
+    config = Config.of({"kind": "horizontal", "level": "block", "assign": "interleaved", "threads.a": 256,
+                        "threads.b": threads, "virtual.a": 1, "order": "ba"})  # fmt: skip
+    same(strategy.emit(analysis, config, {}), strategy.unfused(analysis, config))
+
+
+def test_static_arrays_of_both_sides_lie_over_each_other(analyse, strategy, kernel_file):
+    """20 KB each: together 40 KB of static memory, or 20 KB of dynamic one."""
+    text = PARTING.replace("if (in[i] % 3 == 0) return;", "").replace("COUNT", "0").replace("tile[128]", "tile[5120]")
+    name = kernel_file("k", text, PARTING_YAML)
+    analysis = analyse(name, name)
+    program = strategy.emit(analysis, block_level(64, 64, "interleaved"), {})
+    assert program.steps[0].shared_bytes == 20480
+    assert "__shared__ int tile" not in program.sources[0].text
+    several = strategy.emit(analysis, block_level(64, 64, "interleaved", virtual=(2, 4)), {})
+    assert several.steps[0].shared_bytes == 4 * 20480
+
+
+VIRTUAL_MUTANTS = [
+    ("case 0: FUSIOND_BARRIER(1, 128)", "case 0: FUSIOND_BARRIER(2, 128)"),  # two virtual blocks share a barrier
+    ("virtual_a * fusiond_a_slice", "0 * fusiond_a_slice"),  # or a part of the arena
+    ("block_a = before_a * 4 + virtual_a", "block_a = before_a * 4 + 3 - virtual_a % 2"),
+    ("__umulhi(block + 1, fusiond_a_ratio)", "__umulhi(block + 2, fusiond_a_ratio)"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", range(len(VIRTUAL_MUTANTS)))
+def test_broken_virtual_blocks_are_seen(analyse, strategy, runner, mutant):
+    analysis = analyse("hist", "hist", sizes={"a.n": 3_500, "b.n": 6_600, "a.bins": 20, "b.bins": 33})
+    config = block_level(128, 256, "interleaved", virtual=(4, 2))
+    program = strategy.emit(analysis, config, {})
+    text = program.sources[0].text
+    whole, broken = VIRTUAL_MUTANTS[mutant]
+    assert whole in text
+    source = dataclasses.replace(program.sources[0], text=text.replace(whole, broken))
+    wanted = outputs(program, runner.run(strategy.unfused(analysis, config)))
+    seen = []
+    for order in (0, 7, 8):
+        got = runner.run(dataclasses.replace(program, sources=(source,)), order=order)
+        seen.append(isinstance(got, native.Fault) or any((got[name] != wanted[name]).any() for name in wanted))
+    assert any(seen)

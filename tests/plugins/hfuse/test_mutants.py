@@ -149,39 +149,47 @@ LEVEL_MUTANTS = {
         "if (block < fusiond_a_grid_x)",
         "if (block <= fusiond_a_grid_x)",
     ),
-    "sequential: a's blocks do b's work too": ("sequential", "        return;\n", ""),
+    "sequential: a's blocks do b's work too": (
+        "sequential",
+        "        return;\n",
+        "        block += fusiond_a_grid_x;\n",
+    ),
     "sequential: surplus threads stay": ("sequential", "if (thread < 256)", "if (thread < 288)"),
     "sequential: threads missing": ("sequential", "if (thread < 256)", "if (thread < 224)"),
-    "sequential: a's barrier counts the block": ("sequential", "FUSIOND_BARRIER(1, 256);", "FUSIOND_BARRIER(1, 384);"),
-    "sequential: a's barrier dropped": ("sequential", "FUSIOND_BARRIER(1, 256);", ";"),
+    "sequential: a's barrier counts the block": ("sequential", "::__syncthreads();", "FUSIOND_BARRIER(1, 384);"),
+    "sequential: a's barrier dropped": ("sequential", "::__syncthreads();", ";"),
     "interleaved: nobody's turn": (
         "interleaved",
-        "fusiond_share(block + 1, fusiond_a_grid_x, blocks)",
-        "fusiond_share(block, fusiond_a_grid_x, blocks)",
+        "__umulhi(block + 1, fusiond_a_ratio)",
+        "__umulhi(block, fusiond_a_ratio)",
     ),
     "interleaved: a's turn too often": (
         "interleaved",
-        "fusiond_share(block + 1, fusiond_a_grid_x, blocks)",
-        "fusiond_share(block + 2, fusiond_a_grid_x, blocks)",
+        "__umulhi(block + 1, fusiond_a_ratio)",
+        "__umulhi(block + 2, fusiond_a_ratio)",
     ),
-    "interleaved: of a's blocks only": (
-        "interleaved",
-        "blocks = fusiond_a_grid_x + fusiond_b_grid_x",
-        "blocks = fusiond_a_grid_x",
-    ),
-    "interleaved: the share of b": (
-        "interleaved",
-        "fusiond_share(block + 1, fusiond_a_grid_x, blocks)",
-        "fusiond_share(block + 1, fusiond_b_grid_x, blocks)",
-    ),
+    "interleaved: the share of b": ("interleaved", "fusiond_a_ratio)", "(0u - fusiond_a_ratio))"),
     "interleaved: b's blocks not counted from 0": ("interleaved", "    block -= before_a;\n", ""),
     "interleaved: a runs the launch's block": ("interleaved", "            before_a,\n", "            block,\n"),
-    "ticket: not waited for": ("ticket", "FUSIOND_BARRIER(2, 384);\n    unsigned", "unsigned"),
+    "ticket: not waited for": ("ticket", "    ::__syncthreads();\n    unsigned", "    unsigned"),
     "ticket: waited for by some": (
         "ticket",
-        "FUSIOND_BARRIER(2, 384);\n    unsigned",
-        "FUSIOND_BARRIER(2, 256);\n    unsigned",
+        "    ::__syncthreads();\n    unsigned",
+        "    if (thread < 256) ::__syncthreads();\n    unsigned",
     ),
+    "multiprocessor: not waited for": ("multiprocessor", "    ::__syncthreads();\n    const", "    const"),
+    "multiprocessor: one's own turn only": ("multiprocessor", "side = side + 1 == 2 ? 0 : side + 1;", "break;"),
+    "multiprocessor: one counter for both": (
+        "multiprocessor",
+        "atomicAdd(fusiond_tickets + side",
+        "atomicAdd(fusiond_tickets + 0 * side",
+    ),
+    "multiprocessor: a counter of a side's as a ticket": (
+        "multiprocessor",
+        "multiprocessor = 2 +",
+        "multiprocessor = 1 +",
+    ),
+    "multiprocessor: everybody's first block": ("multiprocessor", "which = block;", "which = 0;"),
     "ticket: one for each thread": ("ticket", "if (thread == 0) ticket", "ticket"),
     "ticket: every second": ("ticket", "atomicAdd(fusiond_tickets, 1u)", "atomicAdd(fusiond_tickets, 2u)"),
     "ticket: always the first": ("ticket", "atomicAdd(fusiond_tickets, 1u)", "0"),
@@ -218,7 +226,7 @@ def few(analyse, kernel_file):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sequential", "interleaved", "ticket", "stride"])
+@pytest.mark.parametrize("kind", ["sequential", "interleaved", "ticket", "multiprocessor", "stride"])
 def test_the_unchanged_levels_survive(runner, strategy, few, kind):
     program = strategy.emit(few, at_level(kind), {})
     assert not killed(runner, program, strategy.unfused(few, at_level(kind)))

@@ -58,7 +58,7 @@ def test_no_level_has_a_race(strategy, pair, config):
 def test_a_ticket_that_is_not_waited_for_is_a_race(strategy, pair):
     program = strategy.emit(pair, LEVELS[2], {})
     source = program.sources[0]
-    barrier = "FUSIOND_BARRIER(2, 96);\n    unsigned int block"
+    barrier = "    ::__syncthreads();\n    unsigned int block"
     assert barrier in source.text
     mutant = dataclasses.replace(source, text=source.text.replace(barrier, "unsigned int block"))
     assert races(dataclasses.replace(program, sources=(mutant,)))

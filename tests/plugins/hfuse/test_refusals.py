@@ -26,8 +26,6 @@ shared: 4 * 64
 """
 
 REFUSED = {
-    "warps that meet when some have left": ("return_before_barrier", 4, HEAD
-        + "    int i = threadIdx.x;\n    if (i > n) return;\n    __syncthreads();\n    out[i] = __shfl_sync(~0u, i, 0);\n}\n"),
     "a built-in in a default argument": ("rewrite", 1, "__device__ int f(int i = threadIdx.x) { return i; }\n" + HEAD
         + "    out[0] = f();\n}\n"),
     "a built-in in a member's initialiser": ("leak", 1, "struct S { int i = threadIdx.x; };\n" + HEAD
@@ -54,15 +52,13 @@ REFUSED = {
     "the group of the grid": ("block_barrier", 4, "#include <cooperative_groups.h>\n" + HEAD
         + "    cooperative_groups::this_grid().sync();\n}\n"),
     "an unknown group": ("block_barrier", 4, "#include <cooperative_groups.h>\n" + HEAD
-        + "    auto g = cooperative_groups::coalesced_threads();\n}\n"),
+        + "    auto g = cooperative_groups::this_cluster();\n}\n"),
     "assembly out of a macro": ("assembly", 5, '#define REG "%tid.x"\n' + "#define UNUSED\n" + HEAD
         + '    unsigned t;\n    asm("mov.u32 %0, " REG ";" : "=r"(t));\n    out[t] = 1;\n}\n'),
     "assembly that a macro puts together": ("assembly", 1, '#define READ(r, to) asm("mov.u32 %0, %" #r ".x;" : "=r"(to))\n' + HEAD
         + "    unsigned t;\n    READ(tid, t);\n    out[t] = 1;\n}\n"),
     "a jump over what becomes a pointer": ("rewrite", 3, HEAD + "    if (n) goto end;\n    extern __shared__ int pool[];\n"
         "    pool[0] = 1;\nend:\n    out[0] = 1;\n}\n"),
-    "counting barrier that some leave": ("return_before_barrier", 4, HEAD
-        + "    int i = threadIdx.x;\n    if (i > n) return;\n    out[i] = __syncthreads_count(n);\n}\n"),
     "a function of CUDA's own": ("name", 1, "__host__ __device__ int max(int a, int b) { return a > b ? a : b; }\n" + HEAD
         + "    out[0] = max(n, 3);\n}\n"),
     "global name": ("leak", 3, HEAD + "    out[0] = ::threadIdx.x;\n}\n"),
@@ -95,9 +91,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_construct_is_refused_by_rule_and_line(analyse, strategy, kernel_file, name):
     rule, line, source = REFUSED[name]
-    if rule == "return_before_barrier":
-        line = next(n for n, text in enumerate(source.splitlines(), 1) if "return" in text)
-    elif rule in ("launch", "assembly"):
+    if rule in ("launch", "assembly"):
         line = next(n for n, text in enumerate(source.splitlines(), 1) if "<<<" in text or "asm" in text)
     analysis = analyse(kernel_file("k", source, YAML), "hist")
     found = [each for each in analysis.rejections if each.rule == rule]
@@ -139,12 +133,13 @@ def test_what_looks_alike_is_not_refused(analyse, kernel_file, name):
     assert analyse(kernel_file("k", HEAD + ACCEPTED[name] + "}\n", YAML), "hist").rejections == ()
 
 
-def test_a_block_that_is_no_whole_warps(analyse, kernel_file):
+def test_a_block_that_is_no_whole_warps(analyse, kernel_file, strategy):
     yaml = YAML.replace("{shape: [64], tune: x}", "{shape: [50]}")
     analysis = analyse(kernel_file("k", HEAD + "}\n", yaml), "hist")
-    (found,) = analysis.rejections
-    assert found.rule == "block_shape"
-    assert "k.yaml:8: block" in found.detail
+    assert analysis.rejections == ()
+    (why,) = analysis.report["only_block_by_block"]
+    assert "k.yaml:8: block: no block shape of k is whole warps" in why
+    assert next(each for each in strategy.space(analysis, {}).parameters if each.name == "level").values == ("block",)
 
 
 def test_flags_that_differ(analyse, kernel_file):

@@ -67,11 +67,13 @@ def test_the_space_on_the_processor(analyse, strategy):
     analysis = analyse("hist", "maxpool")
     found = strategy.space(analysis, {})
     assert [each.name for each in found.parameters] == [
-        "kind", "level", "assign", "threads.a", "threads.b", "map", "blocks", "threads", "order",
+        "kind", "level", "assign", "threads.a", "threads.b", "virtual.a", "virtual.b", "map", "blocks", "threads",
+        "order",
     ]  # fmt: skip
-    # 28 partitions of at most 1024 threads in steps of 128, padded or strided over 4 numbers of blocks; 8 x 8 block
-    # sizes, each block assigned in 3 ways; 8 vertical blocks; two orders of each.
-    assert found.count() == (28 * 5 + 64 * 3 + 8) * 2
+    # 28 partitions of at most 1024 threads in steps of 128, padded or strided over 4 numbers of blocks; blocks of their
+    # own, of 15 block sizes and numbers of virtual blocks each (four of 128, three of 256, ...), assigned in 4 ways; 8
+    # vertical blocks; two orders of each.
+    assert found.count() == (28 * 5 + 15 * 15 * 4 + 8) * 2
     assert analysis.report["bound"] is None
     assert analysis.report["kernels"] == [
         {"name": "hist", "registers": None, "shared_bytes": None, "barriers": None, "threads": 512},
@@ -88,7 +90,11 @@ def test_a_finer_granularity(analyse, strategy):
 
 def fits(limits, config):
     """How many of the caps that ask for so many blocks a multiprocessor can have."""
-    sides = [value for name, value in config.items() if name.startswith("threads")]
+    sides = [
+        value * config.get(name.replace("threads", "virtual"), 1)
+        for name, value in config.items()
+        if name.startswith("threads")
+    ]
     block = max(sides) if config.get("level") == "block" else sum(sides)
     resident = occupancy(limits, 16, 0, block).blocks_per_sm
     return sum(blocks <= resident for blocks in (2, 3, 4, 5, 6, 8, 12, 16))
@@ -100,7 +106,7 @@ def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
     assert found.parameters[-1].name == "cap"
     assert found.parameters[-1].values[:4] == ("native", "none", "paper", "fit2")
     free = [each for each in found.points() if each["cap"] == "none"]
-    assert len(free) == (28 * 5 + 64 * 3 + 8) * 2
+    assert len(free) == (28 * 5 + 15 * 15 * 4 + 8) * 2
     assert found.count() == sum(3 + fits(h100.limits, each) for each in free)
     assert analysis.report["bound"] == {
         "threads": {"a": 512, "b": 512}, "b1": 9, "b2": 4, "by_shared": 2918, "by_threads": 2, "b0": 2, "r0": 32,
@@ -116,7 +122,7 @@ def test_seeds_are_points_of_the_space(analyse, strategy, h100):
     seeds = strategy.seeds(analysis, found, {})
     assert [name for name, _ in seeds] == [
         "paper_even_split", "paper_r0", "given_blocks", "vertical", "block_sequential", "block_interleaved",
-        "block_ticket", "stride",
+        "block_ticket", "block_multiprocessor", "block_virtual", "stride",
     ]  # fmt: skip
     assert all(found.problems(config) == () for _, config in seeds)
     even = dict(seeds)["paper_even_split"]

@@ -125,7 +125,7 @@ def test_nvcc_compiles_every_shape_without_a_word(analyse, strategy, tmp_path, a
     count, values = SHAPES[shape]
     program = strategy.emit(analyse(*["hist", "maxpool", "hist"][:count]), Config.of(values), {})
     assert isinstance(program, Program), program
-    assert verify.lint(_ptx(program, tmp_path, arch), barriers=(1, 2, 3)) == ()
+    assert strategy.inspect(program, {"fused": _ptx(program, tmp_path, arch)}) is None
     done = subprocess.run(
         ["ptxas", f"-arch={arch}", "-v", str(tmp_path / "fused.ptx"), "-o", str(tmp_path / "fused.cubin")],
         capture_output=True, text=True, check=False,
@@ -146,7 +146,7 @@ def test_nvcc_compiles_what_the_catalogue_lacks(analyse, strategy, tmp_path, zoo
     for name, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
         program = strategy.emit(analysis, config, {})
         assert isinstance(program, Program), (name, program)
-        assert verify.lint(_ptx(program, tmp_path, "sm_90")) == ()
+        assert strategy.inspect(program, {"fused": _ptx(program, tmp_path, "sm_90")}) is None
 
 
 def _ptx(program: Program, folder, arch: str) -> str:
@@ -200,7 +200,7 @@ def test_a_dynamic_array_of_arrays(analyse, strategy, kernel_file, tmp_path):
     program = strategy.emit(analysis, config, {})
     assert isinstance(program, Program), program
     assert "using fusiond_rows = volatile T[8];" in program.sources[0].text
-    assert verify.lint(_ptx(program, tmp_path, "sm_90")) == ()
+    assert strategy.inspect(program, {"fused": _ptx(program, tmp_path, "sm_90")}) is None
 
 
 @pytest.mark.needs_nvcc

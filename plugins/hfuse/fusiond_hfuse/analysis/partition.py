@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fusiond.cuda.limits import BARRIER_IDS, STATIC_SHARED_BYTES
+from fusiond.language.extents import ceil_div
 from fusiond.model import Config, DeviceLimits
 from fusiond_hfuse.frontend import barriers
 from fusiond_hfuse.frontend.graph import Group, Kernel, Plan, Side, Slot
-from fusiond_hfuse.frontend.kernel import thread_counts
+from fusiond_hfuse.frontend.kernel import shares_a_block, thread_counts
+
+VIRTUAL = (1, 2, 4, 8)
+"""Blocks of one kernel side by side in a fused block."""
 
 PAPER_THREADS = 1024
 """d0 of Fig. 6: the paper searches partitions of a block of this size."""
 
 
-def counts(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
-    """How many threads a slot's block can have, the given count first."""
-    return _counts(group.slot(letter), group.granularity, limits.threads_per_block)
+def counts(group: Group, letter: str, limits: DeviceLimits, *, beside: bool = False) -> tuple[int, ...]:
+    """How many threads a slot's block can have, the given count first; `beside` another kernel's in the same block."""
+    slot = group.slot(letter)
+    found = _counts(slot, group.granularity, limits.threads_per_block)
+    return tuple(threads for threads in found if shares_a_block(slot.kernel, threads)) if beside else found
+
+
+def virtual(kernel: Kernel, threads: int, limits: DeviceLimits) -> tuple[int, ...]:
+    """How many blocks of a kernel, of so many threads each, may lie side by side in a fused block that is all its own:
+    each needs a barrier and shared memory of its own, so that static arrays have to become dynamic ones."""
+    movable = kernel.parsed.static_shared_bytes == 0 or kernel.moved is not None
+    if not shares_a_block(kernel, threads) or not movable:
+        return (1,)
+    return tuple(each for each in VIRTUAL if each * threads <= limits.threads_per_block)
 
 
 @functools.lru_cache(maxsize=256)  # asked for many times for each candidate
@@ -28,16 +43,16 @@ def _counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
 
 def choices(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
     """How many threads a slot may have in one block with all the others, the given count first."""
-    others = [counts(group, slot.letter, limits) for slot in group.slots if slot.letter != letter]
+    others = [counts(group, slot.letter, limits, beside=True) for slot in group.slots if slot.letter != letter]
     if not all(others):
         return ()
     room = limits.threads_per_block - sum(min(each) for each in others)
-    return tuple(threads for threads in counts(group, letter, limits) if threads <= room)
+    return tuple(threads for threads in counts(group, letter, limits, beside=True) if threads <= room)
 
 
 def common(group: Group, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes that all kernels can have: what a vertically fused block may have."""
-    first, *others = (counts(group, slot.letter, limits) for slot in group.slots)
+    first, *others = (counts(group, slot.letter, limits, beside=True) for slot in group.slots)
     return tuple(threads for threads in first if all(threads in each for each in others))
 
 
@@ -83,7 +98,13 @@ def plan(group: Group, config: Config, multiprocessors: int = 0) -> Plan:
     threads = {
         letter: config.integer("threads" if kind == "vertical" else f"threads.{letter}") for letter in group.letters
     }
-    slots = {slot.letter: slot for slot in placed(group)}
+    virtual_blocks = {
+        letter: config.integer(f"virtual.{letter}") if f"virtual.{letter}" in config else 1 for letter in group.letters
+    }
+    if level == "block":
+        slots = {slot.letter: slot for slot in overlaid(group, virtual_blocks)}
+    else:
+        slots = {slot.letter: slot for slot in placed(group)}
     sides = []
     first = 0
     for letter in _ordered(config.text("order"), threads):
@@ -91,9 +112,12 @@ def plan(group: Group, config: Config, multiprocessors: int = 0) -> Plan:
         shape = slot.kernel.block.shape(threads[letter])
         if shape is None:
             raise ValueError(f"{slot.kernel.name} has no block of {threads[letter]} threads")
-        # Sides that never share a block share a barrier: what a block reserves of them is taken from its neighbours.
+        number = virtual_blocks[letter] if level == "block" else 1
+        # Sides that never share a block share barriers: what a block reserves of them is taken from its neighbours.
         barrier = barriers.FIRST_ID + (0 if level == "block" else group.letters.index(letter))
-        sides.append(Side(slot=slot, shape=shape, first=first, barrier=barrier))
+        if level == "block" and number == 1:
+            barrier = 0
+        sides.append(Side(slot=slot, shape=shape, first=first, barrier=barrier, virtual=number))
         if beside:
             first += threads[letter]
     return Plan(
@@ -115,12 +139,21 @@ def placed(group: Group) -> tuple[Slot, ...]:
     """The slots, with their static shared arrays in the dynamic one where they are too large together to be static."""
     if static_bytes(group.slots) <= STATIC_SHARED_BYTES:
         return group.slots
-    return tuple(
-        dataclasses.replace(slot, kernel=dataclasses.replace(slot.kernel, parsed=slot.kernel.moved))
-        if slot.kernel.moved is not None
-        else slot
-        for slot in group.slots
-    )
+    return tuple(_moved(slot) for slot in group.slots)
+
+
+def overlaid(group: Group, virtual_blocks: Mapping[str, int]) -> tuple[Slot, ...]:
+    """The slots for blocks that are one side's each. Of static shared arrays such a block would have all sides'; in the
+    dynamic array they lie over each other. Virtual blocks need one each."""
+    several = sum(slot.kernel.parsed.static_shared_bytes != 0 for slot in group.slots) > 1
+    return tuple(_moved(slot) if several or virtual_blocks[slot.letter] > 1 else slot for slot in group.slots)
+
+
+def _moved(slot: Slot) -> Slot:
+    moved = slot.kernel.moved
+    if moved is None:
+        return slot
+    return dataclasses.replace(slot, kernel=dataclasses.replace(slot.kernel, parsed=moved))
 
 
 def _ordered(order: str, threads: dict[str, int]) -> str:
@@ -135,11 +168,18 @@ def _ordered(order: str, threads: dict[str, int]) -> str:
     return order
 
 
+def ratio(part: int, whole: int) -> int:
+    """A side's share of all blocks as a fraction of 2^32, rounded up: of the first i blocks, i * ratio >> 32 are its
+    own, of all of them `part`, and one more block is at most one more of its own. No division is left for the device.
+    For less than `whole` <= 2^31."""
+    return ceil_div(part * 2**32, whole)
+
+
 def whose(assign: str, grids: tuple[int, ...], number: int) -> tuple[int, int]:
     """(side, its block) of one block of a launch at block level, or of one ticket: what the fused kernel works out.
 
     Sequential: the first side's blocks, then the second's. Interleaved, and by ticket: of the first i blocks a side
-    has its share, rounded down; what is left over is shared out among the sides behind it in the same way.
+    has its `ratio`; what is left over is shared out among the sides behind it in the same way.
     """
     whole = sum(grids)
     if not 0 <= number < whole:
@@ -150,8 +190,8 @@ def whose(assign: str, grids: tuple[int, ...], number: int) -> tuple[int, int]:
                 return side, number
             number -= part
         else:
-            before = number * part // whole
-            if (number + 1) * part // whole > before:
+            before = number * ratio(part, whole) >> 32
+            if (number + 1) * ratio(part, whole) >> 32 > before:
                 return side, before
             number -= before
             whole -= part

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from fusiond.language.extents import ceil_div, most
 from fusiond.program import Argument as Passed
 from fusiond.program import Buffer, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step, sized
+from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.analysis.registers import Cap
 from fusiond_hfuse.codegen import fuse
-from fusiond_hfuse.frontend.graph import Argument, Group, Kernel, Plan, Shape, Slot
+from fusiond_hfuse.frontend.graph import Argument, Group, Kernel, Plan, Shape, Side, Slot
 from fusiond_hfuse.frontend.kernel import buffers_of, define_values, shape_of
 
 
@@ -94,12 +95,14 @@ def fused(group: Group, plan: Plan, cap: Cap, version: int) -> Program:
         arguments += [Scalar(dtype="uint32", value=length) for length in lengths]
     places = arena_places(plan, shapes)
     arguments += [Scalar(dtype="uint32", value=places[letter]) for letter in fuse.offset_letters(plan)]
+    arguments += [Scalar(dtype="uint32", value=each) for each in block_arguments(plan, shapes)]
     if plan.map == "stride":
         arguments.append(Scalar(dtype="uint32", value=grid))
     buffers = _buffers(group, {letter: f"fused:fusiond_{letter}::" for letter in group.letters})
     before: tuple[Step, ...] = ()
-    if plan.assign == "ticket":
-        tickets = Buffer(name=f"tickets.{group.letters}", dtype="uint32", elements=1, role=Role.SCRATCH)
+    if plan.assign in fuse.TICKETED:
+        elements = fuse.tickets(plan)
+        tickets = Buffer(name=f"tickets.{group.letters}", dtype="uint32", elements=elements, role=Role.SCRATCH)
         buffers = (*buffers, tickets)
         before = (FillStep(name="zero_tickets", buffer=tickets.name),)
         arguments.append(Pointer(buffer=tickets.name))
@@ -126,11 +129,28 @@ def fused(group: Group, plan: Plan, cap: Cap, version: int) -> Program:
 
 def launched_blocks(plan: Plan, shapes: Mapping[str, Shape]) -> int:
     """How many blocks the fused launch has. ValueError for more than a launch can have, or than 31 bits can number."""
-    counts = [shape.blocks for shape in shapes.values()]
+    counts = [units(side, shapes) for side in plan.sides]
     blocks = sum(counts) if plan.level == "block" else most(*counts)
     if blocks > MOST_BLOCKS:
         raise ValueError(f"a fused grid of {blocks} blocks; a launch has at most {MOST_BLOCKS}")
     return plan.blocks if plan.map == "stride" else blocks
+
+
+def units(side: Side, shapes: Mapping[str, Shape]) -> int:
+    """How many fused blocks a side's own come to."""
+    blocks = shapes[side.slot.letter].blocks
+    return blocks if side.virtual == 1 else ceil_div(blocks, side.virtual)
+
+
+def block_arguments(plan: Plan, shapes: Mapping[str, Shape]) -> list[int]:
+    """What the fused kernel is told at block level, in the order of `fuse.block_parameters`."""
+    found: list[int] = []
+    if fuse.ratio_letters(plan):
+        counts = [units(side, shapes) for side in plan.sides]
+        found += [partition.ratio(part, sum(counts[at:])) for at, part in enumerate(counts[:-1])]
+    for letter in fuse.slice_letters(plan):
+        found.append(aligned(plan, shapes[letter].shared_bytes))
+    return found
 
 
 def composed(group: Group, programs: Sequence[tuple[str, Program]], launch: str) -> Program:
@@ -196,10 +216,16 @@ def arena_places(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
     return places
 
 
+def arena_share(plan: Plan, side: Side, shapes: Mapping[str, Shape]) -> int:
+    """Bytes of the arena that a side has: a slice for each of its virtual blocks."""
+    own = shapes[side.slot.letter].shared_bytes
+    return own if side.virtual == 1 else aligned(plan, own) * side.virtual
+
+
 def arena_bytes(plan: Plan, shapes: Mapping[str, Shape]) -> int:
     """Dynamic shared memory of the fused kernel."""
     places = arena_places(plan, shapes)
-    ends = [place + shapes[letter].shared_bytes for letter, place in places.items()]
+    ends = [place + arena_share(plan, plan.side(letter), shapes) for letter, place in places.items()]
     return most(*ends) if ends else 0
 
 

@@ -27,7 +27,6 @@ from collections.abc import Iterator
 from fusiond.program import Dim3
 from fusiond_hfuse.analysis.registers import Cap
 from fusiond_hfuse.frontend import groups, overloads, shadows
-from fusiond_hfuse.frontend.barriers import FIRST_ID
 from fusiond_hfuse.frontend.graph import Argument, Kernel, Parameter, Plan, Side, Slot
 from fusiond_hfuse.frontend.includes import GROUPS, HOISTED
 from fusiond_hfuse.frontend.kernel import define_values
@@ -35,8 +34,10 @@ from fusiond_hfuse.frontend.recheck import HERE
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS, SHARED
 
 ARENA = "fusiond_arena"
-TICKET_BARRIER = FIRST_ID + 1
-"""Of the whole fused block, before it is known whose it is."""
+TICKETED = ("ticket", "multiprocessor")
+"""Ways to assign blocks that are settled when a block begins to run, by counters in global memory."""
+MULTIPROCESSORS = 512
+"""Counters of tickets by multiprocessor; two that share one share its tickets, too."""
 
 _PRELUDE = """\
 // A barrier over `threads` threads of the block (a multiple of 32), under one of the hardware's sixteen ids.
@@ -109,6 +110,11 @@ def write(plan: Plan, version: int, cap: Cap) -> str:
     return "\n".join(parts)
 
 
+def lowest_barrier(text: str) -> int:
+    """The lowest id that barriers may have in a fused source: the hardware's own where blocks are one side's alone."""
+    return 0 if "::__syncthreads" in text else 1
+
+
 def alignment(plan: Plan) -> int:
     """Of the arena and of each side's part in it, in bytes."""
     return max(side.slot.kernel.parsed.alignment for side in plan.sides)
@@ -122,6 +128,23 @@ def offset_letters(plan: Plan) -> tuple[str, ...]:
     return tuple(side.slot.letter for side in plan.by_letter if side.slot.kernel.parsed.uses_dynamic_shared)[1:]
 
 
+def ratio_letters(plan: Plan) -> tuple[str, ...]:
+    """The sides whose share of the blocks, as a fraction of 2^32 of what is left, is an argument."""
+    return () if plan.assign in ("", "sequential") else tuple(side.slot.letter for side in plan.sides[:-1])
+
+
+def slice_letters(plan: Plan) -> tuple[str, ...]:
+    """The slots of which a fused block has several blocks, each with a slice of the arena: its bytes are arguments."""
+    return tuple(
+        side.slot.letter for side in plan.by_letter if side.virtual > 1 and side.slot.kernel.parsed.uses_dynamic_shared
+    )
+
+
+def tickets(plan: Plan) -> int:
+    """How many counters the launch is handed: one, or one for each side and each multiprocessor."""
+    return 1 if plan.assign == "ticket" else len(plan.sides) + MULTIPROCESSORS
+
+
 # --- the heading ----------------------------------------------------------------------------------------
 
 _ABOUT = {
@@ -130,6 +153,10 @@ _ABOUT = {
     "vertical": ("// Every thread of block i does its part of block i of the first, and then of the second.",),
     "sequential": ("// Each block is of one side: the first one's blocks come first, then those of the next.",),
     "interleaved": ("// Each block is of one side: any run of blocks holds of each side in proportion.",),
+    "multiprocessor": (
+        "// Each block is of one side: whose is settled when it begins to run, by a ticket of its multiprocessor, so",
+        "// that each multiprocessor has of each side in proportion, while there are any.",
+    ),
     "ticket": (
         "// Each block is of one side: whose is settled when it begins to run, by a ticket, and the tickets of any run",
         "// hold of each side in proportion.",
@@ -149,7 +176,8 @@ def _heading(plan: Plan, version: int) -> Iterator[str]:
     width = max(len(side.slot.kernel.instance) for side in plan.sides)
     for side in plan.sides:
         shape = " x ".join(str(length) for length in side.shape)
-        threads = f"threads {side.first}..{side.first + side.threads - 1}"
+        threads = f"threads {side.first}..{side.first + side.threads * side.virtual - 1}"
+        threads += f", {side.virtual} blocks side by side" if side.virtual > 1 else ""
         yield f"//   {side.slot.letter}  {side.slot.kernel.instance:{width}}  {threads}, as a block of {shape}"
     yield "//"
     yield from _ABOUT[plan.kind if plan.kind == "vertical" else plan.assign or plan.map]
@@ -191,21 +219,42 @@ def _namespace(side: Side, counted: bool) -> str:
 
 def _barriers(side: Side, counted: bool) -> Iterator[str]:
     """What a side's body waits at. Where threads may leave before the others, those vote on at it until all have left
-    (see `_side`), and the barrier is one that can be voted at."""
-    place = f"{side.barrier}, {side.threads}"
-    drains = side.slot.kernel.parsed.drains
-    yield "struct fusiond_barrier {"
-    yield "    __device__ __forceinline__ void operator()() const {"
-    yield f"        FUSIOND_BARRIER_REDUCE(AND, {place}, false);" if drains else f"        FUSIOND_BARRIER({place});"
-    yield "    }"
-    yield "};"
-    for name in shadows.COUNTED if counted else ():
-        kind = name.removeprefix("__syncthreads_")
-        yield f"struct fusiond_barrier_{kind} {{"
-        yield "    __device__ __forceinline__ int operator()(int predicate) const {"
-        yield f"        return FUSIOND_BARRIER_REDUCE({kind.upper()}, {place}, predicate);"
+    (see `_side`), and the barrier is one that can be voted at. Where the block is this side's alone, the hardware's own
+    barrier does not wait for those that have left."""
+    kinds = [("", "void", ""), *((f"_{kind}", "int", "int predicate") for kind in ("count", "and", "or") if counted)]
+    for name, result, parameter in kinds:
+        yield f"struct fusiond_barrier{name} {{"
+        if side.virtual > 1:
+            yield "    unsigned int fusiond_number;  // of the virtual block"
+        yield f"    __device__ __forceinline__ {result} operator()({parameter}) const {{"
+        yield from (f"        {line}" for line in _waiting(side, name.removeprefix("_").upper()))
         yield "    }"
         yield "};"
+
+
+def _waiting(side: Side, kind: str) -> Iterator[str]:
+    """The body of one of a side's barriers; `kind` is empty, or what is counted."""
+    returned = "return " if kind else ""
+    if side.barrier == 0:
+        yield f"{returned}::__syncthreads{f'_{kind.lower()}' if kind else ''}({'predicate' if kind else ''});"
+        return
+    calls = []
+    for number in range(side.virtual):
+        place = f"{side.barrier + number}, {side.threads}"
+        if kind:
+            calls.append(f"return FUSIOND_BARRIER_REDUCE({kind}, {place}, predicate);")
+        elif side.slot.kernel.parsed.drains:
+            calls.append(f"FUSIOND_BARRIER_REDUCE(AND, {place}, false);")
+        else:
+            calls.append(f"FUSIOND_BARRIER({place});")
+    if side.virtual == 1:
+        yield from calls
+        return
+    yield "switch (fusiond_number) {"
+    for number, call in enumerate(calls):
+        label = "default:" if number == side.virtual - 1 else f"case {number}:"
+        yield f"    {label} {call}{'' if kind else ' break;'}"
+    yield "}"
 
 
 def edited(kernel: Kernel) -> str:
@@ -230,9 +279,11 @@ def _side(side: Side, counted: bool) -> Iterator[str]:
     kernel = side.slot.kernel
     letter = side.slot.letter
     grid = [f"fusiond_grid_{axis}" for axis in grid_axes(side.slot)]
+    number = ["fusiond_virtual"] if side.virtual > 1 else []
     parameters = [
         "const unsigned int fusiond_thread",
         "const unsigned int fusiond_block",
+        *(f"const unsigned int {each}" for each in number),
         *(f"const unsigned int {name}" for name in grid),
         f"void* const {SHARED}",
         *(_declaration(argument, parameter, letter) for argument, parameter in _signature(side.slot)),
@@ -242,8 +293,7 @@ def _side(side: Side, counted: bool) -> Iterator[str]:
         _block_index("fusiond_block", grid),
         f"dim3({', '.join(str(length) for length in side.shape)})",
         f"dim3({', '.join(grid)})",
-        "fusiond_barrier()",
-        *(f"fusiond_barrier_{name.removeprefix('__syncthreads_')}()" for name in shadows.COUNTED if counted),
+        *(f"fusiond_barrier{name}{{{''.join(number)}}}" for name in ("", *(_COUNTING if counted else ()))),
         SHARED,
         *(_passed(parameter, f"{letter}_{argument.name}") for argument, parameter in _signature(side.slot)),
     ]
@@ -255,11 +305,20 @@ def _side(side: Side, counted: bool) -> Iterator[str]:
     yield "{"
     yield f"    {kernel.instance}("
     yield "        " + ",\n        ".join(passed) + ");"
-    if kernel.parsed.drains:
+    if kernel.parsed.drains and side.barrier != 0:
         yield "    // Whoever has left is still waited for at the barriers of the others: it votes until all have left."
-        yield f"    while (!FUSIOND_BARRIER_REDUCE(AND, {side.barrier}, {side.threads}, true)) {{"
-        yield "    }"
+        yield from _drain(side)
     yield "}"
+
+
+def _drain(side: Side) -> Iterator[str]:
+    for number in range(side.virtual):
+        only = f"if (fusiond_virtual == {number}) " if side.virtual > 1 else ""
+        yield f"    {only}while (!FUSIOND_BARRIER_REDUCE(AND, {side.barrier + number}, {side.threads}, true)) {{"
+        yield "    }"
+
+
+_COUNTING = tuple(name.removeprefix("__syncthreads") for name in shadows.COUNTED)
 
 
 def _index(thread: str, shape: Dim3) -> str:
@@ -321,6 +380,12 @@ def blocks_of(side: Side) -> str:
     return " * ".join(f"fusiond_{side.slot.letter}_grid_{axis}" for axis in grid_axes(side.slot))
 
 
+def units_of(side: Side) -> str:
+    """How many fused blocks those are."""
+    blocks = blocks_of(side)
+    return blocks if side.virtual == 1 else f"({blocks} + {side.virtual - 1}) / {side.virtual}"
+
+
 def parameters(plan: Plan) -> list[str]:
     """The declarations of the fused kernel's parameters: the kernels' own, slot by slot, and what is added to them."""
     found = [
@@ -334,9 +399,11 @@ def parameters(plan: Plan) -> list[str]:
         for axis in grid_axes(side.slot)
     ]
     found += [f"const unsigned int fusiond_{letter}_shared" for letter in offset_letters(plan)]
+    found += [f"const unsigned int fusiond_{letter}_ratio" for letter in ratio_letters(plan)]
+    found += [f"const unsigned int fusiond_{letter}_slice" for letter in slice_letters(plan)]
     if plan.map == "stride":
         found.append("const unsigned int fusiond_blocks")
-    if plan.assign == "ticket":
+    if plan.assign in TICKETED:
         found.append("unsigned int* const fusiond_tickets")
     return found
 
@@ -350,8 +417,6 @@ def _kernel(plan: Plan, cap: Cap) -> str:
             f"extern __shared__ __align__({alignment(plan)}) unsigned char {ARENA}[];",
             "",
         ]
-    if plan.assign in ("interleaved", "ticket"):
-        lines += [_SHARE]
     bounds = f"__launch_bounds__({plan.threads}{f', {cap.blocks}' if cap.blocks else ''}) "
     head = f'extern "C" __global__ void {bounds if cap.registers is None else ""}{entry_name(plan)}('
     lines += [head, "    " + ",\n    ".join(parameters(plan)) + ")", "{"]
@@ -371,15 +436,6 @@ def _kernel(plan: Plan, cap: Cap) -> str:
         for side in plan.sides:
             lines += _call(plan, side, "thread", "    ")
     return "\n".join([*lines, "}", ""])
-
-
-_SHARE = """\
-// Of the first `number` blocks of `whole`, how many belong to a side that has `part` of them.
-__device__ __forceinline__ unsigned int fusiond_share(unsigned int number, unsigned int part, unsigned int whole)
-{
-    return static_cast<unsigned int>(static_cast<unsigned long long>(number) * part / whole);
-}
-"""
 
 
 def _call(plan: Plan, side: Side, thread: str, indent: str) -> list[str]:
@@ -406,21 +462,18 @@ def _loop(plan: Plan, side: Side, thread: str, indent: str) -> list[str]:
 
 def _by_block(plan: Plan) -> list[str]:
     """Which side this block belongs to, and that side's work. Threads beyond a side's own leave at once."""
+    if plan.assign == "multiprocessor":
+        return _by_multiprocessor(plan)
     lines = []
     if plan.assign == "ticket":
         lines += [
             "    __shared__ unsigned int ticket;",
             "    if (thread == 0) ticket = atomicAdd(fusiond_tickets, 1u);",
-            f"    FUSIOND_BARRIER({TICKET_BARRIER}, {plan.threads});",
+            "    ::__syncthreads();",
         ]
-    begin = "ticket" if plan.assign == "ticket" else "blockIdx.x"
-    lines.append(f"    unsigned int block = {begin};")
-    if plan.assign != "sequential":
-        whole = " + ".join(blocks_of(side) for side in plan.sides)
-        lines.append(f"    unsigned int blocks = {whole};")
-    for number, side in enumerate(plan.sides[:-1]):
-        blocks = blocks_of(side)
-        last = number == len(plan.sides) - 2
+    lines.append(f"    unsigned int block = {'ticket' if plan.assign == 'ticket' else 'blockIdx.x'};")
+    for side in plan.sides[:-1]:
+        letter, blocks = side.slot.letter, units_of(side)
         if plan.assign == "sequential":
             lines += [
                 f"    if (block < {blocks}) {{",
@@ -430,23 +483,79 @@ def _by_block(plan: Plan) -> list[str]:
                 f"    block -= {blocks};",
             ]
         else:
-            before = f"before_{side.slot.letter}"
+            before = f"before_{letter}"
             lines += [
-                f"    const unsigned int {before} = fusiond_share(block, {blocks}, blocks);",
-                f"    if (fusiond_share(block + 1, {blocks}, blocks) > {before}) {{",
+                f"    const unsigned int {before} = __umulhi(block, fusiond_{letter}_ratio);",
+                f"    if (__umulhi(block + 1, fusiond_{letter}_ratio) > {before}) {{",
                 *_if_own(plan, side, before, "        "),
                 "        return;",
                 "    }",
                 f"    block -= {before};",
-                *([] if last else [f"    blocks -= {blocks};"]),
             ]
     return lines + _if_own(plan, plan.sides[-1], "block", "    ")
 
 
+def _by_multiprocessor(plan: Plan) -> list[str]:
+    """A ticket of the multiprocessor says which side it would have next; the side's own counter, which of its blocks.
+    Where that side has none left, the next one that has (POD-Attention, section 4)."""
+    count = len(plan.sides)
+    own = " : ".join([f"side == {at} ? {units_of(side)}" for at, side in enumerate(plan.sides[:-1])])
+    lines = [
+        "    __shared__ unsigned int whose, which;",
+        "    if (thread == 0) {",
+        "        unsigned int multiprocessor;",
+        '        asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));',
+        f"        multiprocessor = {count} + multiprocessor % {MULTIPROCESSORS};",
+        "        unsigned int ticket = atomicAdd(fusiond_tickets + multiprocessor, 1u);",
+        f"        unsigned int side = {count - 1};",
+    ]
+    for at, side in enumerate(plan.sides[:-1]):
+        ratio = f"fusiond_{side.slot.letter}_ratio"
+        lines += [
+            f"        if (side == {count - 1}) {{" if at else "        {",
+            f"            const unsigned int before = __umulhi(ticket, {ratio});",
+            f"            if (__umulhi(ticket + 1, {ratio}) > before) side = {at};",
+            "            ticket -= before;",
+            "        }",
+        ]
+    lines += [
+        "        unsigned int block = atomicAdd(fusiond_tickets + side, 1u);",
+        f"        while (block >= ({own} : {units_of(plan.sides[-1])})) {{",
+        f"            side = side + 1 == {count} ? 0 : side + 1;",
+        "            block = atomicAdd(fusiond_tickets + side, 1u);",
+        "        }",
+        "        whose = side;",
+        "        which = block;",
+        "    }",
+        "    ::__syncthreads();",
+        "    const unsigned int block = which;",
+    ]
+    for at, side in enumerate(plan.sides[:-1]):
+        lines += [
+            f"    if (whose == {at}) {{",
+            *_if_own(plan, side, "block", "        "),
+            "        return;",
+            "    }",
+        ]
+    return lines + _if_own(plan, plan.sides[-1], "block", "    ")
+
+
 def _if_own(plan: Plan, side: Side, block: str, indent: str) -> list[str]:
-    if side.threads == plan.threads:
-        return _work(plan, side, "thread", block, indent.removeprefix("    "))
-    return [f"{indent}if (thread < {side.threads}) {{", *_work(plan, side, "thread", block, indent), f"{indent}}}"]
+    """A side's work in a block that is its own, by as many threads as it has there."""
+    lanes = side.threads * side.virtual
+    if side.virtual == 1:
+        if lanes == plan.threads:
+            return _work(plan, side, "thread", block, indent.removeprefix("    "))
+        return [f"{indent}if (thread < {lanes}) {{", *_work(plan, side, "thread", block, indent), f"{indent}}}"]
+    letter = side.slot.letter
+    inside = f"thread < {lanes} && " if lanes < plan.threads else ""
+    return [
+        f"{indent}const unsigned int virtual_{letter} = thread / {side.threads};",
+        f"{indent}const unsigned int block_{letter} = {block} * {side.virtual} + virtual_{letter};",
+        f"{indent}if ({inside}block_{letter} < {blocks_of(side)}) {{",
+        *_work(plan, side, f"thread % {side.threads}", f"block_{letter}", indent),
+        f"{indent}}}",
+    ]
 
 
 def _work(plan: Plan, side: Side, thread: str, block: str, indent: str) -> list[str]:
@@ -456,6 +565,7 @@ def _work(plan: Plan, side: Side, thread: str, block: str, indent: str) -> list[
     passed = [
         thread,
         block,
+        *([f"virtual_{letter}"] if side.virtual > 1 else []),
         *grid,
         _place(plan, side),
         *(f"{letter}_{argument.name}" for argument in side.slot.kernel.arguments),
@@ -470,6 +580,8 @@ def _place(plan: Plan, side: Side) -> str:
     """Where a side's dynamic shared memory begins."""
     if not side.slot.kernel.parsed.uses_dynamic_shared:
         return "nullptr"
+    if side.slot.letter in slice_letters(plan):
+        return f"{ARENA} + virtual_{side.slot.letter} * fusiond_{side.slot.letter}_slice"
     if side.slot.letter in offset_letters(plan):
         return f"{ARENA} + fusiond_{side.slot.letter}_shared"
     return ARENA

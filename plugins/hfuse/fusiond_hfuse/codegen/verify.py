@@ -28,29 +28,35 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
     """
     found = []
     for side in plan.sides:
-        if side.threads % WARP:
+        alone = plan.level == "block" and side.virtual == 1
+        if side.threads % WARP and not alone:
             found.append(f"side {side.slot.letter} has {side.threads} threads, which are no whole warps")
-        if not 1 <= side.barrier < BARRIER_IDS:
+        if not 0 < side.barrier <= BARRIER_IDS - side.virtual and not (alone and side.barrier == 0):
             found.append(f"side {side.slot.letter} has the barrier {side.barrier}")
+        if side.virtual > 1 and (plan.level != "block" or side.slot.kernel.parsed.static_shared_bytes != 0):
+            found.append(f"side {side.slot.letter} has {side.virtual} blocks in one, and they would share an array")
     found += _partition_problems(plan)
     launch = program.steps[-1]
     assert isinstance(launch, Launch)
     if launch.block != (plan.threads, 1, 1):
         found.append(f"a block of {launch.block} for {plan.threads} threads")
     shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
-    counts = [shape.blocks for shape in shapes.values()]
+    counts = [-(-shapes[side.slot.letter].blocks // side.virtual) for side in plan.sides]
     blocks = sum(counts) if plan.level == "block" else max(counts)
     if plan.map == "stride":
         blocks = plan.blocks
     if launch.grid != (blocks, 1, 1):
         found.append(f"a grid of {launch.grid} for {blocks} blocks")
     offsets = fuse.offset_letters(plan)
-    behind = len(offsets) + (plan.map == "stride") + (plan.assign == "ticket")
+    told = block_arguments(plan, counts, shapes)
+    behind = len(offsets) + len(told) + (plan.map == "stride") + (plan.assign in fuse.TICKETED)
     wanted = sum(len(side.slot.kernel.arguments) + len(fuse.grid_axes(side.slot)) for side in plan.sides) + behind
     if len(launch.arguments) != wanted:
         return (*found, f"{len(launch.arguments)} arguments for {wanted} parameters")
     hidden = list(launch.arguments[wanted - behind :])
     found += _arena_problems(plan, launch.shared_bytes, shapes, dict(zip(offsets, hidden, strict=False)))
+    if [each.value for each in hidden[len(offsets) : len(offsets) + len(told)] if isinstance(each, Scalar)] != told:
+        found.append(f"the kernel is told {hidden[len(offsets) : len(offsets) + len(told)]} for {told}")
     if plan.map == "stride" and hidden[len(offsets)] != Scalar(dtype="uint32", value=blocks):
         found.append(f"the kernel is told {hidden[len(offsets)]} for {blocks} blocks")
     found += _ticket_problems(plan, program, launch)
@@ -89,14 +95,28 @@ def _arena_problems(
             found.append(f"slot {letter}'s shared memory begins at {offset.value}, inside another's that ends at {end}")
         if offset.value % fuse.alignment(plan):
             found.append(f"slot {letter}'s shared memory begins at {offset.value}, which is not aligned")
-        end = offset.value + shapes[letter].shared_bytes
+        own = shapes[letter].shared_bytes
+        own = own if side.virtual == 1 else -(-own // fuse.alignment(plan)) * fuse.alignment(plan) * side.virtual
+        end = offset.value + own
         if shared_bytes < end:
             found.append(f"{shared_bytes} bytes of shared memory, and slot {letter}'s end at {end}")
     return found
 
 
+def block_arguments(plan: Plan, counts: list[int], shapes: Mapping[str, Shape]) -> list[int]:
+    """What the kernel has to be told at block level: each side's share of what is left, and the slices of the arena."""
+    found = []
+    if plan.assign in ("interleaved", *fuse.TICKETED):
+        found += [-(-(part << 32) // sum(counts[at:])) for at, part in enumerate(counts[:-1])]
+    for side in plan.by_letter:
+        if side.virtual > 1 and side.slot.kernel.parsed.uses_dynamic_shared:
+            unit = fuse.alignment(plan)
+            found.append(-(-int(shapes[side.slot.letter].shared_bytes) // unit) * unit)
+    return found
+
+
 def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
-    if plan.assign != "ticket":
+    if plan.assign not in fuse.TICKETED:
         return [] if len(program.steps) == 1 else [f"{len(program.steps)} steps for one launch"]
     tickets = launch.arguments[-1]
     if not isinstance(tickets, Pointer):
@@ -129,10 +149,10 @@ _LEAKS = (
 def lint(ptx: str, *, barriers: tuple[int, ...] = (1, 2)) -> tuple[str, ...]:
     """What leaks past the shadows in the PTX of a fused kernel, one line each; empty when nothing does.
 
-    `barriers` are the ids that the sides may use: each with a count, neither in a register. nvcc writes tabs between an
-    instruction and its operands. A leak of `%tid.x` alone cannot be told from the kernel's own reading of it (nvcc
-    repeats that at will): the poisoned names in each namespace, and the front end's second look at the edited text, are
-    what keeps it out.
+    `barriers` are the ids that the sides may use: each but 0 with a count, neither in a register. nvcc writes tabs
+    between an instruction and its operands. A leak of `%tid.x` alone cannot be told from the kernel's own reading of it
+    (nvcc repeats that at will): the poisoned names in each namespace, and the front end's second look at the edited
+    text, are what keeps it out.
     """
     found = []
     code = re.sub(r"//[^\n]*", "", ptx)
@@ -161,7 +181,7 @@ def _barrier_problem(instruction: str, barriers: tuple[int, ...]) -> str | None:
         operands = operands.partition(",")[2]
     first = operands.strip(" ;").partition(",")[0].strip()
     if first == "0":
-        return "the block's own barrier 0"
+        return None if 0 in barriers else "the block's own barrier 0"
     if not first.isdigit():
         return "a barrier whose id is in a register"
     return "a barrier that fusiond does not write"

@@ -161,6 +161,8 @@ class Parsed:
     """Uses `__syncthreads_count`, `_and` or `_or`."""
     drains: bool = False
     """Threads may leave before a barrier that others reach, so those must keep voting at it."""
+    beside: tuple[Rejection, ...] = ()
+    """Why it can share no block with another kernel. In blocks of its own it can be fused."""
     by_warps: bool = False
     """Whole warps leave so, where threads of a warp meet too: the rows of a block have to be whole warps."""
     leaves: bool = False
@@ -351,10 +353,14 @@ class Side:
     first: int
     """The lowest thread id of this side."""
     barrier: int
-    """The id of its partial barrier."""
+    """The id of its partial barrier, of several virtual blocks the first one's; 0: the hardware's own, where all
+    threads of the block that have not left are this side's."""
+    virtual: int = 1
+    """At block level, how many of its blocks lie side by side in a fused one (POD-Attention's virtual blocks)."""
 
     @property
     def threads(self) -> int:
+        """Of one of its blocks."""
         return volume(self.shape)
 
 
@@ -369,7 +375,7 @@ class Plan:
     """When horizontal: `warp` (the sides lie beside each other in every block) or `block` (each block is of one
     side)."""
     assign: str = ""
-    """At block level, which block is whose: `sequential`, `interleaved` or `ticket`."""
+    """At block level, which block is whose: `sequential`, `interleaved`, `ticket` or `multiprocessor`."""
     map: str = "pad"
     """At warp level, what a side does that has another number of blocks than the launch: `pad` (the launch has as many
     as the longest side, shorter ones sit some out) or `stride` (each side loops over its blocks)."""
@@ -380,7 +386,7 @@ class Plan:
     @property
     def threads(self) -> int:
         """Of the fused block."""
-        counts = [side.threads for side in self.sides]
+        counts = [side.threads * side.virtual for side in self.sides]
         return sum(counts) if self.kind == "horizontal" and self.level == "warp" else max(counts)
 
     @property

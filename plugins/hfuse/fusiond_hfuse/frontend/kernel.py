@@ -655,8 +655,7 @@ def _said(sizes: Mapping[str, int]) -> str:
 def thread_counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
     """How many threads a slot's block can have: the given count first, then all others, ascending.
 
-    Only whole warps: a partial barrier counts warps, and a warp must not serve two kernels. Stretchable blocks go in
-    steps of `granularity` (Li et al., CGO 2022, section III-B uses 128).
+    Stretchable blocks go in steps of `granularity` (Li et al., CGO 2022, section III-B uses 128).
     """
     block = slot.kernel.block
     bound = min(most, slot.kernel.parsed.launch_bound or most)
@@ -665,10 +664,16 @@ def thread_counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
         counts = [volume(shape) for shape in block.shapes]
     else:
         counts = [given, *(threads for threads in range(granularity, bound + 1, granularity) if block.shape(threads))]
-    allowed = {threads for threads in counts if threads % WARP == 0 and threads <= bound and _launches(slot, threads)}
-    if slot.kernel.parsed.by_warps:
-        allowed = {threads for threads in allowed if _rows_are_warps(block.shape(threads))}
+    allowed = {threads for threads in counts if threads <= bound and _launches(slot, threads)}
     return tuple(sorted(allowed, key=lambda threads: (threads != given, threads)))
+
+
+def shares_a_block(kernel: Kernel, threads: int) -> bool:
+    """Whether so many threads of a kernel may lie beside another kernel's: a partial barrier counts warps, and a warp
+    must not serve two kernels."""
+    if kernel.parsed.beside or threads % WARP:
+        return False
+    return not kernel.parsed.by_warps or _rows_are_warps(kernel.block.shape(threads))
 
 
 def _rows_are_warps(shape: Dim3 | None) -> bool:

@@ -144,6 +144,7 @@ def _merged(found: list[Parsed], name: str) -> Parsed:
     return first.replaced(
         edits=tuple(sorted(edits, key=lambda edit: (edit.start, edit.end, edit.text))),
         rejections=tuple(rejections),
+        beside=tuple(dict.fromkeys(rejection for each in found for rejection in each.beside)),
         uses_dynamic_shared=any(each.uses_dynamic_shared for each in found),
         static_shared_bytes=None if None in static else max(each or 0 for each in static),
         moved_bytes=max(each.moved_bytes for each in found),
@@ -172,6 +173,7 @@ class _Reader:
         self.code = recheck.blanked(self.data)
         self.edits: dict[tuple[int, int], str] = {}
         self.rejections: list[Rejection] = []
+        self.beside: list[Rejection] = []
         self.dynamic = False
         self.static_bytes: int | None = 0
         self.moved_bytes = 0
@@ -228,12 +230,11 @@ class _Reader:
         self.counted = any(each in self.code for each in shadows.COUNTED)
         by_warps = parting is not None and not self.counted and self._parting(body, meeting, by_warps=True) is None
         if parting is not None and (why := self._cannot_drain(by_warps)):
-            self._refuse(
-                "return_before_barrier",
-                parting,
+            detail = (
                 f"some threads may leave before a barrier that others reach, {why}. Put the work behind the test "
-                f"instead of returning",
+                f"instead of returning"
             )
+            self.beside.append(self.refusal("return_before_barrier", parting.location.line, detail))
         self.rejections += barriers.forbidden(self.tree.unit, self.refusal)
         self.rejections += barriers.grid_waits((body, *self.functions), self.refusal)
         self._global_names(top)
@@ -265,6 +266,7 @@ class _Reader:
             settable=tuple(self.settable),
             overloads=overloads.declared({each.spelling for each in (body, *self.functions) if _free(each)}, self.code),
             rejections=tuple(dict.fromkeys(self.rejections)),
+            beside=tuple(self.beside),
         )
 
     # --- finding the kernel ---

@@ -1,12 +1,6 @@
 // One arena for both, each part of it as aligned as any of them asks.
 extern __shared__ __align__(16) unsigned char fusiond_arena[];
 
-// Of the first `number` blocks of `whole`, how many belong to a side that has `part` of them.
-__device__ __forceinline__ unsigned int fusiond_share(unsigned int number, unsigned int part, unsigned int whole)
-{
-    return static_cast<unsigned int>(static_cast<unsigned long long>(number) * part / whole);
-}
-
 extern "C" __global__ void __launch_bounds__(512) fused_hist_maxpool(
     unsigned int* __restrict__ a_counts,
     const float* __restrict__ a_x,
@@ -24,13 +18,13 @@ extern "C" __global__ void __launch_bounds__(512) fused_hist_maxpool(
     const int b_stride,
     const int b_pad,
     const unsigned int fusiond_a_grid_x,
-    const unsigned int fusiond_b_grid_x)
+    const unsigned int fusiond_b_grid_x,
+    const unsigned int fusiond_a_ratio)
 {
     const unsigned int thread = threadIdx.x;
     unsigned int block = blockIdx.x;
-    unsigned int blocks = fusiond_a_grid_x + fusiond_b_grid_x;
-    const unsigned int before_a = fusiond_share(block, fusiond_a_grid_x, blocks);
-    if (fusiond_share(block + 1, fusiond_a_grid_x, blocks) > before_a) {
+    const unsigned int before_a = __umulhi(block, fusiond_a_ratio);
+    if (__umulhi(block + 1, fusiond_a_ratio) > before_a) {
         fusiond_a::fusiond_side(
             thread,
             before_a,

@@ -37,6 +37,10 @@ def frozen(mapping: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
 # --- what was asked -------------------------------------------------------------------------------------
 
 
+SAMPLER = "sampler"
+"""Of the orders in which configs are tried, the one that every strategy has."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """The budget of a job."""
@@ -52,6 +56,8 @@ class Search:
     """The search ends after so many trials in a row without a gain; None: only when the budget is spent."""
     cache: str = "warm"
     """`warm`, or `cold`: the caches are flushed before each sample."""
+    order: str = SAMPLER
+    """Who says what is tried next: the sampler, or one of the strategy's own `orders`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

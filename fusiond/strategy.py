@@ -16,6 +16,7 @@ from typing import Generic, Protocol, runtime_checkable
 from fusiond.errors import RequestError
 from fusiond.inputs.documents import Node
 from fusiond.model import (
+    SAMPLER,
     Analysed,
     Analysis,
     BuildFailed,
@@ -121,6 +122,9 @@ class Strategy(Protocol[Request, Analysed]):
     """Kind of a document (as in `CatalogueEntry.kind`) -> the job key that takes one, or a list of them, by catalogue
     name or path. What a user names on a command line finds its strategy by this."""
 
+    orders: tuple[str, ...]
+    """What `search: {order: ...}` of a job may be; `sampler` always is. In another one's space are only the configs
+    that it tries, and its seeds are these, in their order."""
     drafts: tuple[str, ...]
     """How the names of files end from which it can draft a document of the kind that `names` has first: `.cu`."""
 
@@ -201,6 +205,7 @@ class StrategyBase(Generic[Request, Analysed]):
     job_keys: tuple[str, ...] = ()
     wrong_versions: tuple[int, ...] = ()
     names: Mapping[str, str] = frozen()
+    orders: tuple[str, ...] = (SAMPLER,)
     drafts: tuple[str, ...] = ()
 
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fusiond.isolation import start
-from fusiond.model import DeviceLimits, frozen
+from fusiond.model import SAMPLER, DeviceLimits, frozen
 from fusiond.registry import PluginState
 from fusiond.strategy import CatalogueEntry
 
@@ -51,6 +51,7 @@ class Described:
     wrong_versions: tuple[int, ...]
     names: dict[str, str]
     drafts: tuple[str, ...] = ()
+    orders: tuple[str, ...] = (SAMPLER,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ class IsolatedStrategy:
         self.wrong_versions = described.wrong_versions
         self.names: Mapping[str, str] = frozen(described.names)
         self.drafts = described.drafts
+        self.orders = described.orders
 
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         job = Job(strategy=self.name, request={}, sizes={}, path=path)

@@ -74,6 +74,7 @@ def described(registry: Registry) -> Description:
                 wrong_versions=tuple(each.wrong_versions),
                 names=dict(each.names),
                 drafts=tuple(each.drafts),
+                orders=tuple(each.orders),
             )
             for each in registry.strategies.values()
         ),

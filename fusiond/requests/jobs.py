@@ -30,7 +30,7 @@ from fusiond.system import files
 
 SCHEMA = 1
 CORE_KEYS = ("schema", "strategy", "sizes", "device", "search", "measure", "sweep", "accept_constant")
-SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain", "sanitize", "patience")
+SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain", "sanitize", "patience", "order")
 MEASURE_KEYS = ("cache",)
 CACHES: Mapping[str, tuple[str, ...]] = {"warm": ("warm",), "cold": ("cold",), "both": ("warm", "cold")}
 """What `measure: {cache: ...}` may say, and the jobs that it makes."""
@@ -87,6 +87,13 @@ def check_keys(job: Job, known: tuple[str, ...]) -> None:
             raise UnknownName("key", name, (*CORE_KEYS, *known), where=where)
 
 
+def check_order(job: Job, known: tuple[str, ...]) -> None:
+    """Refuse an order of search that a job's strategy does not have."""
+    if job.search.order not in known:
+        where = f"{job.path}:{job.lines['search']}" if "search" in job.lines else job.path
+        raise UnknownName(f"order of search for {job.strategy}", job.search.order, known, where=where)
+
+
 def device_name(text: str, *, where: str) -> str:
     """`auto`, `all`, `cpu`, `cuda`, `cuda:1`, `counted:h100`; RequestError for anything that is no device's name."""
     if not _DEVICE.fullmatch(text):
@@ -117,6 +124,8 @@ def _search(node: Node | None) -> Search:
         search = dataclasses.replace(search, sanitize=keys["sanitize"].boolean())
     if "patience" in keys:
         search = dataclasses.replace(search, patience=_patience(keys["patience"]))
+    if "order" in keys:
+        search = dataclasses.replace(search, order=keys["order"].text())
     return search
 
 

@@ -33,7 +33,7 @@ from fusiond.model import (
 )
 from fusiond.program import Program, problems
 from fusiond.registry import Registry
-from fusiond.requests.jobs import JobInputs, check_keys
+from fusiond.requests.jobs import JobInputs, check_keys, check_order
 from fusiond.search.space import Space, check_seeds
 from fusiond.store.database import Store
 from fusiond.strategy import Answers, Baseline, Strategy, Target
@@ -55,6 +55,7 @@ def prepare(registry: Registry, job: Job) -> Prepared:
     """Parse a job with its strategy. RequestError for whatever the user got wrong."""
     strategy = registry.strategy(job.strategy, where=job.where("strategy"))
     check_keys(job, strategy.job_keys)
+    check_order(job, strategy.orders)
     inputs = JobInputs(registry, job)
     workload = strategy.parse(job, inputs)
     return Prepared(job=dataclasses.replace(job, files=inputs.snapshot()), strategy=strategy, workload=workload)

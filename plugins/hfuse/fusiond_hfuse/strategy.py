@@ -17,7 +17,19 @@ from fusiond.cuda.limits import BARRIER_IDS, STATIC_SHARED_BYTES
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.errors import RequestError, UnknownName
 from fusiond.keys import text_key
-from fusiond.model import Analysis, BuildFailed, CompileFacts, Config, Job, Record, Rejection, Value, Workload, frozen
+from fusiond.model import (
+    SAMPLER,
+    Analysis,
+    BuildFailed,
+    CompileFacts,
+    Config,
+    Job,
+    Record,
+    Rejection,
+    Value,
+    Workload,
+    frozen,
+)
 from fusiond.program import Launch, Program
 from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
@@ -61,6 +73,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
     version = 1
     job_keys: tuple[str, ...] = ("pair", "kernels", "granularity")
     names: Mapping[str, str] = frozen({"kernel": "pair"})
+    orders: tuple[str, ...] = (SAMPLER, "paper")
     drafts: tuple[str, ...] = (".cu",)
 
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
@@ -78,6 +91,8 @@ class Hfuse(StrategyBase[Request, Analysed]):
                 )
             path = inputs.resolve("kernel", name, where=where)
             read[name] = path, kernel.read(inputs, path, where=where)
+        if job.search.order == "paper" and len(names) > 2:
+            raise RequestError("`order: paper` is for two kernels", where=where)
         named = sorted(names, key=lambda name: (read[name][1].name, read[name][1].content_key))
         group = _group(job, [read[name][1] for name in named])
         for slot in group.slots:
@@ -163,6 +178,8 @@ class Hfuse(StrategyBase[Request, Analysed]):
             return space.composed(about.group, about.target.limits, whole=about.whole, best=self._best(about, answers))
         if analysis.rejections:
             return EMPTY
+        if about.asked.job.search.order == "paper":
+            return space.of_paper(about.group, about.target.limits)
         return space.fused(about.group, about.target.limits)
 
     def seeds(
@@ -171,6 +188,8 @@ class Hfuse(StrategyBase[Request, Analysed]):
         about = analysis.payload
         if len(about.group.slots) > 2:
             return space.composed_seeds(about.group, about.target.limits, space_, self._best(about, answers))
+        if about.asked.job.search.order == "paper":
+            return space.paper_order(space_)
         return space.seeds(about.group, about.target.limits, space_)
 
     def _best(self, about: Analysed, answers: Answers) -> dict[pairing.Pair, Config]:

@@ -9,6 +9,7 @@ import pytest
 
 from fusiond.cuda.limits import limits
 from fusiond.cuda.occupancy import occupancy
+from fusiond.errors import RequestError
 from fusiond.model import CompileFacts, Config, DeviceLimits
 from fusiond.program import Program, Role
 from fusiond.requests import jobs
@@ -114,6 +115,34 @@ def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
     assert analysis.report["kernels"][0] == {
         "name": "hist", "registers": 13, "shared_bytes": 80, "barriers": 1, "threads": 512,
     }  # fmt: skip
+
+
+PAPER = "strategy: hfuse\npair: [{}]\nsearch: {{order: paper}}\n"
+
+
+def test_the_papers_search(analyse, strategy, h100):
+    """Figure 6: d1 = 128, 256, ... 896, each without a bound and with r0."""
+    analysis = analyse(text=PAPER.format("hist, maxpool"), target=h100)
+    found = strategy.space(analysis, {})
+    seeds = strategy.seeds(analysis, found, {})
+    assert found.count() == len(seeds) == 14
+    tried = [(config["threads.a"], config["threads.b"], config["cap"]) for _, config in seeds]
+    assert tried == [(d1, 1024 - d1, cap) for d1 in range(128, 1024, 128) for cap in ("none", "paper")]
+    assert [name for name, _ in seeds][:3] == ["paper_128", "paper_128_r0", "paper_256"]
+    everything = strategy.space(analyse("hist", "maxpool", target=h100), {})
+    assert all(everything.problems(config) == () for _, config in seeds)
+    caps = {config["threads.a"]: strategy.resolved(analysis, config, {})["cap"] for _, config in seeds[1::2]}
+    assert caps == dict.fromkeys(range(128, 1024, 128), 32)
+    assert isinstance(strategy.emit(analysis, seeds[3][1], {}), Program)
+
+
+def test_the_papers_search_without_registers_or_partitions(analyse, strategy, zoo):
+    on_the_processor = analyse(text=PAPER.format("hist, maxpool"))
+    assert strategy.space(on_the_processor, {}).count() == 7
+    few = strategy.space(analyse(text=PAPER.format(f"hist, {zoo['tiles']}")), {})  # of at most 512 threads
+    assert [config["threads.a"] for config in few.points()] == [512, 640, 768, 896]
+    with pytest.raises(RequestError, match=r"`order: paper` is for two kernels"):
+        analyse(text=PAPER.replace("pair", "kernels").format("hist, hist, maxpool"))
 
 
 def test_seeds_are_points_of_the_space(analyse, strategy, h100):

@@ -5,8 +5,8 @@ The paper's categories are read off the job's trials, which are samples of the s
 an interval.
 
     native      the faster of two streams, in either order (`streams_*`), at the block shapes that are best for it
-    hfuse       the best horizontal candidate of all; and the best of the paper's form (side by side in each block,
-                blocks paired one to one), without a register cap and with one
+    hfuse       the best horizontal candidate of all; and what the paper's search (Figure 6, a job of its own with
+                `order: paper`) finds without a register cap and with r0
     naive       the even split of the paper's block (seed `paper_even_split`; `paper_r0` under the register bound)
     vertical    the best vertical candidate
 
@@ -129,7 +129,8 @@ def point(bench: Bench, pair: Pair, job: Job) -> dict[str, Any]:
         "alone_us": times,
         "ratio": ratio,
     }
-    row = tuned(bench, job, prepared)
+    paper = tuned(bench, dataclasses.replace(job, search=dataclasses.replace(job.search, order="paper")), prepared)
+    row = tuned(bench, job, prepared)  # the last of them, so that the answer is this one's
     found["job"], found["problem"] = row.id, row.problem
     record = bench.store.record(prepared.workload.key, bench.device.key)
     if row.state is not JobState.DONE or record is None:
@@ -137,7 +138,7 @@ def point(bench: Bench, pair: Pair, job: Job) -> dict[str, Any]:
     trials = bench.store.trials(row.id, role=None)
     found["answer"] = answer(record)
     found["outcomes"] = dict(Counter(each.outcome.value for each in trials if each.role == "candidate"))
-    found |= categories(trials)
+    found |= categories(trials, bench.store.trials(paper.id, role=None))
     _add_facts(bench, found)
     return found
 
@@ -155,9 +156,10 @@ def tuned(bench: Bench, job: Job, prepared: Prepared) -> JobRow:
 # --- reading it off -------------------------------------------------------------------------------------
 
 
-def categories(trials: Iterable[Trial]) -> dict[str, Any]:
+def categories(trials: Iterable[Trial], paper: Iterable[Trial] = ()) -> dict[str, Any]:
     """The paper's categories of one job's trials; each with its speed-up over the fastest unfused way, and over two
-    streams, which is what the paper calls native. Null for what was not measured."""
+    streams, which is what the paper calls native. Null for what was not measured. What the paper's own search found is
+    read off the job that ran it (`paper`), as far as there are trials of one."""
     measured = [each for each in trials if each.outcome is Outcome.MEASURED]
     unfused = [each for each in measured if each.role.startswith("baseline:")]
     fused = [each for each in measured if each.role == "candidate" and each.ratio]
@@ -187,7 +189,8 @@ def categories(trials: Iterable[Trial]) -> dict[str, Any]:
         return one(next((each for each in fused if each.origin == f"seed:{name}"), None))
 
     sideways = [each for each in fused if each.config.get("kind") == "horizontal"]
-    papers = [each for each in sideways if _as_in_the_paper(each.config)]
+    searched = [each for each in paper if each.outcome is Outcome.MEASURED and each.role == "candidate" and each.ratio]
+    papers = searched or [each for each in sideways if _as_in_the_paper(each.config)]
     return {
         "unfused_us": {
             name: min(each.time_us for each in unfused if each.role == f"baseline:{name}" and each.time_us)

@@ -166,6 +166,17 @@ class NamedPtx:
     log: str
 
 
+_OWN_INSTRUCTIONS = re.compile(r"\b(setmaxnreg|wgmma|tcgen05)\b")
+
+
+def target_of(text: str, arch: str) -> str:
+    """What a text is built for: `sm_90a` where it has instructions that only the architecture itself has, and no later
+    one; else `arch`."""
+    number = re.fullmatch(r"sm_(\d+)", arch)
+    own = number is not None and int(number[1]) >= 90 and _OWN_INSTRUCTIONS.search(text) is not None
+    return f"{arch}a" if own else arch
+
+
 def ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> str | BuildFailed:
     """The text alone of `named_ptx`."""
     found = named_ptx(source, arch, cache=cache)
@@ -177,7 +188,7 @@ def named_ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> 
     toolkit = find()
     if toolkit is None:
         return BuildFailed(reason=_MISSING)
-    return _ptx(toolkit, cache or of_folder(default_folder()), source, arch)
+    return _ptx(toolkit, cache or of_folder(default_folder()), source, target_of(source.text, arch))
 
 
 def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubin | BuildFailed:
@@ -186,6 +197,7 @@ def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubi
     if toolkit is None:
         return BuildFailed(reason=_MISSING)
     cache = cache or of_folder(default_folder())
+    arch = target_of(source.text, arch)
     front = _ptx(toolkit, cache, source, arch)
     if isinstance(front, BuildFailed):
         return front
@@ -477,6 +489,9 @@ def _run_ptxas(
         if cap is not None and each.registers > cap:
             return BuildFailed(reason=f"{entry} uses {each.registers} registers under a cap of {cap}", log=messages)
         facts[entry] = CompileFacts(**{**plain(each), "entry": entry})
+    ignored = next((line for line in messages.splitlines() if "setmaxnreg" in line), None)
+    if ignored is not None:  # "setmaxnreg ignored ...": the kernel would spill, or have none of what it was built for
+        return BuildFailed(reason=" ".join(ignored.split()), log=messages)
     warnings = [line for line in messages.splitlines() if "warning" in line]
     return data, facts, "\n".join(warnings)
 

@@ -52,7 +52,17 @@ SPECIALS = {
     **{"%lanemask_gt": 18, "%dynamic_smem_size": 19, "%total_smem_size": 20, "%smid": 21, "%nsmid": 22},
 }  # fmt: skip
 NOTHING = -(2**31)
-_NO_OPERATION = ("membar", "fence", "nanosleep", "griddepcontrol", "prefetch", "prefetchu", "discard", "applypriority")
+_NO_OPERATION = (
+    "membar",
+    "fence",
+    "nanosleep",
+    "griddepcontrol",
+    "prefetch",
+    "prefetchu",
+    "discard",
+    "applypriority",
+    "setmaxnreg",
+)
 _CHANGES = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _BARRIERS = {"sync": 0, "arrive": 1, "popc": 2, "and": 3, "or": 4}
 

@@ -500,6 +500,8 @@ def _compiled(source: Mapping[str, Any], arch: str, folder: Path, cache: Path) -
         for index, name in enumerate(source["entries" if kind == "entry" else "symbols"]):
             address = f"fusiond_kernel_of(&{name})" if kind == "entry" else f"&{name}"
             text += f"\n__device__ const void* const fusiond_{kind}_{index} = (const void*)({address});"
+    if re.search(r"\b(setmaxnreg|wgmma|tcgen05)\b", text) and re.fullmatch(r"sm_\d+", arch):
+        arch += "a"  # instructions that only this architecture has
     nvcc = _nvcc()
     recipe = json.dumps([1, text, arch, source["flags"], source["defines"], source["include_dirs"],
                          source["register_cap"], nvcc and os.stat(nvcc).st_mtime])  # fmt: skip

@@ -70,7 +70,7 @@ COMPARISONS = {
     "hi": ">",
     "hs": ">=",
 }
-NOTHING = ("prefetch", "prefetchu", "nanosleep", "pmevent", "discard", "applypriority")
+NOTHING = ("prefetch", "prefetchu", "nanosleep", "pmevent", "discard", "applypriority", "setmaxnreg")
 """Hints, which change no result."""
 FENCES = ("membar", "fence")
 ATOMICS = ("add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas")
@@ -149,7 +149,11 @@ class _Translation:
         if match := re.match(r"@(!?)\s*([%\w]+)\s+(.*)", text, re.DOTALL):
             guard, text = f"if ({match[1]}{self._register(match[2])}) ", match[3]
         name, _, rest = text.partition(" ")
-        return f"{guard}{{ {self._instruction(name, _operands(rest))}; }}"
+        given = _operands(rest)
+        try:
+            return f"{guard}{{ {self._instruction(name, given)}; }}"
+        except IndexError:
+            raise Unknown(f"`{name}` with {len(given)} operands") from None
 
     def _declaration(self, text: str) -> str:
         match = re.fullmatch(r"\.reg\s*\.(\w+)\s+([%\w\s,]+)", text)
@@ -285,7 +289,7 @@ class _Translation:
         return f"{self._register(given[0])} = {a} {COMPARISONS[rest[0]]} {b}"
 
     def _convert(self, name: str, parts: list[str], given: list[str]) -> str:
-        to, of = (_TYPES.get(each) for each in parts[-2:])
+        to, of = (_TYPES.get(each) for each in ("", *parts)[-2:])
         rest = [each for each in parts[1:-2] if each != "ftz"]
         if (
             to is None
@@ -319,7 +323,7 @@ class _Translation:
         if kind is None or len(rest) != 1 or rest[0] not in ATOMICS:
             raise Unknown(f"`{name}`")
         result = "" if parts[0] == "red" else given[0]
-        address, *values = given if parts[0] == "red" else given[1:]
+        address, values = (given[0], given[1:]) if parts[0] == "red" else (given[1], given[2:])
         passed = [self._address(address, parts), *(self._value(each, kind) for each in values)]
         called = f"fusiond_ptx::atom_{rest[0]}<{kind}>({', '.join(passed)})"
         return self._put(result, called) if result else called

@@ -12,6 +12,8 @@ blocks        launched blocks per multiprocessor     when strided
 threads       when vertical: all kernels at one block size
 order         who has the low thread ids, or the low blocks; when vertical, who goes first
 cap           native | none | paper | given | fit2 ...   (only where registers mean something)
+taker         none | a | b         who is given registers by the other side, under a cap that is a step (sm_90 and on)
+kept          24 | 32 | 40 ...     registers that the other one keeps
 
 With three kernels or more:
 
@@ -43,7 +45,10 @@ BLOCKS = (1, 2, 4, 8)
 """Launched blocks per multiprocessor of a strided kernel."""
 
 
-def fused(group: Group, limits: DeviceLimits) -> Space:
+KEPT = (24, 32, 40, 56, 72, 96)
+
+
+def fused(group: Group, limits: DeviceLimits, arch: str) -> Space:
     """All ways to fuse a group into one launch; an empty space when there are none."""
     counts = {letter: _counts(group, letter, limits) for letter in group.letters}
     if not all(counts.values()):
@@ -78,10 +83,15 @@ def fused(group: Group, limits: DeviceLimits) -> Space:
     if limits.registers_per_sm > 0:
         given = ("given",) if any(slot.kernel.parsed.resident_blocks for slot in group.slots) else ()
         parameters.append(Parameter(name="cap", values=("native", "none", "paper", *given, *CAPS)))
+    trades = limits.registers_per_sm > 0 and "warp" in levels and trades_registers(group, arch)
+    if trades:
+        parameters.append(Parameter(name="taker", values=("none", *group.letters), when="level == 'warp'"))
+        parameters.append(Parameter(name="kept", values=KEPT, when="taker != 'none'"))
     restrictions = tuple(_own_restrictions(group, counts, limits, several))
     if "warp" in levels:
         restrictions += _restrictions(counts, limits)
     if limits.registers_per_sm > 0:
+        restrictions += tuple(_trades(group)) if trades else ()
         restrictions += tuple(_resident_together(group, limits, several, warp="warp" in levels, vertical=bool(both)))
     return Space(parameters=tuple(parameters), restrictions=restrictions)
 
@@ -138,6 +148,20 @@ def _orders(group: Group) -> tuple[str, ...]:
     return (group.letters, group.letters[::-1]) if len(group.slots) == 2 else ("given", "threads")
 
 
+def trades_registers(group: Group, arch: str) -> bool:
+    """Whether warpgroups can give registers to each other: on Hopper and later."""
+    number = arch.removeprefix("sm_")
+    return len(group.slots) == 2 and number.isdigit() and int(number) >= 90
+
+
+def _trades(group: Group) -> Iterator[str]:
+    """Whole warpgroups, and a number of registers at launch that is known."""
+    steps = " or ".join(f"cap == '{cap}'" for cap in CAPS)
+    yield f"taker == 'none' or {steps}"
+    for letter in group.letters:
+        yield f"taker == 'none' or threads.{letter} % {registers.WARPGROUP} == 0"
+
+
 def _own_restrictions(
     group: Group, counts: Mapping[str, Sequence[int]], limits: DeviceLimits, several: Collection[str]
 ) -> Iterator[str]:
@@ -172,6 +196,8 @@ def completed(config: Config, offered: Space) -> Config:
         plain["level"] = "warp"
         if config.get("level", "warp") == "warp":
             plain["map"] = "pad"
+    if config.get("level", plain.get("level")) == "warp" and any(each.name == "taker" for each in offered.parameters):
+        plain["taker"] = "none"
     if config.get("level") == "block":
         plain |= {each.name: 1 for each in offered.parameters if each.name.startswith("virtual.")}
     return Config.of({**plain, **config})
@@ -225,7 +251,9 @@ def _alone(group: Group, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
 # --- three or more --------------------------------------------------------------------------------------
 
 
-def composed(group: Group, limits: DeviceLimits, *, whole: bool, best: Mapping[pairing.Pair, Config]) -> Space:
+def composed(
+    group: Group, limits: DeviceLimits, arch: str, *, whole: bool, best: Mapping[pairing.Pair, Config]
+) -> Space:
     """Which kernels to fuse, and how.
 
     `best` are the pairs of the matching with their own best configs; `whole` says whether all may be one launch.
@@ -254,7 +282,7 @@ def composed(group: Group, limits: DeviceLimits, *, whole: bool, best: Mapping[p
             parameters.append(Parameter(name=f"cap.{letter}", values=("none", *CAPS), when=when))
     if not whole:
         return Space(parameters=tuple(parameters))
-    one = fused(group, limits)
+    one = fused(group, limits, arch)
     for each in one.parameters:
         when = f"groups == '{together}'" + (f" and {each.when}" if each.when else "")
         parameters.append(Parameter(name=each.name, values=each.values, when=when))
@@ -264,9 +292,12 @@ def composed(group: Group, limits: DeviceLimits, *, whole: bool, best: Mapping[p
 # --- where to begin -------------------------------------------------------------------------------------
 
 
-def seeds(group: Group, limits: DeviceLimits, space: Space) -> tuple[tuple[str, Config], ...]:
-    """What the paper would choose without profiling, and the plain ways; only points of the space, each once."""
-    return _valid(_wanted(group, limits), space, caps=limits.registers_per_sm > 0)
+def seeds(
+    group: Group, limits: DeviceLimits, space: Space, natives: Mapping[str, int]
+) -> tuple[tuple[str, Config], ...]:
+    """What the paper would choose without profiling, and the plain ways; only points of the space, each once.
+    `natives`: letter -> registers of the kernel by itself, as far as a compiler says."""
+    return _valid(_wanted(group, limits, natives), space, caps=limits.registers_per_sm > 0)
 
 
 def _valid(
@@ -280,7 +311,7 @@ def _valid(
     return tuple((name, config) for config, name in found.items())
 
 
-def _wanted(group: Group, limits: DeviceLimits) -> list[tuple[str, dict[str, Value]]]:
+def _wanted(group: Group, limits: DeviceLimits, natives: Mapping[str, int]) -> list[tuple[str, dict[str, Value]]]:
     caps = limits.registers_per_sm > 0
     bounded = caps and any(slot.kernel.parsed.resident_blocks for slot in group.slots)
     inherited: dict[str, Value] = {"cap": "given" if bounded else "native"} if caps else {}
@@ -311,8 +342,29 @@ def _wanted(group: Group, limits: DeviceLimits) -> list[tuple[str, dict[str, Val
         wanted.append(("block_virtual", {**blocks, **inherited}))
     if split is not None:
         resident = max(each for each in BLOCKS if each == 1 or each * sum(split) <= limits.threads_per_sm)
+        for each in (given, even):
+            trade = _trade(limits, {name[-1]: int(str(each[name])) for name in given}, natives)
+            if trade is not None:
+                wanted.append(("registers_traded", {"kind": "horizontal", "order": order, **each, **trade}))
+                break
         wanted.append(("stride", {**even, "map": "stride", "blocks": resident, **inherited}))
     return wanted
+
+
+def _trade(limits: DeviceLimits, threads: Mapping[str, int], natives: Mapping[str, int]) -> dict[str, Value] | None:
+    """The most blocks for which the side with fewer registers can give the other one all that it has by itself, where
+    an equal share would not do; None where there is no such step."""
+    if len(threads) != 2 or set(natives) != set(threads):
+        return None
+    giver, taker = sorted(threads, key=lambda letter: natives[letter])
+    kept = next((each for each in KEPT if each >= natives[giver]), None)
+    for cap in reversed(CAPS) if kept is not None else ():
+        most = registers.fitting(limits, sum(threads.values()), int(cap.removeprefix(FIT)))
+        launched = (most or 0) // registers.STEP * registers.STEP
+        given = registers.traded(launched, threads[giver], threads[taker], kept or 0)
+        if given is not None and launched < natives[taker] <= given:
+            return {"cap": cap, "taker": taker, "kept": kept or 0}
+    return None
 
 
 def _filled(group: Group, own: Mapping[str, Value], limits: DeviceLimits) -> dict[str, int]:
@@ -359,7 +411,7 @@ def composed_seeds(
     together = pairing.written([letters])
     wanted += [
         (f"together_{name.removeprefix('paper_')}", {"groups": together, **({"cap": "none"} if caps else {}), **values})
-        for name, values in _wanted(group, limits)
+        for name, values in _wanted(group, limits, {})
     ]
     wanted.append(("apart", several({}, "streams")))
     return _valid(wanted, space, caps=False)

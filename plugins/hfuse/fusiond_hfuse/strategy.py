@@ -175,12 +175,13 @@ class Hfuse(StrategyBase[Request, Analysed]):
     def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space:
         about = analysis.payload
         if len(about.group.slots) > 2:
-            return space.composed(about.group, about.target.limits, whole=about.whole, best=self._best(about, answers))
+            best = self._best(about, answers)
+            return space.composed(about.group, about.target.limits, about.target.arch, whole=about.whole, best=best)
         if analysis.rejections:
             return EMPTY
         if about.asked.job.search.order == "paper":
             return space.of_paper(about.group, about.target.limits)
-        return space.fused(about.group, about.target.limits)
+        return space.fused(about.group, about.target.limits, about.target.arch)
 
     def seeds(
         self, analysis: Analysis[Request, Analysed], space_: Space, answers: Answers
@@ -190,7 +191,9 @@ class Hfuse(StrategyBase[Request, Analysed]):
             return space.composed_seeds(about.group, about.target.limits, space_, self._best(about, answers))
         if about.asked.job.search.order == "paper":
             return space.paper_order(space_)
-        return space.seeds(about.group, about.target.limits, space_)
+        facts = {slot.letter: _facts(about.target, slot) for slot in about.group.slots}
+        natives = {letter: each.registers for letter, each in facts.items() if isinstance(each, CompileFacts)}
+        return space.seeds(about.group, about.target.limits, space_, natives)
 
     def _best(self, about: Analysed, answers: Answers) -> dict[pairing.Pair, Config]:
         """The pairs that save most together, each with the config of its own record, in the letters of the group."""
@@ -250,7 +253,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
     def _fused(self, about: Analysed, group: Group, config: Config) -> Program | Rejection:
         """A group as one launch."""
         limits = about.target.limits
-        offered = space.fused(group, limits)
+        offered = space.fused(group, limits, about.target.arch)
         config = space.completed(config, offered)
         problems = offered.problems(config)
         if problems:
@@ -260,10 +263,11 @@ class Hfuse(StrategyBase[Request, Analysed]):
             cap = _cap(about, group, plan, config)
             if isinstance(cap, Rejection):
                 return cap
+            plan = _traded(about, plan, cap, config)
             program = emit.fused(group, plan, cap, self.version)
         except (ValueError, RequestError) as problem:
             return Rejection(rule="shape", nodes=group.names, detail=str(problem))
-        broken = verify.problems(plan, program)
+        broken = verify.problems(plan, program) + verify.register_problems(plan, _launched(about, plan, cap))
         if broken:
             return Rejection(rule="invariant", nodes=group.names, detail="; ".join(broken))
         return _launchable(about, group, plan, program)
@@ -334,7 +338,8 @@ class Hfuse(StrategyBase[Request, Analysed]):
             fused = any(entry.startswith("fused_") for entry in source.entries)
             if fused and source.name in ptx:
                 barriers = range(fuse.lowest_barrier(source.text), BARRIER_IDS)
-                leaks = verify.lint(ptx[source.name], barriers=tuple(barriers))
+                trades = "setmaxnreg" in source.text
+                leaks = verify.lint(ptx[source.name], barriers=tuple(barriers), trades=trades)
                 if leaks:
                     return Rejection(rule="leak", nodes=(source.name,), detail="; ".join(leaks))
         return None
@@ -594,6 +599,31 @@ def _cap(known: Analysed, group: Group, plan: Plan, config: Config) -> registers
     return registers.Cap(registers=bound.r0)
 
 
+def _launched(known: Analysed, plan: Plan, cap: registers.Cap) -> int:
+    """Registers of each thread at the launch of a kernel of which so many blocks fit; 0 where no step bounds them."""
+    if not cap.blocks:
+        return 0
+    most = registers.fitting(known.target.limits, plan.threads, cap.blocks) or 0
+    return most // registers.STEP * registers.STEP
+
+
+def _traded(known: Analysed, plan: Plan, cap: registers.Cap, config: Config) -> Plan:
+    """The plan with what each side has once one has given registers to the other. ValueError where there are none to
+    give."""
+    taker = config.get("taker", "none")
+    if taker == "none":
+        return plan
+    kept, launched = config.integer("kept"), _launched(known, plan, cap)
+    (giving,) = (side for side in plan.sides if side.slot.letter != taker)
+    (taking,) = (side for side in plan.sides if side.slot.letter == taker)
+    most = registers.traded(launched, giving.threads, taking.threads, kept)
+    if most is None:
+        raise ValueError(f"of {launched} registers a thread there are none to give where {kept} are kept")
+    own = {giving.slot.letter: kept, taking.slot.letter: most}
+    sides = tuple(dataclasses.replace(side, registers=own[side.slot.letter]) for side in plan.sides)
+    return dataclasses.replace(plan, sides=sides)
+
+
 def _inherited(plan: Plan) -> int:
     """The blocks that the kernels' own launch bounds ask for: what the most modest of them asks."""
     asked = [side.slot.kernel.parsed.resident_blocks for side in plan.sides]
@@ -627,6 +657,10 @@ def _launchable(known: Analysed, group: Group, plan: Plan, program: Program) -> 
         return _no_room(limits.shared_bytes_per_block, shared, group)
     if facts is None:
         return program
+    wanted = sum(side.registers * side.threads for side in plan.sides)
+    if wanted > facts.registers * plan.threads:
+        detail = f"ptxas launches it with {facts.registers} registers a thread, and its sides trade for more"
+        return Rejection(rule="registers", nodes=group.names, detail=detail)
     problem = launch_problem(limits, facts.registers, shared, plan.threads)
     if problem is not None:
         return Rejection(rule="launch", nodes=group.names, detail=problem)

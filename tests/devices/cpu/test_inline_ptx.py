@@ -8,8 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fusiond.build import gxx
+from fusiond.devices.cpu import inline_ptx
 from fusiond.devices.cpu.native import Finished, Launch, Runtime
 from fusiond.program import Source
 
@@ -211,3 +214,54 @@ def test_memory_and_floats(seed: int, scheduler_library: Path, gxx_here: None) -
     np.testing.assert_allclose(g, [np.exp2(v), 1 / v, np.clip(v + np.float32(0.25), 0, 1)], rtol=1e-6)
     assert counter[0] == math.comb(32, 2)
     assert counter[1] == 93
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "add",
+                ".u32",
+                ".cc",
+                "mov",
+                "ld",
+                ".global",
+                "st",
+                "cvt",
+                ".rn",
+                "setp",
+                ".lt",
+                "%0",
+                "%1",
+                ",",
+                " ",
+                ";",
+                "{",
+                "}",
+                "[",
+                "]",
+                "0f3F800000",
+                "1",
+                ".reg",
+                "p",
+                "@p",
+                "cp.async",
+                ".ca",
+                "%laneid",
+                "//",
+                "\\n",
+                "bar.sync",
+            ]
+        ),
+        max_size=12,
+    )
+)
+def test_any_text_is_a_statement_or_unknown(parts: list[str]) -> None:
+    operands = [inline_ptx.Operand("=r", "x"), inline_ptx.Operand("r", "y")]
+    try:
+        found = inline_ptx.translated("".join(parts), operands, {})
+    except inline_ptx.Unknown as problem:
+        assert "\n" not in str(problem)
+    else:
+        assert found.startswith(("do {", "FUSIOND_BAR_SYNC("))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fusiond.build import nvcc
 from fusiond.cuda.limits import limits
 from fusiond.cuda.occupancy import occupancy
 from fusiond.errors import RequestError
@@ -16,7 +17,8 @@ from fusiond.requests import jobs
 from fusiond.requests.planning import target_for_arch
 from fusiond.strategy import Target
 from fusiond_hfuse import space
-from fusiond_hfuse.analysis import registers
+from fusiond_hfuse.analysis import partition, registers
+from fusiond_hfuse.codegen import verify
 
 JOBS = Path(__file__).parents[3] / "configs" / "jobs"
 
@@ -104,11 +106,14 @@ def fits(limits, config):
 def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
     analysis = analyse("hist", "maxpool", target=h100)
     found = strategy.space(analysis, {})
-    assert found.parameters[-1].name == "cap"
-    assert found.parameters[-1].values[:4] == ("native", "none", "paper", "fit2")
-    free = [each for each in found.points() if each["cap"] == "none"]
+    assert [each.name for each in found.parameters[-3:]] == ["cap", "taker", "kept"]
+    assert found.parameters[-3].values[:4] == ("native", "none", "paper", "fit2")
+    kept = [each for each in found.points() if each.get("taker", "none") == "none"]
+    free = [each for each in kept if each["cap"] == "none"]
     assert len(free) == (28 * 5 + 15 * 15 * 4 + 8) * 2
-    assert found.count() == sum(3 + fits(h100.limits, each) for each in free)
+    assert len(kept) == sum(3 + fits(h100.limits, each) for each in free)
+    beside = [each for each in free if each.get("level") == "warp"]
+    assert found.count() == len(kept) + 2 * 6 * sum(fits(h100.limits, each) for each in beside)  # a or b, six numbers
     assert analysis.report["bound"] == {
         "threads": {"a": 512, "b": 512}, "b1": 9, "b2": 4, "by_shared": 2918, "by_threads": 2, "b0": 2, "r0": 32,
     }  # fmt: skip
@@ -130,7 +135,7 @@ def test_the_papers_search(analyse, strategy, h100):
     assert tried == [(d1, 1024 - d1, cap) for d1 in range(128, 1024, 128) for cap in ("none", "paper")]
     assert [name for name, _ in seeds][:3] == ["paper_128", "paper_128_r0", "paper_256"]
     everything = strategy.space(analyse("hist", "maxpool", target=h100), {})
-    assert all(everything.problems(config) == () for _, config in seeds)
+    assert all(everything.problems(space.completed(config, everything)) == () for _, config in seeds)
     caps = {config["threads.a"]: strategy.resolved(analysis, config, {})["cap"] for _, config in seeds[1::2]}
     assert caps == dict.fromkeys(range(128, 1024, 128), 32)
     assert isinstance(strategy.emit(analysis, seeds[3][1], {}), Program)
@@ -182,7 +187,7 @@ def test_blocks_that_a_source_asks_for_are_inherited(analyse, strategy, kernel_f
     name = kernel_file("hist", source, (KERNELS / "hist.yaml").read_text())
     analysis = analyse(name, "maxpool", target=h100)
     found = strategy.space(analysis, {})
-    assert found.parameters[-1].values[3] == "given"
+    assert next(each for each in found.parameters if each.name == "cap").values[3] == "given"
     seeds = dict(strategy.seeds(analysis, found, {}))
     assert (seeds["block_sequential"]["cap"], seeds["paper_even_split"]["cap"]) == ("given", "none")
     program = strategy.emit(analysis, seeds["block_sequential"], {})
@@ -291,7 +296,7 @@ def test_a_config_from_elsewhere_is_refused(analyse, strategy):
 
 def test_seeds_of_an_empty_space(analyse):
     analysis = analyse("hist", "maxpool")
-    assert space.seeds(analysis.payload.group, analysis.payload.target.limits, space.EMPTY) == ()
+    assert space.seeds(analysis.payload.group, analysis.payload.target.limits, space.EMPTY, {}) == ()
 
 
 @pytest.mark.slow
@@ -339,3 +344,139 @@ def test_a_cap_binds_the_fused_kernel(analyse, strategy):
     for cap in (24, program.sources[0].register_cap):
         found = target.facts(dataclasses.replace(program.sources[0], register_cap=cap))
         assert found["fused_hist_maxpool"].registers <= cap
+
+
+# --- registers that sides give each other ---
+
+TRADING = """\
+__global__ void heavy(float* p, int n)
+{
+    float a[96];
+    int t = blockIdx.x * blockDim.x + threadIdx.x;
+    if (t >= n) return;
+#pragma unroll
+    for (int i = 0; i < 96; i++) a[i] = p[i * n + t];
+    for (int k = 0; k < 8; k++) {
+#pragma unroll
+        for (int i = 0; i < 96; i++) a[i] = a[i] * a[(i + 1) % 96] + 1.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < 96; i++) p[i * n + t] = a[i];
+}
+__global__ void light(float* p, int n)
+{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) p[i] = p[i] * 2.0f + 1.0f;
+}
+"""
+TRADING_YAML = """\
+kernel: {0}
+source: {0}.cu
+entry: {0}
+sizes: {{n: 700}}
+arguments:
+  - {{name: p, dtype: float32, elements: 96 * n, role: inout, fill: {{uniform: [0, 1]}}}}
+  - {{name: n, dtype: int32, value: n}}
+block: {{shape: [128], tune: x}}
+grid: ["ceil_div(n, block.x)"]
+"""
+
+
+@pytest.fixture
+def trading(analyse, kernel_file):
+    def trading(target, **changes):
+        names = [kernel_file(name, TRADING, TRADING_YAML.format(name)) for name in ("heavy", "light")]
+        return analyse(*names, target=dataclasses.replace(target, **changes))
+
+    return trading
+
+
+def used(heavy: int, light: int, fused: int):
+    def facts(source):
+        found = {"heavy": heavy, "light": light}
+        return {
+            entry: CompileFacts(
+                arch="sm_90", entry=entry, registers=found.get(entry, fused), shared_bytes=0, barriers=1, stack_bytes=0,
+                spill_store_bytes=0, spill_load_bytes=0,
+            )
+            for entry in source.entries
+        }  # fmt: skip
+
+    return facts
+
+
+def test_a_light_side_gives_registers(trading, strategy, h100):
+    analysis = trading(h100, facts=used(168, 14, 128))
+    found = strategy.space(analysis, {})
+    seed = dict(strategy.seeds(analysis, found, {}))["registers_traded"]
+    assert (seed["taker"], seed["kept"], seed["cap"]) == ("a", 24, "fit2")
+    program = strategy.emit(analysis, seed, {})
+    text = program.sources[0].text
+    assert "__launch_bounds__(256, 2)" in text
+    assert text.index("setmaxnreg.inc.sync.aligned.u32 232;") < text.index("setmaxnreg.dec.sync.aligned.u32 24;")
+    turned = strategy.emit(analysis, Config.of({**seed, "order": "ba"}), {}).sources[0].text
+    assert turned.index("setmaxnreg.dec.sync.aligned.u32 24;") < turned.index("setmaxnreg.inc.sync.aligned.u32 232;")
+    fewer = trading(h100, facts=used(168, 14, 96))
+    assert strategy.emit(fewer, seed, {}).rule == "registers"  # who takes would wait for ever
+    none = Config.of({**seed, "kept": 96, "cap": "fit6"})
+    assert "there are none to give" in strategy.emit(analysis, none, {}).detail
+
+
+def test_who_may_not_trade(trading, strategy, h100, cpu_target):
+    assert "taker" not in {each.name for each in strategy.space(trading(cpu_target), {}).parameters}
+    older = strategy.space(trading(h100, arch="sm_80", limits=limits("sm_80")), {})
+    assert "taker" not in {each.name for each in older.parameters}
+    found = strategy.space(trading(h100), {})
+    seed = dict(strategy.seeds(trading(h100), found, {}))["given_blocks"]
+    assert found.problems(Config.of({**seed, "taker": "a", "kept": 24}))  # under a number that is no step
+    fine = Config.of({**seed, "taker": "a", "kept": 24, "cap": "fit2"})
+    assert found.problems(fine) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"a": {"registers": 24}, "b": {"registers": 232}}, ""),  # the other way round is a trade, too
+        ({"a": {"registers": 240}}, "for more registers than the 128"),
+        ({"b": {"registers": 32}}, "for more registers than the 128"),
+        ({"b": {"registers": 0}}, "some sides trade"),
+        ({"b": {"first": 64}}, "no whole warpgroups"),
+        ({"b": {"registers": 20}}, "which no instruction gives"),
+    ],
+)
+def test_trades_are_verified(trading, strategy, h100, changes, said):
+    analysis = trading(h100, facts=used(168, 14, 128))
+    seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
+    plan = partition.plan(analysis.payload.group, seed, 1)
+    own = {"a": {"registers": 232}, "b": {"registers": 24}}
+    sides = [
+        dataclasses.replace(side, **{**own[side.slot.letter], **changes.get(side.slot.letter, {})})
+        for side in plan.sides
+    ]
+    found = verify.register_problems(dataclasses.replace(plan, sides=tuple(sides)), 128)
+    assert any(said in each for each in found) if said else found == ()
+    assert verify.register_problems(plan, 128) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+def test_ptxas_gives_what_was_traded(trading, strategy):
+    """No spills at twice the blocks, where the same bounds spill without the trade."""
+    target = target_for_arch("sm_90")
+    analysis = trading(target)
+    seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
+    traded = strategy.emit(analysis, seed, {})
+    assert isinstance(traded, Program), traded
+    facts = target.facts(traded.sources[0])["fused_heavy_light"]
+    assert (facts.registers, facts.spill_store_bytes) == (128, 0)
+    kept = Config.of({name: value for name, value in seed.items() if name != "kept"} | {"taker": "none"})
+    assert target.facts(strategy.emit(analysis, kept, {}).sources[0])["fused_heavy_light"].spill_store_bytes > 0
+    ptx = nvcc.ptx(traded.sources[0], "sm_90")
+    assert ".target sm_90a" in ptx
+    assert strategy.inspect(traded, {"fused": ptx}) is None
+    assert verify.lint(ptx) != ()
+
+
+def test_the_processor_has_no_registers_to_trade(trading, strategy, same, h100):
+    analysis = trading(h100, facts=used(168, 14, 128))
+    seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
+    same(strategy.emit(analysis, seed, {}), strategy.unfused(analysis, seed))

@@ -34,6 +34,19 @@ class Cap:
     """0 where nothing is asked for."""
 
 
+WARPGROUP = 128
+"""Threads that change their registers together (PTX ISA, setmaxnreg)."""
+LEAST_KEPT, MOST_TAKEN = 24, 256
+"""What setmaxnreg takes, in steps of 8."""
+
+
+def traded(launched: int, giver: int, taker: int, kept: int) -> int | None:
+    """The registers of each of `taker` threads when `giver` threads of a block that is launched with `launched` for
+    each keep `kept`; None where that is no gain."""
+    most = (launched * (giver + taker) - kept * giver) // taker // STEP * STEP
+    return min(most, MOST_TAKEN) if LEAST_KEPT <= kept < launched < most else None
+
+
 @functools.cache
 def fitting(limits: DeviceLimits, threads: int, blocks: int) -> int | None:
     """The most registers that a thread may have where so many blocks of `threads` are to be resident; None where no

@@ -430,12 +430,21 @@ def _kernel(plan: Plan, cap: Cap) -> str:
             last = number == len(plan.sides) - 1
             lines.append("    } else {" if last else f"{head}if (thread < {side.first + side.threads}) {{")
             thread = "thread" if number == 0 else f"thread - {side.first}"
+            lines += _trade(plan, side)
             lines += (_loop if plan.map == "stride" else _call)(plan, side, thread, "        ")
         lines.append("    }")
     else:
         for side in plan.sides:
             lines += _call(plan, side, "thread", "    ")
     return "\n".join([*lines, "}", ""])
+
+
+def _trade(plan: Plan, side: Side) -> list[str]:
+    """A side's warpgroups give registers to the block, or wait for such."""
+    if not side.registers:
+        return []
+    way = "dec" if side.registers == min(each.registers for each in plan.sides) else "inc"
+    return [f'        asm volatile("setmaxnreg.{way}.sync.aligned.u32 {side.registers};");']
 
 
 def _call(plan: Plan, side: Side, thread: str, indent: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.program import Argument, FillStep, Launch, Pointer, Program, Scalar
+from fusiond_hfuse.analysis.registers import LEAST_KEPT, MOST_TAKEN, STEP, WARPGROUP
 from fusiond_hfuse.codegen import fuse
 from fusiond_hfuse.frontend.graph import WARP, Plan, Shape
 from fusiond_hfuse.frontend.kernel import shape_of
@@ -60,6 +61,25 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
     if plan.map == "stride" and hidden[len(offsets)] != Scalar(dtype="uint32", value=blocks):
         found.append(f"the kernel is told {hidden[len(offsets)]} for {blocks} blocks")
     found += _ticket_problems(plan, program, launch)
+    return tuple(found)
+
+
+def register_problems(plan: Plan, launched: int) -> tuple[str, ...]:
+    """What is wrong with a trade of registers in blocks that are launched with so many a thread: whoever takes would
+    wait for ever for what nobody gives."""
+    sides = [side for side in plan.sides if side.registers]
+    if not sides:
+        return ()
+    found = []
+    if len(sides) < len(plan.sides):
+        found.append("some sides trade registers and others do not")
+    if sum(side.registers * side.threads for side in sides) > launched * plan.threads:
+        found.append(f"sides trade for more registers than the {launched} a thread that the block has")
+    for side in sides:
+        if side.first % WARPGROUP or side.threads % WARPGROUP:
+            found.append(f"side {side.slot.letter} is no whole warpgroups")
+        if side.registers % STEP or not LEAST_KEPT <= side.registers <= MOST_TAKEN:
+            found.append(f"side {side.slot.letter} has {side.registers} registers, which no instruction gives")
     return tuple(found)
 
 
@@ -142,11 +162,11 @@ _LEAKS = (
     (re.compile(r"%nctaid\b"), "the fused grid's size"),
     (re.compile(r"%(?:n?warpid|envreg\d+|dynamic_smem_size|total_smem_size|gridid|cluster_\w+|\w*cluster\w*)\b"),
      "what belongs to the whole fused block or launch"),
-    (re.compile(r"\b(?:griddepcontrol|setmaxnreg)\b"), "what acts on the whole fused block or launch"),
+    (re.compile(r"\bgriddepcontrol\b"), "what acts on the whole fused block or launch"),
 )  # fmt: skip
 
 
-def lint(ptx: str, *, barriers: tuple[int, ...] = (1, 2)) -> tuple[str, ...]:
+def lint(ptx: str, *, barriers: tuple[int, ...] = (1, 2), trades: bool = False) -> tuple[str, ...]:
     """What leaks past the shadows in the PTX of a fused kernel, one line each; empty when nothing does.
 
     `barriers` are the ids that the sides may use: each but 0 with a count, neither in a register. nvcc writes tabs
@@ -161,6 +181,8 @@ def lint(ptx: str, *, barriers: tuple[int, ...] = (1, 2)) -> tuple[str, ...]:
     for number, line in enumerate(code.splitlines(), 1):
         said = " ".join(line.split())
         found += [f"line {number}: {what}: {said}" for pattern, what in _LEAKS if pattern.search(line)]
+        if "setmaxnreg" in line and not trades:
+            found.append(f"line {number}: what acts on the whole fused block or launch: {said}")
         for match in _BARRIER.finditer(line):
             problem = _barrier_problem(match.group(), barriers)
             if problem is not None:

@@ -358,6 +358,9 @@ class Side:
     virtual: int = 1
     """At block level, how many of its blocks lie side by side in a fused one (POD-Attention's virtual blocks)."""
 
+    registers: int = 0
+    """That each of its threads has once the sides have traded them (`setmaxnreg`); 0: as launched."""
+
     @property
     def threads(self) -> int:
         """Of one of its blocks."""

@@ -123,6 +123,20 @@ FORMS = {
     if (threadIdx.x < 128 && i < n) out[i] = sum;
 }
 """,
+    "structs from lane to lane": "#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h>\nnamespace cg = cooperative_groups;\n" + """\
+struct __align__(8) Best { int value, place; };
+struct Wide { double sum; char c; };
+__device__ Best better(Best a, Best b) { return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a; }
+""" + K + """\
+    auto warp = cg::tiled_partition<32>(cg::this_thread_block());
+    int i = blockIdx.x * 128 + threadIdx.x;
+    Best best = cg::reduce(warp, Best{in[i % n], (int)threadIdx.x}, better);
+    Wide wide = warp.shfl(Wide{in[i % n] * 0.5, (char)(threadIdx.x % 32)}, 5);
+    auto parity = cg::binary_partition(warp, in[i % n] % 2);
+    Best first = parity.shfl(Best{i, in[i % n]}, 0);
+    if (threadIdx.x < 128 && i < n) out[i] = best.value * 100 + best.place + (int)wide.sum + wide.c + first.value + first.place;
+}
+""",
     "coalesced threads": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + K + """\
     int i = blockIdx.x * 128 + threadIdx.x;
     if (threadIdx.x >= 128 || i >= n || in[i] % 3) return;

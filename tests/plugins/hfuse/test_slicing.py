@@ -119,6 +119,15 @@ FILES: dict[str, str | bytes] = {
         'extern "C" void other(cublasHandle_t h);\n',
     "a kernel of the same name elsewhere": "namespace a { __global__ void k(float* p) { asm(\"exit;\"); } }\n" + K
         + "    int v = 3 * i;\n" + STORE + "namespace b { template <class T> __global__ void k(T* p) { total(p); } }\n",
+    "aligned in every way": "template <class T> struct alignas(16) Four { T part[4]; };\n" + K
+        + "    __shared__ alignas(16) int a[4];\n    __shared__ alignas(alignof(double2)) float b[4];\n"
+        "    __shared__   alignas(8) int c[2];\n    alignas(8) __shared__ int d[2];\n"
+        "    Four<int> four = {{1, 2, 3, 4}};\n    if (threadIdx.x == 0) { a[1] = 5; b[2] = 6; c[1] = 7; d[0] = 8; }\n"
+        "    __syncthreads();\n    int v = four.part[i % 4] + a[1] + (int)b[2] + c[1] + d[0];\n" + STORE,
+    "addresses as numbers that a header would bring": "#include <cublas_v2.h>\n" + K
+        + "    int v = reinterpret_cast<uintptr_t>(in) % 16 == 0 ? i : -i;\n" + STORE,
+    "built-ins for compilers of the host": "#ifndef __CUDA_ARCH__\nextern const dim3 blockDim;\nextern const uint3 threadIdx;\n#endif\n"
+        + K + "    int v = i;\n" + STORE,
     "halves that a header would bring": "#include <cublas_v2.h>\n" + K
         + "    __half h = __float2half(1.5f);\n    int v = FLT_MAX > 1 ? (int)(__half2float(h) * 2) : INT_MAX;\n" + STORE,
 }  # fmt: skip

@@ -8,6 +8,20 @@
 
 namespace cooperative_groups {
 
+// Values of any type go from lane to lane, in words.
+template <bool Record> struct fusiond_lanes {
+    template <class T, class F> static T of(T value, F move) { return move(value); }
+};
+template <> struct fusiond_lanes<true> {
+    template <class T, class F> static T of(T value, F move) {
+        unsigned words[(sizeof(T) + 3) / 4] = {};
+        __builtin_memcpy(words, &value, sizeof(T));
+        for (unsigned& each : words) each = move(each);
+        __builtin_memcpy(&value, words, sizeof(T));
+        return value;
+    }
+};
+
 struct thread_block {
     static void sync() { ::__syncthreads(); }
     static unsigned thread_rank() {
@@ -62,10 +76,10 @@ template <unsigned Size, class Parent> struct thread_block_tile {
     static unsigned meta_group_rank() { return cut_from<Parent>::type::thread_rank() / Size; }
     static unsigned meta_group_size() { return (cut_from<Parent>::type::num_threads() + Size - 1) / Size; }
 
-    template <class T> static T shfl(T value, int rank) { return ::__shfl_sync(mask(), value, rank, Size); }
-    template <class T> static T shfl_up(T value, unsigned delta) { return ::__shfl_up_sync(mask(), value, delta, Size); }
-    template <class T> static T shfl_down(T value, unsigned delta) { return ::__shfl_down_sync(mask(), value, delta, Size); }
-    template <class T> static T shfl_xor(T value, unsigned ranks) { return ::__shfl_xor_sync(mask(), value, (int)ranks, Size); }
+    template <class T> static T shfl(T value, int rank) { return fusiond_lanes<__is_class(T)>::of(value, [&](auto word) { return ::__shfl_sync(mask(), word, rank, Size); }); }
+    template <class T> static T shfl_up(T value, unsigned delta) { return fusiond_lanes<__is_class(T)>::of(value, [&](auto word) { return ::__shfl_up_sync(mask(), word, delta, Size); }); }
+    template <class T> static T shfl_down(T value, unsigned delta) { return fusiond_lanes<__is_class(T)>::of(value, [&](auto word) { return ::__shfl_down_sync(mask(), word, delta, Size); }); }
+    template <class T> static T shfl_xor(T value, unsigned ranks) { return fusiond_lanes<__is_class(T)>::of(value, [&](auto word) { return ::__shfl_xor_sync(mask(), word, (int)ranks, Size); }); }
     static int any(int predicate) { return ::__any_sync(mask(), predicate); }
     static int all(int predicate) { return ::__all_sync(mask(), predicate); }
     static unsigned ballot(int predicate) { return ::__ballot_sync(mask(), predicate) >> lane() / Size * Size; }
@@ -87,14 +101,14 @@ public:
     unsigned meta_group_size() const { return 1; }
     unsigned mask() const { return mask_; }
 
-    template <class T> T shfl(T value, unsigned rank) const { return ::__shfl_sync(mask_, value, (int)lane_of(rank % size())); }
+    template <class T> T shfl(T value, unsigned rank) const { return from(value, rank % size()); }
     template <class T> T shfl_up(T value, unsigned delta) const {
         const unsigned rank = thread_rank();
-        return ::__shfl_sync(mask_, value, (int)lane_of(rank < delta ? rank : rank - delta));
+        return from(value, rank < delta ? rank : rank - delta);
     }
     template <class T> T shfl_down(T value, unsigned delta) const {
         const unsigned rank = thread_rank();
-        return ::__shfl_sync(mask_, value, (int)lane_of(rank + delta >= size() ? rank : rank + delta));
+        return from(value, rank + delta >= size() ? rank : rank + delta);
     }
     int any(int predicate) const { return ::__any_sync(mask_, predicate); }
     int all(int predicate) const { return ::__all_sync(mask_, predicate); }
@@ -105,6 +119,10 @@ private:
     unsigned mask_;
 
     static unsigned lane() { return thread_block::thread_rank() % 32; }
+    template <class T> T from(T value, unsigned rank) const {
+        const int lane = (int)lane_of(rank);
+        return fusiond_lanes<__is_class(T)>::of(value, [&](auto word) { return ::__shfl_sync(mask_, word, lane); });
+    }
     unsigned lane_of(unsigned rank) const {
         unsigned rest = mask_;
         while (rank--) rest &= rest - 1;

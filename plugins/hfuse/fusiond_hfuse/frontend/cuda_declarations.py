@@ -261,7 +261,6 @@ STUB = f"""\
 #define __maxnreg__(count) __attribute__((annotate("maxnreg")))
 #define __cluster_dims__(...) __attribute__((annotate("cluster_dims")))
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define alignas _Alignas
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define INFINITY __builtin_inff()
@@ -305,6 +304,8 @@ typedef long int64_t;
 typedef unsigned long uint64_t;
 typedef long intptr_t;
 typedef unsigned long uintptr_t;
+typedef long intmax_t;
+typedef unsigned long uintmax_t;
 typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;

@@ -63,7 +63,7 @@ def _lines(
 ) -> list[str]:
     how = launched[0] if launched else None
     last = parsed.entry.rpartition("::")[2]
-    sizes = [each.name for each in parsed.parameters if _is_size(each)]
+    sizes = [each.name for each in parsed.parameters if each.name and _is_size(each)]
     lines = [f'# Drafted by `fusiond init`. "{UNKNOWN}" stands for what the source does not say.']
     lines += [f"# Not read: {each}" for each in unit.missing]
     lines += [f"# Cannot be fused as it is: {each.detail}" for each in parsed.rejections]
@@ -74,8 +74,8 @@ def _lines(
     if sizes:
         lines.append("sizes: {" + ", ".join(f'{_name(each)}: "{UNKNOWN}"' for each in sizes) + "}")
     lines.append("arguments:")
-    for each in parsed.parameters:
-        lines += [f"  - {line}" for line in _argument(each)]
+    for number, each in enumerate(parsed.parameters):
+        lines += [f"  - {line}" for line in _argument(each, each.name or f"unnamed_{number}")]
     if parsed.settable:
         lines.append("constants:")
         lines += [f"  - {_constant(each)}" for each in parsed.settable]
@@ -88,8 +88,8 @@ def _lines(
     return lines
 
 
-def _argument(each: Parameter) -> list[str]:
-    name = _name(each.name)
+def _argument(each: Parameter, name: str) -> list[str]:
+    name = _name(name)
     if each.pointer:
         dtype = each.dtype or UNKNOWN
         head = f'{{name: {name}, dtype: {_word(dtype)}, elements: "{UNKNOWN}", '
@@ -100,7 +100,7 @@ def _argument(each: Parameter) -> list[str]:
     if each.fields:
         numbers = ", ".join(f'"{field.path}": "{UNKNOWN}"' for field in each.fields)
         return [f"{{name: {name}, struct: {{{numbers}}}}}"]
-    value = each.name if _is_size(each) else f'"{UNKNOWN}"'
+    value = each.name if _is_size(each) and each.name else f'"{UNKNOWN}"'
     return [f"{{name: {name}, dtype: {_word(each.dtype or UNKNOWN)}, value: {value}}}"]
 
 

@@ -13,6 +13,20 @@ NAMES = ("this_thread_block", "this_grid")
 
 TYPES = """\
 namespace cooperative_groups {
+// Values of any type go from lane to lane, in words.
+template <bool Record> struct fusiond_lanes {
+    template <class T, class F> __device__ __forceinline__ static T of(T value, F move) { return move(value); }
+};
+template <> struct fusiond_lanes<true> {
+    template <class T, class F> __device__ __forceinline__ static T of(T value, F move) {
+        unsigned int words[(sizeof(T) + 3) / 4] = {};
+        memcpy(words, &value, sizeof(T));
+        for (unsigned int& each : words) each = move(each);
+        memcpy(&value, words, sizeof(T));
+        return value;
+    }
+};
+
 struct thread_block {
     uint3 fusiond_thread, fusiond_block;
     dim3 fusiond_threads, fusiond_blocks;
@@ -79,16 +93,20 @@ template <unsigned int Size, class Parent = void> struct thread_block_tile {
     __device__ __forceinline__ unsigned int meta_group_rank() const { return fusiond_within / Size; }
     __device__ __forceinline__ unsigned int meta_group_size() const { return (fusiond_of + Size - 1) / Size; }
     template <class T> __device__ __forceinline__ T shfl(T value, int rank) const {
-        return __shfl_sync(fusiond_mask(), value, rank, Size);
+        return fusiond_lanes<__is_class(T)>::of(
+            value, [&](auto word) { return __shfl_sync(fusiond_mask(), word, rank, Size); });
     }
     template <class T> __device__ __forceinline__ T shfl_up(T value, unsigned int delta) const {
-        return __shfl_up_sync(fusiond_mask(), value, delta, Size);
+        return fusiond_lanes<__is_class(T)>::of(
+            value, [&](auto word) { return __shfl_up_sync(fusiond_mask(), word, delta, Size); });
     }
     template <class T> __device__ __forceinline__ T shfl_down(T value, unsigned int delta) const {
-        return __shfl_down_sync(fusiond_mask(), value, delta, Size);
+        return fusiond_lanes<__is_class(T)>::of(
+            value, [&](auto word) { return __shfl_down_sync(fusiond_mask(), word, delta, Size); });
     }
     template <class T> __device__ __forceinline__ T shfl_xor(T value, unsigned int lanes) const {
-        return __shfl_xor_sync(fusiond_mask(), value, static_cast<int>(lanes), Size);
+        return fusiond_lanes<__is_class(T)>::of(
+            value, [&](auto word) { return __shfl_xor_sync(fusiond_mask(), word, static_cast<int>(lanes), Size); });
     }
     __device__ __forceinline__ int any(int predicate) const { return __any_sync(fusiond_mask(), predicate); }
     __device__ __forceinline__ int all(int predicate) const { return __all_sync(fusiond_mask(), predicate); }
@@ -124,15 +142,21 @@ struct coalesced_group {
     __device__ __forceinline__ unsigned int meta_group_rank() const { return 0; }
     __device__ __forceinline__ unsigned int meta_group_size() const { return 1; }
     template <class T> __device__ __forceinline__ T shfl(T value, unsigned int rank) const {
-        return __shfl_sync(fusiond_mask, value, fusiond_lane_of(rank % size()));
+        const int from = fusiond_lane_of(rank % size());
+        return fusiond_lanes<__is_class(T)>::of(
+            value, [&](auto word) { return __shfl_sync(fusiond_mask, word, from); });
     }
     template <class T> __device__ __forceinline__ T shfl_up(T value, unsigned int delta) const {
         const unsigned int rank = thread_rank();
-        return __shfl_sync(fusiond_mask, value, fusiond_lane_of(rank < delta ? rank : rank - delta));
+        const int from = fusiond_lane_of(rank < delta ? rank : rank - delta);
+        return fusiond_lanes<__is_class(T)>::of(
+            value, [&](auto word) { return __shfl_sync(fusiond_mask, word, from); });
     }
     template <class T> __device__ __forceinline__ T shfl_down(T value, unsigned int delta) const {
         const unsigned int rank = thread_rank();
-        return __shfl_sync(fusiond_mask, value, fusiond_lane_of(rank + delta >= size() ? rank : rank + delta));
+        const int from = fusiond_lane_of(rank + delta >= size() ? rank : rank + delta);
+        return fusiond_lanes<__is_class(T)>::of(
+            value, [&](auto word) { return __shfl_sync(fusiond_mask, word, from); });
     }
     __device__ __forceinline__ int any(int predicate) const { return __any_sync(fusiond_mask, predicate); }
     __device__ __forceinline__ int all(int predicate) const { return __all_sync(fusiond_mask, predicate); }

@@ -234,6 +234,11 @@ def tolerant(
     return _parse(text, stub, defines, flags, arch, more=_KEEP_GOING)
 
 
+_ALIGNED_SHARED = re.compile(
+    r"((?:\b(?:extern|static)[ \t]+)?\b__shared__\b)([ \t]*)"
+    r"(\balignas[ \t]*\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\))"
+)
+"""`__shared__ alignas(16) float x`, which nvcc takes, for clang: `alignas(16)__shared__ float x`, as long as before."""
 _KEEP_GOING = 0x200
 """CXTranslationUnit_KeepGoing, which the bindings do not name."""
 
@@ -259,7 +264,7 @@ def _parse(
     return cindex.Index.create().parse(
         MAIN,
         args=arguments,
-        unsaved_files=[(MAIN, text), (STUB_FILE, stub)],
+        unsaved_files=[(MAIN, _ALIGNED_SHARED.sub(r"\3\1\2", text)), (STUB_FILE, stub)],
         options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD | more,
     )
 

@@ -39,7 +39,7 @@ _NEEDED_METHODS = (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CON
 
 STANDARD = {
     "cfloat": "FLT_|DBL_|LDBL_", "climits": "(?:S?CHAR|U?CHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG)_(?:MAX|MIN)",
-    "cstdint": "U?INT(?:8|16|32|64)_(?:MAX|MIN|C)|u?int(?:8|16|32|64)_t", "cmath": "M_[A-Z0-9_]+|INFINITY|NAN",
+    "cstdint": "U?INT(?:8|16|32|64)_(?:MAX|MIN|C)|u?int(?:8|16|32|64|ptr|max)_t", "cmath": "M_[A-Z0-9_]+|INFINITY|NAN",
     "cassert": "assert", "math_constants.h": "CUDART_[A-Z0-9_]+", "limits": "numeric_limits", "cstdio": "printf",
 }  # fmt: skip
 """Headers that many others bring, and how names of theirs begin: a header that is not read may have brought them."""
@@ -338,10 +338,14 @@ def _reached(groups: list[_Declaration], entry: str, begin: set[str], macros: di
         seen.add(word)
         words.extend(macros.get(word, set()) - seen)
         for each in by_name.get(word, ()):
+            if each.names <= _BUILT_IN:
+                continue  # `extern const dim3 blockDim;`, for compilers of the host
             if not each.host and not each.kernels:
                 stay(each)
     return reached
 
+
+_BUILT_IN = frozenset(shadows.SHADOWED)
 
 _CONDITION = re.compile(
     r"^[ \t]*(?:#|%:)[ \t]*(if|ifdef|ifndef|elif|else|endif)\b((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE

@@ -8,6 +8,7 @@ printed and stored.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,11 +31,15 @@ class Parameter:
 class Space:
     parameters: tuple[Parameter, ...]
     restrictions: tuple[str, ...] = ()
+    listed: tuple[tuple[int, ...], ...] | None = None
+    """Where the points are given one by one: the position of each value among its parameter's, -1 for a parameter that
+    does not apply. There are no restrictions then, and conditions are what the rows say."""
 
     @property
     def hash(self) -> str:
         """`space_hash`: another hash makes a new study."""
-        return content_key(self)
+        described = {"parameters": self.parameters, "restrictions": self.restrictions}
+        return content_key(described if self.listed is None else described | {"listed": self.listed})
 
     def active(self, chosen: Mapping[str, Value], parameter: Parameter) -> bool:
         """Whether a parameter exists, given the parameters before it."""
@@ -45,6 +50,8 @@ class Space:
 
     def problems(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Why this is not a point of the space: unknown or missing names, values not offered, restrictions broken."""
+        if self.listed is not None:
+            return () if Config.of(values) in _listed(self) else ("it is not one of the points that are listed",)
         found = []
         known = {each.name for each in self.parameters}
         found += [f"there is no parameter {name!r}" for name in sorted(set(values) - known)]
@@ -76,6 +83,9 @@ class Space:
 
     def points(self) -> Iterator[Config]:
         """Every valid config, in a fixed order: the last parameter varies fastest."""
+        if self.listed is not None:
+            yield from _listed(self)
+            return
         if self.broken({}):  # a restriction of constants only
             return
         mentioning = {
@@ -108,6 +118,17 @@ class Space:
 
 
 EMPTY = Space(parameters=())
+
+
+@functools.lru_cache(maxsize=4)
+def _listed(space: Space) -> dict[Config, None]:
+    """The configs of a space whose points are listed."""
+    assert space.listed is not None
+    found: dict[Config, None] = {}
+    for row in space.listed:
+        pairs = zip(space.parameters, row, strict=True)
+        found[Config.of({each.name: each.values[level] for each, level in pairs if level >= 0})] = None
+    return found
 
 
 def _among(value: Value, values: Sequence[Value]) -> bool:

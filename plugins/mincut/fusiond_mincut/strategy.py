@@ -19,7 +19,7 @@ from fusiond.search.space import Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_mincut import request as asking
 from fusiond_mincut import space as composing
-from fusiond_mincut.analysis import blocks, candidates, drawing, legality, partition, plan
+from fusiond_mincut.analysis import blocks, candidates, cost, drawing, legality, partition, plan
 from fusiond_mincut.analysis.benefit import Model
 from fusiond_mincut.analysis.blocks import Block, Partition
 from fusiond_mincut.analysis.partition import Planned
@@ -32,7 +32,18 @@ from fusiond_mincut.request import Request
 
 ODD = {"width": 67, "height": 41}
 MOST_SAID = 200
-"""Rejections in an analysis."""
+"""Rejections, and blocks that are not tried, in an analysis."""
+MOST_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untried:
+    """A block that could be fused and is not measured by itself."""
+
+    kernels: tuple[str, ...]
+    saves: float
+    """By `cost`: what it would save per pixel, in the time of a byte of DRAM."""
+    because: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +57,7 @@ class Analysed:
     """Among all that the generated kernels can compute."""
     several: tuple[tuple[str, ...], ...]
     """Blocks of several kernels to measure."""
+    untried: tuple[Untried, ...]
 
     @property
     def pipeline(self) -> Pipeline:
@@ -95,7 +107,7 @@ class Mincut(StrategyBase[Request, Analysed]):
         planned = partition.planned(pipeline, model)
         best = plan.optimum(pipeline, model)
         found = candidates.Found(blocks=(), complete=True) if asked.block is not None else plan.survey(pipeline)
-        several, impossible = _several(asked, planned, best, found, target.limits.shared_bytes_per_block)
+        several, impossible, untried = _several(asked, planned, best, found, target.limits.shared_bytes_per_block)
         known = Analysed(
             asked=asked,
             target=target,
@@ -103,6 +115,7 @@ class Mincut(StrategyBase[Request, Analysed]):
             best=best,
             widest=plan.general_optimum(pipeline, model, found),
             several=several,
+            untried=untried,
         )
         report: dict[str, object] = {
             "model": model.name,
@@ -132,6 +145,10 @@ class Mincut(StrategyBase[Request, Analysed]):
                 "of": len(found.blocks),
                 "complete": found.complete,
             },
+            "not_tried": [
+                {"block": "+".join(each.kernels), "saves": round(each.saves, 2), "because": each.because}
+                for each in untried
+            ],
             "operations": {
                 each.name: {"alu": each.operations.alu, "sfu": each.operations.sfu} for each in pipeline.kernels
             },
@@ -147,7 +164,7 @@ class Mincut(StrategyBase[Request, Analysed]):
 
     def describe(self, analysis: Analysis[Request, Analysed]) -> str:
         about = analysis.payload
-        return drawing.text(about.pipeline, about.planned)
+        return drawing.text(about.pipeline, about.planned) + _left_out(about)
 
     def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
         """A job for each kernel by itself and for each block worth measuring, small blocks first."""
@@ -309,17 +326,36 @@ def _program(found: Program | Rejection) -> Program:
 
 def _several(
     asked: Request, planned: Planned, best: Optimum | None, found: candidates.Found, limit: int
-) -> tuple[tuple[tuple[str, ...], ...], tuple[Rejection, ...]]:
-    """The blocks of several kernels that are worth measuring, small ones first; and why others of them cannot be
-    computed."""
+) -> tuple[tuple[tuple[str, ...], ...], tuple[Rejection, ...], tuple[Untried, ...]]:
+    """The blocks of several kernels that are worth measuring, small ones first; why others of them cannot be computed;
+    and what is left out."""
     pipeline = asked.pipeline
     if not _measures(asked):
-        return (), ()
-    wanted = plan.worth_measuring(pipeline, asked.model, planned, best, found, asked.most_blocks)
-    refused = {block: _impossible(pipeline, block, limit) for block in wanted}
-    possible = [block for block in wanted if refused[block] is None]
+        return (), (), ()
+    chosen = plan.worth_measuring(pipeline, asked.model, planned, best, found, asked.most_blocks)
+    refused = {block: _impossible(pipeline, block, limit) for block in chosen.blocks}
+    possible = [block for block in chosen.blocks if refused[block] is None]
     possible.sort(key=lambda block: (len(block), [pipeline.position[name] for name in block]))
-    return tuple(possible), tuple(each for each in refused.values() if each is not None)
+    because = f"{asked.most_blocks} blocks are measured, others first; raise `blocks`"
+    untried = tuple(
+        Untried(kernels=block, saves=cost.saving(pipeline, block), because=because) for block in chosen.left[:MOST_SAID]
+    )
+    return tuple(possible), tuple(each for each in refused.values() if each is not None), untried
+
+
+def _left_out(about: Analysed) -> str:
+    """What is measured block by block, and the best of what is not."""
+    if not about.several:
+        return ""
+    lines = ["measured by themselves:", *(f"  {'+'.join(each)}" for each in about.several)]
+    if about.untried:
+        lines.append(
+            f"not tried, with bytes of DRAM saved per pixel by what their kernels ask ({about.untried[0].because}):"
+        )
+        lines += [f"  {'+'.join(each.kernels)}  {each.saves:.1f}" for each in about.untried[:MOST_SHOWN]]
+        if len(about.untried) > MOST_SHOWN:
+            lines.append(f"  and {len(about.untried) - MOST_SHOWN} more: see not_tried of --json")
+    return "\n".join(lines) + "\n"
 
 
 def _measures(asked: Request) -> bool:

@@ -10,9 +10,9 @@ import pytest
 
 from fusiond.devices.cpu import native
 from fusiond.program import Program
+from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen import tiles
 from fusiond_mincut.codegen.emit import BlockParams
-from fusiond_mincut.codegen.tiles import Halo
 from fusiond_mincut.frontend import borders
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -214,7 +215,8 @@ def test_the_picture_names_every_kernel_and_weight(registry: Registry) -> None:
     lines = STRATEGY.describe(analysis).splitlines()
     assert "  sx -> gx         328  point-to-local" in lines
     assert "  1. {dx, dy, sx, gx, sxy, gxy, hc} | {sy, gy}  along 2  (shared_memory)" in lines
-    assert lines[-6:] == ["  dx", "  dy", "  sx+gx", "  sxy+gxy", "  sy+gy", "  hc"]
+    at = lines.index("blocks, 912 saved:")
+    assert lines[at + 1 : at + 7] == ["  dx", "  dy", "  sx+gx", "  sxy+gxy", "  sy+gy", "  hc"]
 
 
 def test_a_pipeline_of_many_kernels_is_planned_and_not_measured_block_by_block(
@@ -293,6 +295,43 @@ def test_parts_are_single_kernels_and_blocks(registry: Registry) -> None:
     assert analysis.report["to_measure"] == {"single": 9, "several": 5, "of": 119, "complete": True}
     assert STRATEGY.parts(analysed(registry, "pipeline: harris\nblocks: 0\n")) == ()
     assert STRATEGY.parts(analysed(registry, "pipeline: harris\nblock: [sx, gx]\n")) == ()
+
+
+STENCILS = """
+pipeline: stencils
+image: {width: 64, height: 48, dtype: float32}
+inputs: [src]
+outputs: [k4]
+masks: {box: [[1, 1, 1], [1, 1, 1], [1, 1, 1]]}
+kernels:
+"""
+
+
+@pytest.mark.parametrize("most", [2, 3, 12])
+def test_the_model_has_no_veto_over_measuring(registry: Registry, tmp_path: Path, most: int) -> None:
+    """By equations 7 and 10 no two stencils behind one another are worth fusing; they are measured all the same."""
+    names = ["src", *(f"k{number}" for number in range(5))]
+    (tmp_path / "stencils.yaml").write_text(
+        STENCILS
+        + "".join(
+            f"  {name}: {{pattern: local, mask: [3, 3], border: clamp, reads: [{before}],"
+            f' body: "sum(box, {before}) / 9"}}\n'
+            for before, name in itertools.pairwise(names)
+        )
+    )
+    found = parsed(registry, f"pipeline: ./stencils.yaml\nblocks: {most}\n", tmp_path / "job.yaml")
+    analysis = STRATEGY.analyse(found, CPU)
+    assert [len(each) for each in analysis.report["blocks"]] == [1] * 5  # Algorithm 1 fuses nothing
+    several = [tuple(part.request["block"]) for part in STRATEGY.parts(analysis) if len(part.request["block"]) > 1]
+    untried = [each["block"] for each in analysis.report["not_tried"]]
+    assert len(several) == min(most, 10)  # of the 10 that there are
+    assert len(several) + len(untried) == 10
+    assert tuple(names[1:]) in several
+    assert any(len(each) == 2 for each in several) or most == 2
+    assert all(each["because"] and each["saves"] > 0 for each in analysis.report["not_tried"])
+    shown = STRATEGY.describe(analysis)
+    assert "k0+k1+k2+k3+k4" in shown
+    assert all(f"  {each}  " in shown for each in untried)
 
 
 def test_the_best_sums_of_measured_blocks_are_offered_first(registry: Registry) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fusiond_mincut.analysis import blocks, candidates, exact, legality
+from fusiond_mincut.analysis import benefit, blocks, candidates, cost, exact, legality
 from fusiond_mincut.analysis.benefit import Model
 from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.analysis.partition import Planned
@@ -75,17 +75,53 @@ def _best(pipeline: Pipeline, found: candidates.Found, model: Model) -> Optimum 
     return Optimum(partition=blocks.partition(pipeline, groups), benefit=-cost, complete=found.complete)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The blocks of several kernels that are measured one by one, and those that are not."""
+
+    blocks: tuple[tuple[str, ...], ...]
+    because: Mapping[tuple[str, ...], str]
+    """Block -> why it is measured."""
+    left: tuple[tuple[str, ...], ...]
+    """The blocks of the survey that are not, those that save most by `cost` first."""
+
+
 def worth_measuring(
     pipeline: Pipeline, model: Model, planned: Planned, best: Optimum | None, found: candidates.Found, most: int
-) -> tuple[tuple[str, ...], ...]:
-    """At most `most` blocks of several kernels: those of Algorithm 1 and of the exact optimum, then those of a survey
-    that save most by the model."""
-    wanted = [each.kernels for each in planned.partition.blocks if len(each.kernels) > 1]
-    if best is not None:
-        wanted += [each.kernels for each in best.partition.blocks if len(each.kernels) > 1]
-    gains = {block: legality.block_gain(pipeline, block, model) for block in found.blocks}
-    wanted += sorted((block for block in found.blocks if gains[block] > 0), key=lambda block: -gains[block])
-    return tuple(dict.fromkeys(wanted))[:most]
+) -> Choice:
+    """At most `most` blocks of several kernels, in this order: those of Algorithm 1 and of the exact optimum; then by
+    turns those that save most by `cost`, the deepest ones, and pairs of local kernels. No model refuses any."""
+    ranks = {block: (-cost.saving(pipeline, block), len(block), block) for block in found.blocks}
+    by_cost = sorted(found.blocks, key=ranks.__getitem__)
+    deepest = sorted(found.blocks, key=lambda block: (-len(block), ranks[block]))
+    stencils = [block for block in by_cost if _chains(pipeline, block)]
+    why: dict[tuple[str, ...], str] = {}
+    for each in planned.partition.blocks:
+        if len(each.kernels) > 1:
+            why.setdefault(each.kernels, "algorithm1")
+    for each in best.partition.blocks if best is not None else ():
+        if len(each.kernels) > 1:
+            why.setdefault(each.kernels, "exact")
+    turns = [("cost", iter(by_cost)), ("deep", iter(deepest)), ("stencils", iter(stencils)), ("cost", iter(by_cost))]
+    while turns:
+        for turn in tuple(turns):
+            block = next((each for each in turn[1] if each not in why), None)
+            if block is None:
+                turns.remove(turn)
+            else:
+                why[block] = turn[0]
+    chosen = dict(list(why.items())[:most])
+    return Choice(blocks=tuple(chosen), because=chosen, left=tuple(each for each in by_cost if each not in chosen))
+
+
+def _chains(pipeline: Pipeline, block: tuple[str, ...]) -> bool:
+    """Whether a local kernel of a block reads round its pixel what another local kernel of it makes."""
+    return len(block) == 2 and any(
+        benefit.scenario(pipeline, producer, name) == "local_to_local"
+        for name in block
+        for producer in pipeline.producers[name]
+        if producer in block
+    )
 
 
 def named(found: Iterable[tuple[str, Partition | None]]) -> dict[str, Partition]:

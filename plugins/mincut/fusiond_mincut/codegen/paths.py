@@ -20,8 +20,9 @@ from fusiond.codegen.code import Code, call, cpp, joined
 from fusiond.codegen.operators import PRECEDENCE, Term, atom, binary, cast, prefix
 from fusiond.codegen.statements import Statements, function, wrapped
 from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen.bodies import CHANNELS, STORED, TYPES, constant, offset_name, pixels, stage_of
-from fusiond_mincut.codegen.tiles import Halo, Layout, Loop, Tile, tiles_behind
+from fusiond_mincut.codegen.tiles import Layout, Loop, Tile, tiles_behind
 from fusiond_mincut.frontend import borders
 from fusiond_mincut.frontend.expr import Access
 from fusiond_mincut.frontend.graph import Border, Image, Kernel, Pipeline

@@ -23,39 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusiond_mincut.analysis.blocks import Block
-from fusiond_mincut.frontend.graph import Image, Kernel, Pipeline
+from fusiond_mincut.analysis.halos import Halo, halos
+from fusiond_mincut.frontend.graph import Image, Pipeline
 
 BYTES = {"uint8": 1, "int32": 4, "float32": 4}
 """Of a pixel's channel."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Halo:
-    """Pixels round a rectangle, each side at least 0."""
-
-    left: int = 0
-    right: int = 0
-    up: int = 0
-    down: int = 0
-
-    def __bool__(self) -> bool:
-        return any((self.left, self.right, self.up, self.down))
-
-    def __add__(self, other: Halo) -> Halo:
-        return Halo(
-            left=self.left + other.left,
-            right=self.right + other.right,
-            up=self.up + other.up,
-            down=self.down + other.down,
-        )
-
-    def union(self, other: Halo) -> Halo:
-        return Halo(
-            left=max(self.left, other.left),
-            right=max(self.right, other.right),
-            up=max(self.up, other.up),
-            down=max(self.down, other.down),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,22 +88,6 @@ class Layout:
         for halo in self.halos.values():
             total = total.union(halo)
         return total
-
-
-def halos(pipeline: Pipeline, block: Block) -> dict[str, Halo]:
-    """Where each image of a block is needed, as the halo round the rectangle of a block of threads.
-
-    It is the sum along every path, not the largest radius of one stage (where the paper's width of the fused interior,
-    section IV-B, has the larger radius).
-    """
-    found: dict[str, Halo] = {name: Halo() for name in block.outputs}
-    for name in reversed(block.kernels):
-        kernel = pipeline.kernel(name)
-        for image in kernel.reads:
-            if pipeline.images[image].single:
-                continue
-            found[image] = found.get(image, Halo()).union(found[name] + _window(kernel, image))
-    return found
 
 
 LOCAL = ("tile", "recompute", "mixed")
@@ -226,11 +182,6 @@ def tiles_behind(pipeline: Pipeline, block: Block, layout: Layout, name: str) ->
         elif image in block.kernels:
             found |= tiles_behind(pipeline, block, layout, image)
     return found
-
-
-def _window(kernel: Kernel, image: str) -> Halo:
-    left, right, up, down = kernel.window(image)
-    return Halo(left=left, right=right, up=up, down=down)
 
 
 def _tiled(pipeline: Pipeline, block: Block, needed: dict[str, Halo], local: str) -> set[str]:

@@ -1,0 +1,62 @@
+"""How far round the pixels that a block of threads computes each image of a fused block is needed.
+
+The halos of a chain add up: an image's halo is the largest sum of offsets on any way from it to an output, for each
+side by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.frontend.graph import Kernel, Pipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Halo:
+    """Pixels round a rectangle, each side at least 0."""
+
+    left: int = 0
+    right: int = 0
+    up: int = 0
+    down: int = 0
+
+    def __bool__(self) -> bool:
+        return any((self.left, self.right, self.up, self.down))
+
+    def __add__(self, other: Halo) -> Halo:
+        return Halo(
+            left=self.left + other.left,
+            right=self.right + other.right,
+            up=self.up + other.up,
+            down=self.down + other.down,
+        )
+
+    def union(self, other: Halo) -> Halo:
+        return Halo(
+            left=max(self.left, other.left),
+            right=max(self.right, other.right),
+            up=max(self.up, other.up),
+            down=max(self.down, other.down),
+        )
+
+
+def halos(pipeline: Pipeline, block: Block) -> dict[str, Halo]:
+    """Where each image of a block is needed, as the halo round the rectangle of a block of threads.
+
+    It is the sum along every path, not the largest radius of one stage (where the paper's width of the fused interior,
+    section IV-B, has the larger radius).
+    """
+    found: dict[str, Halo] = {name: Halo() for name in block.outputs}
+    for name in reversed(block.kernels):
+        kernel = pipeline.kernel(name)
+        for image in kernel.reads:
+            if pipeline.images[image].single:
+                continue
+            found[image] = found.get(image, Halo()).union(found[name] + _window(kernel, image))
+    return found
+
+
+def _window(kernel: Kernel, image: str) -> Halo:
+    left, right, up, down = kernel.window(image)
+    return Halo(left=left, right=right, up=up, down=down)

@@ -109,7 +109,16 @@ def test_a_file_with_one_kernel_needs_no_name(drafted):
     [
         (SOURCE, "", "there are 2 kernels in it: ops::pool, plain; say which: k.cu:ops::pool"),
         (SOURCE, "polo", "unknown kernel 'polo'"),
-        (SOURCE.replace("ops::pool<float, 5><<<", "other<<<"), "pool", "is a template; say which instance"),
+        (
+            SOURCE.replace("ops::pool<float, 5><<<", "other<<<"),
+            "pool",
+            "ops::pool is a template <class T, int N>; say which instance: `instance: \"ops::pool<float, 128>\"` in its YAML, FILE.cu:'ops::pool<float, 128>' for `fusiond init`",
+        ),
+        (
+            SOURCE.replace("ops::pool<float, 5><<<", "pool<Element, 5><<<"),
+            "pool",
+            "is a template <class T, int N>; say which",
+        ),
         ("int main() {}\n", "", "there is no kernel in it"),
         ("__global__ void k(Unknown* p) {}\n", "k", "unknown type name 'Unknown'"),
     ],
@@ -160,3 +169,26 @@ def test_unknown_values_are_listed():
     root, left = documents.drafted('a: "?"\nb: [1, {c: "?"}]\n', "x.yaml")
     assert [(each.key, each.line) for each in left] == [("a", 1), ("b[1].c", 2)]
     assert root.mapping()["a"].value == "?"
+
+
+def test_headers_above_the_source_are_found(strategy, registry, tmp_path):
+    """The nearest, in the usual places; those that they include too; what is nowhere is said."""
+    deep = tmp_path / "Samples" / "filter"
+    deep.mkdir(parents=True)
+    (tmp_path / "Common").mkdir()
+    (tmp_path / "Common" / "mathx.h").write_text(
+        '#include "more.h"\n__device__ inline int twice(int x) { return MORE * x; }\n'
+    )
+    (tmp_path / "Common" / "more.h").write_text("#define MORE 2\n")
+    (tmp_path / "more.h").write_text("#error the farther one\n")
+    source = "#include <mathx.h>\n#include <cublas_v2.h>\n#include <nowhere.h>\n__global__ void k(int* p) { p[0] = twice(p[1]); }\n"
+    (deep / "k.cu").write_text(source)
+    job = Job(strategy="hfuse", request={}, sizes={}, path=str(deep / "k.cu"))
+    text = strategy.draft(str(deep / "k.cu"), "", JobInputs(registry, job))
+    assert "# Found: ../../Common/mathx.h\n" in text
+    assert pyyaml.safe_load(text)["include"] == ["../../Common"]
+    assert re.findall("# Not read: (.*)", text) == ["<cublas_v2.h>", "<nowhere.h>"]
+
+
+def test_a_kernel_of_no_parameters_has_an_empty_list(drafted):
+    assert pyyaml.safe_load(drafted("__global__ void k() {}\n"))["arguments"] == []

@@ -120,7 +120,7 @@ WRONG = [
     ("summary:", "sumary:", "scale.yaml:2: unknown key 'sumary'; did you mean 'summary'?"),
     ("source: scale.cu", "source: skale.cu", "scale.yaml:3: source: there is no file"),
     ("entry: scale", "entry: skale", "scale.yaml:4: entry: unknown kernel 'skale'; did you mean 'scale'?"),
-    ("entry: scale", "entry: many", "scale.yaml:4: entry: many is a template; say which instance"),
+    ("entry: scale", "entry: many", "scale.yaml:4: entry: many is a template <class T, int N>; say which instance"),
     ("entry: scale", "entry: scale\ninstance: scale<int>", "scale is no template"),
     ("entry: scale", "entry: scale\ninstance: many<int>", "is no instance of scale"),
     ("{n: 100}", "{n: 0}", "scale.yaml:5: sizes.n: is 0; it must be from 1 to 1099511627776"),

@@ -176,6 +176,12 @@ def sliced(text: str, entry: str = "k", missing: tuple[str, ...] = ()) -> str:
     return slicing.sliced(unit, entry, instance=None, defines=(), where="k.yaml").text
 
 
+def forget() -> None:
+    """What was read before."""
+    slicing._found.cache_clear()
+    slicing._walked.cache_clear()
+
+
 def test_lines_stay_where_they_are_and_directives_too():
     text = HOST + OTHERS + K + "    int v = i;\n" + STORE + MAIN
     after = sliced("\n".join(line for line in text.splitlines() if "#include" not in line))
@@ -184,8 +190,43 @@ def test_lines_stay_where_they_are_and_directives_too():
     left = {at: line for at, line in enumerate(after.splitlines()) if line.strip()}
     assert all(before[at].rstrip() == line for at, line in left.items())
     words = set(re.findall(r"\w+", after))
-    assert {"blockIdx", "out", "define", "N"} <= words
-    assert not {"main", "check", "Job", "show", "grid", "again", "total", "weights", "thrust", "pragma"} & words
+    assert {"blockIdx", "out"} <= words
+    assert (
+        not {"define", "N", "main", "check", "Job", "show", "grid", "again", "total", "weights", "thrust", "pragma"}
+        & words
+    )
+
+
+def test_macros_stay_where_a_kernel_or_a_condition_names_them():
+    """`#define RUN k<<<...>>>()` is no reason to refuse k; what decides a condition is the same as before."""
+    head = "#define A B\n#define B 3\n#define RUN \\\n    k<<<8, 128>>>(out, in, n); \\\n    check()\n#define C D\n#define D 1\n"
+    rest = K + "#if C\n    int v = A + i;\n#else\n    int v = 0;\n#endif\n" + STORE + "int main() { RUN; }\n"
+    left = sliced(head + rest).splitlines()
+    assert [each for each in left if "define" in each] == ["#define A B", "#define B 3", "#define C D", "#define D 1"]
+    assert left.index("#define C D") == 5
+    pasted = sliced(
+        "#define GO(x) x##o\n#define foo 7\n#define RUN k<<<1, 1>>>(p)\n" + K + "    int v = GO(fo);\n" + STORE
+    )
+    assert "foo 7" in pasted
+    assert "RUN" not in pasted
+
+
+def test_an_architecture_that_changes_nothing_is_read_once(monkeypatch):
+    """And one that does is read; names a macro outside of conditions, all are."""
+    walked = []
+    monkeypatch.setattr(slicing._Walk, "declarations", lambda self, cursor: walked.append(cursor) or iter(()))
+    for text, readings in (
+        ("__device__ int f() { return 1; }\n", 1),
+        ("#if __CUDA_ARCH__ >= 300\n__device__ int f();\n#endif\n", 2),
+        ("#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800\n__device__ int f();\n#endif\n", 2),
+        ("#if __CUDA_ARCH__ == 900\n__device__ int f();\n#elif __CUDA_ARCH__ > 900\n__device__ int g();\n#endif\n", 3),
+        ("#define NEW (__CUDA_ARCH__ >= 800)\n__device__ int f() { return NEW; }\n", 6),
+    ):
+        walked.clear()
+        forget()
+        slicing._walked(text, (), (), ())
+        assert len(walked) == readings, text
+    forget()
 
 
 def test_what_is_said_first_stays_and_what_is_said_of_others_goes():
@@ -204,10 +245,10 @@ def test_what_another_condition_would_take_stays(monkeypatch):
     text += K + "    int v = f();\n" + STORE
     assert "return 1" in sliced(text)
     assert "return 2" in sliced(text)
-    slicing._found.cache_clear()
+    forget()
     monkeypatch.setattr(cursors, "skipped", lambda unit, file: [])
     assert "return 1" not in sliced(text)
-    slicing._found.cache_clear()
+    forget()
 
 
 NAMES = [f"f{at}" for at in range(9)]
@@ -284,7 +325,7 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_dies(beside_hist, strategy, same, monkeypatch, name):
     place, what, instead = MUTANTS[name]
-    slicing._found.cache_clear()
+    forget()
     monkeypatch.setattr(place, what, instead)
     died = 0
     for source in FILES.values():
@@ -293,5 +334,5 @@ def test_a_mutant_dies(beside_hist, strategy, same, monkeypatch, name):
             died += bool(analysis.rejections)
         except (RequestError, ValueError, TypeError):
             died += 1
-    slicing._found.cache_clear()
+    forget()
     assert died

@@ -14,6 +14,12 @@ from fusiond_hfuse.frontend.graph import Parameter, Parsed, Unit, Variable
 from fusiond_hfuse.frontend.launches import Launched, launches
 from fusiond_hfuse.frontend.parse import parse_unit
 
+_MOST_ABOVE = 5
+_PLACES = ("", "include", "inc", "common", "Common", "common/inc", "src", "utils")
+_OF_LIBRARIES = re.compile(r"<(?:cu|thrust/|cub/|cuda/|nv|npp|GL/|EGL/|GLES|mpi|omp|nccl|torch/|ATen/|c10/|[a-z_]+>)")
+"""Headers that are a library's, or have no ending: in no folder of a project."""
+_WRITTEN = re.compile(r"<[\w\s,:*&]*>")
+"""Template arguments whose text says what they are."""
 _WHOLE = ("int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
@@ -21,24 +27,61 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     """The YAML text for a kernel of a `.cu` file. `name` is its own, with or without namespaces and template arguments
     (`maxpool<float, 5>`); empty where the file has one. `include`: folders, relative to the file, that headers are
     looked for in. RequestError for what cannot be read, or is not clear."""
-    unit = includes.expand(inputs, path, include, yaml=path, where=path)
+    unit, include, found = _with_headers(inputs, path, include)
     code = recheck.blanked(unit.text.encode())
     known = slicing.kernels(unit)
     entry, instance = _entry(path, name, known)
     last = entry.rpartition("::")[2]
+    instances = [instance]
     if not instance:
-        written = [each.instance for each in launches(code, last, ()) if each.instance]
-        instance = next((f"{entry}{each}" for each in written if re.fullmatch(r"<[\w\s,:*&]*>", each)), "")
-    asked = {"instance": instance or None, "defines": (), "where": path}
-    sliced = slicing.sliced(unit, entry, **asked)  # type: ignore[arg-type]
-    parsed = parse_unit(sliced, entry, name=last, **asked)  # type: ignore[arg-type]
+        written = (each.instance for each in launches(code, last, ()) if _WRITTEN.fullmatch(each.instance))
+        instances = [*dict.fromkeys(f"{entry}{each}" for each in written), ""]
+    for instance in instances:
+        asked = {"instance": instance or None, "defines": (), "where": path}
+        sliced = slicing.sliced(unit, entry, **asked)  # type: ignore[arg-type]
+        try:
+            parsed = parse_unit(sliced, entry, name=last, **asked)  # type: ignore[arg-type]
+            break
+        except RequestError as problem:  # `k<T><<<...>>>` stands in a template of the host's
+            if instance == instances[-1] or not problem.problem.startswith(f"{instance}: use of undeclared"):
+                raise
     if parsed.settable:  # once the host has set them, they are no reason to refuse
-        symbols = tuple(each.name for each in parsed.settable)
-        again = parse_unit(sliced, entry, name=last, variables=symbols, **asked)  # type: ignore[arg-type]
-        parsed = again.replaced(settable=parsed.settable)
+        set_ = {f"`__{'constant' if each.constant else 'device'}__ {each.name}`" for each in parsed.settable}
+        left = (each for each in parsed.rejections if not any(one in each.detail for one in set_))
+        parsed = parsed.replaced(rejections=tuple(left))
     names = tuple(each.name for each in parsed.parameters)
     launched = list(launches(code, last, names))
-    return "\n".join(_lines(path, unit, parsed, instance, launched, include)) + "\n"
+    return "\n".join(_lines(path, unit, parsed, instance, launched, include, found)) + "\n"
+
+
+def _with_headers(inputs: Inputs, path: str, include: tuple[str, ...]) -> tuple[Unit, tuple[str, ...], tuple[str, ...]]:
+    """A file with its headers; the folders that they were looked for in, and those of them that nobody named: headers
+    of a project lie above its sources, in folders that are called as everywhere."""
+    unit = includes.expand(inputs, path, include, yaml=path, where=path)
+    named: list[str] = []
+    looked: set[str] = set()
+    while wanted := [each for each in unit.missing if each not in looked and not _OF_LIBRARIES.match(each)]:
+        looked.update(wanted)
+        for header in wanted:
+            folder = _folder_of(inputs, path, header[1:-1])
+            if folder is not None:
+                named.append(f"{folder}/{header[1:-1]}")
+                include = tuple(dict.fromkeys([*include, folder]))
+        unit = includes.expand(inputs, path, include, yaml=path, where=path)
+    return unit, include, tuple(named)
+
+
+def _folder_of(inputs: Inputs, path: str, header: str) -> str | None:
+    """The nearest folder above a file that holds a header, itself or in one of the usual places."""
+    for above in range(_MOST_ABOVE):
+        for place in _PLACES:
+            folder = "/".join([*[".."] * above, *([place] if place else [])]) or "."
+            try:
+                inputs.beside(path, f"{folder}/{header}", where="")
+            except RequestError:
+                continue
+            return folder
+    return None
 
 
 def _entry(path: str, name: str, known: frozenset[str]) -> tuple[str, str]:
@@ -59,12 +102,19 @@ def _entry(path: str, name: str, known: frozenset[str]) -> tuple[str, str]:
 
 
 def _lines(
-    path: str, unit: Unit, parsed: Parsed, instance: str, launched: list[Launched], include: tuple[str, ...]
+    path: str,
+    unit: Unit,
+    parsed: Parsed,
+    instance: str,
+    launched: list[Launched],
+    include: tuple[str, ...],
+    found: tuple[str, ...],
 ) -> list[str]:
     how = launched[0] if launched else None
     last = parsed.entry.rpartition("::")[2]
     sizes = [each.name for each in parsed.parameters if each.name and _is_size(each)]
     lines = [f'# Drafted by `fusiond init`. "{UNKNOWN}" stands for what the source does not say.']
+    lines += [f"# Found: {each}" for each in found]
     lines += [f"# Not read: {each}" for each in unit.missing]
     lines += [f"# Cannot be fused as it is: {each.detail}" for each in parsed.rejections]
     lines += [f"# Launched in {PurePath(unit.where(each.line)).name}: {each.text}" for each in launched]
@@ -73,7 +123,7 @@ def _lines(
     lines += [f"include: [{', '.join(map(_quoted, include))}]"] if include else []
     if sizes:
         lines.append("sizes: {" + ", ".join(f'{_name(each)}: "{UNKNOWN}"' for each in sizes) + "}")
-    lines.append("arguments:")
+    lines.append("arguments:" if parsed.parameters else "arguments: []")
     for number, each in enumerate(parsed.parameters):
         lines += [f"  - {line}" for line in _argument(each, each.name or f"unnamed_{number}")]
     if parsed.settable:

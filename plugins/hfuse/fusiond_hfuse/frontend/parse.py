@@ -100,10 +100,13 @@ def _parsed(asked: _Asked) -> Parsed:
     unit, flags, defines = asked.unit, asked.flags, asked.defines
     instance = asked.instance or asked.entry
     found: list[Parsed] = []
+    readings = recheck.Readings(unit.text)
     for arch in recheck.architectures(unit.text):
         try:
             tree = recheck.Tree(unit, unit.text, instance, defines, flags, arch)
             try:
+                if readings.repeats(tree.unit):
+                    continue
                 problem = tree.problem()
                 if problem is not None:
                     raise problem
@@ -283,7 +286,13 @@ class _Reader:
             raise RequestError(f"{entry} {what}; this version wants one definition", where=where)
         is_template = bodies[0].kind is CursorKind.FUNCTION_TEMPLATE
         if is_template and not template:
-            raise RequestError(f"{entry} is a template; say which instance with `instance:`", where=where)
+            head = ", ".join(_template_parameters(bodies[0]))
+            example = f"{entry}<{', '.join(_EXAMPLES.get(kind, '128') for kind in _template_kinds(bodies[0]))}>"
+            raise RequestError(
+                f'{entry} is a template <{head}>; say which instance: `instance: "{example}"` in its YAML, '
+                f"FILE.cu:'{example}' for `fusiond init`",
+                where=where,
+            )
         if template and not is_template:
             raise RequestError(f"{entry} is no template, so it has no instance", where=where)
         return bodies[0], found
@@ -875,6 +884,29 @@ def _free(function: cindex.Cursor) -> bool:
 
 def _parameters(cursor: cindex.Cursor) -> list[cindex.Cursor]:
     return [child for child in cursors.children(cursor) if child.kind is CursorKind.PARM_DECL]
+
+
+_TEMPLATE_PARAMETERS = (CursorKind.TEMPLATE_TYPE_PARAMETER, CursorKind.TEMPLATE_NON_TYPE_PARAMETER,
+                        CursorKind.TEMPLATE_TEMPLATE_PARAMETER)  # fmt: skip
+_EXAMPLES = {"class": "float", "bool": "true", "template": "?"}
+"""What stands for a template's parameter in a message, by its kind."""
+
+
+def _template_kinds(template: cindex.Cursor) -> list[str]:
+    return [
+        "class"
+        if each.kind is CursorKind.TEMPLATE_TYPE_PARAMETER
+        else "template"
+        if each.kind is CursorKind.TEMPLATE_TEMPLATE_PARAMETER
+        else str(each.type.spelling)
+        for each in cursors.children(template)
+        if each.kind in _TEMPLATE_PARAMETERS
+    ]
+
+
+def _template_parameters(template: cindex.Cursor) -> list[str]:
+    names = [each.spelling for each in cursors.children(template) if each.kind in _TEMPLATE_PARAMETERS]
+    return [f"{kind} {name}".strip() for kind, name in zip(_template_kinds(template), names, strict=True)]
 
 
 def _kernels(nodes: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, cindex.Cursor]]:

@@ -221,6 +221,33 @@ def architectures(text: str) -> tuple[str, ...]:
     return (*ARCHITECTURES, "") if asks else ("800",)
 
 
+class Readings:
+    """Which architectures' readings of a text can differ: a tree costs little, looking at it much."""
+
+    def __init__(self, text: str) -> None:
+        rest = _CONDITION.sub("", without_comments(text))
+        self._decided = re.search(r"\b__CUDA_ARCH__\b", rest) is None
+        """Whether an architecture decides nothing but conditions."""
+        self._seen: set[tuple[tuple[int, int], ...]] = set()
+
+    def repeats(self, tree: cindex.TranslationUnit) -> bool:
+        """Whether a tree is that of an architecture before: the same parts of the text are left out."""
+        if not self._decided:
+            return False
+        skipped = tuple(cursors.skipped(tree, MAIN))
+        if skipped in self._seen:
+            return True
+        self._seen.add(skipped)
+        return False
+
+
+_CONDITION = re.compile(
+    r"^[ \t]*(?:#|%:)[ \t]*(?:(?:if|ifdef|ifndef|elif)\b|(?:define|undef)[ \t]+__CUDA_ARCH__\b)"
+    r"(?:[^\n]*\\\n)*[^\n]*",
+    re.MULTILINE,
+)
+
+
 def tolerant(
     text: str,
     system: tuple[str, ...],

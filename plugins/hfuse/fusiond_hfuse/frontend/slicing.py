@@ -114,28 +114,37 @@ class _Found:
     """Line and name of the first condition, in what is reached or round it, that asks for a macro of no file here."""
 
 
-@functools.lru_cache(maxsize=64)
-def _found(
-    read: tuple[str, tuple[str, ...]],
-    entry: str,
-    instance: str | None,
-    defines: tuple[tuple[str, str], ...],
-    flags: tuple[str, ...],
-    variables: tuple[str, ...],
-) -> _Found:
-    text, system = read
-    data = text.encode()
-    code = recheck.blanked(data)
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """A text's declarations, whichever of its kernels is asked for."""
+
+    code: str
+    groups: tuple[_Declaration, ...]
+    frame: frozenset[tuple[int, int]]
+    """Heads and ends of namespaces."""
+    unread: tuple[tuple[int, int], ...]
+    """What `#if` and its like leave out for every architecture."""
+    error: tuple[int, str] | None
+
+
+@functools.lru_cache(maxsize=8)  # `init` asks for a file's kernels, and then for one of them
+def _walked(
+    text: str, system: tuple[str, ...], defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
+) -> _Walked:
+    code = recheck.blanked(text.encode())
     declarations: dict[tuple[int, int], _Declaration] = {}
     frame: set[tuple[int, int]] = set()
     unread: list[tuple[int, int]] | None = None
     error: tuple[int, str] | None = None
+    readings = recheck.Readings(text)
     for arch in recheck.architectures(text):
         try:
             tree = recheck.tolerant(text, system, defines, flags, arch)
         except cindex.TranslationUnitLoadError as problem:
             raise RequestError(f"libclang cannot read it: {problem}") from None
         try:
+            if readings.repeats(tree):
+                continue
             wrong = (each for each in tree.diagnostics if each.severity >= cindex.Diagnostic.Error)
             error = error or next(((each.location.line, each.spelling) for each in wrong), None)
             walk = _Walk(code, frame)
@@ -148,20 +157,41 @@ def _found(
             unread = skipped if unread is None else _both(unread, skipped)
         finally:
             cursors.forget(tree)
-    groups = _groups(declarations.values())
+    return _Walked(
+        code=code,
+        groups=tuple(_groups(declarations.values())),
+        frame=frozenset(frame),
+        unread=tuple(unread or ()),
+        error=error,
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _found(
+    read: tuple[str, tuple[str, ...]],
+    entry: str,
+    instance: str | None,
+    defines: tuple[tuple[str, str], ...],
+    flags: tuple[str, ...],
+    variables: tuple[str, ...],
+) -> _Found:
+    data = read[0].encode()
+    walked = _walked(*read, defines, flags)
+    code, groups, unread = walked.code, walked.groups, walked.unread
     kernels = frozenset(name for each in groups for name in each.kernels)
     begin = {word for text in (instance or "", *variables, *(value for _, value in defines)) for word in _words(text)}
-    reached = _reached(groups, entry, begin, _macros(code))
+    reached, named = _reached(groups, entry, begin, _macros(code))
     gone = [(each.start, each.end) for each in groups if id(each) not in reached]
-    covered = [*frame, *((each.start, each.end) for each in groups), *(unread or ())]
+    covered = [*walked.frame, *((each.start, each.end) for each in groups), *unread]
     gone += [
         each for each in _between(covered, len(data)) if _DIRECTIVE_LINE.sub("", code[slice(*each)]).strip("; \n\t")
     ]
     gone += _comments(code, covered, gone)
-    gone += [each for each in unread or () if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
+    gone += [each for each in unread if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
     kept = [(each.start, each.end) for each in groups if id(each) in reached]
     undecided = _undecided(code, kept, {name for name, _ in defines})
-    return _Found(text=_without(data, code, gone), kernels=kernels, error=error, undecided=undecided)
+    text = _without(data, code, gone, _idle_macros(code, named))
+    return _Found(text=text, kernels=kernels, error=walked.error, undecided=undecided)
 
 
 def _between(covered: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
@@ -313,8 +343,10 @@ def _groups(declarations: Iterable[_Declaration]) -> list[_Declaration]:
     return [*found, *inner]
 
 
-def _reached(groups: list[_Declaration], entry: str, begin: set[str], macros: dict[str, set[str]]) -> set[int]:
-    """Those that stay, by identity."""
+def _reached(
+    groups: Iterable[_Declaration], entry: str, begin: set[str], macros: dict[str, set[str]]
+) -> tuple[set[int], set[str]]:
+    """Those that stay, by identity, and all that they name."""
     by_name: dict[str, list[_Declaration]] = {}
     for each in groups:
         for name in each.names:
@@ -342,7 +374,7 @@ def _reached(groups: list[_Declaration], entry: str, begin: set[str], macros: di
                 continue  # `extern const dim3 blockDim;`, for compilers of the host
             if not each.host and not each.kernels:
                 stay(each)
-    return reached
+    return reached, seen
 
 
 _BUILT_IN = frozenset(shadows.SHADOWED)
@@ -374,9 +406,28 @@ def _undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) ->
 def _macros(code: str) -> dict[str, set[str]]:
     """The words in each macro's text."""
     found: dict[str, set[str]] = {}
-    for match in re.finditer(r"^[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)((?:[^\n]*\\\n)*[^\n]*)", code, re.MULTILINE):
+    for match in _DEFINITION.finditer(code):
         found.setdefault(match.group(1), set()).update(_WORD.findall(match.group(2)))
     return found
+
+
+_DEFINITION = re.compile(r"^[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
+
+
+def _idle_macros(code: str, named: set[str]) -> Iterator[tuple[int, int]]:
+    """The definitions of macros that neither what stays names nor a condition: `#define RUN k<<<8, 256>>>(p)` is the
+    host's. Where names are put together (`##`), only those that launch kernels are known not to be a kernel's."""
+    texts = _macros(code)
+    waiting = [*named, *(name for each in _CONDITION.finditer(code) for name in _words(each.group(2)))]
+    used: set[str] = set()
+    while waiting:
+        word = waiting.pop()
+        if word not in used:
+            used.add(word)
+            waiting.extend(texts.get(word, ()))
+    for each in _DEFINITION.finditer(code):
+        if each.group(1) not in used and ("##" not in code or "<<<" in each.group()):
+            yield each.span()
 
 
 def _words(text: str) -> list[str]:
@@ -389,8 +440,8 @@ _DIRECTIVE = re.compile(
 )
 
 
-def _without(data: bytes, code: str, gone: Iterable[tuple[int, int]]) -> str:
-    """The text with these places blank, but for preprocessor directives."""
+def _without(data: bytes, code: str, gone: Iterable[tuple[int, int]], idle: Iterable[tuple[int, int]]) -> str:
+    """The text with these places blank, but for preprocessor directives; those of `idle` go too."""
     kept = [each.span() for each in _DIRECTIVE.finditer(code.encode("latin-1", "replace"))]
     found = bytearray(data)
     for start, end in gone:
@@ -398,6 +449,8 @@ def _without(data: bytes, code: str, gone: Iterable[tuple[int, int]]) -> str:
         for first, last in [*(each for each in kept if each[0] < end and start < each[1]), (end, end)]:
             found[at:first] = re.sub(rb"[^\n]", b" ", data[at:first])
             at = max(at, last)
+    for start, end in idle:
+        found[start:end] = re.sub(rb"[^\n]", b" ", data[start:end])
     return re.sub(rb"[ \t]+(?=\n)", b"", bytes(found)).decode()
 
 

@@ -111,7 +111,7 @@ def chosen(pipeline: Pipeline, config: Config) -> tuple[Partition, dict[str, Blo
     ways = {}
     for block in found.blocks:
         label = way if way != MEASURED else config.get(f"at.{block}", shapes.DEFAULT)
-        ways[str(block)] = shapes.read(str(label))
+        ways[str(block)] = shapes.fitted(pipeline, block, shapes.read(str(label)))
     return found, ways
 
 

@@ -34,6 +34,8 @@ ODD = {"width": 67, "height": 41}
 MOST_SAID = 200
 """Rejections, and blocks that are not tried, in an analysis."""
 MOST_SHOWN = 10
+MOST_STRIPS = 4
+"""Strips that a block begins with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +197,8 @@ class Mincut(StrategyBase[Request, Analysed]):
             seeds = {"default": shapes.config(emit.DEFAULT, space)}
             for local in emit.choices(about.pipeline, about.whole)[1:]:
                 seeds[local] = shapes.config(dataclasses.replace(emit.DEFAULT, local=local), space)
+            for each in shapes.strips(about.pipeline, about.whole)[:MOST_STRIPS]:
+                seeds[each.replace(" ", "_")] = shapes.config(shapes.read(each), space)
             return tuple(seeds.items())
         found = self._partitions(about, answers)
         return composing.seeds(about.pipeline, space, found, self._composed(about, answers))
@@ -297,11 +301,7 @@ class Mincut(StrategyBase[Request, Analysed]):
         """Every kernel in the way of its block."""
         about = analysis.payload
         chosen, ways = _chosen(about, config)
-        own = {
-            name: dataclasses.replace(ways.get(str(block), emit.DEFAULT), local="tile")
-            for block in chosen.blocks
-            for name in block.kernels
-        }
+        own = {name: _alone(ways.get(str(block), emit.DEFAULT)) for block in chosen.blocks for name in block.kernels}
         found = emit.program(about.pipeline, blocks.unfused(about.pipeline), own)
         return found if isinstance(found, Program) else None
 
@@ -316,6 +316,11 @@ def _chosen(about: Analysed, config: Config) -> tuple[Partition, dict[str, Block
         whole = about.whole
         return blocks.partition(about.pipeline, [whole.kernels]), {str(whole): shapes.of(config)}
     return composing.chosen(about.pipeline, config)
+
+
+def _alone(way: BlockParams) -> BlockParams:
+    """The way of a block for its kernels one by one, which can all be computed so."""
+    return emit.DEFAULT if way.local == emit.ROWS else dataclasses.replace(way, local="tile")
 
 
 def _program(found: Program | Rejection) -> Program:

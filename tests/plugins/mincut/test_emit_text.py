@@ -15,10 +15,10 @@ from fusiond.build.nvcc import NvccFacts
 from fusiond.model import BuildFailed, Rejection
 from fusiond.program import Program, Role, problems
 from fusiond_mincut.analysis import blocks
+from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen import emit, tiles
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.codegen.paths import evaluations
-from fusiond_mincut.codegen.tiles import Halo
 from fusiond_mincut.frontend import borders
 
 from .running import APPLICATIONS, application, batched, emitted, pipeline, whole
@@ -279,5 +279,5 @@ def test_the_documentation_shows_what_is_written():
 
 def test_every_refusal_is_documented():
     rules = set(re.findall(r'no\(\s*"(\w+)"', Path(emit.__file__).read_text()))
-    assert rules == {"block_shape", "image_size", "block_size", "shared_memory", "recompute"}
+    assert rules == {"block_shape", "image_size", "block_size", "shared_memory", "recompute", "strip"}
     assert rules == set(re.findall(r"^\| `(\w+)` \|", DOCS.partition("## What is refused")[2], re.MULTILINE))

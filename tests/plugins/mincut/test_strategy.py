@@ -271,8 +271,10 @@ def knowledge(registry: Registry, analysis: Analysis, costs: Mapping[str, float]
     for part in STRATEGY.parts(analysis):
         workload = STRATEGY.parse(part, JobInputs(registry, part))
         inner = STRATEGY.space(STRATEGY.analyse(workload, CPU), {})
-        names = {each.name for each in inner.parameters}
-        config = {"shape": "64x4*2 tile", "threads": "64x4", "pixels": 2, "local": "recompute"}
+        names = {each.name for each in inner.parameters} - {"strip"}
+        offered = next((each.values for each in inner.parameters if each.name == "local"), ())
+        again = "recompute" if "recompute" in offered else "tile"
+        config = {"shape": "64x4*2 tile", "threads": "64x4", "pixels": 2, "local": again}
         config = {key: value for key, value in config.items() if key in names}
         assert inner.problems(config) == ()
         name = "+".join(workload.members)

@@ -84,9 +84,9 @@ __device__ __forceinline__ Int to_int(double a) { return a == a ? __double2int_r
 """
 
 
-def stages(kernel: Kernel) -> str:
-    """The functions of a kernel, one for each body."""
-    return "".join(_stage(kernel, body, number) for number, body in enumerate(kernel.bodies))
+def stages(kernel: Kernel, suffix: str = "") -> str:
+    """The functions of a kernel, one for each body; their names end with `suffix`."""
+    return "".join(_stage(kernel, body, number, suffix) for number, body in enumerate(kernel.bodies))
 
 
 def pixels(kernel: Kernel, channel: int) -> tuple[Access, ...]:
@@ -113,13 +113,13 @@ def constant(value: int | float, dtype: str) -> Code:
     return cpp("uchar({})", int(value)) if dtype == "uint8" else literal(value, dtype)
 
 
-def _stage(kernel: Kernel, body: Expr, channel: int) -> str:
+def _stage(kernel: Kernel, body: Expr, channel: int, suffix: str) -> str:
     taken = pixels(kernel, channel)
     parameters = {each: _parameter(each, taken) for each in taken}
     statements = Statements()
     result = _Trees(parameters, statements).value(tree.converted(body, kernel.dtype))
     statements.line(folded(cpp("return {};", result.code)))
-    head = f"__device__ __forceinline__ {TYPES[kernel.dtype]} {stage_of(kernel, channel)}"
+    head = f"__device__ __forceinline__ {TYPES[kernel.dtype]} {stage_of(kernel, channel)}{suffix}"
     return function(head, (f"{TYPES[each.dtype]} {name}" for each, name in parameters.items()), statements)
 
 

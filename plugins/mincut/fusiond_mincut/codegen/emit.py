@@ -18,8 +18,10 @@ from fusiond.language.extents import ceil_div, size
 from fusiond.model import Rejection
 from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond_mincut.analysis.blocks import Block, Partition
-from fusiond_mincut.codegen import reductions, source
+from fusiond_mincut.codegen import reductions, source, strips
 from fusiond_mincut.codegen.paths import Shape, evaluations, tile_holds
+from fusiond_mincut.codegen.separation import separated
+from fusiond_mincut.codegen.strips import Strip
 from fusiond_mincut.codegen.tiles import LOCAL, Layout, layout, tiles_behind
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
@@ -39,15 +41,21 @@ FLAGS = ("-fmad=false",)
 class BlockParams:
     """How a block is computed: a block of `block_x` x `block_y` threads with `pixels` each, one below the other;
     `local` says whether stages that others read round their pixel live in shared memory (`tile`), or are computed again
-    at each access (`recompute`), or the local ones live there and the point ones are computed again (`mixed`)."""
+    at each access (`recompute`), or the local ones live there and the point ones are computed again (`mixed`), or rows
+    roll through registers (`rows`: blocks of 32 x `block_y` threads, whose lanes have `across` pixels side by side and
+    `pixels` rows of them)."""
 
     block_x: int = 32
     block_y: int = 8
     pixels: int = 1
     local: str = "tile"
+    across: int = 1
 
 
 DEFAULT = BlockParams()
+ROWS = "rows"
+"""Of `local`: strips.py."""
+ACROSS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,15 +127,22 @@ def block_kernel(
     if _is_global(pipeline, block):
         return _reduction(pipeline, pipeline.kernel(block.kernels[0]), shape)
     planned = _layout(pipeline, block, params)
+    if params.local == ROWS:
+        split, made = _strip(pipeline, block, params)
+        text = source.strips(pipeline, block, planned, shape, made, split, _entry(block))
+        rectangle = made.width, made.height
+    else:
+        text = source.text(pipeline, block, planned, shape, _entry(block))
+        rectangle = shape.width, shape.height
     return CudaKernel(
         name=_name(block, "-"),
-        text=source.text(pipeline, block, planned, shape, _entry(block)),
-        rectangle=(shape.width, shape.height),
+        text=text,
+        rectangle=rectangle,
         launches=(
             CudaLaunch(
                 entry=_entry(block),
-                grid=(ceil_div(pipeline.width, shape.width), ceil_div(pipeline.height, shape.height), 1),
-                block=(shape.x, shape.y, 1),
+                grid=(ceil_div(pipeline.width, rectangle[0]), ceil_div(pipeline.height, rectangle[1]), 1),
+                block=(params.block_x, params.block_y, 1),
                 shared_bytes=planned.shared_bytes,
                 images=(*block.inputs, *block.outputs),
                 reads=len(block.inputs),
@@ -217,6 +232,12 @@ def refused(
         return Rejection(rule=rule, nodes=block.kernels, detail=detail)
 
     shape = _shape(params)
+    if params.local == ROWS and not _is_global(pipeline, block):
+        if params.block_x != strips.LANES or params.across not in ACROSS or params.pixels < 1:
+            return no("block_shape", f"{params}: strips have 32 lanes with {', '.join(map(str, ACROSS))} pixels across")
+        unfit = strips.problem(_strip(pipeline, block, params)[1])
+        if unfit is not None:
+            return no("strip", unfit)
     if min(shape.x, shape.y, shape.rows) < 1 or shape.threads > MOST_THREADS:
         return no("block_shape", f"{shape.x} x {shape.y} threads with {shape.rows} pixels each; at most {MOST_THREADS}")
     if -(-pipeline.height // shape.height) > MOST_GRID_Y:
@@ -294,12 +315,21 @@ def _is_global(pipeline: Pipeline, block: Block) -> bool:
 
 
 def _shape(params: BlockParams) -> Shape:
+    """The rectangle of a block of threads; of strips, one of the frame's (as high as wide, or nearly: half of the frame
+    is upright)."""
+    if params.local == ROWS:
+        return Shape(x=params.block_x // 2, y=params.block_y * 2, rows=1)
     return Shape(x=params.block_x, y=params.block_y, rows=params.pixels)
 
 
 def _layout(pipeline: Pipeline, block: Block, params: BlockParams) -> Layout:
     shape = _shape(params)
-    return layout(pipeline, block, shape.width, shape.height, params.local)
+    return layout(pipeline, block, shape.width, shape.height, "tile" if params.local == ROWS else params.local)
+
+
+def _strip(pipeline: Pipeline, block: Block, params: BlockParams) -> tuple[tuple[Pipeline, Block], Strip]:
+    split = separated(pipeline, block)
+    return split, strips.strip(*split, across=params.across, rows=params.pixels, warps=params.block_y)
 
 
 # --- one block ------------------------------------------------------------------------------------------

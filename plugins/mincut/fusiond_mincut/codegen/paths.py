@@ -59,6 +59,9 @@ class Paths:
     block: Block
     layout: Layout
     shape: Shape
+    frame: bool = False
+    """The border's way is one for rectangles of the frame of strips: 32 threads a row, whatever the rectangle's width,
+    one pixel each; stored are pixels before `x_end`, `y_end` and outside the interior."""
     modes: set[str] = field(default_factory=set)
     """The border modes whose index map is called."""
     at: dict[str, str] = field(default_factory=dict)
@@ -88,6 +91,11 @@ class Paths:
         images = (*self.inputs, *self.outputs) if outputs else self.inputs
         return [*(f"{each.name}_image" for each in images), "width", "height", *more]
 
+    @property
+    def _thread(self) -> str:
+        """The number of a thread of the block. (Strips have 32 threads a row, whatever the rectangle.)"""
+        return f"threadIdx.y * {32 if self.frame else self.shape.x} + threadIdx.x"
+
     def kernel(self, name: str) -> Kernel | None:
         """The stage of that name; None for what the block reads."""
         return self.pipeline.kernel(name) if name in self.block.kernels else None
@@ -103,17 +111,15 @@ class Paths:
             body.line("__syncthreads();")
         self._finish(body, border=border)
         tiles = ["Tiles& tiles"] if self.layout.rounds else []
-        parameters = self.parameters("int x0", "int y0", *tiles, outputs=True)
+        ends = ["int x_end", "int y_end"] if self.frame else []
+        parameters = self.parameters("int x0", "int y0", *ends, *tiles, outputs=True)
         return function(f"__device__ __forceinline__ void {name}", parameters, body, below=True)
 
     def _fill(self, body: Statements, loop: Loop, number: int, *, border: bool) -> None:
         tile, halo = loop.tiles[0], loop.halo
         names = " and ".join(each.name for each in loop.tiles)
         body.line(f"// {names}, on {tile.width} x {tile.height} pixels")
-        inner = body.block(
-            f"for (int i = threadIdx.y * {self.shape.x} + threadIdx.x; i < {tile.width * tile.height};"
-            f" i += {self.shape.threads})"
-        )
+        inner = body.block(f"for (int i = {self._thread}; i < {tile.width * tile.height}; i += {self.shape.threads})")
         inner.line(f"const int tx = i % {tile.width}, ty = i / {tile.width};")
         x, y = (binary("+", _plus(X0, -halo.left), TX).code, binary("+", _plus(Y0, -halo.up), TY).code)
         if border and loop.periodic:
@@ -130,13 +136,24 @@ class Paths:
                 inner.line(cpp("{} = {};", _cell(each, TY, TX, channel), value))
 
     def _finish(self, body: Statements, *, border: bool) -> None:
-        body.line("const int tx = threadIdx.x, x = x0 + tx;")
+        if self.frame:
+            body.line(f"const int thread = {self._thread}, tx = thread % {self.shape.x}, x = x0 + tx;")
+        else:
+            body.line("const int tx = threadIdx.x, x = x0 + tx;")
         if self.shape.rows > 1:
             body = body.block(f"#pragma unroll\nfor (int row = 0; row < {self.shape.rows}; ++row)")
             body.line(f"const int ty = threadIdx.y * {self.shape.rows} + row, y = y0 + ty;")
         else:
-            body.line("const int ty = threadIdx.y, y = y0 + ty;")
-        if border:  # no barrier follows
+            ty = f"thread / {self.shape.x}" if self.frame else "threadIdx.y"
+            body.line(f"const int ty = {ty}, y = y0 + ty;")
+        if self.frame:
+            reach = self.layout.reach
+            across, down = (
+                f"x >= {reach.left} && x < width - {reach.right}",
+                f"y >= {reach.up} && y < height - {reach.down}",
+            )
+            body.line(f"if (x >= x_end || y >= y_end || {across} && {down}) return;")
+        elif border:  # no barrier follows
             body.line(f"if (x >= width || y >= height) {'continue' if self.shape.rows > 1 else 'return'};")
         scope = Scope(self, body, border=border, level=len(self.layout.rounds) + 1, halo=Halo())
         for image in self.outputs:

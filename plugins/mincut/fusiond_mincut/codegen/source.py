@@ -1,16 +1,24 @@
-"""The CUDA source of a block, part by part: header, types, index maps, stages, tiles, the two ways, the kernel."""
+"""The CUDA source of a block, part by part: header, types, index maps, stages, tiles, the two ways, the kernel.
+
+A kernel of strips has a third way in place of the interior: warps run down the image (rolling.py), also at its edges,
+and what they leave there, the frame of pixels whose stages read something outside, is computed in small rectangles on
+the border's way.
+"""
 
 from __future__ import annotations
 
 from fusiond.codegen.code import call
 from fusiond.codegen.statements import Statements, function
 from fusiond_mincut.analysis.blocks import Block
-from fusiond_mincut.codegen import bodies
+from fusiond_mincut.codegen import bodies, rolling
 from fusiond_mincut.codegen.bodies import TYPES
 from fusiond_mincut.codegen.paths import Paths, Shape
+from fusiond_mincut.codegen.strips import Strip
 from fusiond_mincut.codegen.tiles import Layout
 from fusiond_mincut.frontend import borders
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
+
+Split = tuple[Pipeline, Block]
 
 
 def text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, entry: str) -> str:
@@ -29,6 +37,69 @@ def text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, entry:
     parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *ways]
     parts.append(_kernel(paths, entry, planned, shape))
     return "\n".join(parts)
+
+
+def strips(
+    pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, made: Strip, split: Split, entry: str
+) -> str:
+    """The CUDA text of a block whose warps run down the image. `planned` and `shape` are those of the rectangles of the
+    frame; `split`: the pipeline and the block as the strips compute them (separation.py)."""
+    paths = Paths(pipeline=pipeline, block=block, layout=planned, shape=shape, frame=True)
+    reach = planned.reach
+    frame = [paths.path("frame", border=True)] if reach else []
+    parts = [_header(pipeline, block, planned), bodies.UCHAR, bodies.INT]
+    parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
+    for name in split[1].kernels:
+        kernel = split[0].kernel(name)
+        if name not in block.kernels:
+            parts.append(f"// {kernel.name}: a window across, of the column that comes next\n{bodies.stages(kernel)}")
+        elif not reach or kernel == pipeline.kernel(name):
+            parts.append(f"// {_described(kernel)}\n{bodies.stages(kernel)}")
+        else:
+            whole = pipeline.kernel(name)
+            parts.append(f"// {_described(whole)}\n{bodies.stages(whole)}")
+            parts.append(f"// the same from what was computed across\n{bodies.stages(kernel, '_column')}")
+    parts += [_tiles(planned)] if planned.rounds else []
+    parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *frame]
+    changed = {name for name in block.kernels if split[0].kernel(name) != pipeline.kernel(name)} if reach else set()
+    parts.append(rolling.text(*split, made, paths.parameters(outputs=True), changed))
+    parts.append(_strips_kernel(paths, entry, planned, shape, made))
+    return "\n".join(parts)
+
+
+def _strips_kernel(paths: Paths, entry: str, planned: Layout, shape: Shape, made: Strip) -> str:
+    body = Statements()
+    body.line(f"const int x0 = blockIdx.x * {made.width}, y0 = blockIdx.y * {made.height};")
+    given = paths.arguments("x0", "y0", outputs=True)
+    first, reach = made.first_lane * made.across, planned.reach
+    images = " | ".join(f"reinterpret_cast<size_t>({each.name}_image)" for each in (*paths.inputs, *paths.outputs)
+                        if not each.single)  # fmt: skip
+    body.lines(
+        "// Whole vectors inside the image, on rows that begin at a multiple of 16 bytes or of what a lane has.",
+        f"if (x0 >= {first} && x0 + {32 * made.across - first} <= width && y0 >= {reach.up}"
+        f" && y0 + {made.height + reach.down} <= height",
+        f"    && width % {made.across} == 0 && ({images}) % 16 == 0) {{",
+        f"    {call('strip<false>', *given)};",
+        "    return;",
+        "}",
+        f"{call('strip<true>', *given)};",
+    )
+    if reach:
+        if planned.rounds:
+            body.line("extern __shared__ __align__(16) unsigned char shared_memory[];")
+            body.line("Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);")
+        body.comment("The frame, in small rectangles: all threads go one way.")
+        body.line(f"const int x_end = min(x0 + {made.width}, width), y_end = min(y0 + {made.height}, height);")
+        rows = body.block(f"for (int y = y0; y < y_end; y += {shape.height})")
+        columns = rows.block(f"for (int x = x0; x < x_end; x += {shape.width})")
+        own = columns.block(f"if (x < {reach.left} || x + {shape.width + reach.right} > width || y < {reach.up}"
+                            f" || y + {shape.height + reach.down} > height)")  # fmt: skip
+        tiles = ["tiles"] if planned.rounds else []
+        own.line(f"{call('frame', *paths.arguments('x', 'y', 'x_end', 'y_end', *tiles, outputs=True))};")
+        if planned.rounds:
+            own.line("__syncthreads();")
+    head = f'extern "C" __global__ void __launch_bounds__({shape.threads}) {entry}'
+    return function(head, paths.parameters(outputs=True), body, below=True)
 
 
 def _header(pipeline: Pipeline, block: Block, planned: Layout) -> str:

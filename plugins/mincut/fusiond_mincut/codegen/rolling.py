@@ -1,0 +1,271 @@
+"""The CUDA text of a strip (strips.py): how a warp computes its columns and rows.
+
+    template <bool edge>
+    ... strip(images, width, height, x0, y0)
+    {
+        int src_rows[3][4];                               // a ring for each image: rows, own pixels and those beside
+        for (int t = -4; t < 8; ++t) {
+            load the next row of every input;             neighbours of its pixels from the other lanes
+            compute the next row of every stage
+            store the next row of every output
+            let the rings turn
+        }
+    }
+
+Inside the image rows are loaded and stored 16 bytes at a time. At an edge (`edge`) columns and rows outside are led to
+the last ones inside, so that nothing beside the image is read, and only pixels are stored whose stages have read
+nothing outside; all others are the frame's (source.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import groupby
+
+from fusiond.codegen.code import call
+from fusiond.codegen.statements import Statements, function
+from fusiond_mincut.analysis.blocks import Block
+from fusiond_mincut.codegen.bodies import STORED, TYPES, pixels, stage_of
+from fusiond_mincut.codegen.strips import Held, Strip, chunk
+from fusiond_mincut.frontend.expr import Access
+from fusiond_mincut.frontend.graph import Kernel, Pipeline
+
+MOST_UNROLLED = 1500
+"""Stages times pixels of a loop over the rows that is unrolled: code beyond it is too large for the caches."""
+
+_SHUFFLES = {
+    "Int": ("value.v", "{}"),
+    "float": ("value", "{}"),
+    "uchar": ("(int)value", "(uchar){}"),
+}
+_VECTORS = {"uint8": "uchar", "int32": "int", "float32": "float"}
+_WORDS = {8: "uint2", 16: "uint4"}
+
+
+def text(pipeline: Pipeline, block: Block, made: Strip, parameters: Iterable[str], columns: Collection[str]) -> str:
+    """The function `strip`, and what it calls; `parameters` are those of the images, width and height. The stages that
+    `columns` names have functions that end with `_column`."""
+    reach = [max((getattr(each.halo, side) for each in made.held.values()), default=0)
+             for side in ("left", "right", "up", "down")]  # fmt: skip
+    body = Statements()
+    _places(body, made, reach)
+    for each in made.held.values():
+        body.line(f"{TYPES[each.dtype]} {each.name}_rows[{each.depth}][{each.width(made.across)}];")
+    for name in block.inputs:
+        if name in made.held:
+            up = made.held[name].halo.up
+            body.line(f"const {STORED[made.held[name].dtype]}* {name}_next = "
+                      f"{name}_image + ((y - {up}) * width + x) * {made.held[name].channels};")  # fmt: skip
+    for name in block.outputs:
+        channels = made.held[name].channels
+        body.line(f"{STORED[made.held[name].dtype]}* {name}_next = {name}_image + (y * width + x) * {channels};")
+    loop = body.block(f"#pragma unroll {_unrolled(block, made)}\n"
+                      f"for (int t = {made.first_step}; t < {made.rows}; ++t)")  # fmt: skip
+    inputs = [made.held[name] for name in block.inputs if name in made.held]
+    for first, group in groupby(inputs, key=lambda each: each.first_step):
+        inner = _from(loop, first, made)
+        for each in group:
+            _load(inner, each, made)
+    for first, names in groupby(block.kernels, key=lambda name: made.held[name].first_step):
+        inner = _from(loop, first, made)
+        for name in names:
+            _compute(inner, pipeline, pipeline.kernel(name), made, "_column" if name in columns else "")
+            if name in block.outputs:
+                _store(inner, made.held[name], made)
+    for each in made.held.values():
+        _turn(loop, each, made)
+    head = "template <bool edge>\n__device__ __forceinline__ void strip"
+    strip = function(head, [*parameters, "int x0", "int y0"], body, below=True)
+    return "\n".join([*_helpers(block, made), strip])
+
+
+def _places(body: Statements, made: Strip, reach: list[int]) -> None:
+    left, right, up, down = reach
+    lane = f"((int)threadIdx.x - {made.first_lane})" if made.first_lane else "(int)threadIdx.x"
+    across = f" * {made.across}" if made.across > 1 else ""
+    body.line(f"const int x = x0 + {lane}{across}, y = y0 + (int)threadIdx.y * {made.rows};")
+    stores = [f"(int)threadIdx.x >= {made.first_lane}"] if made.first_lane else []
+    stores += [f"threadIdx.x <= {made.last_lane}"] if made.last_lane < 31 else []
+    body.line(f"const bool stores = {' && '.join(stores) or 'true'};")
+    body.line(f"int columns[{made.across}];  // of the image: led inside")
+    body.line(f"bool kept[{made.across}];  // whether the column is stored here, not by the frame")
+    loop = body.block(f"#pragma unroll\nfor (int p = 0; p < {made.across}; ++p)")
+    loop.line("columns[p] = min(max(x + p, 0), width - 1);")
+    loop.line(f"kept[p] = stores && x + p >= {left} && x + p < width - {right};")
+    body.line(f"const int top = {up}, bottom = height - {down};  // rows that are stored here")
+
+
+def _unrolled(block: Block, made: Strip) -> int:
+    """Steps of the loop that stand one after the other: a multiple of the rings' depths costs no moves."""
+    steps = made.rows - made.first_step
+    whole = len(block.kernels) * made.across * steps
+    if whole <= MOST_UNROLLED:
+        return steps
+    depth = max((each.depth for each in made.held.values()), default=1)
+    return max(depth, 1)
+
+
+def _from(loop: Statements, first: int, made: Strip) -> Statements:
+    return loop if first == made.first_step else loop.block(f"if (t >= {first})")
+
+
+def _load(body: Statements, held: Held, made: Strip) -> None:
+    newest = f"{held.name}_rows[{held.depth - 1}]"
+    channels, row = held.channels, f"t + {held.halo.down}" if held.halo.down else "t"
+    edge = body.block("if (edge)", end=None)
+    edge.line(f"const int row = min(max(y + {row}, 0), height - 1);")
+    times = f" * {channels}" if channels > 1 else ""
+    inner = edge.block(f"#pragma unroll\nfor (int p = 0; p < {made.across}; ++p)")
+    for channel in range(channels):
+        more = f" + {channel}" if channel else ""
+        inner.line(f"{newest}[{_at(held, channel)}] = {held.name}_image[(row * width + columns[p]){times}{more}];")
+    rest = body.block("} else")
+    elements = made.across * channels
+    size = chunk(elements, held.dtype)
+    for start in range(0, elements, size):
+        to = f"&{newest}[{held.left * channels + start}]"
+        rest.line(f"load_{_VECTORS[held.dtype]}{size}({to}, {held.name}_next{f' + {start}' if start else ''});")
+    body.line(f"{held.name}_next += width{times};")
+    _neighbours(body, held, made)
+
+
+def _compute(body: Statements, pipeline: Pipeline, kernel: Kernel, made: Strip, suffix: str) -> None:
+    held = made.held[kernel.name]
+    loop = body.block(f"#pragma unroll\nfor (int p = 0; p < {made.across}; ++p)")
+    for channel in range(kernel.channels):
+        given = [_value(pipeline, kernel, each, channel, made) for each in pixels(kernel, channel)]
+        target = f"{kernel.name}_rows[{held.depth - 1}][{_at(held, channel)}]"
+        loop.line(f"{target} = {call(stage_of(kernel, channel) + suffix, *given)};")
+    _neighbours(body, held, made)
+
+
+def _value(pipeline: Pipeline, kernel: Kernel, access: Access, channel: int, made: Strip) -> str:
+    channel = channel if access.channel is None else access.channel
+    if pipeline.images[access.image].single:
+        return f"{access.image}_image[{channel}]"
+    read = made.held[access.image]
+    row = read.depth - 1 - (read.halo.down - made.held[kernel.name].halo.down - access.dy)
+    return f"{access.image}_rows[{row}][{_at(read, channel, access.dx)}]"
+
+
+def _at(held: Held, channel: int, dx: int = 0) -> str:
+    """The place of pixel p + dx in a row of a ring."""
+    before = held.left + dx
+    if held.channels == 1:
+        return f"p + {before}" if before else "p"
+    inside = f"(p + {before}) * {held.channels}" if before else f"p * {held.channels}"
+    return f"{inside} + {channel}" if channel else inside
+
+
+def _neighbours(body: Statements, held: Held, made: Strip) -> None:
+    """The pixels beside the own ones, from the lanes that have them."""
+    row = f"{held.name}_rows[{held.depth - 1}]"
+    for channel in range(held.channels):
+        for distance in range(1, held.left + 1):
+            lanes = -(-distance // made.across)
+            to = (held.left - distance) * held.channels + channel
+            source = (held.left + lanes * made.across - distance) * held.channels + channel
+            body.line(f"{row}[{to}] = from_left({row}[{source}], {lanes});")
+        for distance in range(1, held.right + 1):
+            lanes = -(-distance // made.across)
+            to = (held.left + made.across - 1 + distance) * held.channels + channel
+            source = (held.left + made.across - 1 + distance - lanes * made.across) * held.channels + channel
+            body.line(f"{row}[{to}] = from_right({row}[{source}], {lanes});")
+
+
+def _store(body: Statements, held: Held, made: Strip) -> None:
+    """The newest row, where it is one of the warp's own."""
+    channels, down = held.channels, held.halo.down
+    newest, times = f"{held.name}_rows[{held.depth - 1}]", f" * {channels}" if channels > 1 else ""
+    first = f"t >= {-down} && " if held.first_step < -down else ""
+    last = f"t < {made.rows - down}" if down else ""
+    condition = (first + last).removesuffix(" && ")
+    inner = body.block(f"if ({condition})") if condition else body
+    row = f"t + {down}" if down else "t"
+    kind = STORED[held.dtype]
+    edge = inner.block("if (edge)", end=None)
+    loop = edge.block(f"#pragma unroll\nfor (int p = 0; p < {made.across}; ++p)")
+    own = loop.block(f"if (kept[p] && y + {row} >= top && y + {row} < bottom)")
+    for channel in range(channels):
+        more = f" + {channel}" if channel else ""
+        place = f"p{times}{more}"
+        own.line(f"{held.name}_next[{place}] = ({kind}){newest}[{_at(held, channel)}];")
+    rest = inner.block("} else if (stores)")
+    elements = made.across * channels
+    size = chunk(elements, held.dtype)
+    for start in range(0, elements, size):
+        given = f"&{newest}[{held.left * channels + start}]"
+        rest.line(f"store_{_VECTORS[held.dtype]}{size}({held.name}_next{f' + {start}' if start else ''}, {given});")
+    inner.line(f"{held.name}_next += width{times};")
+
+
+def _turn(loop: Statements, held: Held, made: Strip) -> None:
+    if held.depth < 2:
+        return
+    inner = loop.block(f"#pragma unroll\nfor (int i = 0; i < {held.width(made.across)}; ++i)")
+    for row in range(held.depth - 1):
+        inner.line(f"{held.name}_rows[{row}][i] = {held.name}_rows[{row + 1}][i];")
+
+
+# --- what a strip calls ---------------------------------------------------------------------------------
+
+
+def _helpers(block: Block, made: Strip) -> list[str]:
+    found: dict[str, None] = {}
+    for name in block.inputs:
+        if name in made.held:
+            found.setdefault(_loader(made.held[name].dtype, _chunk(made, name)))
+    for name in block.outputs:
+        found.setdefault(_storer(made.held[name].dtype, _chunk(made, name)))
+    for each in made.held.values():
+        for side, reach in (("left", each.left), ("right", each.right)):
+            if reach:
+                found.setdefault(_shuffle(side, TYPES[each.dtype]))
+    return list(found)
+
+
+def _chunk(made: Strip, name: str) -> int:
+    held = made.held[name]
+    return chunk(made.across * held.channels, held.dtype)
+
+
+def _shuffle(side: str, kind: str) -> str:
+    given, back = _SHUFFLES[kind]
+    name = {"left": "up", "right": "down"}[side]
+    moved = back.format(f"__shfl_{name}_sync(0xffffffffu, {given}, lanes)")
+    return (
+        f"// What the lane so many lanes to the {side} holds.\n"
+        f"__device__ __forceinline__ {kind} from_{side}({kind} value, int lanes) {{ return {moved}; }}\n"
+    )
+
+
+def _loader(dtype: str, count: int) -> str:
+    kind, vector = TYPES[dtype], _VECTORS[dtype]
+    head = f"__device__ __forceinline__ void load_{vector}{count}({kind}* to, const {STORED[dtype]}* from)"
+    body = Statements()
+    if count == 1:
+        body.line("to[0] = *from;")
+    elif count > 4:
+        body.line(f"const {_WORDS[count]} v = *reinterpret_cast<const {_WORDS[count]}*>(from);")
+        body.lines(*(f"to[{i}] = (uchar)(v.{'xyzw'[i // 4]} >> {i % 4 * 8});" for i in range(count)))
+    else:
+        body.line(f"const {vector}{count} v = *reinterpret_cast<const {vector}{count}*>(from);")
+        body.lines(*(f"to[{i}] = v.{'xyzw'[i]};" for i in range(count)))
+    return "\n".join([head, "{", *(f"    {each}" for each in body.printed()), "}", ""])
+
+
+def _storer(dtype: str, count: int) -> str:
+    kind, vector, stored = TYPES[dtype], _VECTORS[dtype], STORED[dtype]
+    head = f"__device__ __forceinline__ void store_{vector}{count}({stored}* to, const {kind}* from)"
+    body = Statements()
+    if count == 1:
+        body.line(f"*to = ({stored})from[0];")
+    elif count > 4:
+        words = [" | ".join(f"(unsigned)from[{4 * word + i}]" + (f" << {8 * i}" if i else "") for i in range(4))
+                 for word in range(count // 4)]  # fmt: skip
+        made = f"make_{_WORDS[count]}({', '.join(words)})"
+        body.line(f"*reinterpret_cast<{_WORDS[count]}*>(to) = {made};")
+    else:
+        given = ", ".join(f"({stored})from[{i}]" for i in range(count))
+        body.line(f"*reinterpret_cast<{vector}{count}*>(to) = make_{vector}{count}({given});")
+    return "\n".join([head, "{", *(f"    {each}" for each in body.printed()), "}", ""])

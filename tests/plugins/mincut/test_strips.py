@@ -1,0 +1,165 @@
+"""Kernels whose warps run down the image, against the oracle: whole images, every pixel, on the cpu device."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from fusiond.model import Rejection
+from fusiond_mincut.analysis import blocks
+from fusiond_mincut.codegen import emit, separation
+from fusiond_mincut.codegen.emit import BlockParams
+from fusiond_mincut.frontend import borders
+
+from .running import APPLICATIONS, Case, application, check, pipeline, rebordered, whole
+from .test_emit import COLOURS, DIAMOND, MIXED, ONE_SIDED, REPEATED, chain
+
+
+def rows(rows: int, across: int, warps: int = 2) -> BlockParams:
+    return BlockParams(block_x=32, block_y=warps, pixels=rows, local="rows", across=across)
+
+
+SIZES = ((1, 1), (5, 7), (67, 41), (131, 40), (260, 64))
+"""Some have whole strips inside, some widths are multiples of what a lane has."""
+
+
+def possible(given, part, params):
+    return all(emit.refused(given, each, params) is None for each in part.blocks)
+
+
+def fused_and_apart(given, *params):
+    return [Case(given, part, each) for each in params for part in (whole(given), blocks.unfused(given))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_applications(runner, name):
+    given = application(name, 8, 8)
+    # NumPy's exponential has other last bits: at larger sizes a uint8 of night is one off, fused or not.
+    check(runner, fused_and_apart(given, rows(8, 2)), SIZES[:3] if name == "night" else SIZES)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.slow
+@pytest.mark.parametrize("across", [1, 2, 4])
+@pytest.mark.parametrize("name", ["harris", "unsharp", "sobel"])
+def test_applications_with_every_border(runner, name, across):
+    given = application(name, 8, 8)
+    every = [rebordered(given, mode) for mode in borders.MODES]
+    check(runner, [Case(each, whole(each), rows(5, across)) for each in every], SIZES)
+
+
+PAIRS = [
+    ("clamp", "constant"),
+    ("mirror", "clamp"),
+    ("repeat", "mirror"),
+    ("constant", "repeat"),
+    ("reflect", "reflect"),
+]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS)
+def test_chains(runner, pair):
+    given = chain(*pair)
+    check(runner, [Case(given, whole(given), each) for each in (rows(3, 2), rows(8, 4))], SIZES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [ONE_SIDED, MIXED, REPEATED, DIAMOND, COLOURS])
+def test_graphs(runner, text):
+    for old, new in (("BORDER", "mirror"), ("left: constant}", "left: {constant: 200}}")):
+        text = text.replace(old, new)
+    given = pipeline(text)
+    check(runner, [Case(given, whole(given), each) for each in (rows(4, 2, 1), rows(3, 4, 3))], SIZES)
+
+
+BYTES = """
+pipeline: bytes
+image: {width: 8, height: 8, dtype: uint8}
+inputs: [src, {name: other, dtype: float32}]
+outputs: [doubled, edges, real]
+masks: {box: [[1, 1, 1], [1, 1, 1], [1, 1, 1]]}
+kernels:
+  doubled: {pattern: point, reads: [src], body: "src * 2 + 1"}
+  edges: {pattern: local, mask: [3, 3], border: reflect, reads: [doubled],
+    body: "largest(box, doubled) - smallest(box, doubled)"}
+  real: {pattern: local, mask: [3, 1], border: clamp, reads: [other, edges], dtype: float32,
+    body: "other[-1, 0] * edges[1, 0]"}
+"""
+
+
+@pytest.mark.slow
+def test_bytes_are_moved_sixteen_at_a_time(runner):
+    given = pipeline(BYTES)
+    params = [rows(4, across, 1) for across in (1, 4, 8, 16)]
+    texts = [emit.block_kernel(given, whole(given).blocks[0], each).text for each in params]
+    assert "load_uchar16(" in texts[-1]
+    assert "load_uchar4(" in texts[1]
+    assert "store_float4(" in texts[-1]
+    check(runner, fused_and_apart(given, *params), (*SIZES, (1024, 24)))
+
+
+def test_a_strip_that_holds_too_much_is_refused():
+    given = pipeline(
+        "pipeline: wide\nimage: {width: 64, height: 64, dtype: int32}\ninputs: [src]\noutputs: [a]\nkernels:\n"
+        '  a: {pattern: local, mask: [63, 63], border: clamp, reads: [src], body: "src[-31, -31] + src[31, 31]"}\n'
+    )
+    block = whole(given).blocks[0]
+    found = emit.block_kernel(given, block, rows(8, 1))
+    assert isinstance(found, Rejection)
+    assert (found.rule, "lanes" in found.detail) == ("strip", True)
+    assert "values" in emit.block_kernel(given, block, rows(8, 4)).detail
+    assert isinstance(emit.block_kernel(given, block, rows(8, 3)), Rejection)
+
+
+SEPARABLE = [
+    ("sum(m, src)", "[[1, 2, 1], [2, 4, 2], [1, 2, 1]]", True),
+    ("sum(m, src)", "[[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]", True),
+    ("sum(m, src)", "[[2, 4, 2], [-1, -2, -1], [0, 0, 0]]", True),
+    ("sum(m, src)", "[[2, 4, 2], [-1, -2, -2], [0, 0, 0]]", False),
+    ("sum(m, src)", "[[0, 1, 0], [1, -4, 1], [0, 1, 0]]", False),
+    ("smallest(m, src)", "[[1, 1, 1], [1, 1, 1], [1, 1, 1]]", True),
+    ("largest(m, src)", "[[1, 0, 1], [1, 0, 1], [1, 0, 1]]", True),
+    ("largest(m, src)", "[[1, 0, 1], [1, 1, 1], [1, 0, 1]]", False),
+    ("sum(m, src) / 3 + src - sum(m, src) * 2", "[[1, 1, 1], [1, 1, 1], [1, 1, 1]]", True),
+    ("sum(m, src * 3)", "[[1, 1, 1], [1, 1, 1], [1, 1, 1]]", True),
+    ("sum(m, float(src))", "[[1, 1, 1], [1, 1, 1], [1, 1, 1]]", False),
+    ("product(m, src)", "[[1, 1, 1], [1, 1, 1], [1, 1, 1]]", False),
+]
+
+
+def separable(body, mask):
+    return pipeline(
+        "pipeline: separable\nimage: {width: 64, height: 48, dtype: int32}\n"
+        "inputs: [{name: src, fill: {integers: [-2000000000, 2000000000]}}]\n"
+        f"outputs: [a]\nmasks: {{m: {mask}}}\nkernels:\n  a: {{pattern: local, mask: [3, 3], reads: [src],"
+        f' border: clamp, body: "{body}"}}\n'
+    )
+
+
+@pytest.mark.parametrize(("body", "mask", "split"), SEPARABLE)
+def test_what_is_a_row_behind_a_column(body, mask, split):
+    given = separable(body, mask)
+    made, block = separation.separated(given, whole(given).blocks[0])
+    assert (len(block.kernels) == 2) == split
+    assert len(block.kernels) == len(made.kernels)
+
+
+@pytest.mark.slow
+def test_separated_windows_are_exact(runner):
+    """With wrap-round: the pixels fill 32 bits."""
+    found = [separable(body, mask) for body, mask, split in SEPARABLE if split]
+    check(runner, [Case(each, whole(each), rows(8, 2, 1)) for each in found], ((130, 20),))
+
+
+def test_labels_of_strips():
+    from fusiond_mincut.codegen import shapes
+
+    for each in itertools.product((8, 16), (1, 2, 4), (2, 4)):
+        params = rows(*each)
+        assert shapes.read(shapes.label(params)) == params
+    with pytest.raises(ValueError, match="32x8"):
+        shapes.read("32x8*1 row2")

@@ -192,3 +192,33 @@ def test_headers_above_the_source_are_found(strategy, registry, tmp_path):
 
 def test_a_kernel_of_no_parameters_has_an_empty_list(drafted):
     assert pyyaml.safe_load(drafted("__global__ void k() {}\n"))["arguments"] == []
+
+
+def test_a_draft_says_what_no_yaml_can_give(drafted):
+    """Addresses of addresses, and variables that hold one; not a variable whose address the source knows."""
+    text = drafted(
+        "struct Row { float* data; };\nstruct Rows { float** data; };\n__constant__ float* table;\n__device__ Row row;\n"
+        "__device__ float own[4];\n__device__ float* const begin = own;\n"
+        "__global__ void k(float** a, Row* b, Rows c, Row d, float (*e)(float)) { a[0][0] = table[0] + row.data[1] + begin[0]; }\n"
+    )
+    assert re.findall("# Cannot be passed: (\\w): (.{20})", text) == [
+        ("a", "the kernel's paramet"), ("b", "what 'Row *' points "), ("c", "data of 'Rows' is a "),
+        ("e", "the kernel's paramet"),
+    ]  # fmt: skip
+    assert re.findall("# Cannot be fused as it is: .*: `(\\w+)` has an address in it", text) == ["table", "row"]
+
+
+def test_an_empty_struct_is_passed_as_its_bytes(drafted):
+    """`std::bool_constant<true>`, and a tag of the user's."""
+    text = drafted(
+        "#include <type_traits>\nstruct Tag {};\n__global__ void k(int* p, std::bool_constant<true> how, Tag) { p[0] = how; }\n"
+    )
+    assert [each.get("bytes") for each in pyyaml.safe_load(text)["arguments"]] == [None, "00", "00"]
+
+
+def test_a_kernel_that_a_condition_leaves_out_is_named(drafted):
+    source = "__global__ void k(int* p) {}\n#ifdef USE_LIBRARY\n__global__ void \\\nother(int* p) {}\n#endif\n"
+    with pytest.raises(RequestError, match=r"k\.cu:2: other stands in what `#ifdef USE_LIBRARY` leaves out"):
+        drafted(source, "other")
+    with pytest.raises(RequestError, match="unknown kernel 'others'"):
+        drafted(source, "others")

@@ -30,6 +30,15 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     unit, include, found = _with_headers(inputs, path, include)
     code = recheck.blanked(unit.text.encode())
     known = slicing.kernels(unit)
+    plain = name.partition("<")[0].strip()
+    if plain and not any(f"::{each}".endswith(f"::{plain}") for each in known):
+        left_out = slicing.condition_round(unit, slicing.headers(unit), plain)
+        if left_out is not None:
+            line, condition = left_out
+            raise RequestError(
+                f"{plain} stands in what `{condition}` leaves out; write a YAML whose `defines:` decide it otherwise",
+                where=unit.where(line),
+            )
     entry, instance = _entry(path, name, known)
     last = entry.rpartition("::")[2]
     instances = [instance]
@@ -117,6 +126,8 @@ def _lines(
     lines += [f"# Found: {each}" for each in found]
     lines += [f"# Not read: {each}" for each in unit.missing]
     lines += [f"# Cannot be fused as it is: {each.detail}" for each in parsed.rejections]
+    unfit = ((each.name, each.unfit) for each in parsed.parameters)
+    lines += [f"# Cannot be passed: {name}: {why}" for name, why in unfit if why]
     lines += [f"# Launched in {PurePath(unit.where(each.line)).name}: {each.text}" for each in launched]
     lines += [f"kernel: {last}", f"source: {PurePath(path).name}", f"entry: {_quoted(parsed.entry)}"]
     lines += [f"instance: {_quoted(instance)}"] if instance else []
@@ -147,6 +158,8 @@ def _argument(each: Parameter, name: str) -> list[str]:
             return [head + "role: inout, fill: zeros}"]
         fill = "{uniform: [0, 1]}" if each.dtype is not None and is_float(each.dtype) else f'"{UNKNOWN}"'
         return [head + f"role: input, fill: {fill}}}"]
+    if each.bytes and not each.fields:  # an empty struct: what it stands for is in its type
+        return [f'{{name: {name}, bytes: "{"00" * each.bytes}"}}']
     if each.fields:
         numbers = ", ".join(f'"{field.path}": "{UNKNOWN}"' for field in each.fields)
         return [f"{{name: {name}, struct: {{{numbers}}}}}"]

@@ -99,6 +99,8 @@ class Variable:
     dtype: str | None
     """Of its elements."""
     constant: bool
+    address: bool = False
+    """It is, or holds, an address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,22 @@ class Parameter:
     """Of such a struct."""
     alignment: int = 0
     """Of such a struct, in bytes."""
+
+    @property
+    def unfit(self) -> str:
+        """Why no YAML can give it; empty where one can, or it can be null."""
+        if self.holds_pointers:
+            return f"what {self.spelling!r} points to has pointers in it, which no buffer can hold"
+        for held in self.fields:
+            if held.dtype is not None or not held.kind.startswith("a pointer to "):
+                continue
+            return f"{held.path} of {self.spelling!r} is {held.kind}, which no buffer can be"
+        if self.dtype is None and not self.void and not self.bytes and self.records <= 0:
+            return (
+                f"the kernel's parameter {self.spelling!r} is neither a number, a struct of numbers, nor a pointer to "
+                f"numbers, and this version passes nothing else"
+            )
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

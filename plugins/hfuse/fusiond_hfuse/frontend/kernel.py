@@ -437,17 +437,8 @@ def _checked(arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...],
                 f"{parameter.dtype}",
                 where=argument.where,
             )
-        if parameter.holds_pointers:
-            raise RequestError(
-                f"{argument.name}: what {parameter.spelling!r} points to has pointers in it, which no buffer can hold",
-                where=argument.where,
-            )
-        if parameter.dtype is None and not parameter.void and parameter.records <= 0:
-            raise RequestError(
-                f"{argument.name}: the kernel's parameter {parameter.spelling!r} is neither a number, a struct of "
-                f"numbers, nor a pointer to numbers, and this version passes nothing else",
-                where=argument.where,
-            )
+        if parameter.unfit:
+            raise RequestError(f"{argument.name}: {parameter.unfit}", where=argument.where)
     return tuple(found)
 
 

@@ -60,7 +60,7 @@ class Parameters:
             void=pointer and bare == "void",
             enumeration=_enumeration(kind),
             records=target.get_size() if rows else 0,
-            holds_pointers=rows and _has_pointer(target),
+            holds_pointers=rows and has_pointer(target),
             fields=tuple(self._fields(kind, "", 0)) if record else (),
             bytes=kind.get_size() if record else 0,
             alignment=kind.get_align() if record else 0,
@@ -116,7 +116,7 @@ class Parameters:
         bare = re.sub(r"^(const |volatile )+", "", target.get_canonical().spelling)
         dtype = DTYPES.get(VECTOR_OF.get(bare, bare)) or ("int32" if _enumeration(target.get_canonical()) else None)
         rows = target.get_canonical().kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
-        held = rows and _has_pointer(target)
+        held = rows and has_pointer(target)
         if dtype is None and (not rows or held) and bare != "void":
             return Field(path=path, dtype=None, offset=offset, kind=f"a pointer to {bare}")
         return Field(path=path, dtype=None, offset=offset, kind="a pointer", pointer=True, pointee=dtype)
@@ -163,14 +163,14 @@ def _fields_of(record: cindex.Cursor) -> list[str]:
     return [child.spelling for child in cursors.children(record) if child.kind is CursorKind.FIELD_DECL]
 
 
-def _has_pointer(kind: cindex.Type) -> bool:
+def has_pointer(kind: cindex.Type) -> bool:
     """Whether a type has an address in it, which would mean nothing in a buffer."""
     kind = kind.get_canonical()
     while kind.kind is cindex.TypeKind.CONSTANTARRAY:
         kind = kind.element_type
     if kind.kind is not cindex.TypeKind.RECORD:
         return kind.kind in (cindex.TypeKind.POINTER, cindex.TypeKind.LVALUEREFERENCE)
-    own = any(_has_pointer(field.type) for field in kind.get_fields())
+    own = any(has_pointer(field.type) for field in kind.get_fields())
     return own or any(
         child.type.kind is cindex.TypeKind.POINTER
         for each in _ancestors(_pattern(kind.get_declaration()))

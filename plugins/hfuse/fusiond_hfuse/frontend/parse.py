@@ -45,7 +45,7 @@ from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF
 from fusiond_hfuse.frontend.graph import Edit, Parsed, Unit, Variable
 from fusiond_hfuse.frontend.includes import without_comments
 from fusiond_hfuse.frontend.launches import parts
-from fusiond_hfuse.frontend.parameters import DTYPES, Parameters
+from fusiond_hfuse.frontend.parameters import DTYPES, Parameters, has_pointer
 from fusiond_hfuse.frontend.recheck import HERE, MAIN, STUB_FILE
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS, SHARED
 
@@ -782,7 +782,11 @@ class _Reader:
                 bytes=cursor.type.get_size(),
                 dtype=DTYPES.get(VECTOR_OF.get(bare, bare)),
                 constant=constant,
+                address=has_pointer(element),
             )
+            if self.variables[name].address and cursor.storage_class is not cindex.StorageClass.EXTERN:
+                self._address(cursor, name)
+                return
             if name in self.wanted or cursor.storage_class is cindex.StorageClass.EXTERN:
                 return
             text = self.code[cursor.extent.start.offset : cursor.extent.end.offset]
@@ -800,6 +804,16 @@ class _Reader:
                 )
                 self._refuse("symbol", cursor, detail)
                 self.settable.append(self.variables[name])
+
+    def _address(self, cursor: cindex.Cursor, name: str) -> None:
+        """A variable that is an address, or holds one: of what was allocated before the launch, so the host sets it."""
+        text = self.code[cursor.extent.start.offset : cursor.extent.end.offset]
+        if "=" not in text or name in self.wanted:
+            detail = (
+                f"`{name}` has an address in it that the host sets, and no buffer can hold one; make it a parameter of "
+                f"the kernel"
+            )
+            self._refuse("symbol", cursor, detail)
 
     def _file_wide_array(self, cursor: cindex.Cursor) -> None:
         start, end = cursor.extent.start.offset, cursor.extent.end.offset

@@ -77,13 +77,16 @@ def sliced(
 ) -> Unit:
     """The unit with all text blank that the kernel does not reach. The arguments are those of `parse.parse_unit`.
     Raises UnknownName where there is no such kernel."""
-    brought = tuple(_brought(unit.text, CUDA)) if unit.missing else ()
-    system = tuple(dict.fromkeys([*unit.system, *brought]))
+    system = headers(unit)
     found = _found((unit.text, system), entry, instance, defines, flags, variables)
     if found.error is not None and not found.kernels:
         line, message = found.error
         raise RequestError(f"not CUDA C++ as libclang reads it: {message}", where=unit.where(line))
     if entry not in found.kernels:
+        left_out = condition_round(unit, system, entry, defines, flags)
+        if left_out is not None:
+            line, condition = left_out
+            raise RequestError(f"{entry} stands in what `{condition}` leaves out", where=unit.where(line))
         raise UnknownName("kernel", entry, found.kernels or {"none"}, where=where)
     own = [each for each in unit.missing if each.startswith('"')]
     if own and found.undecided is not None:
@@ -98,10 +101,31 @@ def sliced(
     return dataclasses.replace(unit, text=found.text, system=(*unit.system, *brought), brought=brought)
 
 
+def condition_round(
+    unit: Unit,
+    system: tuple[str, ...],
+    entry: str,
+    defines: tuple[tuple[str, str], ...] = (),
+    flags: tuple[str, ...] = (),
+) -> tuple[int, str] | None:
+    """Line and text of the condition that leaves out the kernel of that name; None where none does."""
+    walked = _walked(unit.text, system, defines, flags)
+    name = re.escape(entry.rpartition("::")[2])
+    for start, end in walked.unread:
+        if re.search(rf"\b__global__\b[^;{{}}]*\b{name}\s*\(", walked.code[start:end]):
+            line = walked.code.count("\n", 0, start) + 1
+            return line, " ".join(walked.code.splitlines()[line - 1].split())
+    return None
+
+
 def kernels(unit: Unit) -> frozenset[str]:
     """The kernels of a unit, with their namespaces."""
-    system = tuple(dict.fromkeys([*unit.system, *(_brought(unit.text, CUDA) if unit.missing else ())]))
-    return _found((unit.text, system), "", None, (), (), ()).kernels
+    return _found((unit.text, headers(unit)), "", None, (), (), ()).kernels
+
+
+def headers(unit: Unit) -> tuple[str, ...]:
+    """Those that a unit includes, and those of CUDA that others may have brought whose names it uses."""
+    return tuple(dict.fromkeys([*unit.system, *(_brought(unit.text, CUDA) if unit.missing else ())]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse.frontend import cursors, includes, slicing
+from fusiond_hfuse.frontend import cuda_declarations, cursors, includes, slicing
 from fusiond_hfuse.frontend.graph import Unit
 
 YAML = """\
@@ -336,3 +336,17 @@ def test_a_mutant_dies(beside_hist, strategy, same, monkeypatch, name):
             died += 1
     forget()
     assert died
+
+
+@pytest.mark.needs_nvcc
+def test_what_nvcc_s_own_headers_define_is_read(tmp_path):
+    """`#ifdef __DRIVER_TYPES_H__`: what a header has for that case is the host's, and goes; it would be compiled."""
+    probe = "".join(f"#ifndef __{name}_H__\n#error {name}\n#endif\n" for name in cuda_declarations.GUARDS)
+    (tmp_path / "k.cu").write_text(probe)
+    done = subprocess.run(
+        ["nvcc", "-arch=sm_90", "-ptx", str(tmp_path / "k.cu"), "-o", str(tmp_path / "k.ptx")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = "#ifdef __DRIVER_TYPES_H__\nstatic const char* said(cudaError_t e) { return unknown(e); }\n#endif\n"
+    assert "said" not in sliced(text + K + "    int v = i;\n" + STORE)

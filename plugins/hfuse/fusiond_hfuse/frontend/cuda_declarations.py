@@ -237,8 +237,19 @@ using ::tanh; using ::memcpy;
 """
 """What kernels take from C++'s own headers, as far as the tree is concerned."""
 
+GUARDS = (
+    "CHANNEL_DESCRIPTOR", "COMMON_FUNCTIONS", "CUDA_DEVICE_RUNTIME_API", "CUDA_RUNTIME_API", "CUDA_RUNTIME",
+    "DEVICE_ATOMIC_FUNCTIONS", "DEVICE_DOUBLE_FUNCTIONS", "DEVICE_FUNCTIONS", "DEVICE_LAUNCH_PARAMETERS",
+    "DEVICE_TYPES", "DRIVER_FUNCTIONS", "DRIVER_TYPES", "HOST_CONFIG", "HOST_DEFINES", "LIBRARY_TYPES",
+    "MATH_FUNCTIONS", "SM_20_INTRINSICS", "SM_30_INTRINSICS", "SURFACE_TYPES", "TEXTURE_TYPES", "VECTOR_FUNCTIONS",
+    "VECTOR_TYPES",
+)  # fmt: skip
+"""The headers that nvcc includes by itself define `__CUDA_RUNTIME_H__` and its like: what a header of the user's has
+for that case (`helper_cuda.h`) must be read, or it would stay in what is compiled."""
+
 STUB = f"""\
 #pragma once
+{"".join(f"#define __{name}_H__{chr(10)}" for name in GUARDS)}\
 #define __CUDACC__ 1
 #define __NVCC__ 1
 #define __CUDACC_VER_MAJOR__ 13

@@ -166,17 +166,6 @@ class NamedPtx:
     log: str
 
 
-_OWN_INSTRUCTIONS = re.compile(r"\b(setmaxnreg|wgmma|tcgen05)\b")
-
-
-def target_of(text: str, arch: str) -> str:
-    """What a text is built for: `sm_90a` where it has instructions that only the architecture itself has, and no later
-    one; else `arch`."""
-    number = re.fullmatch(r"sm_(\d+)", arch)
-    own = number is not None and int(number[1]) >= 90 and _OWN_INSTRUCTIONS.search(text) is not None
-    return f"{arch}a" if own else arch
-
-
 def ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> str | BuildFailed:
     """The text alone of `named_ptx`."""
     found = named_ptx(source, arch, cache=cache)
@@ -188,7 +177,7 @@ def named_ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> 
     toolkit = find()
     if toolkit is None:
         return BuildFailed(reason=_MISSING)
-    return _ptx(toolkit, cache or of_folder(default_folder()), source, target_of(source.text, arch))
+    return _ptx(toolkit, cache or of_folder(default_folder()), source, source.target(arch))
 
 
 def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubin | BuildFailed:
@@ -197,7 +186,7 @@ def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> Cubi
     if toolkit is None:
         return BuildFailed(reason=_MISSING)
     cache = cache or of_folder(default_folder())
-    arch = target_of(source.text, arch)
+    arch = source.target(arch)
     front = _ptx(toolkit, cache, source, arch)
     if isinstance(front, BuildFailed):
         return front

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusiond.build import nvcc
 from fusiond.exporting import adapters, cxx, layout
 from fusiond.exporting.header import caller_arenas, has_host_workspace
 from fusiond.language.extents import Extent, text_of
@@ -143,7 +142,7 @@ def _cxx(program: Program, arch: str | None) -> list[str]:
     lines = ["C++", ""]
     for source in program.sources:
         options = " ".join([*(f'"{each}"' if " " in each else each for each in compile_options(source))])
-        target = nvcc.target_of(source.text, arch) if arch else "native"
+        target = source.target(arch) if arch else "native"
         tool = f"nvcc -arch={target} -std=c++17 -O3" if source.kind is SourceKind.DEVICE else _HOST_COMPILER
         lines.append(f"    {tool} {options} -c {adapters.adapter_name(source)}".replace("  -c", " -c"))
     lines += [f"    nvcc -std=c++17 -O3 -c {name}.cpp", ""]

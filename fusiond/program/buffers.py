@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
 
 from fusiond.language.dtypes import DTYPES
@@ -97,6 +98,9 @@ class Buffer:
         return self.elements * DTYPES[self.dtype].bytes
 
 
+_OWN_INSTRUCTIONS = re.compile(r"\b(setmaxnreg|wgmma|tcgen05)\b")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """One translation unit. `entries` are the kernels (or host functions) that steps may name.
@@ -116,3 +120,10 @@ class Source:
     include_dirs: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     """The `__constant__` and `__device__` variables that buffers may be."""
+
+    def target(self, arch: str) -> str:
+        """What it is built for: `sm_90a` where it has instructions that only the architecture itself has, and no later
+        one; else `arch`."""
+        number = re.fullmatch(r"sm_(\d+)", arch)
+        own = number is not None and int(number[1]) >= 90 and _OWN_INSTRUCTIONS.search(self.text) is not None
+        return f"{arch}a" if own else arch

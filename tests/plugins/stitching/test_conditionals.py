@@ -102,6 +102,21 @@ def test_a_number_that_no_branch_has_takes_the_last(at: int, runner: Any) -> Non
     batch.check(runner, handmade.unfused(module))
 
 
+@pytest.mark.parametrize("at", [-7, 0, 1, 2, 3])
+def test_a_branch_that_is_always_taken_is_the_only_one_read(at: int, runner: Any) -> None:
+    """Whatever the others would be: jax's gradient of a diagonal has such conditionals."""
+    text = BRANCHES.replace("at = s32[] parameter(0)", f"at = s32[] constant({at})")
+    text = text.replace("x = f32[5] parameter(1)", "x = f32[5] parameter(0)")
+    text = text.replace("negate(a)", "negate(a)" if at == 1 else 'custom-call(a), custom_call_target="other"')
+    inputs = [np.array([1, 2, 3, 4, 5], np.float32)]
+    module = importer.read(text, "m.hlo")
+    assert not module.foreign
+    assert {each.opcode for each in module.instructions} <= {"parameter", "add", "negate", "sqrt", "copy"}
+    if at == 1:
+        batch = Batch(text, module, tuple(inputs), ("y[0]",), tuple(oracle.run(text, inputs)))
+        batch.check(runner, handmade.unfused(module))
+
+
 def wide(*dims: int) -> Any:
     return jax.ShapeDtypeStruct(dims, np.float32)
 

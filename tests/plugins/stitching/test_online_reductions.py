@@ -9,11 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-from fusiond_stitching.analysis import online_reductions, split_reductions
+from fusiond_stitching.analysis import online_reductions, planner, row_groups, rows, split_reductions, verify
+from fusiond_stitching.analysis.plan import Place
 from fusiond_stitching.frontend.graph import Module
 
 from .cases import Case
 from .checking import Batch
+from .policies import LIMITS, POLICIES
 
 ROWS = np.random.default_rng(2).normal(size=(9, 40)).astype(np.float32) * 30
 ROWS[1, 3:20] = -np.inf
@@ -28,6 +30,7 @@ def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(online_reductions, "LEAST_ROW", 8)
     monkeypatch.setattr(split_reductions, "LEAST_ELEMENTS", 64)
     monkeypatch.setattr(split_reductions, "LEAST_RUN", 2)
+    monkeypatch.setattr(split_reductions, "HELD_BYTES", 0)
 
 
 def both(x: Any) -> Any:
@@ -58,6 +61,32 @@ def test_rows_of_all_kinds(function: Any, reduces: int, policy: str, split: bool
     assert pairs(module) == (2 * reduces if split else reduces)
     found = dataclasses.replace(found, module=module)
     found.check_planned(runner, policy, seeds=(0, 1))
+
+
+def side_by_side(x: Any) -> Any:
+    """Contrastive losses have both: each row, and each column, of the same values."""
+    return jax.nn.logsumexp(x, 0), jax.nn.softmax(x * 2, 0)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("registers", [False, True])
+def test_columns_of_all_kinds(split: bool, registers: bool, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(online_reductions, "LEAST_COLUMN", 8)
+    monkeypatch.setattr(rows, "FEW", 1 << 30)
+    monkeypatch.setattr(row_groups, "LARGE_BYTES", 0)
+    found = batch(side_by_side, np.tile(ROWS, (1, 4)).T.copy())
+    module = online_reductions.rewritten(found.module)
+    assert pairs(module) == 4
+    module = split_reductions.reductions(module, 108) if split else module
+    found = dataclasses.replace(found, module=module)
+    policy = dataclasses.replace(POLICIES["stages"], registers=registers, threads=64)
+    plan = planner.plan(module, policy, LIMITS).plan
+    assert verify.problems(module, plan) == ()
+    stages = [each for kernel in plan.kernels for program in kernel.programs for each in program.stages]
+    together = any(each.place is Place.COLUMN and len(each.results) > 1 for each in stages)
+    assert together == (registers and split)
+    for seed in (0, 1):
+        found.check(runner, plan, seed=seed)
 
 
 def guard(value: Any, otherwise: float, by: Any = None) -> Any:

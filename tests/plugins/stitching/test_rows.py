@@ -125,6 +125,15 @@ def instance_norm(x: Any, scale: Any) -> Any:
     return (x - mean) * jax.lax.rsqrt(((x - mean) ** 2).mean((1, 2), keepdims=True) + 1e-5) * scale
 
 
+def router(x: Any) -> Any:
+    """The two best experts of each row, their shares, and how often each expert is asked."""
+    shares = jax.nn.softmax(x, -1)
+    best, at = jax.lax.top_k(shares, 2)
+    best = best / best.sum(-1, keepdims=True)
+    asked = jax.nn.one_hot(at, x.shape[-1]).sum(1).mean(0)
+    return best, at, (asked * shares.mean(0)).sum()
+
+
 def integers(x: Any) -> Any:
     return x - x.max(-1, keepdims=True), x.sum(-1)
 
@@ -183,6 +192,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "channels of halves": (instance_norm, (normal(4, 30, 10, 32).astype(np.float16), normal(32).astype(np.float16))),
     "channels, streamed": (instance_norm, (normal(12, 30, 20, 24), normal(24))),
     "groups by channel": (by_channel, (normal(3, 40, 64), normal(64))),
+    "router": (router, (normal(1024, 64),)),
     "integers": (integers, (np.arange(35 * 12, dtype=np.int32).reshape(35, 12) % 17,)),
     "columns": (lambda x: (x.sum(0), (x * x).max(0)), (normal(4096, 24),)),
 }
@@ -253,6 +263,24 @@ def test_rows_that_are_said_wrongly_are_refused(changes: dict[str, int], said: s
     batch, found = planned("softmax", 64, 8)
     problems = verify.problems(batch.module, changed(found, **changes))
     assert any(said in each for each in problems), problems
+
+
+def test_a_few_numbers_of_a_row_are_stored_by_it() -> None:
+    """Side by side, from what the row was reduced to; said of another place, or of another sweep, it is refused."""
+
+    def best(x: Any) -> Any:
+        return jax.lax.top_k(x, 3)
+
+    batch = Batch.made((Case("best", "rows", best, (normal(48, 96),)),), "rows")
+    policy = dataclasses.replace(ROWS, threads=64, per_thread=8)
+    found = planner.plan(batch.module, policy, LIMITS)
+    assert verify.problems(batch.module, found.plan) == ()
+    ((program,),) = (each.programs for each in found.plan.kernels)
+    (few,) = [at for at, stage in enumerate(program.stages) if stage.place is Place.FEW]
+    assert {batch.module[each.instruction].dims for each in program.stages[few].results} == {(48, 3)}
+    for wrong, said in (({"place": Place.ROW}, "as large as its place"), ({"sweep": 0}, "before it is reduced")):
+        problems = verify.problems(batch.module, changed(found, few, **wrong))
+        assert any(said in each for each in problems), problems
 
 
 def test_what_is_read_before_it_is_there_is_refused() -> None:

@@ -53,6 +53,7 @@ MUTANTS = [
         r"j_(\d+) = 0; j_\1 < 16; j_\1 \+= 1\)",
         r"j_\1 = 1; j_\1 < 16; j_\1 += 1)",
     ),
+    ("the second of a row's few", "router", 64, 16, r"(out_1\[)2 \* row_0 \+ 1", r"\g<1>2 * row_0"),
     ("the pieces' init value", "groups by channel", 64, 4, r"reduce_(\d+) = 2\.0f", r"reduce_\1 = -1.0f"),
 ]
 

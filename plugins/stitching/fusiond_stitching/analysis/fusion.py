@@ -51,6 +51,8 @@ COPIES = 4
 """By XLA's rules: how many kernels may compute a cheap instruction again."""
 _FREE = frozenset({"reshape", "broadcast", "iota", "window"})
 """What costs no kernel even where nothing is fused."""
+FAR_LESS = 64
+"""What is so much smaller than a value costs nothing to be read beside it."""
 CHAIN = 6
 """The longest chain of cheap instructions that is computed again."""
 
@@ -151,8 +153,9 @@ def library(module: Module, instruction: Instruction, policy: Policy) -> bool:
 
 
 def absorbed(module: Module, policy: Policy) -> frozenset[str]:
-    """What only scatters in place and scans read, to be computed by their kernels, an update or a trip at a time:
-    element-wise values and gathers (nothing else where every instruction has a kernel of its own)."""
+    """What scatters in place and scans read, to be computed by their kernels, an update or a trip at a time:
+    element-wise values and gathers (nothing else where every instruction has a kernel of its own). What others read,
+    too, is among them where these compute it again from no more than they would read of it."""
     found: set[str] = set()
     if policy.rules == "none" or not module.launches:
         return frozenset()
@@ -165,12 +168,63 @@ def absorbed(module: Module, policy: Policy) -> frozenset[str]:
             continue
         if any(_before(module[user], each.name) for user in users if module[user].opcode == "scan"):
             continue
-        if all(user in found or user in module.launches for user in users):
+        inside = [user for user in users if user in found or user in module.launches]
+        free = each.opcode in MOVEMENT and bool(inside)
+        if len(inside) == len(users) or free or (inside and policy.recompute and _again(module, each, found, policy)):
             # A costly value that is spread over the windows of the updates would be computed once for each of them.
-            most = max(module[user].elements if user in found else _evaluated(module, user) for user in users)
+            most = max(_evaluated(module, user) for user in users)
             if each.opcode not in EXPENSIVE or 2 * each.elements > most:
                 found.add(each.name)
     return frozenset(found)
+
+
+def _again(module: Module, each: Instruction, found: Container[str], policy: Policy) -> bool:
+    """Whether those who read a value may compute it: element by element, where that moves no more than storing it and
+    reading it each time."""
+    users = _users(module, each.name)
+    outside = [user for user in users if user.name not in module.launches and user.name not in found]
+    once = all((user.elementwise or user.opcode == "gather") and user.elements == each.elements for user in outside)
+    if not each.elementwise or not once:
+        return False
+    read, computed = _behind(module, (each.name,), policy)
+    besides, anyway = _behind(module, [name for user in outside for name in user.operands if name != each.name], policy)
+    wide = [name for name in read - besides if FAR_LESS * module[name].elements > each.elements]
+    steps = [name for name in computed - anyway if FAR_LESS * module[name].elements > each.elements]
+    read_bytes = sum(module[name].size_bytes for name in wide)
+    return len(steps) <= CHAIN and (len(users) - 1) * read_bytes <= len(users) * each.size_bytes
+
+
+def _users(module: Module, name: str) -> list[Instruction]:
+    """Who computes with a value, through what only moves it."""
+    found: dict[str, Instruction] = {}
+    stack, seen = list(module.users[name]), set(module.users[name])
+    while stack:
+        user = module[stack.pop()]
+        if user.opcode not in MOVEMENT or user.name in module.is_output:
+            found[user.name] = user
+            continue
+        stack += [each for each in module.users[user.name] if each not in seen]
+        seen.update(module.users[user.name])
+    return list(found.values())
+
+
+def _behind(module: Module, names: Iterable[str], policy: Policy) -> tuple[set[str], set[str]]:
+    """(what values are computed from: sources, calls, reductions; the element-wise instructions between)."""
+    read: set[str] = set()
+    computed: set[str] = set()
+    stack = list(names)
+    seen = set(stack)
+    while stack and len(computed) <= FAR_LESS:
+        found = module[stack.pop()]
+        movement = found.opcode in MOVEMENT or found.opcode == "gather"
+        if (found.elementwise or movement) and not library(module, found, policy):
+            computed |= {found.name} if found.elementwise else set()
+            new = [operand for operand in found.operands if operand not in seen]
+            seen.update(new)
+            stack += new
+        elif found.opcode != "constant":
+            read.add(found.name)
+    return read, computed
 
 
 def _before(scan: Instruction, operand: str) -> bool:
@@ -180,9 +234,11 @@ def _before(scan: Instruction, operand: str) -> bool:
 
 
 def _evaluated(module: Module, launch: str) -> int:
-    """How often what a scatter in place or a scan reads is computed, if it is computed there."""
+    """How often what a scatter in place, a scan or any other reads is computed, if it is computed there."""
     if launch in module.in_place:
         return module[module[launch].operands[2]].elements
+    if launch not in module.launches:
+        return module[launch].elements
     loop = module[launch].attributes["loop"]
     return loop.trips * math.prod(loop.axes)  # type: ignore[no-any-return]
 
@@ -217,7 +273,9 @@ class _Fusing:
             if self.is_library[instruction.name]:
                 self._call(instruction)
             elif instruction.name in self.absorbed:
-                pass  # where it is read it is computed; whoever reads it has asked for what it reads
+                # Where it is read it is computed. Launches have asked for what it reads; groups do so now.
+                if any(user not in self.module.launches for user in self.module.users[instruction.name]):
+                    self._through(instruction)
             elif self.is_member(instruction):
                 self._member(instruction)
             elif instruction.opcode not in SOURCES:

@@ -21,6 +21,8 @@ from fusiond_stitching.frontend.graph import Computation, Instruction, Module, t
 
 LEAST_ROW = 16_384
 """Elements of a row: shorter ones are held in registers, and read once anyway."""
+LEAST_COLUMN = 2048
+"""Of a column, of which a block has eight side by side."""
 _TYPES = ("f32", "f64")
 
 
@@ -85,7 +87,10 @@ def _reduces(module: Module, each: Instruction, operation: str, init: float) -> 
 
 
 def _long(values: Instruction, total: Instruction) -> bool:
-    return total.elements > 0 and values.elements // total.elements > LEAST_ROW
+    if total.elements == 0:
+        return False
+    columns = 0 in total.attributes["dimensions"] and len(values.dims) - 1 not in total.attributes["dimensions"]
+    return values.elements // total.elements > (LEAST_COLUMN if columns else LEAST_ROW)
 
 
 def _behind(module: Module, spread: Instruction) -> Instruction:

@@ -214,6 +214,7 @@ class Place(enum.Enum):
     ROW = "row"
     COLUMN = "block * columns + column"
     PIECE = "row * run + column % run"
+    FEW = "row * few + number"
 
 
 # --- where values live ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fusiond_stitching.analysis import online_reductions
 from fusiond_stitching.analysis.fusion import Group
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, symbol
 from fusiond_stitching.analysis.plan import (
@@ -51,6 +52,8 @@ SPARE_WORDS = 32
 """Registers of a thread that are not for kept values."""
 FILE_WORDS = 65536
 """Of a multiprocessor."""
+MOST_FEW = 16
+"""Numbers of a row that lie side by side, as the best of a row and where they are."""
 MOST_PIECES = 128
 """Columns of a run that have sums of their own: as many as a warp has packs."""
 SECTORS = 4
@@ -88,6 +91,17 @@ class Shape:
             return interleaved(symbol("row", self.count), column // self.run, column % self.run, self)
         outer = symbol("row", self.count) if place is Place.WIDE else symbol("block", self.count // max(1, self.runs))
         return outer * self.columns + column
+
+    def reduces_to(self, place: Place, dims: tuple[int, ...], reduced: Iterable[int]) -> bool:
+        """Whether a reduction of wide values makes numbers that lie at this place."""
+        outer = self.count // self.between
+        if place is Place.PIECE:
+            return _cut(dims, reduced) == (outer, self.columns // self.run, self.between * self.run)
+        if place is Place.COLUMN:
+            return _cut(dims, reduced) == (self.count // self.runs, self.runs, self.columns)
+        if self.between > 1:
+            return interleaving(dims, reduced) == (outer, self.columns // self.run, self.between, self.run)
+        return _cut(dims, reduced) == (self.count, self.columns, 1)
 
     def elements(self, place: Place) -> int:
         if place is Place.ROW:
@@ -210,7 +224,8 @@ def _folded(columns: tuple[int, int, int], rows: tuple[int, int]) -> Iterator[tu
     """How rows lie in each other whose columns are reduced to numbers that are reduced in turn, if they do."""
     before, long, after = columns
     count, run = rows
-    if before * long != count and after % run == 0 and before * after == count * run and run >= SECTORS:
+    several = before * long != count and after % run == 0 and after > run
+    if several and before * after == count * run and run >= SECTORS:
         yield before, long, after // run, run
 
 
@@ -264,7 +279,8 @@ class _Sweeps:
     late: set[str] = field(default_factory=set)
     """What depends on a reduction of this group."""
     through: set[str] = field(default_factory=set)
-    """Of these, what lies nowhere and is computed where it is read: a row's mean, spread over some of its columns."""
+    """Of these, what lies nowhere and is computed where it is read: a row's mean, spread over some of its columns. Of
+    what has few numbers a row, it may be stored, by one lane."""
     uses: dict[str, set[int]] = field(default_factory=dict)
     """The sweeps that need a value, where it is kept or computed anew in each."""
     kept: dict[str, None] = field(default_factory=dict)
@@ -300,12 +316,24 @@ class _Sweeps:
                 self.place[node.name] = place
                 self.late.add(node.name)
                 return True
-        inlined = node.elementwise or node.opcode in ("broadcast", "reshape", "transpose")
-        if sized or columns or not inlined or node.name in self.stored:
+        inlined = node.elementwise or node.opcode in ("broadcast", "reshape", "transpose", "slice", "concatenate")
+        if sized or columns or not inlined:
             return False
+        if node.name in self.stored:
+            if not self._few(node, late):
+                return False
+            self.place[node.name] = Place.FEW
         self.late.add(node.name)
         self.through.add(node.name)
         return True
+
+    def _few(self, node: Instruction, late: Sequence[str]) -> bool:
+        """Whether it has a few numbers for each row, and every one of them can be computed where the row is known."""
+        few, rest = divmod(node.elements, self.shape.count)
+        if rest or not 1 < few <= MOST_FEW:
+            return False
+        row = self.shape.at(Place.ROW) * few
+        return all(self._reads_in_place(node, delinear(row + number, node.dims)) for number in range(few))
 
     def _reduced(self, node: Instruction) -> bool:
         values = node.operands[: len(node.operands) // 2]
@@ -320,11 +348,15 @@ class _Sweeps:
         cut = _cut(self.module[values[0]].dims, node.attributes["dimensions"])
         column = cut is not None and cut[2] > 1
         simple = node.attributes["computation"].simple is not None and len(values) == 1
-        if (column or fold) and not simple:
+        pair = column and not self.shape.pieces and online_reductions.is_pair(node)
+        if (column or fold) and not simple and not pair:
             return False
         if fold and (values[0] not in self.late or cut != (self.shape.count, self.shape.run, 1)):
             return False
-        self.place[node.name] = Place.ROW if not column else Place.PIECE if self.shape.pieces else Place.COLUMN
+        place = Place.ROW if not column else Place.PIECE if self.shape.pieces else Place.COLUMN
+        if not fold and not self.shape.reduces_to(place, self.module[values[0]].dims, node.attributes["dimensions"]):
+            return False
+        self.place[node.name] = place
         self.late.add(node.name)
         if self.place[node.name] is not Place.COLUMN and not fold:
             self.level[node.name] += 1
@@ -335,19 +367,26 @@ class _Sweeps:
         placed = not any(each in self.through for each in operands)
         if placed and node.elementwise and all(self.module[each].dims == node.dims for each in operands):
             return all(self.place[each] is place for each in operands)  # the common case of what follows
-        stack = [(node, delinear(self.shape.at(place), node.dims))]
+        return self._reads_in_place(node, delinear(self.shape.at(place), node.dims))
+
+    def _reads_in_place(self, node: Instruction, at: tuple[Index, ...]) -> bool:
+        """Whether an element of it reads what depends on the row's reductions where that lies, through what lies
+        nowhere."""
+        stack = [(node, at)]
         seen: set[tuple[str, tuple[Index, ...]]] = set()
         while stack:
             reader, indices = stack.pop()
-            for source in (self.module[each] for each in reader.operands if each in self.late):
-                moved = operand_index(reader, source, indices)
+            for name, moved in read_at(self.module, reader, indices):
+                if name not in self.late:
+                    continue
+                source = self.module[name]
                 if moved is None:
                     return False
-                if source.name not in self.through:
-                    if linear(moved, source.dims) != self.shape.at(self.place[source.name]):
+                if name not in self.through:
+                    if linear(moved, source.dims) != self.shape.at(self.place[name]):
                         return False
-                elif (source.name, moved) not in seen:
-                    seen.add((source.name, moved))
+                elif (name, moved) not in seen:
+                    seen.add((name, moved))
                     stack.append((source, moved))
         return True
 
@@ -385,7 +424,7 @@ class _Sweeps:
         for each in self.nodes:
             if self.place.get(each.name) is not Place.WIDE:
                 continue
-            cheap = each.opcode == "reshape" or (each.elementwise and each.opcode not in EXPENSIVE)
+            cheap = each.opcode in ("reshape", "iota") or (each.elementwise and each.opcode not in EXPENSIVE)
             cheap = cheap or (each.opcode == "broadcast" and not self._read_in_place(each, each.operands[0]))
             needed: set[str] = set()
             for operand in each.operands:
@@ -509,7 +548,7 @@ class _Sweeps:
             operand for each in self.nodes for operand in each.operands
             if operand not in inside and self._read_in_place(each, operand)
         )  # fmt: skip
-        written = (name for name in self.stored if self.place[name] is not Place.ROW)
+        written = (name for name in self.stored if self.place[name] not in (Place.ROW, Place.FEW))
         widest = max((BYTES[self.module[name].dtype] for name in (*read, *written)), default=4)
         return math.gcd(self.shape.run or self.shape.columns, max(1, PACK_BYTES // widest))
 
@@ -539,6 +578,7 @@ class _Sweeps:
             here = [each for each in self.nodes if self.level[each.name] == sweep]
             single = [each for each in here if self._result_of(each, Place.ROW)]
             pieces = [each for each in here if self._result_of(each, Place.PIECE)]
+            few = [each for each in here if self._result_of(each, Place.FEW)]
             reduces = [each for each in single if each.opcode == "reduce"]
             folds = [each for each in reduces if folds_pieces(self.module, each, rows)]
             before = max(0, sweep - 1)
@@ -549,6 +589,7 @@ class _Sweeps:
             yield from self._group(folds, rows, blocks, before, Reduction(1))
             yield from self._group([each for each in single if each not in reduces], rows, blocks, before)
             yield from self._group([each for each in pieces if each.opcode != "reduce"], rows, blocks, before)
+            yield from self._group(few, rows, blocks, before)
             wide = [each for each in self.nodes if self._computed_in(each, sweep)]
             yield from self._group(wide, rows, blocks, sweep)
         columns = [each for each in self.nodes if self._result_of(each, Place.COLUMN)]
@@ -577,7 +618,7 @@ class _Sweeps:
             by_dims.setdefault((each.dims, source), []).append(each)
         for members in by_dims.values():
             place = self.place[members[0].name]
-            size = self._chunk(rows, place)
+            size = self._chunk(rows, place, members[0].elements)
             yield Stage(
                 chunk=Flat(size, blocks),
                 dims=members[0].dims,
@@ -587,10 +628,12 @@ class _Sweeps:
                 place=place,
             )
 
-    def _chunk(self, rows: Rows, place: Place) -> int:
+    def _chunk(self, rows: Rows, place: Place, elements: int) -> int:
         if self.shape.count == 1 and place is Place.WIDE and rows.rows_per_block == 1:
             return min(rows.columns, rows.pack * rows.steps * rows.lanes)
-        width = {Place.ROW: 1, Place.PIECE: rows.run}.get(place, rows.columns_per_block)
+        width = {Place.ROW: 1, Place.PIECE: rows.run, Place.FEW: elements // rows.count}.get(
+            place, rows.columns_per_block
+        )
         return width * (1 if place is Place.COLUMN else rows.rows_per_block)
 
     def _homes(self, each: Instruction) -> tuple[Home, ...]:
@@ -609,6 +652,25 @@ def _pieces_meet(shape: Shape, pack: int, lanes: int) -> bool:
 def folds_pieces(module: Module, reduce: Instruction, rows: Rows) -> bool:
     """Whether a reduction makes one number of a row's pieces."""
     return module[reduce.operands[0]].elements != rows.count * rows.columns
+
+
+def read_at(
+    module: Module, node: Instruction, indices: tuple[Index, ...]
+) -> Iterator[tuple[str, tuple[Index, ...] | None]]:
+    """What an instruction reads for its own element at `indices`, and where: of a concatenation whose part is known,
+    that part alone. None for a place that is more than index arithmetic."""
+    if node.opcode != "concatenate":
+        for operand in module.operands(node):
+            yield operand.name, operand_index(node, operand, indices)
+        return
+    at, begin = node.attributes["dimension"], 0
+    for operand in module.operands(node):
+        end = begin + operand.dims[at]
+        if indices[at].low >= begin and indices[at].high < end:
+            yield operand.name, (*indices[:at], indices[at] - begin, *indices[at + 1 :])
+        elif indices[at].high >= begin and indices[at].low < end:
+            yield operand.name, None
+        begin = end
 
 
 def operand_index(node: Instruction, operand: Instruction, indices: tuple[Index, ...]) -> tuple[Index, ...] | None:

@@ -23,8 +23,12 @@ from fusiond_stitching.frontend.hlo import Number
 LEAST_ELEMENTS = 1 << 16
 """What is smaller is reduced in one step."""
 HELD_BYTES = 200 << 10
-"""A row that one block can hold is read once, whatever depends on what it is reduced to: a block for each
-multiprocessor is enough then, where others should have two."""
+"""A row that one block can hold is read once, whatever depends on what it is reduced to. One multiprocessor reads so
+much in less time than another launch takes, so that such rows stay whole, however few there are."""
+WIDE = 2048
+"""Numbers that the first step makes for each part: so many are worth fewer parts, since they are written and read."""
+SLAB = 128
+"""Columns that a block sums up, where it only does that."""
 LEAST_RUN = 16
 """Elements that the first step reduces to one, at least."""
 
@@ -64,9 +68,10 @@ def _leaves_idle(module: Module, reduce: Instruction, multiprocessors: int) -> b
         return False
     dims, reduced = source.dims, reduce.attributes["dimensions"]
     inner = max(at for at, dim in enumerate(dims) if dim > 1) in reduced
+    if inner and math.prod(dims[at] for at in reduced) * BYTES[source.dtype] <= HELD_BYTES:
+        return False
     parallel = reduce.elements if inner else max(1, reduce.elements // 32)
-    held = inner and math.prod(dims[at] for at in reduced) * BYTES[source.dtype] <= HELD_BYTES
-    return parallel < (1 if held else 2) * multiprocessors
+    return parallel < 2 * multiprocessors
 
 
 def _images(dims: tuple[int, ...], reduced: Iterable[int], groups: Collection[tuple[int, int, int]]) -> int | None:
@@ -105,7 +110,7 @@ def _steps(
     if images == 1 or (images is None and not _leaves_idle(module, reduce, multiprocessors)):
         return None
     axis = max(reduced, key=lambda at: (dims[at], -at)) if images is None else min(at for at in reduced if dims[at] > 1)
-    wanted = 4 * multiprocessors  # as many as the rows are likely to be cut into, so that the first step can join them
+    wanted = _parts_wanted(module, reduce, multiprocessors)
     fits = (
         [images]
         if images is not None
@@ -144,6 +149,19 @@ def _steps(
         reduce, operands=(*partials, *reduce.operands[count:]), attributes=frozen(attributes)
     )  # fmt: skip
     return [*cuts, *neutrals, partial, final]
+
+
+def _parts_wanted(module: Module, reduce: Instruction, multiprocessors: int) -> int:
+    """Parts of a first step, which are written and read: as many as rows are likely to be cut into, so that it joins
+    what computes the rows; where nobody reduces rows, as many as keep the device busy beside the blocks that share the
+    columns."""
+    if reduce.elements < WIDE:
+        return 4 * multiprocessors
+    rows = (module[each.operands[0]] for each in module.instructions if each.opcode == "reduce" and each is not reduce)
+    source = module[reduce.operands[0]]
+    if any(each.elements == source.elements and each.dims[-1] == source.dims[-1] for each in rows if each.dims):
+        return 2 * multiprocessors
+    return max(LEAST_RUN, 8 * multiprocessors * SLAB // reduce.elements)
 
 
 def _neutral_values(reduce: Instruction) -> tuple[Number, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from fusiond_stitching.analysis.plan import BlockProgram, Kernel, LibraryCall, Plan, Rows, base_of
-from fusiond_stitching.frontend.graph import SOURCES, Instruction, Module
+from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, Instruction, Module
 
 CACHE_BYTES = 40 << 20
 MULTIPROCESSORS = 132
@@ -58,7 +58,7 @@ def _touched(module: Module, programs: Iterable[BlockProgram], buffered: set[str
     programs = tuple(programs)
     own = {each.instruction for program in programs for each in program.results}
     stored = {each.instruction for program in programs for each in program.results if each.stored}
-    read = {name: _cut(module, name, users) for name, users in readers(module, own, buffered).items()}
+    read = read_bytes(module, own, buffered)
     for program in programs:
         if program.updates:  # it touches what its updates fall on, and no more
             base = module.in_place[program.root]
@@ -99,26 +99,35 @@ def _read_anew(module: Module, program: BlockProgram, rows: Rows, buffered: Cont
 
 def inputs(module: Module, members: Iterable[str], buffered: Container[str]) -> set[str]:
     """What instructions read from buffers, through what is inlined: parameters, and names in `buffered`."""
-    return set(readers(module, members, buffered))
+    return set(read_bytes(module, members, buffered))
 
 
-def readers(module: Module, members: Iterable[str], buffered: Container[str]) -> dict[str, list[Instruction]]:
-    """The same, with those who read it: members, and what is inlined into them."""
+def read_bytes(module: Module, members: Iterable[str], buffered: Container[str]) -> dict[str, int]:
+    """The same, with how many bytes of each: of what is only looked up, also through what is inlined, that."""
     own = set(members)
-    found: dict[str, list[Instruction]] = {}
-    seen: set[str] = set()
-    stack = sorted(own)
-    while stack:
-        user = module[stack.pop()]
-        for operand in dict.fromkeys(user.operands):
+    evaluated = {name: module[name].elements for name in own}
+    found: dict[str, int] = {}
+    for user in reversed(module.instructions):
+        count = evaluated.get(user.name, 0)
+        for place, operand in enumerate(user.operands if user.name in evaluated else ()):
+            source = module[operand]
             if operand in own:
                 continue
-            if operand in buffered or module[operand].opcode == "parameter":
-                found.setdefault(operand, []).append(user)
-            elif operand not in seen:
-                seen.add(operand)
-                stack.append(operand)
+            asked = _asked(user, place, count, source)
+            if operand in buffered or source.opcode == "parameter":
+                found[operand] = min(source.size_bytes, found.get(operand, 0) + asked * BYTES[source.dtype])
+            else:
+                evaluated[operand] = min(source.elements, evaluated.get(operand, 0) + asked)
     return found
+
+
+def _asked(user: Instruction, place: int, count: int, source: Instruction) -> int:
+    """At how many elements an operand is read where so many of its reader are computed."""
+    if user.opcode in _CUTS or user.elementwise or user.opcode in MOVEMENT:
+        return min(source.elements, count)
+    if count >= user.elements:
+        return source.elements
+    return min(source.elements, -(-source.elements * count // max(1, user.elements)))
 
 
 def ideal_bytes(module: Module) -> int:

@@ -84,7 +84,9 @@ def _shapes(module: Module, program: BlockProgram, rows: Rows) -> Iterator[str]:
     for stage in program.stages:
         for result in stage.results:
             each = module[result.instruction]
-            if stage.place is None or math.prod(stage.dims) != elements[stage.place] or each.dims != stage.dims:
+            few = stage.place is Place.FEW and each.elements % rows.count == 0
+            right = few or (stage.place in elements and math.prod(stage.dims) == elements[stage.place])
+            if not right or each.dims != stage.dims:
                 yield f"{each.name} is not as large as its place"
             elif result.stored is not None and result.stored.buffer != module.buffer_of(each.name):
                 yield f"{each.name} goes to {result.stored.buffer}, not to {module.buffer_of(each.name)}"
@@ -101,7 +103,9 @@ def _shapes(module: Module, program: BlockProgram, rows: Rows) -> Iterator[str]:
 
 
 Extent: TypeAlias = tuple[str, int, int]
-"""(what is counted, in steps of, how often): rows, columns, or a part of them."""
+"""(what is counted, in steps of, how often): rows, columns, or a part of them. Where one index out of so many is meant,
+`FIXED`, that index, how many there are."""
+FIXED = "fixed"
 Where: TypeAlias = "tuple[Extent, ...] | None"
 """What counts a value's elements, from the slowest to the fastest; None where that is none of it."""
 
@@ -127,7 +131,7 @@ def _joined(extents: Iterable[Extent]) -> tuple[Extent, ...]:
     for what, step, count in extents:
         if count == 1:
             continue
-        if found and found[-1][0] == what and found[-1][1] == step * count:
+        if found and what != FIXED and found[-1][0] == what and found[-1][1] == step * count:
             found[-1] = (what, step, found[-1][2] * count)
         else:
             found.append((what, step, count))
@@ -144,6 +148,8 @@ def _by_dimension(dims: tuple[int, ...], where: tuple[Extent, ...]) -> list[list
             if not rest:
                 return None
             what, step, count = rest.pop(0)
+            if what == FIXED and count != dim:
+                return None
             if dim % count == 0:
                 own.append((what, step, count))
                 dim //= count
@@ -180,11 +186,29 @@ class _Reading:
                 where = source if place < values else None
                 yield from self._value(result, operand, where, stage.sweep, fold)
             return
-        for operand in each.operands:
-            behind = stage.place is not Place.WIDE
-            yield from self._value(
-                result, operand, self._moved(each, operand, self.places[stage.place]), stage.sweep, behind
-            )
+        places = [self.places.get(stage.place)]
+        if stage.place is Place.FEW:
+            few = each.elements // self.rows.count
+            places = [_joined((*(self.places[Place.ROW] or ()), (FIXED, number, few))) for number in range(few)]
+        for own in places:
+            for operand, where in self._read_by(each, own):
+                yield from self._value(result, operand, where, stage.sweep, stage.place is not Place.WIDE)
+
+    def _read_by(self, node: Instruction, where: Where) -> Iterator[tuple[str, Where]]:
+        """The operands that are read for an element at a place, and where."""
+        if node.opcode != "concatenate" or where is None:
+            yield from ((operand, self._moved(node, operand, where)) for operand in node.operands)
+            return
+        parts, at, begin = _by_dimension(node.dims, where), node.attributes["dimension"], 0
+        for operand in node.operands:
+            size = self.module[operand].dims[at]
+            if parts is None or len(parts[at]) != 1 or parts[at][0][0] != FIXED:
+                yield operand, None
+            elif begin <= parts[at][0][1] < begin + size:
+                parts[at] = [(FIXED, parts[at][0][1] - begin, size)]
+                yield operand, _joined(extent for part in parts for extent in part)
+                return
+            begin += size
 
     def _value(self, reader: Result, name: str, where: Where, sweep: int, behind: bool) -> Iterator[str]:
         """A value that is asked for at a place, in the loop of a sweep or `behind` it."""
@@ -212,7 +236,7 @@ class _Reading:
             if instruction.opcode in ("reduce", "scatter", "dot") or name in self.module.foreign:
                 yield f"{reader.instruction} reads {name}, which nobody computes"
                 continue
-            stack += [(operand, self._moved(instruction, operand, where)) for operand in instruction.operands]
+            stack += self._read_by(instruction, where)
 
     def _folds(self, each: Instruction) -> bool:
         """Whether it reduces not rows, but what runs have been reduced to."""
@@ -243,12 +267,26 @@ class _Reading:
             return where if source.dims == node.dims else () if not source.dims else None
         if node.opcode == "reshape":
             return where
-        if node.opcode not in ("broadcast", "transpose"):
+        if node.opcode not in ("broadcast", "transpose", "slice"):
             return None
         parts = _by_dimension(node.dims, where)
         if parts is None:
             return None
+        if node.opcode == "slice":
+            return self._sliced(node, source, parts)
         order = node.attributes["dimensions"]
         if node.opcode == "transpose":
             order = [order.index(at) for at in range(len(order))]
         return _joined(extent for at in order for extent in parts[at])
+
+    def _sliced(self, node: Instruction, source: Instruction, parts: list[list[Extent]]) -> Where:
+        """Where an operand is read of which some dimensions are cut to one index, the others not at all."""
+        found: list[Extent] = []
+        for at, (dim, size) in enumerate(zip(node.dims, source.dims, strict=True)):
+            if dim == size:
+                found += parts[at]
+            elif dim == 1:
+                found.append((FIXED, node.attributes["starts"][at], size))
+            else:
+                return None
+        return _joined(found)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusiond.codegen.code import Code, cpp
+from fusiond_stitching.analysis import online_reductions
 from fusiond_stitching.analysis.indexing import Index, delinear
 from fusiond_stitching.analysis.plan import Exchange, Reduction, Stage
 from fusiond_stitching.codegen import semantics
@@ -50,6 +51,17 @@ class Group:
             return literal(kind, 1 if kind.kind == "pred" else -1)
         if simple in ("maximum", "minimum"):
             return _extreme(kind, low=simple == "maximum")
+        return None
+
+    @property
+    def neutral(self) -> tuple[Code, ...] | None:
+        """What changes nothing, of each value; None where that is not known."""
+        if self.identity is not None:
+            return (self.identity,)
+        if online_reductions.is_pair(self.members[0]):
+            return tuple(
+                literal(kind, value) for kind, value in zip(self.kinds, online_reductions.NEUTRAL, strict=True)
+            )
         return None
 
 

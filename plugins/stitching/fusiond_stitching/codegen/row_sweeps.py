@@ -308,12 +308,13 @@ class RowSweeps:
                     self._accumulate(element, total, values)
                 for result in columns:
                     total = sums[result.instruction]
-                    (value,) = (self._value(element, each.name) for each in total.group.operands)
-                    self._add_to_column(element, total, value)
+                    self._add_to_column(
+                        element, total, [self._value(element, each.name) for each in total.group.operands]
+                    )
                 for total in pieces.values():
-                    (value,) = (self._value(element, each.name) for each in total.group.operands)
-                    sum_ = cpp("{}[{}]", total.names[0], element.index(self._element))
-                    combine(self._elemental, element, total.group.computation, [sum_], [value], total.group.kinds)
+                    values = [self._value(element, each.name) for each in total.group.operands]
+                    those = [cpp("{}[{}]", name, element.index(self._element)) for name in total.names]
+                    combine(self._elemental, element, total.group.computation, those, values, total.group.kinds)
             self._filled |= {each.instruction for stage in sweep.wide for each in stage.results}
             self._filled |= set(self._first_read)
             self._backwards = self._rows.streamed and not self._backwards
@@ -403,16 +404,19 @@ class RowSweeps:
         self._stores.append(cpp("{}*({}*)({} + {}) = {};", guard, kind, hole(buffer), first, name))
 
     def _store_single(self, scope: Scope, stage: Stage, result: Result) -> None:
-        """A number per row: its first lane stores it."""
+        """A number per row, or a few: its first lane stores them."""
         assert result.stored is not None
         instruction = self._module[result.instruction]
-        value = self._elemental.value(scope, instruction.name, delinear(self._row, instruction.dims))
         self._pointers[result.stored.buffer] = True
         conditions = [cpp("{} == 0", self._lane)] if self._rows.lanes > 1 else []
         conditions += [self._inside] if self._inside else []
         guard = cpp("if ({}) ", joined(" && ", conditions)) if conditions else _ALWAYS
-        written = scope.stored(type_of(instruction), value)
-        scope.line(cpp("{}{}[{}] = {};", guard, hole(result.stored.buffer), scope.index(self._row), written))
+        few = instruction.elements // self._rows.count if stage.place is Place.FEW else 1
+        for number_ in range(few):
+            at = self._row * few + number_
+            value = self._elemental.value(scope, instruction.name, delinear(at, instruction.dims))
+            written = scope.stored(type_of(instruction), value)
+            scope.line(cpp("{}{}[{}] = {};", guard, hole(result.stored.buffer), scope.index(at), written))
 
     # --- reductions over a row ---
 
@@ -627,26 +631,30 @@ class RowSweeps:
         return found
 
     def _sums_of(self, scope: Scope, group: Group, count: int) -> _Total:
-        """An array of what so many columns are reduced to."""
-        (kind,), (member,) = group.kinds, group.members
-        array = scope.function.fresh("sums")
-        scope.comment(f"{member}")
-        scope.line(cpp("{} {}[{}];", kind.value, array, count))
+        """An array of what so many columns are reduced to, for each value."""
+        for member in group.members:
+            scope.comment(f"{member}")
+        arrays = [scope.function.fresh("sums") for _ in group.kinds]
+        for kind, array in zip(group.kinds, arrays, strict=True):
+            scope.line(cpp("{} {}[{}];", kind.value, array, count))
+        assert group.neutral is not None
         name = scope.function.fresh("i")
         with scope.block(_unrolled(name, "0", count)) as inner:
-            inner.line(cpp("{}[{}] = {};", array, name, group.identity or _ZERO))
-        return _Total(group, [array])
+            for array, neutral in zip(arrays, group.neutral, strict=True):
+                inner.line(cpp("{}[{}] = {};", array, name, neutral))
+        return _Total(group, arrays)
 
-    def _sum_at(self, scope: Scope, total: _Total) -> Code:
-        return cpp("{}[{}]", total.names[0], scope.index(self._step * self._rows.pack + self._element))
+    def _sums_at(self, scope: Scope, total: _Total) -> list[Code]:
+        at = scope.index(self._step * self._rows.pack + self._element)
+        return [cpp("{}[{}]", name, at) for name in total.names]
 
-    def _add_to_column(self, scope: Scope, total: _Total, value: Code) -> None:
+    def _add_to_column(self, scope: Scope, total: _Total, values: list[Code]) -> None:
         group = total.group
         if not self._inside:
-            combine(self._elemental, scope, group.computation, [self._sum_at(scope, total)], [value], group.kinds)
+            combine(self._elemental, scope, group.computation, self._sums_at(scope, total), values, group.kinds)
             return
         with scope.block(cpp("if ({})", self._inside)) as inner:
-            combine(self._elemental, inner, group.computation, [self._sum_at(inner, total)], [value], group.kinds)
+            combine(self._elemental, inner, group.computation, self._sums_at(inner, total), values, group.kinds)
 
     def _columns(self, scope: Scope, sweeps: list[_Sweep], sums: Mapping[str, _Total]) -> None:
         """The sums of a block's groups of lanes meet, and the first group stores them."""
@@ -664,9 +672,10 @@ class RowSweeps:
             self._column_results(scope, sweeps, sums)
 
     def _meet(self, scope: Scope, own: Code, total: _Total, space: Workspace) -> None:
-        (kind,) = total.group.kinds
-        pointer = scope.function.fresh("parts_of")
-        scope.line(shared_pointer(kind, pointer, space.offsets[0]))
+        kinds = total.group.kinds
+        pointers = [scope.function.fresh("parts_of") for _ in kinds]
+        for kind, pointer, offset in zip(kinds, pointers, space.offsets, strict=True):
+            scope.line(shared_pointer(kind, pointer, offset))
         half = scope.function.fresh("half")
         header = cpp("for (int {} = {}; {} > 0; {} /= 2)", half, self._at_once // 2, half, half)
         columns = self._rows.columns_per_block
@@ -676,17 +685,20 @@ class RowSweeps:
                 self._columns_of(giving, Place.COLUMN) as (_, element),
             ):
                 at = element.index(self._column)
-                value = element.stored(kind, self._sum_at(element, total))
-                element.line(cpp("{}[({} - {}) * {} + {}] = {};", pointer, own, half, columns, at, value))
+                for kind, pointer, sum_ in zip(kinds, pointers, self._sums_at(element, total), strict=True):
+                    value = element.stored(kind, sum_)
+                    element.line(cpp("{}[({} - {}) * {} + {}] = {};", pointer, own, half, columns, at, value))
             round_.line(BARRIER)
             with (
                 round_.block(cpp("if ({} < {})", own, half)) as taking,
                 self._columns_of(taking, Place.COLUMN) as (_, element),
             ):
                 at = element.index(self._column)
-                other = semantics.loaded(kind, cpp("{}[{} * {} + {}]", pointer, own, columns, at))
-                sum_ = self._sum_at(element, total)
-                combine(self._elemental, element, total.group.computation, [sum_], [other], [kind])
+                others = [
+                    semantics.loaded(kind, cpp("{}[{} * {} + {}]", pointer, own, columns, at))
+                    for kind, pointer in zip(kinds, pointers, strict=True)
+                ]
+                combine(self._elemental, element, total.group.computation, self._sums_at(element, total), others, kinds)
             round_.line(BARRIER)
 
     def _column_results(self, scope: Scope, sweeps: list[_Sweep], sums: Mapping[str, _Total]) -> None:
@@ -695,9 +707,11 @@ class RowSweeps:
             for result in stage.results:
                 scope.comment(f"{self._module[result.instruction]}{kept(result)}")
         with self._columns_of(scope, Place.COLUMN) as (packing, element):
-            for member, total in sums.items():
-                (name,) = self._with_init(element, total.group, [self._sum_at(element, total)])
-                element.remember(member, delinear(self._place, self._module[member].dims), name)
+            for total in sums.values():
+                names = self._with_init(element, total.group, self._sums_at(element, total))
+                for each in total.group.members:
+                    found = names[each.attributes["result"]]
+                    element.remember(each.name, delinear(self._place, each.dims), found)
             for stage in stages:
                 for result in stage.results:
                     if result.stored is not None:

@@ -188,7 +188,7 @@ _EXACT: Mapping[str, str] = {
 
 UNARY = frozenset(
     {*_REAL, *_EXACT, "abs", "negate", "sign", "logistic", "is-finite", "not", "popcnt", "count-leading-zeros"}
-    | {"copy", "optimization-barrier"}
+    | {"copy"}
 )
 BINARY = frozenset(
     {"add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "power", "atan2", "and", "or", "xor"}
@@ -200,7 +200,7 @@ EXPENSIVE = frozenset({*_REAL, "logistic", "divide", "remainder", "power", "atan
 
 def unary(functions: Functions, opcode: str, kind: Type, a: Code) -> Code:
     """The expression of a unary operation on a value (a name or a literal) of type `kind`. Raises Unsupported."""
-    if opcode in ("copy", "optimization-barrier"):
+    if opcode == "copy":
         return a
     if kind.kind == "float":
         return _unary_float(functions, opcode, kind, a)

@@ -19,6 +19,7 @@ from fusiond_stitching.frontend import (
     complex_numbers,
     conditionals,
     hlo,
+    known_numbers,
     loops,
     passes,
     scan_users,
@@ -45,7 +46,7 @@ from fusiond_stitching.frontend.hlo import Array, Raw, RawComputation, RawModule
 Value: TypeAlias = "str | Complex | tuple[Value, ...]"
 """The name of an instruction, the two of a complex number, or the members of a tuple."""
 
-IDENTITIES = frozenset({"copy", "optimization-barrier", "copy-start", "copy-done"})
+IDENTITIES = frozenset({"copy", "opt-barrier", "copy-start", "copy-done"})
 NOTES = frozenset({"Sharding", "annotate_device_placement", "SPMDFullToShardShape", "SPMDShardToFullShape"})
 """Custom calls that only carry a remark."""
 OTHER_TYPES = re.compile(r"c64|c128|[su][124]|f[48]e\w+|token|opaque")
@@ -172,6 +173,9 @@ class _Import:
             for trip in range(count):
                 operands = [self._inline(body, operands, f"{prefix}{raw.name}/{trip}/")]
             return operands[0]
+        if opcode == "conditional" and len(operands) > 1 and (place := self._branch(raw, operands[0])) is not None:
+            branch = self._called(raw.branches()[place], raw.where)
+            return self._inline(branch, [operands[1 + place]], f"{prefix}{raw.name}/{place}/")
         if opcode == "conditional" and len(operands) > 1 and conditionals.cheap(self.raw, raw, operands):
             return self._selected(raw, operands, prefix)
         name = self._fresh(prefix + raw.name)
@@ -208,6 +212,17 @@ class _Import:
             return self._bitcast(raw, name, operands[0], shape)
         attributes = attributes_of(raw, lambda: _scalar(self, raw))
         return self._add(raw, name, opcode, shape, operands, attributes)
+
+    def _branch(self, raw: Raw, index: Value) -> int | None:
+        """Which branch of a conditional is always taken; None where that is not known."""
+        assert isinstance(index, str)
+        known = known_numbers.elements(self.found, index)
+        if known is None:
+            return None
+        last = len(raw.branches()) - 1
+        if self.found[index].dtype == "pred":
+            return 0 if known[0] else 1
+        return known[0] if 0 <= known[0] <= last else last
 
     def _selected(self, raw: Raw, operands: list[Value], prefix: str) -> Value:
         """All branches of a conditional, and of their results those that its first operand asks for."""

@@ -1,7 +1,10 @@
 """What is done to a graph between its text and its plan: a literal list of passes, each followed by the verifier.
 
     select_scatters      scatters of which at most one update falls on an element become selects
+    place_windows        one window that is scattered is put in by its place; a slice whose place is known is cut there
     leave_scatters       scatters that nothing here would bring to an end are left to a library
+    sink_gathers         a look-up in what is computed is computed of look-ups
+    part_reduces         what was put side by side and is reduced again is taken as it was before
     simplify             what changes nothing in row-major order is dropped (`copy`, a broadcast, reshape or transpose
                          that gives what it takes), equal instructions are merged, a transpose in front of a dot goes
                          into its dimension numbers, one behind it that swaps its sides swaps the operands
@@ -25,7 +28,14 @@ from typing import TypeAlias
 from fusiond.keys import content_key
 from fusiond.model import frozen
 from fusiond_stitching.frontend import drop_unit_dims as unit_dims
-from fusiond_stitching.frontend import scatter_updates, selected_scatters, shapes
+from fusiond_stitching.frontend import (
+    scatter_updates,
+    selected_scatters,
+    shapes,
+    short_reduces,
+    static_windows,
+    sunk_gathers,
+)
 from fusiond_stitching.frontend.graph import KNOWN, SOURCES, Computation, Instruction, topological
 
 
@@ -78,6 +88,18 @@ def verify(graph: Graph, after: str) -> None:
 
 def select_scatters(graph: Graph) -> Graph:
     return dataclasses.replace(graph, instructions=selected_scatters.selected(graph.instructions, graph.foreign))
+
+
+def place_windows(graph: Graph) -> Graph:
+    return dataclasses.replace(graph, instructions=static_windows.placed(graph.instructions, graph.foreign))
+
+
+def sink_gathers(graph: Graph) -> Graph:
+    return dataclasses.replace(graph, instructions=sunk_gathers.sunk(graph.instructions, graph.foreign))
+
+
+def part_reduces(graph: Graph) -> Graph:
+    return dataclasses.replace(graph, instructions=short_reduces.taken_apart(graph.instructions, graph.foreign))
 
 
 def leave_scatters(graph: Graph) -> Graph:
@@ -258,7 +280,10 @@ def _copy_of(source: Instruction, name: str) -> Instruction:
 
 PASSES: tuple[Pass, ...] = (
     select_scatters,
+    place_windows,
     leave_scatters,
+    sink_gathers,
+    part_reduces,
     simplify,
     drop_unit_dims,
     simplify,

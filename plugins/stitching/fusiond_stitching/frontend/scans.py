@@ -24,8 +24,8 @@ from fusiond.keys import content_key
 from fusiond.model import frozen
 from fusiond_stitching.frontend import loop_numbers, scan_blocks
 from fusiond_stitching.frontend.graph import Instruction, Module, topological
+from fusiond_stitching.frontend.known_numbers import BITS
 from fusiond_stitching.frontend.loop_maps import Maps
-from fusiond_stitching.frontend.loop_numbers import BITS
 from fusiond_stitching.frontend.loop_sums import Sums
 from fusiond_stitching.frontend.scan_axes import Axes, shared_by_threads
 

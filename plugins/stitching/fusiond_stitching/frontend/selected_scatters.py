@@ -6,8 +6,9 @@ The gradient of `take_along_axis` (of a cross-entropy with integer labels, say) 
       -->  y[b,v] = select(v == labels[b], x[b,v] + u[b], x[b,v])
 
 That is element-wise work over the operand, which is fused like all other; as a scatter it would be a pass of its own.
-It holds where every dimension of the updates that is not part of a window is tied to a dimension of the operand, so
-that two updates never meet. An index that points nowhere equals no column: the update is dropped, as HLO says.
+It holds where every dimension of the updates that is not part of a window is tied to a dimension of the operand, by the
+scatter's own numbers or because an index counts on (`x.at[arange(n), labels]`), so that two updates never meet. An
+index that points nowhere equals no column: the update is dropped, as HLO says.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fusiond.model import frozen
+from fusiond_stitching.frontend import known_numbers
 from fusiond_stitching.frontend.graph import Instruction, topological
 
-_REACH = {"s8": 2**7, "u8": 2**8, "s16": 2**15, "u16": 2**16, "s32": 2**31, "u32": 2**32, "s64": 2**63, "u64": 2**64}
+REACH = {"s8": 2**7, "u8": 2**8, "s16": 2**15, "u16": 2**16, "s32": 2**31, "u32": 2**32, "s64": 2**63, "u64": 2**64}
 
 
 def selected(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> dict[str, Instruction]:
@@ -29,13 +31,15 @@ def selected(given: Mapping[str, Instruction], foreign: Mapping[str, str]) -> di
         steps = None
         if each.opcode == "scatter" and each.name not in foreign:
             operand, starts, updates = (given[name] for name in each.operands)
-            steps = _Select(each, operand, starts, updates).steps()
+            steps = _Select(each, operand, starts, updates).steps(_counted(given, each, starts))
         for step in steps or [each]:
             found[step.name] = step
     return found
 
 
-class _Select:
+class Expansion:
+    """A scatter, and the instructions that are made to stand for it."""
+
     def __init__(self, scatter: Instruction, operand: Instruction, starts: Instruction, updates: Instruction) -> None:
         self.scatter = scatter
         self.operand = operand
@@ -44,20 +48,71 @@ class _Select:
         self.numbers: Mapping[str, Any] = scatter.attributes
         self.made: list[Instruction] = []
 
-    def steps(self) -> list[Instruction] | None:
-        """The instructions that stand for the scatter; None where two updates may meet, or a window moves."""
-        tied = self._tied()
+    def applied(self, before: str, update: str, dims: tuple[int, ...]) -> str:
+        """The scatter's computation, element by element, of two values with these dims."""
+        computation = self.numbers["computation"]
+        first, second = computation.parameters
+        names = {first.name: before, second.name: update}
+        for each in computation.instructions:
+            if each.opcode == "constant":
+                scalar = self.make("constant", each.dtype, (), (), each.attributes)
+                names[each.name] = self.make("broadcast", each.dtype, dims, (scalar,), {"dimensions": ()})
+                continue
+            operands = tuple(names[name] for name in each.operands)
+            names[each.name] = self.make(each.opcode, each.dtype, dims, operands, each.attributes)
+        return names[computation.results[0]]
+
+    def make(
+        self, opcode: str, kind: str, dims: tuple[int, ...], operands: tuple[str, ...],
+        attributes: Mapping[str, Any] | None = None,
+    ) -> str:  # fmt: skip
+        """A new instruction among those that stand for the scatter; its name."""
+        made = Instruction(
+            name=f"{self.scatter.name}~select{len(self.made)}",
+            opcode=opcode,
+            dtype=kind,
+            dims=dims,
+            operands=operands,
+            attributes=frozen(attributes or {}),
+            where=self.scatter.where,
+        )
+        self.made.append(made)
+        return made.name
+
+
+def _counted(given: Mapping[str, Instruction], scatter: Instruction, starts: Instruction) -> dict[int, int]:
+    """Component of the index -> the dimension of the indices whose number it is, as in `x.at[arange(n), labels]`."""
+    vector = scatter.attributes["index_vector_dim"]
+    found = {}
+    for component in range(len(scatter.attributes["scatter_dims_to_operand_dims"])):
+        own = known_numbers.part(given, starts.name, vector, component)
+        at = known_numbers.counts_along(given, own) if own is not None else None
+        if at is not None and at != vector:
+            found[component] = at - (at > vector)
+    return found
+
+
+class _Select(Expansion):
+    def steps(self, counted: Mapping[int, int]) -> list[Instruction] | None:
+        """The instructions that stand for the scatter; None where two updates may meet, or a window moves. `counted`:
+        component of the index -> the dimension of the updates' batch whose number it is."""
+        tied = self._tied(counted)
         if tied is None or self.updates.elements == 0 or self.operand.elements == 0:
             return None
         dims = self.operand.dims
-        if any(dims[at] > _REACH.get(self.starts.dtype, 0) for at in self.numbers["scatter_dims_to_operand_dims"]):
+        if any(dims[at] > REACH.get(self.starts.dtype, 0) for at in self.numbers["scatter_dims_to_operand_dims"]):
             return None
-        conditions = list(self._conditions(tied))
+        conditions = list(self._conditions(tied, counted))
         update = self._update(tied)
-        applied = self._applied(self.operand.name, update)
+        applied = self.applied(self.operand.name, update, dims)
+        if not conditions:  # every element has an update, and knows which
+            self.made.append(
+                dataclasses.replace(self.scatter, opcode="copy", operands=(applied,), attributes=frozen({}))
+            )
+            return self.made
         condition = conditions[0]
         for other in conditions[1:]:
-            condition = self._make("and", "pred", dims, (condition, other))
+            condition = self.make("and", "pred", dims, (condition, other))
         self.made.append(
             dataclasses.replace(
                 self.scatter,
@@ -68,7 +123,7 @@ class _Select:
         )
         return self.made
 
-    def _tied(self) -> dict[int, int] | None:
+    def _tied(self, counted: Mapping[int, int]) -> dict[int, int] | None:
         """Dimension of the updates -> the operand's, for those of more than one element."""
         numbers = self.numbers
         vector = numbers["index_vector_dim"]
@@ -85,29 +140,40 @@ class _Select:
         pairs = zip(numbers["scatter_indices_batching_dims"], numbers["input_batching_dims"], strict=True)
         for column, at in pairs:
             found[batch[column - (column > vector)]] = at
+        for component, number in counted.items():
+            target = numbers["scatter_dims_to_operand_dims"][component]
+            own = batch[number]
+            if (
+                own not in found
+                and target not in found.values()
+                and self.updates.dims[own] == self.operand.dims[target]
+            ):
+                found[own] = target
         if any(self.updates.dims[at] > 1 and at not in found for at in batch):
             return None
         fixed = {*found.values(), *numbers["scatter_dims_to_operand_dims"]}
         return found if fixed == set(range(len(self.operand.dims))) else None
 
-    def _conditions(self, tied: Mapping[int, int]) -> Iterator[str]:
-        """For each dimension that an index names: whether it names this element."""
+    def _conditions(self, tied: Mapping[int, int], counted: Mapping[int, int]) -> Iterator[str]:
+        """For each dimension that an index names: whether it names this element. Where the index counts on, it does."""
         numbers = self.numbers
         vector, dims = numbers["index_vector_dim"], self.operand.dims
         batch = [at for at in range(len(self.updates.dims)) if at not in numbers["update_window_dims"]]
         kind = self.starts.dtype
         for component, target in enumerate(numbers["scatter_dims_to_operand_dims"]):
+            if component in counted and tied.get(batch[counted[component]]) == target:
+                continue
             name, shape = self.starts.name, self.starts.dims
             if vector < len(shape):
                 limits = tuple(component + 1 if at == vector else dim for at, dim in enumerate(shape))
                 starts = tuple(component if at == vector else 0 for at in range(len(shape)))
                 cut = tuple(1 if at == vector else dim for at, dim in enumerate(shape))
                 steps = {"starts": starts, "limits": limits, "strides": (1,) * len(shape)}
-                name = self._make("slice", kind, cut, (name,), steps)
+                name = self.make("slice", kind, cut, (name,), steps)
             large = [(at, tied[at]) for at in batch if at in tied and self.updates.dims[at] > 1]
             spread = self._spread(name, kind, large, self.updates.dims)
-            column = self._make("iota", kind, dims, (), {"dimension": target})
-            yield self._make("compare", "pred", dims, (column, spread), {"direction": "EQ", "total": False})
+            column = self.make("iota", kind, dims, (), {"dimension": target})
+            yield self.make("compare", "pred", dims, (column, spread), {"direction": "EQ", "total": False})
 
     def _update(self, tied: Mapping[int, int]) -> str:
         large = [(at, target) for at, target in sorted(tied.items()) if self.updates.dims[at] > 1]
@@ -116,41 +182,9 @@ class _Select:
     def _spread(self, name: str, kind: str, large: list[tuple[int, int]], dims: tuple[int, ...]) -> str:
         """A value over the dimensions `large` (own, operand's) of `dims`, over all of the operand's."""
         shape = tuple(dims[at] for at, _ in large)
-        name = self._make("reshape", kind, shape, (name,))
+        name = self.make("reshape", kind, shape, (name,))
         order = sorted(range(len(large)), key=lambda at: large[at][1])
         if order != list(range(len(large))):
-            name = self._make(
-                "transpose", kind, tuple(shape[at] for at in order), (name,), {"dimensions": tuple(order)}
-            )
+            name = self.make("transpose", kind, tuple(shape[at] for at in order), (name,), {"dimensions": tuple(order)})
         targets = tuple(large[at][1] for at in order)
-        return self._make("broadcast", kind, self.operand.dims, (name,), {"dimensions": targets})
-
-    def _applied(self, before: str, update: str) -> str:
-        """The scatter's computation, element by element."""
-        computation = self.numbers["computation"]
-        first, second = computation.parameters
-        names = {first.name: before, second.name: update}
-        for each in computation.instructions:
-            if each.opcode == "constant":
-                scalar = self._make("constant", each.dtype, (), (), each.attributes)
-                names[each.name] = self._make("broadcast", each.dtype, self.operand.dims, (scalar,), {"dimensions": ()})
-                continue
-            operands = tuple(names[name] for name in each.operands)
-            names[each.name] = self._make(each.opcode, each.dtype, self.operand.dims, operands, each.attributes)
-        return names[computation.results[0]]
-
-    def _make(
-        self, opcode: str, kind: str, dims: tuple[int, ...], operands: tuple[str, ...],
-        attributes: Mapping[str, Any] | None = None,
-    ) -> str:  # fmt: skip
-        made = Instruction(
-            name=f"{self.scatter.name}~select{len(self.made)}",
-            opcode=opcode,
-            dtype=kind,
-            dims=dims,
-            operands=operands,
-            attributes=frozen(attributes or {}),
-            where=self.scatter.where,
-        )
-        self.made.append(made)
-        return made.name
+        return self.make("broadcast", kind, self.operand.dims, (name,), {"dimensions": targets})

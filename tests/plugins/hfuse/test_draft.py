@@ -143,6 +143,11 @@ LAUNCHES = [
     ("dim3 g(3, 4), b{5, 6, 7}; k<<<g, 32>>>(a, n);", ("32",), ("3", "4"), "0"),
     ("int x = x + 1; k<<<x, 32>>>(a, n);", ("32",), None, "0"),
     ("int b = 9; k<<<1, b>>>(a, n); b = 10;", ("9",), ("1",), "0"),
+    ("int b = 0; ask(&b, n); k<<<n, b>>>(a, n);", None, ("n",), "0"),
+    ("int b = 9; if (n > 3) { b = 8; } k<<<n, b>>>(a, n);", None, ("n",), "0"),
+    ("int b = 9; b <<= 1; k<<<n, b>>>(a, n);", None, ("n",), "0"),
+    ("dim3 b(8, 8); b.y = 4; k<<<n, b>>>(a, n);", None, ("n",), "0"),
+    ("int b = 9; bool c = b == 9 && b; k<<<n, b>>>(a, n);", ("9",), ("n",), "0"),
     ("k<<<std::max(1, 2), 32u>>>(a, n);", ("32",), ("2",), "0"),
 ]  # fmt: skip
 
@@ -222,3 +227,15 @@ def test_a_kernel_that_a_condition_leaves_out_is_named(drafted):
         drafted(source, "other")
     with pytest.raises(RequestError, match="unknown kernel 'others'"):
         drafted(source, "others")
+
+
+def test_what_a_pointer_points_to_is_completed(drafted):
+    """An instance of a template that only a pointer names has a size all the same; what is declared only has none."""
+    text = drafted(
+        "template <class T> struct Option { T spot, strike; };\nstruct Hidden;\n"
+        "template <class T> __global__ void k(T* out, const Option<T>* const o) { out[0] = o->spot; }\n"
+        "__global__ void h(int* out, Hidden* h) { out[0] = h != nullptr; }\n",
+        "k<double>",
+    )
+    assert "Cannot be passed" not in text
+    assert "Cannot be passed: h" in drafted("struct Hidden;\n__global__ void h(int* out, Hidden* h) {}\n")

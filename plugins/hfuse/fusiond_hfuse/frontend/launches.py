@@ -25,6 +25,8 @@ _VARIABLE = (
     r"\b(?:(?:static|const|constexpr|unsigned|signed)\s+)*(?:int|long|size_t|auto|dim3|unsigned|uint|u?int(?:32|64)_t)\s+"
     r"(?:const\s+)?(?:\w[^;]*?,\s*)?{name}\s*(?P<mark>[=({{])"
 )
+_CHANGED = r"(?<![\w.>&])&\s*{name}\b|\b{name}\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|\b{name}\s*(?:\+\+|--|\.\w+\s*=)|(?:\+\+|--){name}\b"
+"""What may give a variable another value: `name = ...`, `name += 1`, `name.x = 4`, `f(&name)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +115,17 @@ class _Resolved:
 
     def _value(self, name: str) -> str | None:
         """What a name stands for where the launch is: the last before it that the text gives it."""
-        found = None
+        found, since = None, 0
         for each in re.finditer(_VARIABLE.format(name=re.escape(name)), self.code[: self.place]):
             end = self.code.find(";", each.end())
+            since = max(end, each.end())
             if each.group("mark") == "=":
                 found = parts(self.code[each.end() : end])[0]
             else:
                 found = self.code[each.end() - 1 : _behind(self.code, each.end() - 1)]
         if found is not None:
-            return found
+            changed = _CHANGED.format(name=re.escape(name))
+            return None if re.search(changed, self.code[since : self.place]) else found
         macro = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{re.escape(name)}[ \t]+([^\n]+)$", self.code, re.MULTILINE)
         return macro.group(1) if macro else None
 

@@ -28,7 +28,8 @@ MAIN = "/fusiond/kernel.cu"
 HERE = "FUSIOND_HERE"
 """Stands in edits for the name of the namespace that the text will be in."""
 STUB_FILE = "/fusiond/stub.h"
-OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant", "fusiond_whole", "fusiond_complete")
+OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant", "fusiond_pointee", "fusiond_whole",
+        "fusiond_complete")  # fmt: skip
 
 _OWN = "a function of CUDA's own name with CUDA's own parameters; leave it out, or call it otherwise"
 _NO_TOOLKIT = ("--cuda-path=/fusiond", "-Xclang", "-fcuda-allow-variadic-functions")
@@ -68,9 +69,12 @@ class Tree:
         self.lines = text.count("\n") + (not text.endswith("\n"))
         suffix = (
             f"\nusing fusiond_signature = decltype({instance});\n"
+            "template <class T, class = void> struct fusiond_pointee { enum { bytes }; };\n"
+            "template <class T> struct fusiond_pointee<T*, decltype((void)sizeof(T))> { enum { bytes = sizeof(T) }; };\n"
             "template <class> struct fusiond_whole;\n"
             "template <class... P> struct fusiond_whole<void(P...)> {\n"
-            "    template <unsigned long...> struct all {}; typedef all<sizeof(P)...> type;\n};\n"
+            "    template <unsigned long...> struct all {};\n"
+            "    typedef all<sizeof(P)..., fusiond_pointee<P>::bytes...> type;\n};\n"
             "typedef fusiond_whole<fusiond_signature>::type fusiond_complete;\n"  # or structs stay without members
             f"__device__ void fusiond_instantiate() {{ auto fusiond_f = &{instance}; (void)fusiond_f; }}\n"
         )

@@ -25,7 +25,10 @@ _VARIABLE = (
     r"\b(?:(?:static|const|constexpr|unsigned|signed)\s+)*(?:int|long|size_t|auto|dim3|unsigned|uint|u?int(?:32|64)_t)\s+"
     r"(?:const\s+)?(?:\w[^;]*?,\s*)?{name}\s*(?P<mark>[=({{])"
 )
-_CHANGED = r"(?<![\w.>&])&\s*{name}\b|\b{name}\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|\b{name}\s*(?:\+\+|--|\.\w+\s*=)|(?:\+\+|--){name}\b"
+_CHANGED = (
+    r"(?<![\w.>&])&\s*{name}\b|\b{name}\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|\b{name}\s*(?:\+\+|--|\.\w+\s*=)"
+    r"|(?:\+\+|--){name}\b"
+)
 """What may give a variable another value: `name = ...`, `name += 1`, `name.x = 4`, `f(&name)`."""
 
 

@@ -70,7 +70,8 @@ class Tree:
         suffix = (
             f"\nusing fusiond_signature = decltype({instance});\n"
             "template <class T, class = void> struct fusiond_pointee { enum { bytes }; };\n"
-            "template <class T> struct fusiond_pointee<T*, decltype((void)sizeof(T))> { enum { bytes = sizeof(T) }; };\n"
+            "template <class T> struct fusiond_pointee<T*, decltype((void)sizeof(T))> {\n"
+            "    enum { bytes = sizeof(T) };\n};\n"
             "template <class> struct fusiond_whole;\n"
             "template <class... P> struct fusiond_whole<void(P...)> {\n"
             "    template <unsigned long...> struct all {};\n"

@@ -49,7 +49,7 @@ def read(job: Job, inputs: Inputs) -> tuple[Request, dict[str, str]]:
         found = inputs.beside(path, node.text(), where=node.where)
         return found, inputs.digest(found, where=node.where)
 
-    pipeline = parser.read(document, _sizes(job), file)
+    pipeline = dataclasses.replace(parser.read(document, _sizes(job), file), accuracy=_accuracy(job))
     for kernel in pipeline.kernels:  # the unfused pipeline, with which all is compared, can always be computed
         refused = emit.refused(pipeline, blocks.block(pipeline, [kernel.name]))
         if refused is not None:
@@ -107,6 +107,14 @@ def _model(job: Job) -> Model:
     return benefit.PRESETS[given]
 
 
+def _accuracy(job: Job) -> str:
+    given = job.request.get("accuracy", graph.ACCURACIES[0])
+    if given not in graph.ACCURACIES:
+        offered = ", ".join(graph.ACCURACIES)
+        raise RequestError(f"is {str(given)[:80]!r}; it can be {offered}", where=job.where("accuracy"))
+    return str(given)
+
+
 def _most_blocks(job: Job) -> int:
     given = job.request.get("blocks", MOST_BLOCKS)
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= 1000:
@@ -122,6 +130,7 @@ def of_block(asked: Request, kernels: tuple[str, ...]) -> Request:
     pipeline = asked.pipeline
     inner = graph.part(pipeline, kernels, blocks.block(pipeline, kernels).outputs)
     request = {"pipeline": asked.job.request["pipeline"], "block": list(kernels)}
+    request |= {"accuracy": pipeline.accuracy} if pipeline.accuracy != graph.ACCURACIES[0] else {}
     sizes = {"width": pipeline.width, "height": pipeline.height}
     job = dataclasses.replace(asked.job, request=frozen(request), sizes=frozen(sizes), lines=frozen())
     return dataclasses.replace(asked, job=job, pipeline=inner, block=kernels, model=benefit.PAPER, most_blocks=0)
@@ -132,7 +141,9 @@ def content(asked: Request) -> dict[str, Any]:
     document = asked.document
     image = {name: value for name, value in document["image"].items() if name not in SIZES}
     pipeline = asked.pipeline
+    accuracy = {"accuracy": pipeline.accuracy} if pipeline.accuracy != graph.ACCURACIES[0] else {}
     return {
+        **accuracy,
         "image": image,
         "inputs": [
             {"name": each.name, "dtype": each.dtype, "channels": each.channels, "single": each.single,

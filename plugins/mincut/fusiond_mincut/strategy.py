@@ -78,8 +78,8 @@ class Mincut(StrategyBase[Request, Analysed]):
     """Kernels of an image pipeline that become one, each pixel's intermediate values in registers or shared memory."""
 
     name = "mincut"
-    version = 1
-    job_keys: tuple[str, ...] = ("pipeline", "block", "model", "blocks")
+    version = 2
+    job_keys: tuple[str, ...] = ("pipeline", "block", "model", "blocks", "accuracy")
     names: Mapping[str, str] = frozen({"pipeline": "pipeline"})
 
     # --- Job -> Workload ---

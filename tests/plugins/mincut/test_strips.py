@@ -32,6 +32,7 @@ def fused_and_apart(given, *params):
     return [Case(given, part, each) for each in params for part in (whole(given), blocks.unfused(given))]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_applications(runner, name):
@@ -40,7 +41,7 @@ def test_applications(runner, name):
     check(runner, fused_and_apart(given, rows(8, 2)), SIZES[:3] if name == "night" else SIZES)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(7)
 @pytest.mark.slow
 @pytest.mark.parametrize("across", [1, 2, 4])
 @pytest.mark.parametrize("name", ["harris", "unsharp", "sobel"])
@@ -59,7 +60,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_chains(runner, pair):
@@ -67,6 +68,7 @@ def test_chains(runner, pair):
     check(runner, [Case(given, whole(given), each) for each in (rows(3, 2), rows(8, 4))], SIZES)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [ONE_SIDED, MIXED, REPEATED, DIAMOND, COLOURS])
 def test_graphs(runner, text):

@@ -18,7 +18,7 @@ from fusiond.language.extents import ceil_div, size
 from fusiond.model import Rejection
 from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond_mincut.analysis.blocks import Block, Partition
-from fusiond_mincut.codegen import reductions, source, strips
+from fusiond_mincut.codegen import reductions, source, strips, windows
 from fusiond_mincut.codegen.paths import Shape, evaluations, tile_holds
 from fusiond_mincut.codegen.separation import separated
 from fusiond_mincut.codegen.strips import Strip
@@ -33,8 +33,8 @@ MOST_RECOMPUTED = 10_000
 any launch that it saves, and takes compilers minutes."""
 MOST_BORDER_EVALUATIONS = 1000
 """Stages that one access at the border recomputes, where stages at different pixels share nothing."""
-FLAGS = ("-fmad=false",)
-"""Each operation is rounded by itself, fused or not (expr.py)."""
+FLAGS = {"strict": ("-fmad=false",), "relaxed": ()}
+"""By accuracy: each operation is rounded by itself, fused or not (expr.py); products and sums may be contracted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,8 @@ class BlockParams:
 
 
 DEFAULT = BlockParams()
+LEAST_SEPARATED = 50
+"""Pixels of a window from which on it is split into a row and a column also where each needs a tile of its own."""
 ROWS = "rows"
 """Of `local`: strips.py."""
 ACROSS = (1, 2, 4, 8, 16)
@@ -82,7 +84,7 @@ class CudaKernel:
     rectangle: tuple[int, int] = (0, 0)
     """Width and height of the pixels that a block of threads computes; of no meaning for a reduction."""
     scratch: tuple[Buffer, ...] = ()
-    flags: tuple[str, ...] = FLAGS
+    flags: tuple[str, ...] = FLAGS["strict"]
 
     @property
     def source(self) -> Source:
@@ -97,7 +99,7 @@ def choices(pipeline: Pipeline, block: Block) -> tuple[str, ...]:
         return ("tile",)
     found: dict[frozenset[str], str] = {}
     for local in LOCAL:
-        found.setdefault(frozenset(layout(pipeline, block, 32, 8, local).tiles), local)
+        found.setdefault(frozenset(_planned(pipeline, block, BlockParams(local=local))[2].tiles), local)
     return tuple(found.values())
 
 
@@ -110,7 +112,7 @@ def shared_bytes(pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT
     """The shared memory that a block of threads needs for its tiles; nothing is written for it."""
     if _is_global(pipeline, block):
         return reductions.shared_bytes(pipeline.kernel(block.kernels[0]), params.block_x * params.block_y)
-    return _layout(pipeline, block, params).shared_bytes
+    return _planned(pipeline, block, params)[2].shared_bytes
 
 
 def block_kernel(
@@ -126,17 +128,18 @@ def block_kernel(
     shape = _shape(params)
     if _is_global(pipeline, block):
         return _reduction(pipeline, pipeline.kernel(block.kernels[0]), shape)
-    planned = _layout(pipeline, block, params)
+    whole, inner, planned = _planned(pipeline, block, params)
     if params.local == ROWS:
         split, made = _strip(pipeline, block, params)
-        text = source.strips(pipeline, block, planned, shape, made, split, _entry(block))
+        text = source.strips(whole, inner, planned, shape, made, split, _entry(block))
         rectangle = made.width, made.height
     else:
-        text = source.text(pipeline, block, planned, shape, _entry(block))
+        text = source.text(whole, inner, planned, shape, _entry(block))
         rectangle = shape.width, shape.height
     return CudaKernel(
         name=_name(block, "-"),
         text=text,
+        flags=FLAGS[pipeline.accuracy],
         rectangle=rectangle,
         launches=(
             CudaLaunch(
@@ -258,7 +261,13 @@ def refused(
 def _too_much(
     pipeline: Pipeline, block: Block, params: BlockParams, no: Callable[[str, str], Rejection]
 ) -> Rejection | None:
-    planned = _layout(pipeline, block, params)
+    pipeline, block, planned = _planned(pipeline, block, params)
+    for name in block.kernels:
+        for each in windows.extracted(pipeline.kernel(name), ())[1].values():
+            if each.image in block.kernels and each.image not in planned.tiles:
+                return no(
+                    "recompute", f"{name} reads {each.width} x {each.height} pixels of {each.image}, which has no tile"
+                )
     nodes = recomputed(pipeline, block, planned)
     if nodes > MOST_RECOMPUTED:
         return no("recompute", f"a pixel takes {nodes} more operations and operands when stages are computed again; "
@@ -322,9 +331,14 @@ def _shape(params: BlockParams) -> Shape:
     return Shape(x=params.block_x, y=params.block_y, rows=params.pixels)
 
 
-def _layout(pipeline: Pipeline, block: Block, params: BlockParams) -> Layout:
+def _planned(pipeline: Pipeline, block: Block, params: BlockParams) -> tuple[Pipeline, Block, Layout]:
+    """The pipeline and the block with large windows split and their inputs staged, and where its stages live."""
     shape = _shape(params)
-    return layout(pipeline, block, shape.width, shape.height, "tile" if params.local == ROWS else params.local)
+    local = "tile" if params.local == ROWS else params.local
+    whole, inner = (pipeline, block) if local == "recompute" else separated(pipeline, block, LEAST_SEPARATED)
+    if local == "tile":
+        whole, inner = windows.staged(whole, inner, shape.width, shape.height)
+    return whole, inner, layout(whole, inner, shape.width, shape.height, local)
 
 
 def _strip(pipeline: Pipeline, block: Block, params: BlockParams) -> tuple[tuple[Pipeline, Block], Strip]:

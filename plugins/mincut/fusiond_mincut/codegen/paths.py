@@ -15,19 +15,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from fusiond.codegen.code import Code, call, cpp, joined
+from fusiond.codegen.code import name as named
+from fusiond.codegen.literals import literal
 from fusiond.codegen.operators import PRECEDENCE, Term, atom, binary, cast, prefix
 from fusiond.codegen.statements import Statements, function, wrapped
 from fusiond_mincut.analysis.blocks import Block
 from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen.bodies import CHANNELS, STORED, TYPES, constant, offset_name, pixels, stage_of
 from fusiond_mincut.codegen.tiles import Layout, Loop, Tile, tiles_behind
+from fusiond_mincut.codegen.windows import Window, extracted
 from fusiond_mincut.frontend import borders
-from fusiond_mincut.frontend.expr import Access
+from fusiond_mincut.frontend.expr import INT32, Access
 from fusiond_mincut.frontend.graph import Border, Image, Kernel, Pipeline
 
-X, Y, X0, Y0, TX, TY = map(atom, ("x", "y", "x0", "y0", "tx", "ty"))
+X, Y, X0, Y0, TX, TY, COLUMN, ROW = map(atom, ("x", "y", "x0", "y0", "tx", "ty", "i", "j"))
+NEUTRAL = {
+    ("sum", "int32"): "0",
+    ("sum", "float32"): "-0.0f",
+    ("min", "int32"): f"{INT32[1]}",
+    ("max", "int32"): f"-{INT32[1]} - 1",
+    ("min", "float32"): "__int_as_float(0x7fc00000)",
+    ("max", "float32"): "__int_as_float(0x7fc00000)",
+}
+"""What changes nothing: 0 would make a 0 of -0, and a NaN loses against every number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +82,18 @@ class Paths:
     near: dict[str, str] = field(default_factory=dict)
     made: dict[str, str] = field(default_factory=dict)
     """NAME_from -> its text."""
+    constants: dict[str, str] = field(default_factory=dict)
+    """Factors of large windows -> their text."""
+
+    @cached_property
+    def stages(self) -> dict[str, tuple[Kernel, dict[str, Window]]]:
+        """Kernel -> as its stage is written, with the large windows that are computed before it is called."""
+        taken = set(self.pipeline.images)
+        found = {}
+        for name in self.block.kernels:
+            found[name] = extracted(self.pipeline.kernel(name), taken)
+            taken |= set(found[name][1])
+        return found
 
     # --- signatures ---
 
@@ -79,6 +104,15 @@ class Paths:
     @property
     def outputs(self) -> tuple[Image, ...]:
         return tuple(self.pipeline.images[name] for name in self.block.outputs)
+
+    def factors(self, window: Window) -> str:
+        """The name of a window's factors in constant memory, which its text is kept for."""
+        name = f"{window.name}_factors"
+        if not window.plain and name not in self.constants:
+            stored = STORED[window.dtype]
+            given = wrapped([literal(each, window.dtype) for each in window.factors])
+            self.constants[name] = f"__constant__ {stored} {name}[{len(window.factors)}] = {{\n    {given}}};\n"
+        return name
 
     def parameters(self, *more: str, outputs: bool) -> list[str]:
         """All that a function is given, with `more` behind width and height."""
@@ -270,8 +304,13 @@ class Scope:
         """A stage computed at an offset from the pixel ((0, 0) at the border): the variable that holds it."""
         key = (name, dx, dy, channel)
         if key not in self.values:
-            kernel = self.paths.pipeline.kernel(name)
-            taken = [self.pixel(kernel, each, dx, dy, channel) for each in pixels(kernel, channel)]
+            kernel, large = self.paths.stages[name]
+            taken = [
+                self._window(large[each.image], name, dx, dy, channel)
+                if each.image in large
+                else self.pixel(self.paths.pipeline.kernel(name), each, dx, dy, channel)
+                for each in pixels(kernel, channel)
+            ]
             variable = offset_name(name, dx, dy, channel if kernel.channels > 1 else None)
             kind, called = TYPES[kernel.dtype], stage_of(kernel, channel)
             given = wrapped(taken, len(f"const {kind} {variable} = {called}("))
@@ -302,6 +341,64 @@ class Scope:
         if stage:
             return self._exchanged(border, access, lambda x, y: self._stage_at(reader, border, name, channel, x, y))
         return self._exchanged(border, access, lambda x, y: _element(image, x, y, channel))
+
+    # --- large windows ---
+
+    def _window(self, window: Window, name: str, dx: int, dy: int, channel: int) -> Code:
+        """The value of a large window of a stage that is computed at an offset from the pixel, by loops."""
+        channels = self.paths.pipeline.kernel(name).channels
+        total = offset_name(window.name, dx, dy, channel if channels > 1 else None)
+        kind, neutral = TYPES[window.dtype], NEUTRAL[window.kind, window.dtype]
+        self.body.line(f"{kind} {total} = {neutral};")
+        rows = self.body.block(f"for (int j = 0; j < {window.height}; ++j)")
+        rows.line(f"{kind} row = {neutral};")
+        place = f"{self.paths.factors(window)}[j * {window.width} + i]"
+        columns = rows.block(f"for (int i = 0; i < {window.width}; ++i)")
+        if not window.plain:
+            columns.line(f"const {kind} factor = {place};")
+            if 0 in window.factors:
+                columns.line("if (factor == 0) continue;")
+        pixel = call(kind, self._window_pixel(window, name, columns, dx, dy, channel))
+        if window.kind == "sum":
+            columns.line(cpp("row = row + {};", pixel if window.plain else cpp("factor * {}", pixel)))
+            rows.line(f"{total} = {total} + row;")
+        else:
+            function = f"f{window.kind}f" if window.dtype == "float32" else window.kind
+            columns.line(cpp("row = {}(row, {});", function, pixel))
+            rows.line(f"{total} = {function}({total}, row);")
+        return named(total)
+
+    def _window_pixel(self, window: Window, name: str, body: Statements, dx: int, dy: int, channel: int) -> Code:
+        reader, image = self.paths.pipeline.kernel(name), self.paths.pipeline.images[window.image]
+        channel = channel if window.channel is None else window.channel
+        stage, tile, border = self.paths.kernel(image.name), self._tile(image.name), reader.border(image.name)
+        across, down = binary("+", _plus(X, window.left + dx), COLUMN), binary("+", _plus(Y, window.up + dy), ROW)
+        if not self.border or (tile is not None and tile.periodic and border.mode == "repeat" and not self.anywhere):
+            if tile is None:
+                return _element(image, across, down, channel)
+            tx = binary("+", _plus(TX, tile.halo.left - self.halo.left + window.left + dx), COLUMN)
+            ty = binary("+", _plus(TY, tile.halo.up - self.halo.up + window.up + dy), ROW)
+            return _cell(tile, ty, tx, channel)
+        wx, wy = Term(body.declare("int", "wx", across.code)), Term(body.declare("int", "wy", down.code))
+
+        def at(x: Term, y: Term) -> Code:
+            if tile:
+                return self._tile_at(tile, reader, border, channel, x, y)
+            return (
+                self._stage_at(reader, border, image.name, channel, x, y) if stage else _element(image, x, y, channel)
+            )
+
+        if border.mode == "constant":
+            there = binary("&&", inside(wx, atom("width")), inside(wy, atom("height")))
+            value = call(TYPES[image.dtype], at(wx, wy))
+            return cpp("({} ? {} : {})", there.code, value, constant(border.value, image.dtype))
+        self.paths.modes.add(border.mode)
+        index = f"{border.mode}_index"
+        mapped = (
+            body.declare("int", "ix", call(index, wx.code, "width")),
+            body.declare("int", "iy", call(index, wy.code, "height")),
+        )
+        return at(*map(Term, mapped))
 
     # --- tiles ---
 

@@ -42,9 +42,9 @@ _VECTORS = {"uint8": "uchar", "int32": "int", "float32": "float"}
 _WORDS = {8: "uint2", 16: "uint4"}
 
 
-def text(pipeline: Pipeline, block: Block, made: Strip, parameters: Iterable[str], columns: Collection[str]) -> str:
+def text(pipeline: Pipeline, block: Block, made: Strip, parameters: Iterable[str], apart: Collection[str]) -> str:
     """The function `strip`, and what it calls; `parameters` are those of the images, width and height. The stages that
-    `columns` names have functions that end with `_column`."""
+    `apart` names have functions that end with `_strip`."""
     reach = [max((getattr(each.halo, side) for each in made.held.values()), default=0)
              for side in ("left", "right", "up", "down")]  # fmt: skip
     body = Statements()
@@ -69,7 +69,7 @@ def text(pipeline: Pipeline, block: Block, made: Strip, parameters: Iterable[str
     for first, names in groupby(block.kernels, key=lambda name: made.held[name].first_step):
         inner = _from(loop, first, made)
         for name in names:
-            _compute(inner, pipeline, pipeline.kernel(name), made, "_column" if name in columns else "")
+            _compute(inner, pipeline, pipeline.kernel(name), made, "_strip" if name in apart else "")
             if name in block.outputs:
                 _store(inner, made.held[name], made)
     for each in made.held.values():

@@ -4,42 +4,50 @@
 
 A sum of int32 pixels with constant factors wraps round, so it is the same in any order, and a matrix of factors of rank
 1 is a column times a row. The same holds for the least and the greatest of int32 pixels in a rectangle. Sums of floats
-are left as they are: their order is part of the meaning.
+are left as they are, because their order is part of the meaning, unless the pipeline is `relaxed`.
 
-What comes out is a pipeline of the same images and more stages. Only where no pixel lies outside the image is it the
-same: the stages that are new have no borders.
+What comes out is a pipeline of the same images and more stages. It is the same outside the image too: borders exchange
+the columns and the rows of an index apart, so the row takes the columns' and the column the rows'. Where the border is
+a constant, a row outside is one of constants, and the constant of what is computed across is theirs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fusiond_mincut.analysis.blocks import Block
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Access, Binary, Call, Cast, Const, Expr, Unary
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.graph import Border, Kernel, Pipeline
 
 Source = tuple[str, int | None, str]
 """Image, channel, dtype."""
-Taps = dict[tuple[int, int], int]
+Number = int | float
+Taps = dict[tuple[int, int], Number]
 """(dx, dy) -> factor."""
 _MODULUS = 1 << 32
+_NEAR = 1e-5
+"""Of the greatest factor: how far a relaxed matrix may be from rank 1."""
 
 
-def separated(pipeline: Pipeline, block: Block) -> tuple[Pipeline, Block]:
-    """The pipeline and the block with windows split where that takes fewer operations."""
+def separated(pipeline: Pipeline, block: Block, least: int = 1) -> tuple[Pipeline, Block]:
+    """The pipeline and the block with windows of at least so many pixels split, where that takes fewer operations."""
+    if all(len(pipeline.kernel(name).accesses) < least for name in block.kernels):
+        return pipeline, block
     kernels: list[Kernel] = []
     members: list[str] = []
     taken = set(pipeline.images)
     for kernel in pipeline.kernels:
         if kernel.name in block.kernels:
-            split = _Split(kernel=kernel, taken=taken)
+            split = _Split(kernel=kernel, taken=taken, least=least, relaxed=pipeline.accuracy == "relaxed")
             bodies = tuple(split.body(each) for each in kernel.bodies)
             kernels += split.made.values()
             members += [each.name for each in split.made.values()]
-            kernel = dataclasses.replace(kernel, bodies=bodies) if split.made else kernel
+            if split.made:
+                kernel = dataclasses.replace(kernel, bodies=bodies, borders={**kernel.borders, **split.borders})
             members.append(kernel.name)
         kernels.append(kernel)
     whole = dataclasses.replace(pipeline, kernels=tuple(kernels))
@@ -50,6 +58,10 @@ def separated(pipeline: Pipeline, block: Block) -> tuple[Pipeline, Block]:
 class _Split:
     kernel: Kernel
     taken: set[str]
+    least: int
+    relaxed: bool
+    borders: dict[str, Border] = field(default_factory=dict)
+    """Of what is computed across, for the kernel."""
     made: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
     """What is computed across -> the stage that does it."""
 
@@ -59,40 +71,59 @@ class _Split:
         found = self._sum(expr) or self._extreme(expr)
         if found is not None:
             return found
-        return _rebuilt(expr, self.body)
+        return rebuilt(expr, self.body)
 
     def _sum(self, expr: Expr) -> Expr | None:
-        if expr.dtype != "int32" or not isinstance(expr, Binary) or expr.op not in ("+", "-"):
+        dtype = expr.dtype
+        if not self._free(dtype) or not isinstance(expr, Binary) or expr.op not in ("+", "-"):
             return None
         taps: dict[Source, Taps] = {}
-        if not _linear(expr, 1, taps) or len(taps) != 1:
+        if not linear(expr, 1, taps):
             return None
-        source, window = next(iter(taps.items()))
-        window = {at: factor for at, factor in window.items() if factor}
-        parts = _rank_one(window)
+        parts = [(source, {at: by for at, by in window.items() if by}) for source, window in taps.items()]
+        split = [self._column(source, window, dtype) for source, window in parts]
+        if not any(split):
+            return expr  # none of its own sums is looked at again
+        terms: list[tuple[Expr, Number]] = []
+        for (source, window), column in zip(parts, split, strict=True):
+            terms += column or [(_read(source, dx, dtype, dy), by) for (dx, dy), by in window.items()]
+        return _weighted(terms, dtype)
+
+    def _column(self, source: Source, window: Taps, dtype: str) -> list[tuple[Expr, Number]] | None:
+        """The column's terms over the stage that computes the row; None where the window is not split."""
+        if len(window) < self.least:
+            return None
+        parts = _rank_one(window) if dtype == "int32" else _nearly_rank_one(window)
         if parts is None:
             return None
         row, column = parts
         if len(row) < 2 or len(column) < 2 or len(row) + len(column) >= len(window):
             return None
-        across = self._across(source, "sum", _weighted([(_read(source, dx, 0), by) for dx, by in sorted(row.items())]))
-        return _weighted([(Access(across, 0, dy, source[1], "int32"), by) for dy, by in sorted(column.items())])
+        body = _weighted([(_read(source, dx, dtype), by) for dx, by in sorted(row.items())], dtype)
+        across = self._across(source, "sum", body, sum(row.values()))
+        return [(Access(across, 0, dy, source[1], dtype), by) for dy, by in sorted(column.items())]
+
+    def _free(self, dtype: str) -> bool:
+        """Whether operations of a type may be put in another order."""
+        return dtype == "int32" or (dtype == "float32" and self.relaxed)
 
     def _extreme(self, expr: Expr) -> Expr | None:
-        if expr.dtype != "int32" or not isinstance(expr, Call) or expr.function not in ("min", "max"):
+        dtype = expr.dtype
+        if not self._free(dtype) or not isinstance(expr, Call) or expr.function not in ("min", "max"):
             return None
         found: dict[Source, set[tuple[int, int]]] = {}
-        if not _gathered(expr, expr.function, found) or len(found) != 1:
+        if not gathered(expr, expr.function, found) or len(found) != 1:
             return None
         source, window = next(iter(found.items()))
         columns, rows = sorted({dx for dx, _ in window}), sorted({dy for _, dy in window})
-        if len(window) != len(columns) * len(rows) or min(len(columns), len(rows)) < 2:
+        if len(window) != len(columns) * len(rows) or min(len(columns), len(rows)) < 2 or len(window) < self.least:
             return None
-        across = self._across(source, expr.function, _chain(expr.function, [_read(source, dx, 0) for dx in columns]))
-        return _chain(expr.function, [Access(across, 0, dy, source[1], "int32") for dy in rows])
+        body = _chain(expr.function, [_read(source, dx, dtype) for dx in columns])
+        across = self._across(source, expr.function, body, 1)
+        return _chain(expr.function, [Access(across, 0, dy, source[1], dtype) for dy in rows])
 
-    def _across(self, source: Source, kind: str, body: Expr) -> str:
-        """The name of the stage that computes `body`, of one image across."""
+    def _across(self, source: Source, kind: str, body: Expr, weight: Number) -> str:
+        """The name of the stage that computes `body`, of one image across; of constants it gives `weight` times one."""
         key = (source, kind, body)
         if key not in self.made:
             stem = f"{self.kernel.name}_across"
@@ -104,57 +135,65 @@ class _Split:
                 pattern="local",
                 mask=(2 * reach + 1, 1),
                 bodies=(body,),
-                dtype="int32",
+                dtype=body.dtype,
                 channels=self.kernel.channels,
+                borders={source[0]: self.kernel.border(source[0])},
             )
+            border = self.kernel.border(source[0])
+            value = border.value * weight
+            wrapped = (int(value) + _MODULUS // 2) % _MODULUS - _MODULUS // 2 if body.dtype == "int32" else value
+            self.borders[name] = dataclasses.replace(border, value=wrapped)
         return self.made[key].name
 
 
-def _read(source: Source, dx: int, dy: int) -> Expr:
-    image, channel, dtype = source
-    return tree.converted(Access(image, dx, dy, channel, dtype), "int32")
+def _read(source: Source, dx: int, dtype: str, dy: int = 0) -> Expr:
+    image, channel, own = source
+    return tree.converted(Access(image, dx, dy, channel, own), dtype)
 
 
-def _linear(expr: Expr, factor: int, taps: dict[Source, Taps]) -> bool:
-    """Adds `factor` times a tree to `taps`; whether it is a sum of pixels with constant factors."""
+def linear(expr: Expr, factor: Number, taps: dict[Source, Taps]) -> bool:
+    """Adds `factor` times a tree to `taps`; whether it is a sum of pixels with constant factors, of one dtype."""
     match expr:
-        case Access(image, dx, dy, channel, dtype) | Cast(Access(image, dx, dy, channel, dtype), "int32"):
-            if dtype not in ("int32", "uint8"):
+        case Access(image, dx, dy, channel, dtype) | Cast(Access(image, dx, dy, channel, dtype), "int32" | "float32"):
+            if dtype.startswith("float") and expr.dtype == "int32":
                 return False
             window = taps.setdefault((image, channel, dtype), {})
             window[dx, dy] = window.get((dx, dy), 0) + factor
             return True
-        case Unary("-", operand, "int32"):
-            return _linear(operand, -factor, taps)
-        case Binary("+", left, right, "int32"):
-            return _linear(left, factor, taps) and _linear(right, factor, taps)
-        case Binary("-", left, right, "int32"):
-            return _linear(left, factor, taps) and _linear(right, -factor, taps)
-        case Binary("*", Const(value, "int32"), operand) | Binary("*", operand, Const(value, "int32")):
-            return _linear(operand, factor * int(value), taps)
+        case Unary("-", operand, "int32" | "float32"):
+            return linear(operand, -factor, taps)
+        case Binary("+", left, right, "int32" | "float32"):
+            return linear(left, factor, taps) and linear(right, factor, taps)
+        case Binary("-", left, right, "int32" | "float32"):
+            return linear(left, factor, taps) and linear(right, -factor, taps)
+        case Binary("*", Const(value), operand, "int32" | "float32") | Binary("*", operand, Const(value)):
+            return linear(operand, factor * value, taps)
+        case Binary("*", Cast(Const(value)), operand, "float32"):
+            return linear(operand, factor * value, taps)
     return False
 
 
-def _gathered(expr: Expr, function: str, found: dict[Source, set[tuple[int, int]]]) -> bool:
+def gathered(expr: Expr, function: str, found: dict[Source, set[tuple[int, int]]]) -> bool:
     match expr:
-        case Access(image, dx, dy, channel, dtype) | Cast(Access(image, dx, dy, channel, dtype), "int32"):
+        case Access(image, dx, dy, channel, dtype) | Cast(Access(image, dx, dy, channel, dtype), "int32" | "float32"):
             found.setdefault((image, channel, dtype), set()).add((dx, dy))
-            return dtype in ("int32", "uint8")
-        case Call(name, arguments, "int32") if name == function:
-            return all(_gathered(each, function, found) for each in arguments)
+            return not (dtype.startswith("float") and expr.dtype == "int32")
+        case Call(name, arguments, "int32" | "float32") if name == function:
+            return all(gathered(each, function, found) for each in arguments)
     return False
 
 
-def _rank_one(window: Taps) -> tuple[dict[int, int], dict[int, int]] | None:
-    """(row, column) whose product is the window; None where it is not of rank 1, or its factors grow too large."""
+def _rank_one(window: Taps) -> tuple[dict[int, Number], dict[int, Number]] | None:
+    """(row, column) whose product is the window, exactly; None where it is not of rank 1, or large."""
     if not window or max(abs(each) for each in window.values()) >= _MODULUS // 2:
         return None
+    window = {at: int(factor) for at, factor in window.items()}
     rows = sorted({dy for _, dy in window})
     first = {dx: by for (dx, dy), by in window.items() if dy == rows[0]}
-    shared = math.gcd(*first.values())
-    row = {dx: by // shared for dx, by in first.items()}
+    shared = math.gcd(*map(int, first.values()))
+    row: dict[int, Number] = {dx: by // shared for dx, by in first.items()}
     pivot = next(iter(row))
-    column = {}
+    column: dict[int, Number] = {}
     for dy in rows:
         own = {dx: by for (dx, at), by in window.items() if at == dy}
         factor, rest = divmod(own.get(pivot, 0), row[pivot])
@@ -164,12 +203,25 @@ def _rank_one(window: Taps) -> tuple[dict[int, int], dict[int, int]] | None:
     return row, column
 
 
-def _weighted(terms: list[tuple[Expr, int]]) -> Expr:
+def _nearly_rank_one(window: Taps) -> tuple[dict[int, Number], dict[int, Number]] | None:
+    """The same for floats, up to what rounds away in single precision."""
+    if not window:
+        return None
+    greatest = max(window, key=lambda at: abs(window[at]))
+    row = {dx: window[dx, greatest[1]] / window[greatest] for dx, dy in window if dy == greatest[1]}
+    column = {dy: window[greatest[0], dy] for dx, dy in window if dx == greatest[0]}
+    near = _NEAR * abs(window[greatest])
+    rectangle = ((dx, dy) for dx in {dx for dx, _ in window} for dy in {dy for _, dy in window})
+    same = all(abs(window.get((dx, dy), 0) - row.get(dx, 0) * column.get(dy, 0)) <= near for dx, dy in rectangle)
+    return (row, column) if same else None
+
+
+def _weighted(terms: list[tuple[Expr, Number]], dtype: str) -> Expr:
     """The sum of factor times tree."""
     ordered = sorted(terms, key=lambda each: each[1] < 0)  # a positive one first, so that no first term is negated
     total: Expr | None = None
     for value, by in ordered:
-        scaled = value if abs(by) == 1 else tree.binary("*", Const(abs(by), "int32"), value)
+        scaled = value if abs(by) == 1 else tree.binary("*", tree.const(abs(by), dtype), value)
         if total is None:
             total = scaled if by > 0 else tree.unary("-", scaled)
         else:
@@ -185,9 +237,8 @@ def _chain(function: str, terms: list[Expr]) -> Expr:
     return total
 
 
-def _rebuilt(expr: Expr, change: object) -> Expr:
+def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """The same node over operands that `change` has been given."""
-    assert callable(change)
     match expr:
         case Unary(op, operand, dtype):
             return Unary(op, change(operand), dtype)

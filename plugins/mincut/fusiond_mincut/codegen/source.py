@@ -30,9 +30,9 @@ def text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, entry:
         ways = [paths.path("pixels", border=True)]
     parts = [_header(pipeline, block, planned), bodies.UCHAR, bodies.INT]
     parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
+    parts += paths.constants.values()
     for name in block.kernels:
-        kernel = pipeline.kernel(name)
-        parts.append(f"// {_described(kernel)}\n{bodies.stages(kernel)}")
+        parts.append(f"// {_described(pipeline.kernel(name))}\n{bodies.stages(paths.stages[name][0])}")
     parts += [_tiles(planned)] if planned.rounds else []
     parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *ways]
     parts.append(_kernel(paths, entry, planned, shape))
@@ -49,19 +49,20 @@ def strips(
     frame = [paths.path("frame", border=True)] if reach else []
     parts = [_header(pipeline, block, planned), bodies.UCHAR, bodies.INT]
     parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
+    parts += paths.constants.values()
+    written = block.kernels if reach else ()
+    for name in written:
+        parts.append(f"// {_described(pipeline.kernel(name))}\n{bodies.stages(paths.stages[name][0])}")
+    changed: set[str] = set()
     for name in split[1].kernels:
         kernel = split[0].kernel(name)
-        if name not in block.kernels:
-            parts.append(f"// {kernel.name}: a window across, of the column that comes next\n{bodies.stages(kernel)}")
-        elif not reach or kernel == pipeline.kernel(name):
+        if name not in written:
             parts.append(f"// {_described(kernel)}\n{bodies.stages(kernel)}")
-        else:
-            whole = pipeline.kernel(name)
-            parts.append(f"// {_described(whole)}\n{bodies.stages(whole)}")
-            parts.append(f"// the same from what was computed across\n{bodies.stages(kernel, '_column')}")
+        elif kernel != paths.stages[name][0]:
+            changed.add(name)
+            parts.append(f"// {name}, in strips\n{bodies.stages(kernel, '_strip')}")
     parts += [_tiles(planned)] if planned.rounds else []
     parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *frame]
-    changed = {name for name in block.kernels if split[0].kernel(name) != pipeline.kernel(name)} if reach else set()
     parts.append(rolling.text(*split, made, paths.parameters(outputs=True), changed))
     parts.append(_strips_kernel(paths, entry, planned, shape, made))
     return "\n".join(parts)

@@ -41,6 +41,7 @@ BORDERS = ("clamp", "mirror", "reflect", "repeat", "constant")
 WIDEST_IMAGE = 65_536
 TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """A pipeline's name."""
+ACCURACIES = ("strict", "relaxed")
 REDUCTIONS = ("sum", "min", "max")
 
 
@@ -143,6 +144,9 @@ class Pipeline:
     inputs: tuple[Image, ...]
     outputs: tuple[str, ...]
     kernels: tuple[Kernel, ...]
+    accuracy: str = "strict"
+    """Of ACCURACIES: each float operation is rounded as written, or products and sums may be contracted and put in
+    another order."""
 
     @cached_property
     def _kernels(self) -> dict[str, Kernel]:
@@ -202,6 +206,7 @@ def part(pipeline: Pipeline, kernels: Iterable[str], outputs: Iterable[str]) -> 
         inputs=tuple(given.get(name, made[name]) for name in read),
         outputs=tuple(sorted(set(outputs), key=pipeline.position.__getitem__)),
         kernels=members,
+        accuracy=pipeline.accuracy,
     )
 
 

@@ -40,6 +40,9 @@ def frozen(mapping: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
 SAMPLER = "sampler"
 """Of the orders in which configs are tried, the one that every strategy has."""
 
+GP, TPE = SAMPLERS = ("gp", "tpe")
+"""What a sampler chooses by: a Gaussian process over the valid points, or Optuna's tree of Parzen estimators."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
@@ -58,6 +61,8 @@ class Search:
     """`warm`, or `cold`: the caches are flushed before each sample."""
     order: str = SAMPLER
     """Who says what is tried next: the sampler, or one of the strategy's own `orders`."""
+    sampler: str = GP
+    """Which one, of SAMPLERS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,11 @@ def test_patience_is_part_of_the_search() -> None:
     assert one("strategy: toy\nsearch: {patience: none}").search == Search()
 
 
+def test_the_sampler_is_part_of_the_search() -> None:
+    assert one("strategy: toy\nsearch: {sampler: tpe}").search == Search(sampler="tpe")
+    assert one("strategy: toy\nsearch: {sampler: gp}").search == Search()
+
+
 def test_a_sweep_is_one_job_for_each_combination() -> None:
     found = jobs.read("j.yaml", "strategy: toy\nsizes: {k: 9}\nsweep: {n: [2, 3], m: [5, 7]}\n")
     assert [dict(each.sizes) for each in found] == [
@@ -130,6 +135,7 @@ def test_durations(text: str, seconds: float) -> None:
         ("strategy: toy\nsearch: {least_gain: .inf}", "from 1 to 100"),
         ("strategy: toy\nsearch: {patience: 0}", "j.yaml:2: search.patience: is 0; it must be from 1"),
         ("strategy: toy\nsearch: {patience: soon}", "a whole number is wanted"),
+        ("strategy: toy\nsearch: {sampler: tea}", "j.yaml:2: search.sampler: is 'tea'; it can be gp, tpe"),
         ("strategy: toy\nmeasure: {cache: hot}", "j.yaml:2: measure.cache: is 'hot'; it can be warm, cold, both"),
         ("strategy: toy\nmeasure: cold", "measure"),
         ("strategy: toy\nmeasure: {cach: cold}", "unknown key 'cach'; did you mean 'cache'?"),

@@ -24,13 +24,13 @@ from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs import documents
 from fusiond.inputs.documents import Node
 from fusiond.keys import text_key
-from fusiond.model import Job, Search, frozen
+from fusiond.model import SAMPLERS, Job, Search, frozen
 from fusiond.registry import Registry
 from fusiond.system import files
 
 SCHEMA = 1
 CORE_KEYS = ("schema", "strategy", "sizes", "device", "search", "measure", "sweep", "accept_constant")
-SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain", "sanitize", "patience", "order")
+SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain", "sanitize", "patience", "order", "sampler")
 MEASURE_KEYS = ("cache",)
 CACHES: Mapping[str, tuple[str, ...]] = {"warm": ("warm",), "cold": ("cold",), "both": ("warm", "cold")}
 """What `measure: {cache: ...}` may say, and the jobs that it makes."""
@@ -126,6 +126,8 @@ def _search(node: Node | None) -> Search:
         search = dataclasses.replace(search, patience=_patience(keys["patience"]))
     if "order" in keys:
         search = dataclasses.replace(search, order=keys["order"].text())
+    if "sampler" in keys:
+        search = dataclasses.replace(search, sampler=keys["sampler"].choice(*SAMPLERS))
     return search
 
 

@@ -8,10 +8,9 @@ printed and stored.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fusiond.keys import content_key
 from fusiond.language import expressions
@@ -34,6 +33,12 @@ class Space:
     listed: tuple[tuple[int, ...], ...] | None = None
     """Where the points are given one by one: the position of each value among its parameter's, -1 for a parameter that
     does not apply. There are no restrictions then, and conditions are what the rows say."""
+    configs: Mapping[Config, None] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """Those points, in their order."""
+
+    def __post_init__(self) -> None:
+        if self.listed is not None:
+            object.__setattr__(self, "configs", dict.fromkeys(self._config(row) for row in self.listed))
 
     @property
     def hash(self) -> str:
@@ -51,7 +56,7 @@ class Space:
     def problems(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Why this is not a point of the space: unknown or missing names, values not offered, restrictions broken."""
         if self.listed is not None:
-            return () if Config.of(values) in _listed(self) else ("it is not one of the points that are listed",)
+            return self.broken(values)
         found = []
         known = {each.name for each in self.parameters}
         found += [f"there is no parameter {name!r}" for name in sorted(set(values) - known)]
@@ -71,7 +76,10 @@ class Space:
         return tuple(found)
 
     def broken(self, chosen: Mapping[str, Value]) -> tuple[str, ...]:
-        """The restrictions that these values break; those that mention an absent parameter do not apply."""
+        """The restrictions that these values break; those that mention an absent parameter do not apply.
+        Where the points are listed, that this is none of them."""
+        if self.listed is not None:
+            return () if Config.of(chosen) in self.configs else ("it is not one of the points that are listed",)
         names = set(chosen)
         scalars = _scalars(chosen)
         found = []
@@ -84,7 +92,7 @@ class Space:
     def points(self) -> Iterator[Config]:
         """Every valid config, in a fixed order: the last parameter varies fastest."""
         if self.listed is not None:
-            yield from _listed(self)
+            yield from self.configs
             return
         if self.broken({}):  # a restriction of constants only
             return
@@ -97,6 +105,10 @@ class Space:
     def count(self, limit: int = 100_000) -> int:
         """How many valid points there are; stops counting at `limit`."""
         return sum(1 for _ in itertools.islice(self.points(), limit))
+
+    def _config(self, row: tuple[int, ...]) -> Config:
+        pairs = zip(self.parameters, row, strict=True)
+        return Config.of({each.name: each.values[level] for each, level in pairs if level >= 0})
 
     def _extend(
         self, chosen: dict[str, Value], depth: int, mentioning: Mapping[str, Sequence[expressions.Expression]]
@@ -118,17 +130,6 @@ class Space:
 
 
 EMPTY = Space(parameters=())
-
-
-@functools.lru_cache(maxsize=4)
-def _listed(space: Space) -> dict[Config, None]:
-    """The configs of a space whose points are listed."""
-    assert space.listed is not None
-    found: dict[Config, None] = {}
-    for row in space.listed:
-        pairs = zip(space.parameters, row, strict=True)
-        found[Config.of({each.name: each.values[level] for each, level in pairs if level >= 0})] = None
-    return found
 
 
 def _among(value: Value, values: Sequence[Value]) -> bool:

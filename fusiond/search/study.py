@@ -1,12 +1,12 @@
-"""Which config to try next. The one home of Optuna: ask and tell, in memory; our store is the truth.
+"""Which config to try next: Optuna's ask and tell, in memory; our store is the truth.
 
-Seeds come first. A space no larger than the budget is searched whole, in its own order. Otherwise Optuna's TPE asks,
-after a start-up that is random, or drawn by rank from configs of which something is known before (`prior`). Its random
-state is drawn from (job's seed, number of the ask), so that a study that was interrupted and rebuilt from its asks and
-trials goes on exactly as it would have gone on (for equal measurements).
+Seeds come first. A space no larger than the budget is searched whole, in its own order. Otherwise a sampler asks: `gp`
+(`fusiond.search.sampler`), or `tpe`, Optuna's, after a start-up that is random, or drawn by rank from configs of which
+something is known before (`prior`). Random states are drawn from (job's seed, number of the ask), so that a study that
+was interrupted and rebuilt from its asks and trials goes on exactly as it would have gone on (for equal measurements).
 
-Every ask is handed to `remember`. Those that break a restriction are remembered too, because they are part of what the
-sampler knows. An ask that was never written down is asked again in the same words, so it is enough to store asks
+Every ask is handed to `remember`. Those of TPE's that break a restriction are remembered too, because they are part of
+what it knows. An ask that was never written down is asked again in the same words, so it is enough to store asks
 together with the next trial.
 """
 
@@ -20,20 +20,25 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from fusiond.model import Ask, Config, Outcome, Trial, Value
+from fusiond.model import GP, Ask, Config, Outcome, Trial, Value
+from fusiond.search.points import Points
+from fusiond.search.sampler import PointSampler
 from fusiond.search.space import Parameter, Space
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 STARTUP = 10
-"""Asks until the sampler's model is used; as many are drawn from the prior."""
+"""Asks until TPE's model is used; as many are drawn from the prior."""
 INVALID_LIMIT = 8
 """After this many asks in a row that break a restriction, a point near the last one is taken instead."""
-ENUMERATE_LIMIT = 20_000
+DRAWS = 100
+"""Points that are drawn to find an untried one, before all are looked at."""
+ENUMERATED = 1_000_000
 
 
 class Study:
@@ -51,6 +56,7 @@ class Study:
         seed: int,
         remember: Callable[[Ask], None],
         prior: Sequence[Config] = (),
+        sampler: str = GP,
         asks: Iterable[Ask] = (),
         trials: Iterable[Trial] = (),
     ) -> None:
@@ -60,10 +66,10 @@ class Study:
         self._seed = seed
         self._remember = remember
         self._budget = budget
-        points = space.count(limit=budget + 1)
-        self.whole = points <= budget
+        self._points = Points(space)
+        self.whole = not self._points.more_than(budget)
         """The budget covers the space, so all of it is tried."""
-        self.budget = min(budget, points)
+        self.budget = budget if self._points.count is None else min(budget, self._points.count)
         self._told: set[Config] = set()
         self._out: dict[int, optuna.Trial | None] = {}
         self._pending: list[Ask] = []
@@ -73,13 +79,14 @@ class Study:
         # By name, as Optuna has them: the order decides what the sampler draws.
         several = sorted((each for each in space.parameters if len(each.values) > 1), key=lambda each: each.name)
         self._distributions = {each.name: _distribution(each) for each in several}
-        self._study = optuna.create_study(direction="maximize", sampler=self._sampler(0))
+        self._by_points: PointSampler | None = None
+        if sampler == GP and not self.whole:
+            self._by_points = PointSampler(self._points, self._distributions, self._number(0))
+        self._study = optuna.create_study(direction="maximize", sampler=self._by_points or self._sampler(0))
         self._seeds = _distinct(seeds)
         self._prior = tuple(each for each in prior if not space.problems(each))
         self._grid = space.points() if self.whole else iter(())
         self._asked: set[Config] = set()
-        self._untried: dict[Config, None] | None = None
-        """The rest of the space in its own order, once it had to be enumerated."""
         self._rebuild(asks, trials)
 
     def next(self) -> Ask | None:
@@ -98,7 +105,7 @@ class Study:
             return None
         if self._useful < STARTUP and (drawn := self._from_prior()) is not None:
             return self._ask(drawn, "prior")
-        return self._ask_sampler()
+        return self._ask_sampler() if self._by_points is None else self._ask_points(self._by_points)
 
     def tell(self, ask: Ask, trial: Trial) -> None:
         """What became of an ask. Only a measured trial has a value; a failed one is told as pruned, since no number is
@@ -129,8 +136,6 @@ class Study:
     def _count(self, ask: Ask) -> None:
         self._sequence = ask.sequence + 1
         self._asked.add(ask.config)
-        if self._untried is not None:
-            self._untried.pop(ask.config, None)
         self._useful += 1
 
     def _from_prior(self) -> Config | None:
@@ -141,6 +146,15 @@ class Study:
         configs, weights = zip(*left, strict=True)
         found: Config = random.Random(self._number(self._sequence)).choices(configs, weights)[0]
         return found
+
+    def _ask_points(self, sampler: PointSampler) -> Ask | None:
+        trial = self._study.ask()
+        _ = trial.relative_params  # Optuna has the sampler choose when somebody looks
+        if sampler.chosen is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+            return None
+        self._record(trial, sampler.chosen)
+        return self._ask(sampler.chosen, "sampler", trial)
 
     def _ask_sampler(self) -> Ask | None:
         """What TPE proposes; where that is known already, or breaks restrictions again and again, a point next to
@@ -164,18 +178,22 @@ class Study:
         return None if near is None else self._ask(near, "neighbour")
 
     def _near(self, config: Config) -> Config | None:
-        """An untried point that differs from this one in one parameter; else any untried one; None when all are
-        tried."""
+        """An untried point that differs from this one in one parameter; else any untried one; None when none is
+        found."""
         generator = random.Random(self._number(self._sequence))
         for parameter in generator.sample(self._space.parameters, len(self._space.parameters)):
             for value in generator.sample(parameter.values, len(parameter.values)):
                 other = self._completed({**config, parameter.name: value}, generator)
                 if other not in self._asked and not self._space.problems(other):
                     return other
-        if self._untried is None:
-            points = itertools.islice(self._space.points(), ENUMERATE_LIMIT)
-            self._untried = {each: None for each in points if each not in self._asked}
-        return generator.choice(list(self._untried)) if self._untried else None
+        drawn = self._points.draw(DRAWS, np.random.default_rng(self._number(self._sequence)))
+        found = (other for other in map(self._points.config, drawn) if other not in self._asked)
+        return next(found, None) or self._any_untried()
+
+    def _any_untried(self) -> Config | None:
+        if self._points.count is None or self._points.count > ENUMERATED:
+            return None
+        return next((each for each in map(self._points.config, self._points.all()) if each not in self._asked), None)
 
     def _completed(self, values: Mapping[str, Value], generator: random.Random) -> Config:
         """The values that apply, with those that now apply too drawn at random."""
@@ -218,11 +236,17 @@ class Study:
                 chosen[parameter.name] = _suggested(trial, parameter)
         return Config.of(chosen)
 
+    def _record(self, trial: optuna.Trial, config: Config) -> None:
+        """Have an Optuna trial take the values of a config, of which it knows already."""
+        for parameter in self._space.parameters:
+            if parameter.name in config:
+                _suggested(trial, parameter)
+
     def _fixed(self, config: Config) -> optuna.Trial:
         """An Optuna trial for a config that somebody else chose."""
         self._study.enqueue_trial(dict(config))
         trial = self._study.ask()
-        self._suggest(trial)
+        self._record(trial, config)
         return trial
 
     def _rebuild(self, asks: Iterable[Ask], trials: Iterable[Trial]) -> None:

@@ -1,0 +1,1 @@
+"""How well the search searches: recorded spaces, the study, and its peers."""

@@ -1,0 +1,238 @@
+"""A Gaussian process over a fixed pool of points, to which rows are added one by one.
+
+Its correlation is Matern 5/2 with a length of its own for each feature (automatic relevance), its lengths and its noise
+are the maximum of the posterior under log-normal priors (Rasmussen and Williams, *Gaussian Processes for Machine
+Learning*, sections 2.3 and 5.4), and the signal's variance is that maximum's in closed form. What adding a row costs is
+one product over the pool: the factor of the rows and its product with the pool are kept, and neither depends on what
+the rows are worth, so that a row is added when its point is chosen and gets its value later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, optimize, special
+
+from fusiond.search.features import Feature, squared
+from fusiond.search.points import Levels
+
+Reals = NDArray[np.float64]
+
+LENGTH = 0.7
+"""The median of a length, in units of sqrt(features): the distance of two corners of the space is 1 then."""
+LENGTH_SPREAD = 1.5
+NOISE, NOISE_SPREAD = 1e-3, 1.5
+"""Medians and standard deviations of logarithms. The noise is a share of the signal's variance."""
+SIGNAL_WEIGHT = 2.0
+"""As how many observations the prior of the signal's variance counts, which is that of the standardised values."""
+ITERATIONS = 40
+JITTER = 1e-8
+_REACH = 6.0
+"""How far from its median the logarithm of a weight may go."""
+_STEP = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lengths:
+    """What is fitted."""
+
+    weights: Reals
+    """1 / length^2 of each feature."""
+    noise: float
+
+
+def prior_lengths(features: Sequence[Feature]) -> Lengths:
+    """The medians of the priors."""
+    several = max(1, len(features))
+    return Lengths(weights=np.full(len(features), 1 / (LENGTH**2 * several)), noise=NOISE)
+
+
+def fit(features: Sequence[Feature], rows: Levels, values: Reals, before: Lengths | None = None) -> Lengths:
+    """The lengths that explain standardised `values` at `rows` best: always the same for the same arguments. There are
+    often two such maxima, one of which takes all for noise: the better one that is found from the medians, and from
+    what was fitted to fewer values `before`."""
+    begin = prior_lengths(features)
+    if not features:
+        return begin
+    distances = np.stack([squared(each, rows, rows) for each in features])
+    centre = np.log(begin.weights)
+    medians = np.append(centre, math.log(begin.noise))
+    bounds = [(each - _REACH, each + _REACH) for each in centre] + [(math.log(1e-6), 0.0)]
+    starts = [medians] if before is None else [medians, np.append(np.log(before.weights), math.log(before.noise))]
+    maxima = [
+        optimize.minimize(
+            _surprise,
+            start,
+            args=(distances, values, medians),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": ITERATIONS},
+        )
+        for start in starts
+    ]
+    found = min(maxima, key=lambda each: float(each.fun))
+    return Lengths(weights=np.exp(found.x[:-1]), noise=float(np.exp(found.x[-1])))
+
+
+def _surprise(theta: Reals, distances: Reals, values: Reals, centre: Reals) -> tuple[float, Reals]:
+    """The negative log posterior of the logarithms of weights and noise, and its gradient (equation 5.9 there)."""
+    several = len(values)
+    weights, noise = np.exp(theta[:-1]), float(np.exp(theta[-1]))
+    covariance, slope = _matern(np.tensordot(weights, distances, 1), slope=True)
+    covariance[np.diag_indices(several)] += noise + JITTER
+    factor = linalg.cholesky(covariance, lower=True, check_finite=False, overwrite_a=True)
+    inverse = linalg.lapack.dpotri(factor, lower=1)[0]
+    inverse = np.tril(inverse) + np.tril(inverse, -1).T
+    alpha = inverse @ values
+    fitted = float(values @ alpha)
+    variance = (fitted + SIGNAL_WEIGHT) / (several + SIGNAL_WEIGHT)
+    inner = 0.5 * (inverse - np.outer(alpha, alpha) / variance)
+    by_weight = (distances.reshape(len(weights), -1) @ (inner * slope).ravel()) * weights
+    off = (theta - centre) / np.append(np.full(len(weights), LENGTH_SPREAD), NOISE_SPREAD)
+    total = (
+        0.5 * (several + SIGNAL_WEIGHT) * math.log(variance)
+        + 0.5 * (fitted + SIGNAL_WEIGHT) / variance
+        + float(np.log(np.diag(factor)).sum())
+        + 0.5 * float(off @ off)
+    )
+    spread = np.append(np.full(len(weights), LENGTH_SPREAD), NOISE_SPREAD)
+    return total, np.append(by_weight, float(np.trace(inner)) * noise) + off / spread
+
+
+def _matern(distance: Reals, *, slope: bool = False) -> tuple[Reals, Reals]:
+    """Matern 5/2 of the squared, weighted distance, and its derivative by that."""
+    root = np.sqrt(5 * distance)
+    decay = np.exp(-root)
+    found = (1 + root + root * root / 3) * decay
+    return found, -(5 / 6) * (1 + root) * decay if slope else found
+
+
+def correlation(distance: Reals) -> Reals:
+    """Matern 5/2 of the squared, weighted distance."""
+    return _matern(distance)[0]
+
+
+class Process:
+    """Rows that were chosen, and what is expected of the pool given what they turned out to be worth."""
+
+    def __init__(self, features: Sequence[Feature], pool: Levels, lengths: Lengths, rows: Levels) -> None:
+        """`rows` are the first ones, added all at once."""
+        self._lengths = lengths
+        self._features = [
+            (each.column, (each.squared * weight).astype(np.float32))
+            for each, weight in zip(features, lengths.weights, strict=True)
+        ]
+        self._pool = pool
+        self._columns = {column: np.ascontiguousarray(pool[:, column]) for column, _ in self._features}
+        several, room = len(rows), len(rows) + _STEP
+        self.rows = np.empty((room, pool.shape[1]), np.int16)
+        self.rows[:several] = rows
+        self._factor = np.zeros((room, room))
+        self._solved = np.empty((room, len(pool)), np.float32)
+        self._explained = np.zeros(len(pool), np.float32)
+        self.count = several
+        if several:
+            among = self._between(rows, rows).astype(np.float64)
+            among[np.diag_indices(several)] += lengths.noise + JITTER
+            self._factor[:several, :several] = np.linalg.cholesky(among)
+            factor = self._factor[:several, :several].astype(np.float32)
+            self._solved[:several] = linalg.solve_triangular(
+                factor, self._to_pool(rows), lower=True, check_finite=False, overwrite_b=True
+            )
+            np.einsum("ij,ij->j", self._solved[:several], self._solved[:several], out=self._explained)
+
+    def add(self, row: Levels) -> None:
+        """One more row, whatever it will be worth."""
+        n = self.count
+        if n == len(self.rows):
+            self._grow()
+        to_pool = self._to_pool(row[None, :])[0]
+        to_rows = self._between(row[None, :], self.rows[:n])[0].astype(np.float64)
+        known = linalg.solve_triangular(self._factor[:n, :n], to_rows, lower=True, check_finite=False)
+        own = math.sqrt(max(1 + self._lengths.noise + JITTER - float(known @ known), 1e-10))
+        solved = (to_pool - known.astype(np.float32) @ self._solved[:n]) / np.float32(own)
+        self.rows[n] = row
+        self._factor[n, :n], self._factor[n, n] = known, own
+        self._solved[n] = solved
+        self._explained += solved * solved
+        self.count = n + 1
+
+    def believed(self, values: Reals) -> Reals:
+        """Values for all rows: those that are NaN get what the others make of them."""
+        unknown = np.isnan(values)
+        if not unknown.any() or unknown.all():
+            return np.where(unknown, 0.0, values)
+        factor = self._factor[: self.count, : self.count]
+        known = np.flatnonzero(~unknown)
+        covariance = factor[known] @ factor.T
+        solved = linalg.solve(covariance[:, known], values[known], assume_a="pos", check_finite=False)
+        found = values.copy()
+        found[unknown] = covariance[:, unknown].T @ solved
+        return found
+
+    def expected(self, values: Reals, extra: Levels | None = None) -> tuple[Reals, Reals]:
+        """Mean and standard deviation at each point of the pool (then of `extra`), for these values of the rows."""
+        n = self.count
+        weights = linalg.solve_triangular(self._factor[:n, :n], values, lower=True, check_finite=False)
+        variance = (float(weights @ weights) + SIGNAL_WEIGHT) / (n + SIGNAL_WEIGHT)
+        mean = (weights.astype(np.float32) @ self._solved[:n]).astype(np.float64)
+        explained = self._explained.astype(np.float64)
+        if extra is not None and len(extra):
+            solved = linalg.solve_triangular(
+                self._factor[:n, :n], self._between(self.rows[:n], extra), lower=True, check_finite=False
+            )
+            mean = np.append(mean, weights @ solved)
+            explained = np.append(explained, np.einsum("ij,ij->j", solved, solved))
+        return mean, np.sqrt(np.maximum(1 - explained, 1e-9) * variance)
+
+    def _to_pool(self, rows: Levels) -> NDArray[np.float32]:
+        found = np.zeros((len(rows), len(self._pool)), np.float32)
+        for column, table in self._features:
+            for k, level in enumerate(rows[:, column]):
+                found[k] += table[level][self._columns[column]]
+        return _correlated(found)
+
+    def _between(self, left: Levels, right: Levels) -> NDArray[np.float32]:
+        found = np.zeros((len(left), len(right)), np.float32)
+        for column, table in self._features:
+            found += table[left[:, column]][:, right[:, column]]
+        return _correlated(found)
+
+    def _grow(self) -> None:
+        n, room = self.count, self.count + _STEP
+        rows, factor, solved = self.rows, self._factor, self._solved
+        self.rows = np.empty((room, rows.shape[1]), np.int16)
+        self.rows[:n] = rows
+        self._factor = np.zeros((room, room))
+        self._factor[:n, :n] = factor
+        self._solved = np.empty((room, solved.shape[1]), np.float32)
+        self._solved[:n] = solved
+
+
+def _correlated(distance: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Matern 5/2, in place."""
+    root = np.sqrt(np.float32(5) * distance)
+    found: NDArray[np.float32] = root * root
+    found /= 3
+    found += root
+    found += 1
+    np.negative(root, out=root)
+    np.exp(root, out=root)
+    found *= root
+    return found
+
+
+def log_improvement(mean: Reals, deviation: Reals, best: float) -> Reals:
+    """The logarithm of the expected improvement over `best` (Jones, Schonlau and Welch 1998), without underflow."""
+    above = (mean - best) / deviation
+    density = np.exp(-0.5 * above * above) / math.sqrt(2 * math.pi)
+    plain = above * special.ndtr(above) + density
+    far = np.minimum(above, -1.0)
+    tail = -0.5 * far * far - 2 * np.log(-far) - 0.5 * math.log(2 * math.pi)
+    found: Reals = np.where(above > -5, np.log(np.maximum(plain, 1e-300)), tail) + np.log(deviation)
+    return found

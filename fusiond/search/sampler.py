@@ -1,0 +1,332 @@
+"""The sampler: expected improvement over the valid points of a space. The second of two homes of Optuna.
+
+What it asks for is a pure function of its seed, of what was told, and of what is out, in the order of asks:
+
+    start      the first START asks lie as far as can be from each other, among SPREAD points that are drawn
+    model      a Gaussian process over the values of all asks; failures count as the slowest of what was measured, and
+               asks that are out are believed to be what the model makes of them
+    choice     the point of the pool whose expected improvement, times the chance that it does not fail, is largest
+
+The pool is the space itself up to POOL points, else points drawn uniformly from it and the neighbours of the best. The
+lengths of the model are fitted again each time that an eighth more was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, TrialState
+from scipy import special
+
+from fusiond.model import Config
+from fusiond.search import gaussian
+from fusiond.search.features import Feature, features, squared
+from fusiond.search.gaussian import Lengths, Process, Reals
+from fusiond.search.points import Levels, Points
+from fusiond.search.space import Parameter
+from fusiond.system import blas
+
+START = 10
+"""Asks before the model is used."""
+SPREAD = 1000
+POOL = 50_000
+"""A space of no more points is its own pool."""
+DRAWN = 10_000
+"""Points of the pool of a larger one."""
+NEAR_BEST, NEIGHBOURS = 3, 400
+"""Of so many of the best, up to so many neighbours are looked at beside a pool that was drawn."""
+GROWTH = 1.125
+"""The lengths are fitted again when the number of told trials has grown by this factor, or by REFIT."""
+REFIT = 50
+FIRST_FIT = 3
+MODELLED = 250
+"""Trials in the model: of more, the best half and as many of the others."""
+FITTED = 120
+"""Trials from which lengths are fitted, chosen likewise."""
+FAILURE_SHARPNESS = 4.0
+"""A failure says as much about its surroundings as a time does at half the prior's lengths."""
+
+
+class PointSampler(optuna.samplers.BaseSampler):
+    """See the module. One for each study: it keeps what it has calculated, which changes nothing of what it asks."""
+
+    def __init__(self, points: Points, distributions: Mapping[str, BaseDistribution], seed: int) -> None:
+        self.chosen: Config | None = None
+        """What the last ask was for; None when no point is left."""
+        self._points = points
+        self._distributions = dict(distributions)
+        self._seed = seed
+        self._features = features(points.parameters)
+        self._levels = [_positions(each) for each in points.parameters]
+        generator = np.random.default_rng((seed, 0))
+        self._whole = points.count is not None and points.count <= POOL
+        self._pool = points.all() if self._whole else np.unique(points.draw(DRAWN, generator), axis=0)
+        self._columns = [np.ascontiguousarray(each) for each in self._pool.T]
+        self._taken = np.zeros(len(self._pool), np.bool_)
+        self._asks = _Asks()
+        self._safety = _Safety(self._features, self._pool)
+        self._process: Process | None = None
+        self._lengths: Lengths | None = None
+        self._fitted_at = 0
+        self._kept: list[int] = []
+        """The asks that are rows of the process, in its order."""
+
+    # --- Optuna's interface ---
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._distributions
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if "fixed_params" in trial.system_attrs:  # somebody else chose
+            return {}
+        self._look(study.get_trials(deepcopy=False)[: trial.number])
+        with blas.one_thread():
+            point = self._choose()
+        self.chosen = None if point is None else self._points.config(point)
+        return {name: value for name, value in (self.chosen or {}).items() if name in search_space}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise AssertionError(f"{param_name} is part of what is chosen")
+
+    # --- what is known ---
+
+    def _look(self, trials: Sequence[FrozenTrial]) -> None:
+        """Take in what was asked and told since the last time."""
+        for trial in trials[self._asks.seen :]:
+            row = self._row(trial.params)
+            self._taken[self._found(row)] = True
+            self._asks.add(trial.number, row)
+        for index in list(self._asks.out):
+            trial = trials[self._asks.numbers[index]]
+            if trial.state is not TrialState.RUNNING:
+                value = trial.value if trial.state is TrialState.COMPLETE else None
+                self._asks.tell(index, value)
+                self._safety.tell(self._asks.rows[index], value is not None)
+
+    def _row(self, params: Mapping[str, Any]) -> Levels:
+        levels = [
+            where[type(params[name]), params[name]] if name in params else -1
+            for name, where in zip((each.name for each in self._points.parameters), self._levels, strict=True)
+        ]
+        return np.array(levels, np.int16)
+
+    def _found(self, row: Levels) -> NDArray[np.intp]:
+        """Where a row is in the pool: one place, or none."""
+        left = np.flatnonzero(self._columns[0] == row[0]) if self._columns else np.arange(len(self._pool))
+        for column, level in zip(self._columns[1:], row[1:], strict=True):
+            left = left[column[left] == level]
+        return left
+
+    # --- choosing ---
+
+    def _choose(self) -> Levels | None:
+        asks = self._asks
+        generator = np.random.default_rng((self._seed, 1 + asks.seen))
+        measured = int(np.isfinite(asks.values).sum())
+        if asks.seen < START or measured < 3:
+            return self._spread()
+        process = self._modelled()
+        values = standardised(np.array(asks.values)[self._kept], np.array(asks.failed)[self._kept])
+        believed = process.believed(values)
+        extra = None if self._whole else self._near(generator)
+        mean, deviation = process.expected(believed, extra)
+        score = gaussian.log_improvement(mean, deviation, float(np.nanmax(values)))
+        if self._safety.failures:
+            score += np.log(self._safety.chance(extra))
+        score[: len(self._taken)][self._taken] = -np.inf
+        best = int(np.argmax(score))
+        if score[best] == -np.inf:
+            return self._untried(generator)
+        own: Levels = self._pool[best] if extra is None or best < len(self._pool) else extra[best - len(self._pool)]
+        return own
+
+    def _modelled(self) -> Process:
+        """The process with all asks that belong to it."""
+        asks = self._asks
+        told = asks.told
+        at = _last_fit(len(told))
+        if self._process is None or at != self._fitted_at:
+            rows = np.stack(asks.rows)
+            while self._fitted_at < at:  # after an interruption one after the other, as it was before
+                self._fitted_at = _next_fit(self._fitted_at)
+                first = told[: self._fitted_at]
+                values = standardised(np.array(asks.values)[first], np.array(asks.failed)[first])
+                fitted = _chosen(values, FITTED)
+                self._lengths = gaussian.fit(
+                    self._features, rows[[first[k] for k in fitted]], values[fitted], self._lengths
+                )
+            if at <= MODELLED:
+                self._kept = list(range(first[-1] + 1))
+            else:
+                self._kept = [first[k] for k in _chosen(values, MODELLED)]
+            assert self._lengths is not None
+            self._process = Process(self._features, self._pool, self._lengths, rows[self._kept])
+        last = max(self._kept[-1], asks.told[self._fitted_at - 1])
+        for index in range(last + 1, asks.seen):
+            self._process.add(asks.rows[index])
+            self._kept.append(index)
+        return self._process
+
+    def _spread(self) -> Levels | None:
+        """Of points that are drawn once for all, the one that is farthest from its nearest ask."""
+        generator = np.random.default_rng((self._seed, 1))
+        some = self._pool[generator.permutation(len(self._pool))[:SPREAD]]
+        if not self._asks.rows:
+            found: Levels = some[0]
+            return found
+        rows = np.stack(self._asks.rows)
+        apart = sum((squared(each, some, rows) for each in self._features), start=np.zeros((len(some), len(rows))))
+        nearest = apart.min(axis=1)
+        farthest: Levels = some[int(np.argmax(nearest))]
+        return farthest if nearest.max() > 0 else self._untried(generator)
+
+    def _untried(self, generator: np.random.Generator) -> Levels | None:
+        """A point that was not asked for; None where none is found."""
+        left = np.flatnonzero(~self._taken)
+        if len(left):
+            found: Levels = self._pool[generator.choice(left)]
+            return found
+        if self._whole:
+            return None
+        known = {each.tobytes() for each in self._asks.rows}
+        drawn = self._points.draw(1000, generator)
+        return next((each for each in drawn if each.tobytes() not in known), None)
+
+    def _near(self, generator: np.random.Generator) -> Levels:
+        """Neighbours of the best that were not asked for."""
+        values = np.array(self._asks.values)
+        order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")[:NEAR_BEST]
+        rows = [self._points.neighbours(self._asks.rows[each], generator, NEIGHBOURS) for each in order]
+        known = {each.tobytes() for each in self._asks.rows}
+        found = [each for each in np.unique(np.concatenate(rows), axis=0) if each.tobytes() not in known]
+        return np.array(found, np.int16).reshape(len(found), len(self._points.parameters))
+
+
+class _Asks:
+    """All that was asked, in order; what came of it, as far as it is told."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.rows: list[Levels] = []
+        self.values: list[float] = []
+        """NaN for what failed and what is out."""
+        self.failed: list[bool] = []
+        self.out: dict[int, None] = {}
+
+    @property
+    def seen(self) -> int:
+        return len(self.rows)
+
+    @property
+    def told(self) -> list[int]:
+        """Those that are not out, in order."""
+        return [each for each in range(self.seen) if each not in self.out]
+
+    def add(self, number: int, row: Levels) -> None:
+        self.numbers.append(number)
+        self.rows.append(row)
+        self.values.append(np.nan)
+        self.failed.append(False)
+        self.out[self.seen - 1] = None
+
+    def tell(self, index: int, value: float | None) -> None:
+        del self.out[index]
+        self.failed[index] = value is None
+        self.values[index] = np.nan if value is None else value
+
+
+class _Safety:
+    """How likely a point is not to fail: what became of those around it, weighted by their correlation with it."""
+
+    def __init__(self, features: Sequence[Feature], pool: Levels) -> None:
+        prior = gaussian.prior_lengths(features)
+        self._features = features
+        self._weights = prior.weights * FAILURE_SHARPNESS
+        self._pool = pool
+        self.failures = 0
+        self._told: list[tuple[Levels, bool]] = []
+        self._summed = 0
+        self._sums = np.zeros((2, len(pool)))
+
+    def tell(self, row: Levels, sound: bool) -> None:
+        self._told.append((row, sound))
+        self.failures += not sound
+
+    def chance(self, extra: Levels | None) -> Reals:
+        """At each point of the pool, then of `extra`. One sound trial is taken for granted everywhere."""
+        for each in self._told[self._summed :]:  # one by one: the same sums after an interruption
+            self._sums += self._sum([each], self._pool)
+        self._summed = len(self._told)
+        sums = self._sums
+        if extra is not None and len(extra):
+            sums = np.concatenate([sums, self._sum(self._told, extra)], axis=1)
+        found: Reals = (sums[1] + 1) / (sums[0] + 1)
+        return found
+
+    def _sum(self, told: Sequence[tuple[Levels, bool]], points: Levels) -> Reals:
+        found = np.zeros((2, len(points)))
+        if told:
+            rows = np.stack([row for row, _ in told])
+            distance = np.zeros((len(rows), len(points)))
+            for each, weight in zip(self._features, self._weights, strict=True):
+                distance += weight * squared(each, rows, points)
+            near = gaussian.correlation(distance)
+            found[0] = near.sum(axis=0)
+            found[1] = np.array([sound for _, sound in told], float) @ near
+        return found
+
+
+def standardised(values: Reals, failed: NDArray[np.bool_]) -> Reals:
+    """Values with mean 0 and variance 1, NaN where they are out. What is below the median counts by its rank alone, as
+    the lower half of a normal distribution as wide as the upper half is: how slow the slow ones are says nothing about
+    the fast ones. What failed is as slow as the slowest."""
+    known = np.isfinite(values) | failed
+    found = np.full(len(values), np.nan)
+    if not known.any():
+        return found
+    lowest = np.nanmin(values) if np.isfinite(values).any() else 0.0
+    told = np.where(failed, lowest, values)[known]
+    median = float(np.median(told))
+    upper = told[told > median]
+    if len(upper) > 2:
+        width = float(np.sqrt(np.mean((upper - median) ** 2)))
+        order = np.sort(told)
+        rank = (np.searchsorted(order, told, "left") + np.searchsorted(order, told, "right")) / (2 * len(told))
+        told = np.where(told < median, median + width * special.ndtri(np.minimum(rank, 0.5)), told)
+    found[known] = (told - told.mean()) / (told.std() + 1e-9)
+    return found
+
+
+def _last_fit(told: int) -> int:
+    """The last number of told trials, up to this one, at which lengths are fitted."""
+    at = FIRST_FIT
+    while (following := _next_fit(at)) <= told:
+        at = following
+    return at
+
+
+def _next_fit(at: int) -> int:
+    return FIRST_FIT if at < FIRST_FIT else max(at + 1, min(int(at * GROWTH), at + REFIT))
+
+
+def _chosen(values: Reals, many: int) -> list[int]:
+    """Up to so many of them, in order: the best half, and of the others every so many."""
+    if len(values) <= many:
+        return list(range(len(values)))
+    order = np.argsort(-values, kind="stable")
+    rest = order[many // 2 :]
+    spread = rest[np.linspace(0, len(rest) - 1, many - many // 2).round().astype(int)]
+    return sorted({*order[: many // 2].tolist(), *spread.tolist()})
+
+
+def _positions(parameter: Parameter) -> dict[tuple[type, Any], int]:
+    return {(type(value), value): k for k, value in enumerate(parameter.values)}

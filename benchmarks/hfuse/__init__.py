@@ -4,8 +4,6 @@ paper.py      what the paper measured, as data
 pairs.py      the 16 pairs, and what is swept in each
 static.py     what can be known without a GPU: registers, spills, occupancy, and what finding them out costs
 measure.py    the sweeps, through the ordinary tuner
-counters.py   issue slots and memory stalls, by Nsight Compute
-results.py    one JSON file for each run
 plots.py      the figures (needs matplotlib: pip install '.[bench]')
 page.py       docs/results-hfuse.md
 """

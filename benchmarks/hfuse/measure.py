@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.benches import TunedBench, answer, problem
-from benchmarks.hfuse import counters, pairs
+from benchmarks.hfuse import pairs
 from benchmarks.hfuse.pairs import Pair
 from benchmarks.rivals import asking
+from fusiond.devices.cuda import counters
 from fusiond.devices.timing import Sampling
 from fusiond.model import Config, Job, JobState, MeasureFailed, Outcome, Purpose, Trial
 from fusiond.program import Launch, Pointer, Program

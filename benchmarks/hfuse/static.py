@@ -17,7 +17,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,11 @@ from fusiond.registry import Registry
 from fusiond.requests.planning import Prepared, kernel_facts, prepare, reference, target_for_arch
 from fusiond.strategy import Target
 
-SEEDS = ("paper_even_split", "paper_r0", "vertical")
+SHOWN = ("paper_even_split", "paper_r0", "vertical")
+"""Seeds with columns of their own."""
+MARGIN = 8
+"""Registers that a candidate without a cap may have more than the native kernel that has most: what ptxas hands out at
+once (a thread's are a multiple of eight)."""
 GENERATED = 64
 """Candidates whose writing is timed."""
 
@@ -57,14 +61,14 @@ def known(registry: Registry, pair: Pair, target: Target) -> Known:
 # --- the table ------------------------------------------------------------------------------------------
 
 
-def columns(registry: Registry, pair: Pair, arch: str) -> dict[str, Any]:
-    """The static columns of one pair; a column that does not exist says why."""
+def columns(registry: Registry, pair: Pair, arch: str, *, only: Collection[str] | None = None) -> dict[str, Any]:
+    """The static columns of one pair; a column that does not exist says why. `only`: of these seeds, not of all."""
     about = known(registry, pair, target_for_arch(arch))
     strategy, analysis = about.prepared.strategy, about.analysis
     programs: dict[str, Program] = {"native": reference(strategy, analysis)}
     refused: dict[str, str] = {each.rule: each.detail for each in analysis.rejections}
     space = strategy.space(analysis, {})
-    seeds = {name: config for name, config in strategy.seeds(analysis, space, {}) if name in SEEDS}
+    seeds = {name: each for name, each in strategy.seeds(analysis, space, {}) if only is None or name in only}
     for name, config in seeds.items():
         program = strategy.emit(analysis, config, {})
         if isinstance(program, Rejection):
@@ -74,6 +78,7 @@ def columns(registry: Registry, pair: Pair, arch: str) -> dict[str, Any]:
     facts = kernel_facts(about.target, programs)
     workload = about.prepared.workload
     found: dict[str, Any] = {"pair": pair.name, "workload": workload.key, "sizes": dict(workload.sizes)}
+    found["registers"] = {}
     for each in facts or ():
         entry = each.as_json()
         resolved = strategy.resolved(analysis, seeds[each.candidate], {}) if each.candidate in seeds else Config(())
@@ -84,11 +89,25 @@ def columns(registry: Registry, pair: Pair, arch: str) -> dict[str, Any]:
         kept |= {key: entry[key] for key in ("occupancy", "limited_by", "problem")}
         if each.candidate == "native":
             found.setdefault("native", {})[workload.members[ord(each.launch) - ord("a")]] = kept
-        else:
+            continue
+        cap = seeds[each.candidate].get("cap", "none")
+        found["registers"][each.candidate] = {"cap": cap, "registers": entry["registers"]}
+        if each.candidate in SHOWN:
             found[each.candidate] = {"config": dict(resolved), **kept}
     found["bound"] = analysis.report["bound"]
     found["refused"] = refused
     return found
+
+
+def over(found: Mapping[str, Any], caps: Collection[str] = ("native",)) -> dict[str, int]:
+    """Seeds of a pair under one of these caps that have more registers than its native maximum and MARGIN: seed -> how
+    many more than that maximum."""
+    most = max(each["registers"] for each in found["native"].values())
+    return {
+        name: each["registers"] - most
+        for name, each in found["registers"].items()
+        if each["cap"] in caps and each["registers"] is not None and each["registers"] > most + MARGIN
+    }
 
 
 # --- what it costs --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import itertools
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fusiond.cli import bundling, counts, options, output, render
+from fusiond.cli import bundling, causes, counts, options, output, render
 from fusiond.cli.answer import figures, microseconds, paid
 from fusiond.client.client import Client
 from fusiond.errors import RequestError
@@ -18,7 +18,7 @@ from fusiond.store.jobs import JobRow
 from fusiond.wire import job_entry
 from fusiond.words import counted
 
-BASELINE = "baseline:"
+BASELINE, MEASURED = "baseline:", "measured"
 STRUCK_OUT = "struck_out"
 BOUND_BROKEN = "bound_broken"
 Lost: TypeAlias = dict[int, tuple[str, Outcome, str]]
@@ -27,6 +27,12 @@ Lost: TypeAlias = dict[int, tuple[str, Outcome, str]]
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID")
     parser.add_argument("--bundle", metavar="DIR", help="write a trial as bundles: DIR/candidate and DIR/baseline")
+    parser.add_argument(
+        "--count",
+        action="store_true",
+        help="count on the processor what the best candidates and the fastest unfused way would pay, and ask the GPU's "
+        "counters where ncu is there",
+    )
     parser.add_argument("--trial", type=int, metavar="N", help="with --bundle: its number; default: the best one")
     options.add_store(parser)
 
@@ -40,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         finals = {key: list(each.values()) for key, each in store.finals(row.id, skip=True).items()}
         lost = store.lost_finals(row.id)
         history = _history(store, row)
+        programs = causes.chosen(store, trials) if arguments.count else {}
+        info = next((each.info for each in store.devices() if each.info.key == row.device_key), None)
         if arguments.bundle:
             written = bundling.write(store, row, trials, arguments.trial, Path(arguments.bundle).expanduser())
             if arguments.json:
@@ -49,10 +57,16 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
     if arguments.trial is not None:
         raise RequestError("is for --bundle; name a folder", where="--trial")
+    rows = causes.counted(programs, info) if programs else ()
     if arguments.json:
-        options.say_json(_document(row, rejections, trials, finals, lost, history))
-    else:
-        _print(row, rejections, trials, finals, lost, history)
+        document = _document(row, rejections, trials, finals, lost, history)
+        options.say_json(document | ({"counted": rows} if arguments.count else {}))
+        return 0
+    _print(row, rejections, trials, finals, lost, history)
+    if arguments.count:
+        counts.show(rows)
+        output.say(*causes.sentences(rows))
+        output.say(*(causes.hardware(info, programs) if info is not None and info.evidence == MEASURED else ()))
     return 0
 
 
@@ -190,7 +204,7 @@ def _print(
             output.say(f"compared: {text}")
         if record.counted:
             counts.show(record.counted)
-            output.say(f"why, by what is counted: {paid(record.counted)}")
+            output.say(f"why, by what is counted: {paid(record.counted)}", *causes.sentences(record.counted))
     for newer, older in itertools.pairwise(history):
         why = newer.replaced or "nobody wrote down why"
         output.say(f"before that, {older.found_at}: {_words(older)}; replaced: {why}")

@@ -12,11 +12,12 @@ import pytest
 
 from benchmarks import runs
 from benchmarks.hfuse import __main__ as command
-from benchmarks.hfuse import counters, measure, page, pairs, paper, plots, static
+from benchmarks.hfuse import measure, page, pairs, paper, plots, static
 from benchmarks.hfuse.pairs import PAIRS, Pair
 from benchmarks.runs import Run
 from fusiond.cuda.limits import limits
 from fusiond.devices.base import Binary
+from fusiond.devices.cuda import counters
 from fusiond.model import BuildFailed, Config, DeviceInfo, Measurement, Outcome, Purpose, Trial
 from fusiond.program import Launch, Program, Source
 from fusiond.registry import Registry
@@ -225,7 +226,7 @@ def test_the_papers_categories_are_read_off_the_trials() -> None:
 @pytest.mark.needs_nvcc
 def test_static_columns(real: Registry) -> None:
     (pair,) = pairs.chosen(["hist+maxpool"])
-    found = static.columns(real, pair, "sm_90")
+    found = static.columns(real, pair, "sm_90", only=static.SHOWN)
     assert set(found["native"]) == {"hist", "maxpool"}
     assert found["paper_even_split"]["threads"] == 1024
     assert found["paper_r0"]["registers"] <= found["paper_r0"]["config"]["cap"]

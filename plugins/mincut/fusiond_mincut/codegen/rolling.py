@@ -4,12 +4,14 @@
     ... strip(images, width, height, x0, y0)
     {
         int src_rows[3][4];                               // a ring for each image: rows, own pixels and those beside
-        for (int t = -4; t < 8; ++t) {
+        const auto step = [&](int t) {
             load the next row of every input;             neighbours of its pixels from the other lanes
             compute the next row of every stage
             store the next row of every output
             let the rings turn
-        }
+        };
+        for (int t = -4; t < 0; ++t) step(t);
+        for (int t = 0; t < 8; ++t) step(t);
     }
 
 Inside the image rows are loaded and stored 16 bytes at a time. At an edge (`edge`) columns and rows outside are led to
@@ -19,6 +21,7 @@ nothing outside; all others are the frame's (source.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from itertools import groupby
 
@@ -30,8 +33,8 @@ from fusiond_mincut.codegen.strips import Held, Strip, chunk
 from fusiond_mincut.frontend.expr import Access
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
-MOST_UNROLLED = 1500
-"""Stages times pixels of a loop over the rows that is unrolled: code beyond it is too large for the caches."""
+MOST_UNROLLED = 1200
+"""Operations of a loop over the rows that is unrolled: code beyond it is too large for the caches."""
 
 _SHUFFLES = {
     "Int": ("value.v", "{}"),
@@ -59,8 +62,7 @@ def text(pipeline: Pipeline, block: Block, made: Strip, parameters: Iterable[str
     for name in block.outputs:
         channels = made.held[name].channels
         body.line(f"{STORED[made.held[name].dtype]}* {name}_next = {name}_image + (y * width + x) * {channels};")
-    loop = body.block(f"#pragma unroll {_unrolled(block, made)}\n"
-                      f"for (int t = {made.first_step}; t < {made.rows}; ++t)")  # fmt: skip
+    loop = body.block("const auto step = [&](int t)", end="};")
     inputs = [made.held[name] for name in block.inputs if name in made.held]
     for first, group in groupby(inputs, key=lambda each: each.first_step):
         inner = _from(loop, first, made)
@@ -74,6 +76,9 @@ def text(pipeline: Pipeline, block: Block, made: Strip, parameters: Iterable[str
                 _store(inner, made.held[name], made)
     for each in made.held.values():
         _turn(loop, each, made)
+    if made.first_step:
+        body.line(f"#pragma unroll\nfor (int t = {made.first_step}; t < 0; ++t) step(t);")
+    body.line(f"#pragma unroll {_unrolled(pipeline, block, made)}\nfor (int t = 0; t < {made.rows}; ++t) step(t);")
     head = "template <bool edge>\n__device__ __forceinline__ void strip"
     strip = function(head, [*parameters, "int x0", "int y0"], body, below=True)
     return "\n".join([*_helpers(block, made), strip])
@@ -95,14 +100,17 @@ def _places(body: Statements, made: Strip, reach: list[int]) -> None:
     body.line(f"const int top = {up}, bottom = height - {down};  // rows that are stored here")
 
 
-def _unrolled(block: Block, made: Strip) -> int:
-    """Steps of the loop that stand one after the other: a multiple of the rings' depths costs no moves."""
-    steps = made.rows - made.first_step
-    whole = len(block.kernels) * made.across * steps
-    if whole <= MOST_UNROLLED:
-        return steps
-    depth = max((each.depth for each in made.held.values()), default=1)
-    return max(depth, 1)
+def _unrolled(pipeline: Pipeline, block: Block, made: Strip) -> int:
+    """Rows of the loop that stand one after the other: all of them, or a multiple of the rings' depths, at which rings
+    turn without a move."""
+    kernels = [pipeline.kernel(name) for name in block.kernels]
+    row = made.across * sum(
+        (each.operations.alu + each.operations.sfu) * each.channels // len(each.bodies) for each in kernels
+    )
+    if row * made.rows <= MOST_UNROLLED:
+        return made.rows
+    turn = math.lcm(*(each.depth for each in made.held.values()))
+    return turn if turn * row <= MOST_UNROLLED else 1
 
 
 def _from(loop: Statements, first: int, made: Strip) -> Statements:

@@ -219,7 +219,7 @@ class _Reading:
                 continue
             self.seen.add((name, where, sweep, behind))
             instruction = self.module[name]
-            if name in self.own:
+            if name in self.own and self.own[name][0].place is not Place.FEW:  # these are computed where they are read
                 stage, result = self.own[name]
                 here = where is not None and where == self.places[stage.place]
                 if instruction.opcode == "reduce":
@@ -261,6 +261,8 @@ class _Reading:
     def _moved(self, node: Instruction, operand: str, where: Where) -> Where:
         """Where an operand is read for an element at a place; None where that is none of them."""
         source = self.module[operand]
+        if source.elements == 1:
+            return ()
         if where is None:
             return None
         if node.elementwise:

@@ -186,13 +186,15 @@ def test_headers_above_the_source_are_found(strategy, registry, tmp_path):
     )
     (tmp_path / "Common" / "more.h").write_text("#define MORE 2\n")
     (tmp_path / "more.h").write_text("#error the farther one\n")
-    source = "#include <mathx.h>\n#include <cublas_v2.h>\n#include <nowhere.h>\n__global__ void k(int* p) { p[0] = twice(p[1]); }\n"
+    (tmp_path / "Common" / "GL").mkdir()
+    (tmp_path / "Common" / "GL" / "glew.h").write_text("#error a library that draws\n")
+    source = "#include <mathx.h>\n#include <cublas_v2.h>\n#include <GL/glew.h>\n#include <nowhere.h>\n__global__ void k(int* p) { p[0] = twice(p[1]); }\n"
     (deep / "k.cu").write_text(source)
     job = Job(strategy="hfuse", request={}, sizes={}, path=str(deep / "k.cu"))
     text = strategy.draft(str(deep / "k.cu"), "", JobInputs(registry, job))
     assert "# Found: ../../Common/mathx.h\n" in text
     assert pyyaml.safe_load(text)["include"] == ["../../Common"]
-    assert re.findall("# Not read: (.*)", text) == ["<cublas_v2.h>", "<nowhere.h>"]
+    assert re.findall("# Not read: (.*)", text) == ["<cublas_v2.h>", "<GL/glew.h>", "<nowhere.h>"]
 
 
 def test_a_kernel_of_no_parameters_has_an_empty_list(drafted):

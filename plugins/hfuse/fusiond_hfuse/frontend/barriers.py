@@ -36,7 +36,9 @@ _FORBIDDEN = {
     "__cluster_barrier_wait": "waits for a thread block cluster",
     "__cudaBarrier": "has barriers of its own",
 }
-_TEXTURES = ("texture", "surface", "cudaTextureObject_t", "cudaSurfaceObject_t", "CUtexObject", "CUsurfObject")
+_TEXTURE_REFERENCES = ("texture", "surface")
+"""Templates; a variable may well be called so."""
+_TEXTURES = ("cudaTextureObject_t", "cudaSurfaceObject_t", "CUtexObject", "CUsurfObject")
 _ASM_FORBIDDEN = re.compile(
     r"\b(bar|barrier|exit|ret|mbarrier|griddepcontrol|setmaxnreg)\b"
     r"|%(tid|ntid|ctaid|nctaid|warpid|nwarpid|envreg\d*|dynamic_smem_size|total_smem_size)\b"
@@ -52,6 +54,7 @@ def forbidden(tree: cindex.TranslationUnit, refuse: Refuse) -> list[Rejection]:
         text = token.spelling
         line = token.location.line
         before = tokens[position - 1].spelling if position else ""
+        after = tokens[position + 1].spelling if position + 1 < len(tokens) else ""
         if text in _FORBIDDEN:
             detail = f"`{text}` {_FORBIDDEN[text]}, and the block of a fused kernel is shared"
             found.append(refuse("block_barrier", line, detail))
@@ -63,7 +66,7 @@ def forbidden(tree: cindex.TranslationUnit, refuse: Refuse) -> list[Rejection]:
             found.append(refuse("launch", line, "a kernel that launches kernels (`<<<`) needs the device runtime"))
         elif text == "__managed__":
             found.append(refuse("symbol", line, "`__managed__` variables are not supported; pass a buffer"))
-        elif text in _TEXTURES:
+        elif text in _TEXTURES or (text in _TEXTURE_REFERENCES and after == "<"):
             found.append(
                 refuse(
                     "texture", line, f"`{text}`: no buffer becomes a texture or a surface here; read through a pointer"

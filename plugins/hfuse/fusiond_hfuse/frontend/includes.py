@@ -46,6 +46,10 @@ HOISTED = _STANDARD | library_declarations.NAMES.difference({"cooperative_groups
 """Headers that look at no block: C's, C++'s, halves, CUDA's for warps and threads. They stand once, above all
 namespaces. What is for the host is only read over: a file that uses it is refused by the line that does."""
 
+_OF_THE_HOST = ("GL/", "GLES", "EGL/", "GLFW/", "vulkan/", "X11/")
+"""Folders of libraries that draw. Their headers are long, no kernel calls them, and a copy of them lies in many
+repositories."""
+
 GROUPS = frozenset({"cooperative_groups.h"}) | frozenset(
     f"cooperative_groups/{name}.h" for name in ("coalesced_scan", "memcpy_async", "partition", "reduce", "scan", "sync")
 )
@@ -146,6 +150,8 @@ class _Expansion:
             name = target[1:-1].strip()
             if name in IMPLICIT | HOISTED | GROUPS:
                 self._system(name, line, path, number)
+            elif name.startswith(_OF_THE_HOST):
+                self._missing(target, path, number)
             elif (found := self._among_folders(name)) is not None:
                 self._own(found, line, path, number, above)
             else:

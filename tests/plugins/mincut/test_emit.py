@@ -156,8 +156,36 @@ def test_what_repeats_is_filled_outside_the_image(runner):
     assert tiles.periodic(given, block) == {"a", "b", "c"}
     text = emit.block_kernel(given, block, SMALL).text
     assert "c_near" not in text
-    assert "f_near" in text
+    assert "f_near" not in text
+    assert {name for name, tile in tiles.layout(given, block, 8, 8, "tile").tiles.items() if tile.wrapped} == {"d", "f"}
+    assert "far_side(" in text
     check(runner, cases(given, SMALL, SMALL_MIXED, SMALL_AGAIN), SIZES)
+
+
+DEEP = """
+pipeline: deep
+image: {width: 8, height: 8, dtype: int32}
+inputs: [src]
+outputs: [k5]
+kernels:
+"""
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.slow
+@pytest.mark.parametrize("modes", ["cccccr", "mmrrmr", "rrrrrc", "rcrcrc", "{constant: 3}crmrr"])
+def test_repeated_chains(runner, modes):
+    """The far side of the image is computed with the borders of all stages before it."""
+    names = {"c": "clamp", "m": "mirror", "r": "repeat"}
+    written = [names.get(each, each) for each in (["{constant: 3}", *modes[13:]] if "{" in modes else modes)]
+    lines = [
+        f"  k{number}: {{pattern: local, mask: [3, 3], border: {mode}, reads: [{before}],"
+        f' body: "{before}[1, 1] * 3 - {before}[-1, 0] + {before}[0, 1]"}}\n'
+        for number, (before, mode) in enumerate(zip(["src", "k0", "k1", "k2", "k3", "k4"], written, strict=True))
+    ]
+    given = pipeline(DEEP + "".join(lines))
+    params = [SMALL, BlockParams(block_x=32, block_y=2, pixels=4, local="rows", across=2)]
+    check(runner, [Case(given, whole(given), each) for each in params], SIZES)
 
 
 MIXED = """

@@ -17,6 +17,7 @@ from fusiond_mincut.frontend import borders
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
 from .running import Runner, edited, emitted, images, pipeline, resized, wanted, whole
+from .test_emit import ONE_SIDED
 
 TWO = """
 pipeline: two
@@ -115,10 +116,11 @@ kernels:
 
 
 def test_a_tile_that_is_thought_to_hold_what_it_does_not(runner, monkeypatch):
-    far = pipeline(FAR, 29, 21)
-    assert not killed(runner, far, emitted(far, whole(far), PARAMS))
+    far = pipeline(ONE_SIDED.replace("BORDER", "mirror"), 29, 21)
+    small = BlockParams(block_x=2, block_y=2, pixels=1)
+    assert not killed(runner, far, emitted(far, whole(far), small))
     monkeypatch.setattr(borders, "stays_near", lambda *arguments: True)
-    assert killed(runner, far, emitted(far, whole(far), PARAMS))
+    assert killed(runner, far, emitted(far, whole(far), small))
 
 
 def test_a_point_stage_that_is_computed_from_the_wrong_place(runner, monkeypatch):
@@ -142,6 +144,23 @@ def test_a_stage_that_is_thought_to_be_periodic(runner, monkeypatch):
     far = pipeline(FAR, 29, 21)
     monkeypatch.setattr(tiles, "periodic", lambda *arguments: {"a", "b"})
     assert killed(runner, far, emitted(far, whole(far), PARAMS)) == "image"
+
+
+WRAPPED = {
+    "no pass": (r"if \(u != 0 \|\| v != 0\) far_side.*?;", ";"),
+    "not the left neighbour": (r"int left = .*?;", "int left = 0;"),
+    "not the neighbours below": (r"v >= -\(\(y0.*?height\); --v", "v >= 0; --v"),
+    "the height for the width": (r"x0 \+ u \* width", "x0 + u * height"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRAPPED)
+def test_a_pass_of_the_far_side(runner, mistake):
+    far = resized(pipeline(FAR.replace("border: mirror, reads: [a]", "border: clamp, reads: [a]")), 29, 21)
+    right = emitted(far, whole(far), PARAMS)
+    assert not killed(runner, far, right)
+    pattern, new = WRAPPED[mistake]
+    assert killed(runner, far, edited(right, lambda text: re.sub(pattern, new, text, flags=re.DOTALL)))
 
 
 def test_no_barrier_behind_the_tile(runner, given):

@@ -310,7 +310,7 @@ def _anywhere(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -
             read = {image} if image in planned.tiles else tiles_behind(pipeline, block, planned, image)
             found |= {image} if not read else {
                 each for each in read
-                if not (planned.tiles[each].periodic and mode == "repeat")
+                if not (planned.tiles[each].repeats and mode == "repeat")
                 and not tile_holds(planned.tiles[each], window, mode, shape)
             }  # fmt: skip
     return found

@@ -139,6 +139,8 @@ class Paths:
     def path(self, name: str, *, border: bool) -> str:
         """One way through the block: fill the tiles round by round, then store the outputs."""
         body = Statements()
+        if border and self.layout.passes:
+            self._call_passes(body)
         for number, loops in enumerate(self.layout.rounds, 1):
             for loop in loops:
                 self._fill(body, loop, number, border=border)
@@ -148,6 +150,33 @@ class Paths:
         ends = ["int x_end", "int y_end"] if self.frame else []
         parameters = self.parameters("int x0", "int y0", *ends, *tiles, outputs=True)
         return function(f"__device__ __forceinline__ void {name}", parameters, body, below=True)
+
+    def passes(self) -> str:
+        """The function that fills the tiles that are wrapped for a block moved by whole images."""
+        body = Statements()
+        numbers = {loops: number for number, loops in enumerate(self.layout.rounds, 1)}
+        for loops in self.layout.passes:
+            first = loops[0].tiles[0].name
+            number = next(n for every, n in numbers.items() if any(first in {t.name for t in e.tiles} for e in every))
+            for loop in loops:
+                self._fill(body, loop, number, border=True)
+            body.line("__syncthreads();")
+        parameters = self.parameters("int x0", "int y0", "Tiles& tiles", outputs=False)
+        return function("__device__ __noinline__ void far_side", parameters, body, below=True)
+
+    def _call_passes(self, body: Statements) -> None:
+        """One pass for every image of a plane of images that the tiles of the block reach, but its own."""
+        reach = Halo()
+        for loops in self.layout.passes:
+            for loop in loops:
+                reach = reach.union(loop.halo)
+        body.comment("What repeats is computed on the far side of the image, with the block moved there.")
+        body.line(f"const int left = x0 < {reach.left} ? ({reach.left} - x0 + width - 1) / width : 0;")
+        body.line(f"const int above = y0 < {reach.up} ? ({reach.up} - y0 + height - 1) / height : 0;")
+        rows = body.block(f"for (int v = above; v >= -((y0 + {self.shape.height + reach.down - 1}) / height); --v)")
+        columns = rows.block(f"for (int u = left; u >= -((x0 + {self.shape.width + reach.right - 1}) / width); --u)")
+        given = self.arguments("x0 + u * width", "y0 + v * height", "tiles", outputs=False)
+        columns.line(f"if (u != 0 || v != 0) {call('far_side', *given)};")
 
     def _fill(self, body: Statements, loop: Loop, number: int, *, border: bool) -> None:
         tile, halo = loop.tiles[0], loop.halo
@@ -326,7 +355,7 @@ class Scope:
             return cpp("{}_image[{}]", name, channel)
         stage, tile = self.paths.kernel(name), self._tile(name)
         border = reader.border(name)
-        unexchanged = access.dx == access.dy == 0 or (tile is not None and tile.periodic and border.mode == "repeat")
+        unexchanged = access.dx == access.dy == 0 or (tile is not None and tile.repeats and border.mode == "repeat")
         if not self.border or unexchanged:
             dx, dy = dx + access.dx, dy + access.dy
             if tile and self.anywhere:
@@ -373,7 +402,7 @@ class Scope:
         channel = channel if window.channel is None else window.channel
         stage, tile, border = self.paths.kernel(image.name), self._tile(image.name), reader.border(image.name)
         across, down = binary("+", _plus(X, window.left + dx), COLUMN), binary("+", _plus(Y, window.up + dy), ROW)
-        if not self.border or (tile is not None and tile.periodic and border.mode == "repeat" and not self.anywhere):
+        if not self.border or (tile is not None and tile.repeats and border.mode == "repeat"):
             if tile is None:
                 return _element(image, across, down, channel)
             tx = binary("+", _plus(TX, tile.halo.left - self.halo.left + window.left + dx), COLUMN)

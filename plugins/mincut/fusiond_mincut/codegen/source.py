@@ -28,13 +28,14 @@ def text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, entry:
     ways = [paths.path("interior", border=False), paths.path("border", border=True)]
     if not reach:  # nothing is read beside the own pixel
         ways = [paths.path("pixels", border=True)]
+    far = [paths.passes()] if planned.passes else []
     parts = [_header(pipeline, block, planned), bodies.UCHAR, bodies.INT]
     parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
     parts += paths.constants.values()
     for name in block.kernels:
         parts.append(f"// {_described(pipeline.kernel(name))}\n{bodies.stages(paths.stages[name][0])}")
     parts += [_tiles(planned)] if planned.rounds else []
-    parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *ways]
+    parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *far, *ways]
     parts.append(_kernel(paths, entry, planned, shape))
     return "\n".join(parts)
 
@@ -47,6 +48,7 @@ def strips(
     paths = Paths(pipeline=pipeline, block=block, layout=planned, shape=shape, frame=True)
     reach = planned.reach
     frame = [paths.path("frame", border=True)] if reach else []
+    far = [paths.passes()] if planned.passes and reach else []
     parts = [_header(pipeline, block, planned), bodies.UCHAR, bodies.INT]
     parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
     parts += paths.constants.values()
@@ -62,7 +64,7 @@ def strips(
             changed.add(name)
             parts.append(f"// {name}, in strips\n{bodies.stages(kernel, '_strip')}")
     parts += [_tiles(planned)] if planned.rounds else []
-    parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *frame]
+    parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *far, *frame]
     parts.append(rolling.text(*split, made, paths.parameters(outputs=True), changed))
     parts.append(_strips_kernel(paths, entry, planned, shape, made))
     return "\n".join(parts)

@@ -15,7 +15,9 @@ round that cover the same positions are filled by one loop and share what they c
 
 At the border, the positions of a tile outside the image stay empty: the index exchange leads readers elsewhere. Only
 for readers that `repeat`, for whom it would lead to the far side of the image, `periodic` stages are filled everywhere:
-at a position outside, with what they give at the pixel that it means.
+at a position outside, with what they give at the pixel that it means. Where a stage before it does not repeat, that
+takes tiles of the far side: `wrapped` stages are filled in passes before, one for each image of a plane that is tiled
+with images, with the block moved by its width and height.
 """
 
 from __future__ import annotations
@@ -41,6 +43,12 @@ class Tile:
     offset_bytes: int
     """In the shared memory of the block."""
     periodic: bool
+    wrapped: bool = False
+
+    @property
+    def repeats(self) -> bool:
+        """Whether positions outside the image hold what it would be there if it were repeated."""
+        return self.periodic or self.wrapped
 
     @property
     def name(self) -> str:
@@ -76,6 +84,8 @@ class Layout:
     """A barrier stands behind each round; empty when there are no tiles."""
     shared_bytes: int
     """Of all tiles, as a C++ struct of them counts."""
+    passes: tuple[tuple[Loop, ...], ...] = ()
+    """The rounds of a pass for the tiles that are wrapped: they and all that they are computed from."""
 
     @property
     def tiles(self) -> dict[str, Tile]:
@@ -104,10 +114,12 @@ def layout(pipeline: Pipeline, block: Block, width: int, height: int, local: str
         raise ValueError(f"local is {local!r}, not {', '.join(LOCAL[:-1])} or {LOCAL[-1]}")
     needed = halos(pipeline, block)
     rounds: tuple[tuple[Loop, ...], ...] = ()
+    passes: tuple[tuple[Loop, ...], ...] = ()
     shared_bytes = 0
     if local != "recompute":
         names = _tiled(pipeline, block, needed, local)
         repeating = periodic(pipeline, block) if local == "tile" else set()
+        around = wrapped(pipeline, block, names, repeating) if local == "tile" else set()
         places = _places(pipeline, block, needed, names, repeating)
         tiles = []
         most = max((BYTES[pipeline.images[name].dtype] for name in names), default=1)
@@ -122,6 +134,7 @@ def layout(pipeline: Pipeline, block: Block, width: int, height: int, local: str
                 height=height + halo.up + halo.down,
                 offset_bytes=shared_bytes,
                 periodic=places[name].periodic,
+                wrapped=name in around,
             )
             tiles.append(tile)
             shared_bytes += tile.size_bytes
@@ -134,7 +147,10 @@ def layout(pipeline: Pipeline, block: Block, width: int, height: int, local: str
             tuple(loop for place, loop in loops.items() if place.level == level)
             for level in sorted({place.level for place in loops})
         )
-    return Layout(halos=needed, rounds=rounds, shared_bytes=shared_bytes)
+        before = _ancestors(pipeline, block, around)
+        kept = ((tuple(each for each in loop.tiles if each.name in before) for loop in loops) for loops in rounds)
+        passes = tuple(tuple(Loop(tiles=each) for each in loops if each) for loops in kept)
+    return Layout(halos=needed, rounds=rounds, shared_bytes=shared_bytes, passes=tuple(each for each in passes if each))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -171,6 +187,32 @@ def periodic(pipeline: Pipeline, block: Block) -> set[str]:
             if image in able and (repeated or name in wanted):
                 wanted.add(image)
     return wanted
+
+
+def wrapped(pipeline: Pipeline, block: Block, names: set[str], repeating: set[str]) -> set[str]:
+    """The tiles that a reader repeats although a stage before them does not, so that they are filled in passes. A stage
+    that is computed from another such tile, repeated, would take passes within passes: it is none of them."""
+    inside = set(block.kernels)
+
+    def repeated(name: str) -> set[str]:
+        kernel = pipeline.kernel(name)
+        return {
+            image
+            for image in kernel.reads
+            if image in inside - repeating and kernel.windowed(image) and kernel.border(image).mode == "repeat"
+        }
+
+    wanted = {image for name in block.kernels for image in repeated(name)} & names
+    return {each for each in wanted if not any(repeated(name) for name in _ancestors(pipeline, block, {each}))}
+
+
+def _ancestors(pipeline: Pipeline, block: Block, names: set[str]) -> set[str]:
+    """Stages, and all stages of the block that they are computed from."""
+    found = set(names)
+    for name in reversed(block.kernels):
+        if name in found:
+            found |= set(pipeline.kernel(name).reads) & set(block.kernels)
+    return found
 
 
 def tiles_behind(pipeline: Pipeline, block: Block, layout: Layout, name: str) -> set[str]:

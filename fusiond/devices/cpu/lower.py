@@ -133,8 +133,8 @@ class _Lowering:
         token = self._tokens[at]
         if token.kind == "directive":
             return self._directive(token), at + 1
-        if token.text == "extern":
-            return self._dynamic_array(at) or (token.text, at + 1)
+        if token.text in ("extern", "__shared__") and (array := self._dynamic_array(at)):
+            return array
         if token.text == "static" and self._specifies_shared(at):
             return "", at + 1
         if token.text == "__shared__" and (behind := self._aligned_behind(at)):
@@ -162,12 +162,12 @@ class _Lowering:
             raise self._error(token, f"<{file}> cannot be used on the processor")
         return token.text
 
-    def _dynamic_array(self, extern: int) -> tuple[str, int] | None:
-        """`extern __shared__ T name[]` as a pointer; None when it declares something else."""
+    def _dynamic_array(self, begin: int) -> tuple[str, int] | None:
+        """`extern __shared__ T name[]`, in any order, as a pointer; None when it declares something else."""
         declaration: list[_Token] = []  # the type's tokens, and last the name
-        shared = False
+        specifiers: set[str] = set()
         depth = 0
-        at = extern + 1
+        at = begin
         while at < len(self._tokens):
             token = self._tokens[at]
             if token.text in _ALIGNERS:  # the arena is aligned to a page
@@ -181,20 +181,21 @@ class _Lowering:
             if token.kind == "string" or token.text in (";", "[", "(", "{", "=") or (token.text == "," and not depth):
                 break
             depth += {"<": 1, ">": -1}.get(token.text, 0)
-            shared |= token.text == "__shared__"
-            if token.text not in ("__shared__", "__device__"):
+            if token.text in ("extern", "__shared__", "__device__"):
+                specifiers.add(token.text)
+            else:
                 declaration.append(token)
             at += 1
-        if not shared:
+        if not specifiers >= {"extern", "__shared__"}:
             return None
-        return self._pointer(extern, declaration, at)
+        return self._pointer(begin, declaration, at)
 
-    def _pointer(self, extern: int, declaration: list[_Token], stop: int) -> tuple[str, int]:
-        first = self._tokens[extern]
+    def _pointer(self, begin: int, declaration: list[_Token], stop: int) -> tuple[str, int]:
+        first = self._tokens[begin]
         name = next((i for i in reversed(range(len(declaration))) if declaration[i].kind != "blank"), -1)
         brackets = [i for i in self._significant if i >= stop][:3]
         following = [self._tokens[i].text for i in brackets]
-        if name <= 0 or declaration[name].kind != "word" or following[:2] != ["[", "]"]:
+        if all(each.kind == "blank" for each in declaration[:name]) or declaration[name].kind != "word" or following[:2] != ["[", "]"]:
             raise self._error(first, "an extern __shared__ variable must be an array of unknown length: T name[]")
         end = brackets[1] + 1
         extents = ""  # of all dimensions but the first

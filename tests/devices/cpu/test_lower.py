@@ -15,6 +15,8 @@ ARENA = "(::fusiond_dynamic_shared)"
     ("text", "lowered"),
     [
         ("extern __shared__ float s[];", f"float* const s = reinterpret_cast<float*>{ARENA};"),
+        ("__shared__ extern float s[];", f"float* const s = reinterpret_cast<float*>{ARENA};"),
+        ("extern const float __shared__ s[];", f"const float* const s = reinterpret_cast<const float*>{ARENA};"),
         (
             "extern volatile __shared__ __align__(16) unsigned char s [ ] ;",
             f"volatile unsigned char* const s = reinterpret_cast<volatile unsigned char*>{ARENA} ;",
@@ -74,6 +76,7 @@ def test_left_alone(text: str) -> None:
     ("text", "message"),
     [
         ("\nextern __shared__ float s[][4], t[];", "line 2: declare one extern __shared__ array a statement"),
+        ("float __shared__ extern s[];", "line 1: an extern __shared__ variable must be an array of unknown length"),
         ("extern __shared__ float s;", "line 1: an extern __shared__ variable must be an array of unknown length"),
         ("extern __shared__ int a[4];", "line 1: an extern __shared__ variable must be an array of unknown length"),
         ("extern __shared__ int a[], b[];", "line 1: declare one extern __shared__ array a statement"),

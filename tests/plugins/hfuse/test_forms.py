@@ -213,6 +213,9 @@ __device__ float pow(float a, unsigned char b) { float r = 1; while (b--) r *= a
         "    s[threadIdx.x] = i;\n    __syncthreads();\n    int v = s[127 - threadIdx.x] + (reinterpret_cast<unsigned long long>(raw) % 128 == 0);\n" + STORE,
     "several names for one dynamic array": "extern __shared__ double wide[];\n__device__ void put(int v) { wide[threadIdx.x] = v; }\n" + K
         + "    extern __shared__ double wide[];\n    put(i);\n    __syncthreads();\n    int v = wide[127 - threadIdx.x];\n" + STORE,
+    "a dynamic array the other way round, and registers": "__shared__ extern double wide[];\nextern int __shared__ cells[];\n"
+        "__device__ void put(int v) { register int w = v; wide[threadIdx.x] = w; }\n" + K
+        + "    // extern __shared__\n    put(i);\n    __syncthreads();\n    int v = wide[127 - threadIdx.x] + (wide == (double*)cells);\n" + STORE,
     # --- what else CUDA has ---
     "printf, assert, clocks, sleep, fences": "#include <cstdio>\n#include <assert.h>\n" + K + "    long long t = clock64();\n    __nanosleep(20);\n    __threadfence_block();\n"
         "    assert(threadIdx.x < blockDim.x);\n    if (n < 0) printf(\"%d\\n\", i);\n    int v = clock64() >= t;\n" + STORE,

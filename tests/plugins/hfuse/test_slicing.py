@@ -124,7 +124,9 @@ FILES: dict[str, str | bytes] = {
         "    __shared__   alignas(8) int c[2];\n    alignas(8) __shared__ int d[2];\n"
         "    Four<int> four = {{1, 2, 3, 4}};\n    if (threadIdx.x == 0) { a[1] = 5; b[2] = 6; c[1] = 7; d[0] = 8; }\n"
         "    __syncthreads();\n    int v = four.part[i % 4] + a[1] + (int)b[2] + c[1] + d[0];\n" + STORE,
-    "names of textures for what is none": "__device__ int f(int texture, int surface) { return texture < surface; }\n" + K
+    "constants in parentheses": "constexpr int wide(16), more((wide + 1) * 2);\nconst int unused(3);\n__device__ const float half_of(wide / (2 * 16.f));\n" + K
+        + "    int v = wide + more + (int)(half_of * 4);\n" + STORE,
+    "names of textures for what is none": "__device__ int f(int texture, int surface) { return texture - surface; }\n" + K
         + "    int v = f(i, n);\n" + STORE,
     "addresses as numbers that a header would bring": "#include <cublas_v2.h>\n" + K
         + "    int v = reinterpret_cast<uintptr_t>(in) % 16 == 0 ? i : -i;\n" + STORE,

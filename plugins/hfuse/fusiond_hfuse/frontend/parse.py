@@ -817,7 +817,9 @@ class _Reader:
 
     def _file_wide_array(self, cursor: cindex.Cursor) -> None:
         start, end = cursor.extent.start.offset, cursor.extent.end.offset
-        if self.data[start : start + 6] != b"extern" or self.data[end : end + 1] != b";":
+        while (before := _SPECIFIER.search(self.code, 0, start)) is not None:  # `__shared__ extern float tile[];`
+            start = before.start()
+        if not re.search(r"\bextern\b", self.code[start:end]) or self.data[end : end + 1] != b";":
             self._refuse("extern_shared", cursor, "`extern __shared__` in a macro, or with several names")
         else:
             self._aligned(cursor, self.code[start:end])
@@ -857,6 +859,7 @@ _RESERVED = re.compile(
     r"(?i:fusiond_)\w*|(?:thread|block)Idx|(?:block|grid)Dim|__syncthreads\w*|u?int3|dim3|make_uint3|const|void|unsigned"
     r"|int|struct|operator|return|while|if|using|namespace|extern|static_cast|reinterpret_cast"
 )
+_SPECIFIER = re.compile(r"\b(?:extern|__shared__|volatile|const)\s*\Z")
 _BEFORE_NAMES = ("return", "case", "else", "do", "new", "sizeof", "throw", "typename", "const", "constexpr", "static")
 _MOVED = "FUSIOND_MOVED"
 """Stands for how many bytes were moved before the dynamic array; a macro of the namespace."""

@@ -195,7 +195,8 @@ class _Lowering:
         name = next((i for i in reversed(range(len(declaration))) if declaration[i].kind != "blank"), -1)
         brackets = [i for i in self._significant if i >= stop][:3]
         following = [self._tokens[i].text for i in brackets]
-        if all(each.kind == "blank" for each in declaration[:name]) or declaration[name].kind != "word" or following[:2] != ["[", "]"]:
+        typed = any(each.kind != "blank" for each in declaration[: max(name, 0)])
+        if not typed or declaration[name].kind != "word" or following[:2] != ["[", "]"]:
             raise self._error(first, "an extern __shared__ variable must be an array of unknown length: T name[]")
         end = brackets[1] + 1
         extents = ""  # of all dimensions but the first

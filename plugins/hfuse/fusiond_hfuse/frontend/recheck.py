@@ -289,7 +289,8 @@ def _parse(
     standard = next((flag.partition("=")[2] for flag in flags if "std=" in flag), "c++17")
     arguments = [
         "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++", *_NO_TOOLKIT,
-        f"-std={standard}", "-ferror-limit=0", "-w", "-Wno-register", "-include", STUB_FILE, *(f"-U{name}" for name in _NOT_CLANG),
+        f"-std={standard}", "-ferror-limit=0", "-w", "-Wno-register", "-include", STUB_FILE,
+        *(f"-U{name}" for name in _NOT_CLANG),
         *(["-fno-access-control"] if opened else []),
         *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
     ]  # fmt: skip

@@ -66,7 +66,8 @@ ENTRY main {
   spread = f32[5,7] scatter(some, at, rows), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
   last = f32[5,7] scatter(spread, at, rows), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=keep
   product = f32[5,5] dot(last, some), lhs_contracting_dims={1}, rhs_contracting_dims={1}
-  one = s32[] constant(1)
+  first = s32[1,1] slice(at), slice={[0:1], [0:1]}
+  one = s32[] reshape(first)
   part = f32[2,5] dynamic-slice(product, one, zero), dynamic_slice_sizes={2,5}
   put = f32[5,5] dynamic-update-slice(product, part, zero, zero)
   less = f32[5,5] reduce-precision(put), exponent_bits=5, mantissa_bits=10

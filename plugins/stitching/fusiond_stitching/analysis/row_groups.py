@@ -37,7 +37,6 @@ def merged(module: Module, policy: Policy, fusion: Fusion, lifted: Mapping[str, 
     graph = _Graph(module, policy, fusion)
     changed = graph.cut_sums()
     changed = graph.recompute() or changed
-    changed = graph.free_small() or changed
     while pair := graph.next():
         graph.unite(*pair)
         changed = True
@@ -271,71 +270,7 @@ class _Graph:
         members = (*a.group.members, *b.group.members)
         if len(members) > MOST_MEMBERS or self._between(first, second):
             return False
-        return self._in_rows(self._united(a.group, b.group)) or self._without_small(first, second)
-
-    def free_small(self) -> bool:
-        """Groups that have their rows in registers once others compute again the small values that they read of them
-        (see `_without_small`)."""
-        changed = False
-        for at, node in list(self.nodes.items()):
-            if not self._in_rows(node.group):
-                changed = self._without_small(at) or changed
-        return changed
-
-    def _without_small(self, *own: int) -> bool:
-        """Whether these groups have their rows in registers, together, where others compute again the small values
-        between rows and columns that they read of them: a mean that was spread over the channels of its group, say. The
-        values leave their groups then."""
-        groups = [self.nodes[at].group for at in own]
-        members = {name for group in groups for name in group.members}
-        widest = max(self.module[name].elements for name in members)
-        small: set[str] = set()
-        stack = sorted(self._read_by_others(own) & members)
-        while stack:  # with what they read in turn, which others would read then
-            name = stack.pop()
-            if name not in small and self.module[name].elements * FAR_LESS <= widest and self._spread(name, members):
-                small.add(name)
-                stack += [each for group in groups for each in self._needs(name, group)]
-        if not small or any(set(group.members) <= small for group in groups):
-            return False
-        before = {at: node for at, node in self.nodes.items() if at in own or node.reads & small}
-        for name in small:
-            del self.owner[name]
-        for at, node in before.items():
-            left = tuple(name for name in node.group.members if name not in small)
-            group = _part_of(node.group, left) if at in own else node.group
-            self.nodes[at] = _Node(group, self._reads(group.members))
-        one = self.nodes[own[0]].group
-        if len(own) > 1:
-            one = self._united(one, self.nodes[own[1]].group)
-        if (len(own) == 1 or not self._between(*own)) and self._in_rows(one):
-            return True
-        self.nodes.update(before)
-        for at in own:
-            self.owner.update(dict.fromkeys(before[at].group.members, at))
-        return False
-
-    def _read_by_others(self, own: tuple[int, ...]) -> set[str]:
-        found = {name for at, node in self.nodes.items() if at not in own for name in node.reads}
-        kept = set(self.module.is_output).union(*self.into_calls.values())
-        return found - kept
-
-    def _spread(self, name: str, members: set[str]) -> bool:
-        """Element-wise work or movement over a value of fewer elements that the same groups reduce."""
-        stack, seen = [name], {name}
-        fewer = False
-        while stack:
-            each = self.module[stack.pop()]
-            if each.opcode == "reduce" and each.name in members:
-                fewer = fewer or each.elements < self.module[name].elements
-            elif not each.elementwise and each.opcode not in MOVEMENT:
-                if each.elements > self.module[name].elements:
-                    return False
-            else:
-                new = [operand for operand in each.operands if operand not in seen]
-                seen.update(new)
-                stack += new
-        return fewer
+        return self._in_rows(self._united(a.group, b.group))
 
     def _united(self, first: Group, second: Group) -> Group:
         members = tuple(sorted((*first.members, *second.members), key=self.module.number.__getitem__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from fusiond.requests.planning import target_for_arch
 from fusiond.strategy import Target
 from fusiond_hfuse import space
 from fusiond_hfuse.analysis import partition, registers
-from fusiond_hfuse.codegen import verify
+from fusiond_hfuse.codegen import fuse, verify
 
 JOBS = Path(__file__).parents[3] / "configs" / "jobs"
 
@@ -455,6 +456,53 @@ def test_trades_are_verified(trading, strategy, h100, changes, said):
     found = verify.register_problems(dataclasses.replace(plan, sides=tuple(sides)), 128)
     assert any(said in each for each in found) if said else found == ()
     assert verify.register_problems(plan, 128) == ()
+
+
+TRADE_MUTANTS = {
+    "who takes gives": ("setmaxnreg.inc", "setmaxnreg.dec"),
+    "who gives takes": ("setmaxnreg.dec", "setmaxnreg.inc"),
+    "registers swapped": (".u32 232;", ".u32 24;"),
+    "fewer are kept": (".u32 24;", ".u32 16;"),
+    "nothing is given": ('        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");\n', ""),
+    "after the work": ('        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");\n        if', "        if"),
+    "sides swapped": ("fusiond_a::fusiond_side(", "fusiond_b::fusiond_side("),
+}
+
+
+@pytest.mark.parametrize("name", TRADE_MUTANTS)
+def test_registers_on_the_wrong_side_are_seen(trading, strategy, h100, name):
+    """No device here has registers to trade: the text is held to the plan before anything is built."""
+    analysis = trading(h100, facts=used(168, 14, 128))
+    seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
+    program = strategy.emit(analysis, seed, {})
+    plan = partition.plan(analysis.payload.group, seed, 1)
+    own = {"a": 232, "b": 24}
+    plan = dataclasses.replace(
+        plan, sides=tuple(dataclasses.replace(each, registers=own[each.slot.letter]) for each in plan.sides)
+    )
+    whole, broken = TRADE_MUTANTS[name]
+    source = program.sources[0]
+    assert whole in source.text
+    source = dataclasses.replace(source, text=source.text.replace(whole, broken))
+    mutant = dataclasses.replace(program, sources=(source,))
+    assert verify.problems(plan, program) == ()
+    assert any("trade registers as" in each for each in verify.problems(plan, mutant))
+
+
+def test_the_writer_is_held_to_the_plan(trading, strategy, h100, monkeypatch):
+    """A code generator that has the wrong side give is a fault of ours, and no candidate."""
+    analysis = trading(h100, facts=used(168, 14, 128))
+    seed = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["registers_traded"]
+    trade = fuse._trade
+    swapped = {"inc": "dec", "dec": "inc"}
+
+    def other(plan, side):
+        return [re.sub("inc|dec", lambda way: swapped[way[0]], each) for each in trade(plan, side)]
+
+    monkeypatch.setattr(fuse, "_trade", other)
+    found = strategy.emit(analysis, seed, {})
+    assert found.rule == "invariant"
+    assert "trade registers as [('dec', '232', 'a'), ('inc', '24', 'b')]" in found.detail
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
     - coverage: the grid has as many blocks as the kernel that has most of them; at block level as many as all together;
       strided, as many as the kernel is told;
     - arena: the parts begin behind each other, aligned, and all fit;
+    - registers: the text has each side give or take what the plan says, in the sides' order, before its work;
     - tickets: the counter is zeroed, counted and on the same stream, before the launch that is handed it;
     - arguments: as many as the fused kernel has parameters.
     """
@@ -61,7 +62,20 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
     if plan.map == "stride" and hidden[len(offsets)] != Scalar(dtype="uint32", value=blocks):
         found.append(f"the kernel is told {hidden[len(offsets)]} for {blocks} blocks")
     found += _ticket_problems(plan, program, launch)
+    found += _trade_problems(plan, program.source(launch.source).text)
     return tuple(found)
+
+
+def _trade_problems(plan: Plan, text: str) -> list[str]:
+    """A side that gives what it should take would run with the other one's registers."""
+    fewest = min(side.registers for side in plan.sides)
+    wanted = [
+        ("dec" if side.registers == fewest else "inc", str(side.registers), side.slot.letter)
+        for side in plan.sides
+        if side.registers
+    ]
+    found = _TRADE.findall(text)
+    return [] if found == wanted else [f"the sides trade registers as {found}, and should as {wanted}"]
 
 
 def register_problems(plan: Plan, launched: int) -> tuple[str, ...]:
@@ -149,6 +163,7 @@ def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
     return []
 
 
+_TRADE = re.compile(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32 (\d+);(?:[^{}]*\{){1,2}\s*fusiond_(\w)::fusiond_side\(")
 _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
 _BARRIER = re.compile(r"\bbar(?:rier)?\.(?!warp\b)[\w.:]+\s+[^;]*;")
 _PARTIAL = re.compile(

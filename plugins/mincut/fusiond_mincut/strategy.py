@@ -22,7 +22,7 @@ from fusiond_mincut import space as composing
 from fusiond_mincut.analysis import blocks, candidates, cost, drawing, legality, partition, plan
 from fusiond_mincut.analysis.benefit import Model
 from fusiond_mincut.analysis.blocks import Block, Partition
-from fusiond_mincut.analysis.partition import Planned
+from fusiond_mincut.analysis.partition import Planned, Step
 from fusiond_mincut.analysis.plan import Optimum
 from fusiond_mincut.codegen import emit, probes, shapes, streams
 from fusiond_mincut.codegen.emit import BlockParams
@@ -33,6 +33,10 @@ from fusiond_mincut.request import Request
 ODD = {"width": 67, "height": 41}
 MOST_SAID = 200
 """Rejections, and blocks that are not tried, in an analysis."""
+MOST_NAMED = 24
+"""Kernels of a side of a cut, or of a block that is refused, that a report names."""
+MOST_DRAWN = 200
+"""Kernels of a picture: Graphviz takes minutes for more."""
 MOST_SHOWN = 10
 MOST_STRIPS = 4
 """Strips that a block begins with."""
@@ -126,10 +130,7 @@ class Mincut(StrategyBase[Request, Analysed]):
                 for each in planned.edges
             ],
             "blocks": [list(each.kernels) for each in planned.partition.blocks],
-            "cuts": [
-                {"weight": each.weight, "sides": [list(side) for side in each.sides], "because": each.reason.rule}
-                for each in planned.cuts
-            ],
+            "cuts": [_cut(each) for each in planned.cuts],
             "benefit": planned.benefit,
             "partition": str(planned.partition),
             "optimum": None
@@ -154,7 +155,7 @@ class Mincut(StrategyBase[Request, Analysed]):
             "operations": {
                 each.name: {"alu": each.operations.alu, "sfu": each.operations.sfu} for each in pipeline.kernels
             },
-            "dot": drawing.dot(pipeline, planned),
+            "dot": drawing.dot(pipeline, planned) if len(pipeline.kernels) <= MOST_DRAWN else None,
         }
         return Analysis(
             workload=workload,
@@ -309,6 +310,12 @@ class Mincut(StrategyBase[Request, Analysed]):
         return None if dict(workload.sizes) == ODD else ODD
 
 
+def _cut(step: Step) -> dict[str, object]:
+    """A cut in a report; of the side with most kernels of a large block, only how many there are."""
+    told = [list(side) if len(side) <= MOST_NAMED else len(side) for side in step.sides]
+    return {"weight": step.weight, "sides": told, "because": step.reason.rule}
+
+
 def _chosen(about: Analysed, config: Config) -> tuple[Partition, dict[str, BlockParams]]:
     """The partition of a config, and the way of each of its blocks. KeyError, TypeError, ValueError when it is no
     config of this pipeline."""
@@ -381,6 +388,7 @@ def _refusals(pipeline: Pipeline, model: Model, planned: Planned) -> tuple[Rejec
     found = []
     for edge in planned.edges:
         if edge.gain is None or edge.gain <= 0:
-            found += list(legality.paper(pipeline, (edge.producer, edge.consumer), model))[:1]
-    found += [each.reason for each in planned.cuts]
+            refused = legality.refusal_of_edge(pipeline, edge, model)
+            found += [refused] if refused is not None else []
+    found += [each.reason for each in planned.cuts if len(each.reason.nodes) <= MOST_NAMED]
     return tuple(dict.fromkeys(found))[:MOST_SAID]

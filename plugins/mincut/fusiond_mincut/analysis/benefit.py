@@ -87,6 +87,14 @@ def scenario(pipeline: Pipeline, producer: str, consumer: str) -> str:
 
 def gain(pipeline: Pipeline, producer: str, consumer: str, model: Model) -> float:
     """w + gamma of an edge that is legal to fuse (equations 5, 8, 11)."""
+    question = (gain, producer, consumer, model)
+    found = pipeline.known.get(question)
+    if not isinstance(found, float):
+        found = pipeline.known[question] = float(_gain(pipeline, producer, consumer, model))
+    return found
+
+
+def _gain(pipeline: Pipeline, producer: str, consumer: str, model: Model) -> float:
     kind = scenario(pipeline, producer, consumer)
     if kind == "point_based":
         return model.register_gain + model.gamma

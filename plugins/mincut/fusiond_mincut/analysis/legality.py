@@ -22,7 +22,9 @@ a third kernel of the block makes what it reads, counts with its real scenario.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 
 from fusiond.language.dtypes import DTYPES
 from fusiond.model import Rejection
@@ -76,10 +78,19 @@ def refusal(pipeline: Pipeline, kernels: Iterable[str], model: Model) -> Rejecti
 
 def weighed(pipeline: Pipeline, model: Model) -> tuple[Edge, ...]:
     """All edges with their weights (equation 12), each judged as a block of two, in the pipeline's order of edges."""
+    question = (weighed, model)
+    if question not in pipeline.known:
+        pipeline.known[question] = _weighed(pipeline, model)
+    return cast("tuple[Edge, ...]", pipeline.known[question])
+
+
+def _weighed(pipeline: Pipeline, model: Model) -> tuple[Edge, ...]:
     found = []
     for producer, consumer in pipeline.edges:
         pair = (producer, consumer)
-        structural = next((each for each in paper(pipeline, pair, model) if each.rule != "no_benefit"), None)
+        reasons = tuple(paper(pipeline, pair, model))
+        pipeline.known[refusal_of_edge, pair, model] = reasons[0] if reasons else None
+        structural = next((each for each in reasons if each.rule != "no_benefit"), None)
         if structural is not None:
             edge = Edge(producer=producer, consumer=consumer, scenario="illegal", gain=None, weight=model.epsilon)
         else:
@@ -93,6 +104,12 @@ def weighed(pipeline: Pipeline, model: Model) -> tuple[Edge, ...]:
             )
         found.append(edge)
     return tuple(found)
+
+
+def refusal_of_edge(pipeline: Pipeline, edge: Edge, model: Model) -> Rejection | None:
+    """The first reason why the two kernels of an edge are not legal as a block; None when they are."""
+    weighed(pipeline, model)
+    return cast("Rejection | None", pipeline.known[refusal_of_edge, (edge.producer, edge.consumer), model])
 
 
 def block_gain(pipeline: Pipeline, kernels: Iterable[str], model: Model) -> float:
@@ -238,7 +255,7 @@ def _no_benefit(pipeline: Pipeline, members: tuple[str, ...], model: Model) -> I
 
 
 def _shared_memory(pipeline: Pipeline, members: tuple[str, ...], model: Model) -> Iterator[Rejection]:
-    largest = max((tile_bytes(pipeline, (name,)) for name in members), default=0)
+    largest = max((_own_tile_bytes(pipeline, name) for name in members), default=0)
     if largest == 0:
         return
     whole = tile_bytes(pipeline, members)
@@ -248,6 +265,14 @@ def _shared_memory(pipeline: Pipeline, members: tuple[str, ...], model: Model) -
             f"kernel ({largest}); at most {model.c_shared:g} times (equation 2)"
         )
         yield Rejection(rule="shared_memory", nodes=members, detail=detail)
+
+
+def _own_tile_bytes(pipeline: Pipeline, name: str) -> int:
+    question = (tile_bytes, name)
+    found = pipeline.known.get(question)
+    if not isinstance(found, int):
+        found = pipeline.known[question] = tile_bytes(pipeline, (name,))
+    return found
 
 
 def tile_bytes(pipeline: Pipeline, kernels: Iterable[str]) -> int:
@@ -273,15 +298,21 @@ def tile_bytes(pipeline: Pipeline, kernels: Iterable[str]) -> int:
 
 def _stage_bytes(pipeline: Pipeline, last: str, members: tuple[str, ...]) -> int:
     inside = set(members)
+    position = pipeline.position
     needed: dict[str, Halo] = {last: (0, 0, 0, 0)}
-    for name in reversed(members):
-        if name not in needed:
-            continue
-        kernel = pipeline.kernel(name)
+    waiting = [-position[last]]  # the latest kernel first: all its readers have been seen
+    while waiting:
+        kernel = pipeline.kernels[-heapq.heappop(waiting)]
+        around = needed[kernel.name]
         for image in kernel.reads:
-            left, right, up, down = (a + b for a, b in zip(needed[name], kernel.window(image), strict=True))
-            other = needed.get(image, (0, 0, 0, 0))
-            needed[image] = max(left, other[0]), max(right, other[1]), max(up, other[2]), max(down, other[3])
+            left, right, up, down = (a + b for a, b in zip(around, kernel.window(image), strict=True))
+            other = needed.get(image)
+            if other is None:
+                needed[image] = left, right, up, down
+                if image in inside:
+                    heapq.heappush(waiting, -position[image])
+            else:
+                needed[image] = max(left, other[0]), max(right, other[1]), max(up, other[2]), max(down, other[3])
     total = 0
     for image, (left, right, up, down) in needed.items():
         if image not in inside and any((left, right, up, down)):

@@ -159,6 +159,8 @@ def _place(term: Expr) -> tuple[int, int] | None:
 def staged(pipeline: Pipeline, block: Block, width: int, height: int) -> tuple[Pipeline, Block]:
     """The pipeline and the block with copies of the inputs that large windows read, for rectangles of `width` x
     `height` pixels; where such a tile is too large, without."""
+    if all(len(pipeline.kernel(name).accesses) < LEAST for name in block.kernels):
+        return pipeline, block
     kernels: list[Kernel] = []
     members: list[str] = []
     taken = set(pipeline.images)

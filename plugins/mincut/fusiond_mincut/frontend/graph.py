@@ -99,11 +99,17 @@ class Kernel:
         """The images that are read, in the order of their names."""
         return tuple(sorted({each.image for each in self.accesses}))
 
+    @cached_property
+    def _windows(self) -> Mapping[str, tuple[int, int, int, int]]:
+        found: dict[str, tuple[int, int, int, int]] = {}
+        for each in self.accesses:
+            left, right, up, down = found.get(each.image, (0, 0, 0, 0))
+            found[each.image] = max(left, -each.dx), max(right, each.dx), max(up, -each.dy), max(down, each.dy)
+        return found
+
     def window(self, image: str) -> tuple[int, int, int, int]:
         """How far an image is read from the own pixel: (left, right, up, down), each at least 0."""
-        dx = [each.dx for each in self.accesses if each.image == image] or [0]
-        dy = [each.dy for each in self.accesses if each.image == image] or [0]
-        return max(0, -min(dx)), max(0, *dx), max(0, -min(dy)), max(0, *dy)
+        return self._windows.get(image, (0, 0, 0, 0))
 
     def windowed(self, image: str) -> bool:
         """Whether an image is read at another pixel than the own."""
@@ -147,6 +153,12 @@ class Pipeline:
     accuracy: str = "strict"
     """Of ACCURACIES: each float operation is rounded as written, or products and sums may be contracted and put in
     another order."""
+
+    @cached_property
+    def known(self) -> dict[tuple[object, ...], object]:
+        """What the analysis has found out about single kernels and edges, by question: it is asked again for every
+        block that they are in."""
+        return {}
 
     @cached_property
     def _kernels(self) -> dict[str, Kernel]:

@@ -47,6 +47,12 @@ def features(parameters: Sequence[Parameter]) -> tuple[Feature, ...]:
     return tuple(found)
 
 
+def rough(found: Sequence[Feature]) -> tuple[Feature, ...]:
+    """The same with the distances themselves in place of their squares. A process over these is no smooth curve but a
+    random walk along each parameter: between two values that were tried, a third can be better than both."""
+    return tuple(Feature(column=each.column, squared=np.sqrt(each.squared)) for each in found)
+
+
 def squared(each: Feature, left: Levels, right: Levels) -> NDArray[np.float64]:
     """(left, right): the squared distances of points."""
     found: NDArray[np.float64] = each.squared[left[:, each.column]][:, right[:, each.column]]

@@ -10,7 +10,7 @@ the rows are worth, so that a row is added when its point is chosen and gets its
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,8 @@ SIGNAL_WEIGHT = 2.0
 """As how many observations the prior of the signal's variance counts, which is that of the standardised values."""
 ITERATIONS = 40
 JITTER = 1e-8
+TRUST = 1.0
+"""The variance of the weight of what is known of another problem, in units of the signal's."""
 _REACH = 6.0
 """How far from its median the logarithm of a weight may go."""
 _STEP = 64
@@ -51,10 +53,12 @@ def prior_lengths(features: Sequence[Feature]) -> Lengths:
     return Lengths(weights=np.full(len(features), 1 / (LENGTH**2 * several)), noise=NOISE)
 
 
-def fit(features: Sequence[Feature], rows: Levels, values: Reals, before: Lengths | None = None) -> Lengths:
+def fit(
+    features: Sequence[Feature], rows: Levels, values: Reals, before: Lengths | None = None, shared: Reals | None = None
+) -> Lengths:
     """The lengths that explain standardised `values` at `rows` best: always the same for the same arguments. There are
     often two such maxima, one of which takes all for noise: the better one that is found from the medians, and from
-    what was fitted to fewer values `before`."""
+    what was fitted to fewer values `before`. `shared`: a covariance of the rows that is known besides."""
     begin = prior_lengths(features)
     if not features:
         return begin
@@ -67,7 +71,7 @@ def fit(features: Sequence[Feature], rows: Levels, values: Reals, before: Length
         optimize.minimize(
             _surprise,
             start,
-            args=(distances, values, medians),
+            args=(distances, values, medians, shared),
             jac=True,
             method="L-BFGS-B",
             bounds=bounds,
@@ -79,12 +83,16 @@ def fit(features: Sequence[Feature], rows: Levels, values: Reals, before: Length
     return Lengths(weights=np.exp(found.x[:-1]), noise=float(np.exp(found.x[-1])))
 
 
-def _surprise(theta: Reals, distances: Reals, values: Reals, centre: Reals) -> tuple[float, Reals]:
+def _surprise(
+    theta: Reals, distances: Reals, values: Reals, centre: Reals, shared: Reals | None = None
+) -> tuple[float, Reals]:
     """The negative log posterior of the logarithms of weights and noise, and its gradient (equation 5.9 there)."""
     several = len(values)
     weights, noise = np.exp(theta[:-1]), float(np.exp(theta[-1]))
     covariance, slope = _matern(np.tensordot(weights, distances, 1), slope=True)
     covariance[np.diag_indices(several)] += noise + JITTER
+    if shared is not None:
+        covariance += shared
     factor = linalg.cholesky(covariance, lower=True, check_finite=False, overwrite_a=True)
     inverse = linalg.lapack.dpotri(factor, lower=1)[0]
     inverse = np.tril(inverse) + np.tril(inverse, -1).T
@@ -117,12 +125,41 @@ def correlation(distance: Reals) -> Reals:
     return _matern(distance)[0]
 
 
+class Trends:
+    """What is known of other problems over the same points: a column for each, standardised. The values of this one are
+    a sum of them, with weights of which nothing is known but their size (independent, normal, with variance TRUST), and
+    of what the correlation explains. So a weight is what the values make of it, and 0 where a column has nothing to do
+    with them (Rasmussen and Williams, section 2.7)."""
+
+    def __init__(self, of: Callable[[Levels], Reals], pool: Levels) -> None:
+        """`of` gives (points, columns)."""
+        self.of = of
+        self.pool = of(pool) * math.sqrt(TRUST)
+
+    def between(self, left: Levels, right: Levels) -> Reals:
+        """What they add to the covariance."""
+        found: Reals = TRUST * self.of(left) @ self.of(right).T
+        return found
+
+    def to_pool(self, rows: Levels) -> Reals:
+        found: Reals = math.sqrt(TRUST) * self.of(rows) @ self.pool.T
+        return found
+
+
 class Process:
     """Rows that were chosen, and what is expected of the pool given what they turned out to be worth."""
 
-    def __init__(self, features: Sequence[Feature], pool: Levels, lengths: Lengths, rows: Levels) -> None:
+    def __init__(
+        self,
+        features: Sequence[Feature],
+        pool: Levels,
+        lengths: Lengths,
+        rows: Levels,
+        trends: Trends | None = None,
+    ) -> None:
         """`rows` are the first ones, added all at once."""
         self._lengths = lengths
+        self._trends = trends
         self._features = [
             (each.column, (each.squared * weight).astype(np.float32))
             for each, weight in zip(features, lengths.weights, strict=True)
@@ -154,7 +191,8 @@ class Process:
         to_pool = self._to_pool(row[None, :])[0]
         to_rows = self._between(row[None, :], self.rows[:n])[0].astype(np.float64)
         known = linalg.solve_triangular(self._factor[:n, :n], to_rows, lower=True, check_finite=False)
-        own = math.sqrt(max(1 + self._lengths.noise + JITTER - float(known @ known), 1e-10))
+        before = 1.0 if self._trends is None else 1.0 + float(self._trends.between(row[None, :], row[None, :])[0, 0])
+        own = math.sqrt(max(before + self._lengths.noise + JITTER - float(known @ known), 1e-10))
         solved = (to_pool - known.astype(np.float32) @ self._solved[:n]) / np.float32(own)
         self.rows[n] = row
         self._factor[n, :n], self._factor[n, n] = known, own
@@ -182,26 +220,31 @@ class Process:
         variance = (float(weights @ weights) + SIGNAL_WEIGHT) / (n + SIGNAL_WEIGHT)
         mean = (weights.astype(np.float32) @ self._solved[:n]).astype(np.float64)
         explained = self._explained.astype(np.float64)
+        whole = np.ones(len(explained)) if self._trends is None else 1 + np.einsum("ij,ij->i", *[self._trends.pool] * 2)
         if extra is not None and len(extra):
             solved = linalg.solve_triangular(
                 self._factor[:n, :n], self._between(self.rows[:n], extra), lower=True, check_finite=False
             )
             mean = np.append(mean, weights @ solved)
             explained = np.append(explained, np.einsum("ij,ij->j", solved, solved))
-        return mean, np.sqrt(np.maximum(1 - explained, 1e-9) * variance)
+            trends = 0.0 if self._trends is None else TRUST * np.square(self._trends.of(extra)).sum(axis=1)
+            whole = np.append(whole, np.ones(len(extra)) + trends)
+        return mean, np.sqrt(np.maximum(whole - explained, 1e-9) * variance)
 
     def _to_pool(self, rows: Levels) -> NDArray[np.float32]:
         found = np.zeros((len(rows), len(self._pool)), np.float32)
         for column, table in self._features:
             for k, level in enumerate(rows[:, column]):
                 found[k] += table[level][self._columns[column]]
-        return _correlated(found)
+        found = _correlated(found)
+        return found if self._trends is None else found + self._trends.to_pool(rows).astype(np.float32)
 
     def _between(self, left: Levels, right: Levels) -> NDArray[np.float32]:
         found = np.zeros((len(left), len(right)), np.float32)
         for column, table in self._features:
             found += table[left[:, column]][:, right[:, column]]
-        return _correlated(found)
+        found = _correlated(found)
+        return found if self._trends is None else found + self._trends.between(left, right).astype(np.float32)
 
     def _grow(self) -> None:
         n, room = self.count, self.count + _STEP

@@ -2,7 +2,9 @@
 
 What it asks for is a pure function of its seed, of what was told, and of what is out, in the order of asks:
 
-    start      the first START asks lie as far as can be from each other, among SPREAD points that are drawn
+    start      else the first START asks lie as far as can be from each other, among SPREAD points that are drawn
+    donors     where something is known of the same points elsewhere (another device, other sizes), the best by it come
+               first, and what it says of each point is a trend of the model, with a weight that is fitted
     model      a Gaussian process over the values of all asks; failures count as the slowest of what was measured, and
                asks that are out are believed to be what the model makes of them
     choice     the point of the pool whose expected improvement, times the chance that it does not fail, is largest
@@ -21,14 +23,15 @@ import optuna
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
-from scipy import special
 
 from fusiond.model import Config
 from fusiond.search import gaussian
-from fusiond.search.features import Feature, features, squared
-from fusiond.search.gaussian import Lengths, Process, Reals
+from fusiond.search.donors import FITTED, LEAST_DONATED, MODELLED, Donor, Told
+from fusiond.search.features import Feature, features, rough, squared
+from fusiond.search.gaussian import Lengths, Process, Reals, Trends
 from fusiond.search.points import Levels, Points
 from fusiond.search.space import Parameter
+from fusiond.search.values import chosen, standardised
 from fusiond.system import blas
 
 START = 10
@@ -44,10 +47,6 @@ GROWTH = 1.125
 """The lengths are fitted again when the number of told trials has grown by this factor, or by REFIT."""
 REFIT = 50
 FIRST_FIT = 3
-MODELLED = 250
-"""Trials in the model: of more, the best half and as many of the others."""
-FITTED = 120
-"""Trials from which lengths are fitted, chosen likewise."""
 FAILURE_SHARPNESS = 4.0
 """A failure says as much about its surroundings as a time does at half the prior's lengths."""
 
@@ -55,7 +54,13 @@ FAILURE_SHARPNESS = 4.0
 class PointSampler(optuna.samplers.BaseSampler):
     """See the module. One for each study: it keeps what it has calculated, which changes nothing of what it asks."""
 
-    def __init__(self, points: Points, distributions: Mapping[str, BaseDistribution], seed: int) -> None:
+    def __init__(
+        self,
+        points: Points,
+        distributions: Mapping[str, BaseDistribution],
+        seed: int,
+        donors: Sequence[Donor] = (),
+    ) -> None:
         self.chosen: Config | None = None
         """What the last ask was for; None when no point is left."""
         self._points = points
@@ -66,15 +71,13 @@ class PointSampler(optuna.samplers.BaseSampler):
         generator = np.random.default_rng((seed, 0))
         self._whole = points.count is not None and points.count <= POOL
         self._pool = points.all() if self._whole else np.unique(points.draw(DRAWN, generator), axis=0)
+        self._donors = [Told(each, self._features, points) for each in donors if len(each) >= LEAST_DONATED]
+        self._trends = Trends(self._donated, self._pool) if self._donors else None
         self._columns = [np.ascontiguousarray(each) for each in self._pool.T]
         self._taken = np.zeros(len(self._pool), np.bool_)
         self._asks = _Asks()
         self._safety = _Safety(self._features, self._pool)
-        self._process: Process | None = None
-        self._lengths: Lengths | None = None
-        self._fitted_at = 0
-        self._kept: list[int] = []
-        """The asks that are rows of the process, in its order."""
+        self._models = [_Model(each, self._pool, self._trends) for each in (self._features, rough(self._features))]
 
     # --- Optuna's interface ---
 
@@ -132,13 +135,14 @@ class PointSampler(optuna.samplers.BaseSampler):
         asks = self._asks
         generator = np.random.default_rng((self._seed, 1 + asks.seen))
         measured = int(np.isfinite(asks.values).sum())
-        if asks.seen < START or measured < 3:
+        if measured < 3 and self._trends is not None and asks.seen < START:
+            return self._best_elsewhere()
+        if measured < 3 or (asks.seen < START and self._trends is None):
             return self._spread()
-        process = self._modelled()
-        values = standardised(np.array(asks.values)[self._kept], np.array(asks.failed)[self._kept])
-        believed = process.believed(values)
+        model = self._models[asks.seen % len(self._models)]
+        process, values = model.process(asks)
         extra = None if self._whole else self._near(generator)
-        mean, deviation = process.expected(believed, extra)
+        mean, deviation = process.expected(process.believed(values), extra)
         score = gaussian.log_improvement(mean, deviation, float(np.nanmax(values)))
         if self._safety.failures:
             score += np.log(self._safety.chance(extra))
@@ -149,32 +153,16 @@ class PointSampler(optuna.samplers.BaseSampler):
         own: Levels = self._pool[best] if extra is None or best < len(self._pool) else extra[best - len(self._pool)]
         return own
 
-    def _modelled(self) -> Process:
-        """The process with all asks that belong to it."""
-        asks = self._asks
-        told = asks.told
-        at = _last_fit(len(told))
-        if self._process is None or at != self._fitted_at:
-            rows = np.stack(asks.rows)
-            while self._fitted_at < at:  # after an interruption one after the other, as it was before
-                self._fitted_at = _next_fit(self._fitted_at)
-                first = told[: self._fitted_at]
-                values = standardised(np.array(asks.values)[first], np.array(asks.failed)[first])
-                fitted = _chosen(values, FITTED)
-                self._lengths = gaussian.fit(
-                    self._features, rows[[first[k] for k in fitted]], values[fitted], self._lengths
-                )
-            if at <= MODELLED:
-                self._kept = list(range(first[-1] + 1))
-            else:
-                self._kept = [first[k] for k in _chosen(values, MODELLED)]
-            assert self._lengths is not None
-            self._process = Process(self._features, self._pool, self._lengths, rows[self._kept])
-        last = max(self._kept[-1], asks.told[self._fitted_at - 1])
-        for index in range(last + 1, asks.seen):
-            self._process.add(asks.rows[index])
-            self._kept.append(index)
-        return self._process
+    def _donated(self, points: Levels) -> Reals:
+        return np.stack([each.at(points) for each in self._donors], axis=1)
+
+    def _best_elsewhere(self) -> Levels | None:
+        """The untried point of the pool that is best on the average of what is known elsewhere."""
+        assert self._trends is not None
+        mean = self._trends.pool.mean(axis=1)
+        mean[self._taken] = -np.inf
+        best: Levels = self._pool[int(np.argmax(mean))]
+        return best
 
     def _spread(self) -> Levels | None:
         """Of points that are drawn once for all, the one that is farthest from its nearest ask."""
@@ -211,6 +199,48 @@ class PointSampler(optuna.samplers.BaseSampler):
         return np.array(found, np.int16).reshape(len(found), len(self._points.parameters))
 
 
+class _Model:
+    """The Gaussian process over the asks, with lengths that are fitted again as their number grows."""
+
+    def __init__(self, features: Sequence[Feature], pool: Levels, trends: Trends | None) -> None:
+        self._features = features
+        self._pool = pool
+        self._trends = trends
+        self._process: Process | None = None
+        self._lengths: Lengths | None = None
+        self._fitted_at = 0
+        self._kept: list[int] = []
+        """The asks that are rows of the process, in its order."""
+
+    def process(self, asks: _Asks) -> tuple[Process, Reals]:
+        """With all asks that belong to it, and what they are worth, standardised; NaN for those that are out."""
+        told = asks.told
+        at = _last_fit(len(told))
+        if self._process is None or at != self._fitted_at:
+            self._process = self._fitted(asks, told, at)
+        last = max(self._kept[-1], told[self._fitted_at - 1])
+        for index in range(last + 1, asks.seen):
+            self._process.add(asks.rows[index])
+            self._kept.append(index)
+        return self._process, asks.standardised(self._kept)
+
+    def _fitted(self, asks: _Asks, told: Sequence[int], at: int) -> Process:
+        rows = np.stack(asks.rows)
+        while self._fitted_at < at:  # after an interruption one after the other, as it was before
+            self._fitted_at = _next_fit(self._fitted_at)
+            values = asks.standardised(told[: self._fitted_at])
+            fitted = chosen(values, FITTED)
+            those = rows[[told[k] for k in fitted]]
+            shared = None if self._trends is None else self._trends.between(those, those)
+            self._lengths = gaussian.fit(self._features, those, values[fitted], self._lengths, shared)
+        assert self._lengths is not None
+        if at <= MODELLED:
+            self._kept = list(range(told[at - 1] + 1))
+        else:
+            self._kept = [told[k] for k in chosen(asks.standardised(told[:at]), MODELLED)]
+        return Process(self._features, self._pool, self._lengths, rows[self._kept], self._trends)
+
+
 class _Asks:
     """All that was asked, in order; what came of it, as far as it is told."""
 
@@ -230,6 +260,10 @@ class _Asks:
     def told(self) -> list[int]:
         """Those that are not out, in order."""
         return [each for each in range(self.seen) if each not in self.out]
+
+    def standardised(self, indices: Sequence[int]) -> Reals:
+        """Of these, see `fusiond.search.values`."""
+        return standardised(np.array(self.values)[indices], np.array(self.failed)[indices])
 
     def add(self, number: int, row: Levels) -> None:
         self.numbers.append(number)
@@ -285,27 +319,6 @@ class _Safety:
         return found
 
 
-def standardised(values: Reals, failed: NDArray[np.bool_]) -> Reals:
-    """Values with mean 0 and variance 1, NaN where they are out. What is below the median counts by its rank alone, as
-    the lower half of a normal distribution as wide as the upper half is: how slow the slow ones are says nothing about
-    the fast ones. What failed is as slow as the slowest."""
-    known = np.isfinite(values) | failed
-    found = np.full(len(values), np.nan)
-    if not known.any():
-        return found
-    lowest = np.nanmin(values) if np.isfinite(values).any() else 0.0
-    told = np.where(failed, lowest, values)[known]
-    median = float(np.median(told))
-    upper = told[told > median]
-    if len(upper) > 2:
-        width = float(np.sqrt(np.mean((upper - median) ** 2)))
-        order = np.sort(told)
-        rank = (np.searchsorted(order, told, "left") + np.searchsorted(order, told, "right")) / (2 * len(told))
-        told = np.where(told < median, median + width * special.ndtri(np.minimum(rank, 0.5)), told)
-    found[known] = (told - told.mean()) / (told.std() + 1e-9)
-    return found
-
-
 def _last_fit(told: int) -> int:
     """The last number of told trials, up to this one, at which lengths are fitted."""
     at = FIRST_FIT
@@ -316,16 +329,6 @@ def _last_fit(told: int) -> int:
 
 def _next_fit(at: int) -> int:
     return FIRST_FIT if at < FIRST_FIT else max(at + 1, min(int(at * GROWTH), at + REFIT))
-
-
-def _chosen(values: Reals, many: int) -> list[int]:
-    """Up to so many of them, in order: the best half, and of the others every so many."""
-    if len(values) <= many:
-        return list(range(len(values)))
-    order = np.argsort(-values, kind="stable")
-    rest = order[many // 2 :]
-    spread = rest[np.linspace(0, len(rest) - 1, many - many // 2).round().astype(int)]
-    return sorted({*order[: many // 2].tolist(), *spread.tolist()})
 
 
 def _positions(parameter: Parameter) -> dict[tuple[type, Any], int]:

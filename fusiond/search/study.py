@@ -26,6 +26,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import TrialState
 
 from fusiond.model import GP, Ask, Config, Outcome, Trial, Value
+from fusiond.search.donors import Donor
 from fusiond.search.points import Points
 from fusiond.search.sampler import PointSampler
 from fusiond.search.space import Parameter, Space
@@ -56,12 +57,14 @@ class Study:
         seed: int,
         remember: Callable[[Ask], None],
         prior: Sequence[Config] = (),
+        donors: Sequence[Donor] = (),
         sampler: str = GP,
         asks: Iterable[Ask] = (),
         trials: Iterable[Trial] = (),
     ) -> None:
         """`prior`: configs that something is known of, the most promising first; what is no point of the space is left
-        out. `asks` and `trials` are those of an earlier session of the same job, in order."""
+        out. `donors`: what other searches of the same configs found (another device, other sizes); likewise.
+        `asks` and `trials` are those of an earlier session of the same job, in order."""
         self._space = space
         self._seed = seed
         self._remember = remember
@@ -81,7 +84,7 @@ class Study:
         self._distributions = {each.name: _distribution(each) for each in several}
         self._by_points: PointSampler | None = None
         if sampler == GP and not self.whole:
-            self._by_points = PointSampler(self._points, self._distributions, self._number(0))
+            self._by_points = PointSampler(self._points, self._distributions, self._number(0), self._sound(donors))
         self._study = optuna.create_study(direction="maximize", sampler=self._by_points or self._sampler(0))
         self._seeds = _distinct(seeds)
         self._prior = tuple(each for each in prior if not space.problems(each))
@@ -211,6 +214,9 @@ class Study:
             self._study.tell(trial, math.log(result.ratio))
         else:
             self._study.tell(trial, state=TrialState.PRUNED)
+
+    def _sound(self, donors: Sequence[Donor]) -> list[Donor]:
+        return [[(config, value) for config, value in each if not self._space.problems(config)] for each in donors]
 
     # --- Optuna's side ---
 

@@ -49,6 +49,20 @@ class CountedTrial:
     bound_us: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindredTrial:
+    """A candidate of a workload that differs from another one in nothing but sizes, on any device."""
+
+    workload_key: str
+    device_key: str
+    evidence: str
+    """Of the device."""
+    config: Config
+    outcome: Outcome
+    time_us: float | None
+    """None where it was not measured."""
+
+
 class Trials(Connected):
     # --- asks ---
 
@@ -171,6 +185,36 @@ class Trials(Connected):
                         config=config_from(row["config"]),
                         program_key=row["program_key"],
                         bound_us=row["time_us"],
+                    )
+                )
+        return found
+
+    def kindred_trials(self, family_key: str, *, before: str, most: int) -> list[KindredTrial]:
+        """What became of the candidates of a family of workloads, on every device: the last `most` of those that were
+        written down before the first trial of the job `before`, in their order; of a job without trials, none. A
+        damaged one is left out, and said so in the log."""
+        rows = self._sealed(
+            "FROM trials t JOIN jobs j ON j.id = t.job_id JOIN devices d ON d.device_key = t.device_key "
+            "JOIN workloads w ON w.workload_key = j.workload_key "
+            "WHERE w.family_key = ? AND t.role = 'candidate' AND t.job_id <> ? "
+            "AND t.id < (SELECT min(id) FROM trials WHERE job_id = ?) ORDER BY t.id DESC LIMIT ?",
+            [family_key, before, before, most],
+            skip=True,
+            t="trials",
+            d="devices",
+            w="workloads",
+        )
+        found = []
+        for row, device, workload in reversed(rows):
+            with decoding(self.path, "trials", called("trials", row)):
+                found.append(
+                    KindredTrial(
+                        workload_key=workload["workload_key"],
+                        device_key=row["device_key"],
+                        evidence=device["evidence"],
+                        config=config_from(row["config"]),
+                        outcome=Outcome(row["outcome"]),
+                        time_us=row["time_us"],
                     )
                 )
         return found

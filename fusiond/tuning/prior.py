@@ -1,24 +1,43 @@
-"""Bounds that were counted for a GPU, used on a GPU of that kind: what a search begins with, and need not measure.
+"""What is known before a search: what it begins with, and need not measure.
 
-A bound and a time never meet in one model. Bounds give an order: the best of them are seeds, and the sampler's start-up
-is drawn by their rank. And they rule out: what cannot be as fast as what was measured already is `pruned`, but for one
-in ten, which is measured all the same. One time below its bound shows that the bounds are wrong, and ends that.
+Trials of the same workload on other devices, and of the same at other sizes, are donors of the study: each is a trend
+of its model, whose weight is what this job's own times make of it.
+
+Bounds that were counted for a GPU are used on a GPU of that kind. A bound and a time never meet in one model. Bounds
+give an order: the best of them are seeds, and the sampler's start-up is drawn by their rank. And they rule out: what
+cannot be as fast as what was measured already is `pruned`, but for one in ten, which is measured all the same. One time
+below its bound shows that the bounds are wrong, and ends that.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 
 from fusiond.counting.model import GPUS, Gpu
 from fusiond.model import COUNTED, Config, Outcome, Record, Rejection, Trial
+from fusiond.search.donors import Donor
 from fusiond.store.trials import CountedTrial
 from fusiond.tuning.context import Context
 from fusiond.tuning.counts import like, like_model
 
 SEEDS = 3
 """Configs of the lowest bounds that are tried first, the winner by bounds among them."""
+MOST_DONATED, MOST_DONORS = 4000, 6
+"""Trials that are looked at, the last ones; and devices or sizes of which they are used."""
+_FAILED = frozenset(
+    {
+        Outcome.REFUSED,
+        Outcome.BUILD_FAILED,
+        Outcome.LAUNCH_REFUSED,
+        Outcome.WRONG_RESULT,
+        Outcome.CRASHED,
+        Outcome.TIMED_OUT,
+    }
+)
+"""What says that a config fails elsewhere, too."""
 MEASURED_ANYWAY = 10
 """One in so many of those that a bound rules out is measured."""
 BROKEN = "bound_broken"
@@ -39,13 +58,38 @@ class Prior:
     bounds_us: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Program key -> what no run of it on this device can be shorter than; empty where the GPU is another board."""
 
+    donors: tuple[Donor, ...] = ()
+    """Of the study: config and the logarithm of its speed, None where it failed."""
+
     @property
     def configs(self) -> tuple[Config, ...]:
         return tuple(each.config for each in self.ranked)
 
 
 def prior(context: Context) -> Prior:
-    """What was counted before this job began, so that one that is interrupted goes on with what it began with."""
+    """What was known before this job began, so that one that is interrupted goes on with what it began with."""
+    return dataclasses.replace(_counted(context), donors=_donors(context))
+
+
+def _donors(context: Context) -> tuple[Donor, ...]:
+    """A donor for each device (of the same evidence) and size; those with most trials."""
+    kindred = context.store.kindred_trials(
+        context.prepared.workload.family_key, before=context.row.id, most=MOST_DONATED
+    )
+    found: dict[tuple[str, str], dict[Config, float | None]] = {}
+    for each in kindred:
+        if each.evidence != context.device.evidence:
+            continue
+        donor = found.setdefault((each.device_key, each.workload_key), {})
+        if each.outcome is Outcome.MEASURED and each.time_us:
+            donor[each.config] = -math.log(each.time_us)
+        elif each.outcome in _FAILED:
+            donor.setdefault(each.config, None)
+    largest = sorted(found.values(), key=len, reverse=True)[:MOST_DONORS]
+    return tuple(tuple(each.items()) for each in largest if any(value is not None for value in each.values()))
+
+
+def _counted(context: Context) -> Prior:
     if context.device.evidence == COUNTED:
         return Prior()
     found: dict[str, list[CountedTrial]] = {}

@@ -52,6 +52,8 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
     kept = prior.prior(context)
     study = _study(context, asks, kept)
     known = f"; bounds of {counted(len(kept.ranked), 'config')} are known" if kept.ranked else ""
+    if kept.donors and not study.whole:
+        known += f"; {counted(sum(map(len, kept.donors)), 'trial')} of other devices or sizes"
     context.phase("search", ("the whole space" if study.whole else f"{study.budget} configs") + known)
     search_plan = context.search
     begun, busy = time.monotonic(), context.measurer.busy_secs
@@ -137,6 +139,7 @@ def _study(context: Context, asks: list[Ask], kept: Prior) -> Study:
         seed=context.search.seed,
         remember=asks.append,
         prior=kept.configs,
+        donors=kept.donors,
         sampler=context.search.sampler,
         asks=store.asks(job),
         trials=store.trials(job),

@@ -5,6 +5,7 @@ The fake device stands in for both: `counted` ones say the toy's cost as a bound
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ import pytest
 from fusiond.cli import main
 from fusiond.counting.model import H100
 from fusiond.devices.base import Executor
+from fusiond.errors import Interrupted
 from fusiond.events import Event, Events, PhaseStarted
 from fusiond.model import Config, DeviceInfo, Outcome, Record, Trial
 from fusiond.program import Program
@@ -152,6 +154,34 @@ def test_without_bounds_the_start_is_the_samplers(store: Store) -> None:
     assert {each.origin for each in found.trials} <= {"seed:plain", "sampler", "neighbour"}
     assert not found.of(Outcome.PRUNED)
     assert not set(prior.FIGURES) & set(found.record.figures)
+
+
+# --- what other devices and sizes know ---
+
+
+@pytest.mark.parametrize("more", ["", "sizes: {n: 128}\n"])
+def test_the_best_of_another_device_or_size_comes_first_and_an_interruption_changes_nothing(
+    store: Store, tmp_path: Path, more: str
+) -> None:
+    first = tuned(store, HERE if more else Device("cuda:0", "NVIDIA A100-SXM4-80GB", "sm_80"), 40)
+    costs = {each.config: each.time_us or 0.0 for each in first.of(Outcome.MEASURED)}
+    found = tuned(store, HERE, 12, text=JOB + more)
+    asked = [each.config for each in found.trials if each.origin == "sampler"]
+    assert asked[0] == min((each for each in costs if each != found.trials[0].config), key=lambda each: costs[each])
+    assert found.phases["search"] == "12 configs; 40 trials of other devices or sizes"
+    assert all(config == Config.of({"x": 3, "y": 5}) for config in asked[:1])
+    with Store.open(tmp_path / "again.sqlite") as again:
+        tuned(again, HERE if more else Device("cuda:0", "NVIDIA A100-SXM4-80GB", "sm_80"), 40)
+        with contextlib.suppress(Interrupted):
+            tuned(again, HERE, 12, text=JOB + more, killed_after=9)
+        resumed = tuned(again, HERE, 12, text=JOB + more)
+        assert [each.config for each in resumed.trials] == [each.config for each in found.trials]
+
+
+def test_bounds_are_no_donors_of_times(store: Store) -> None:
+    counted(store, 30)
+    found = tuned(store, Device("cuda:0", "NVIDIA A100-SXM4-80GB", "sm_80"), 12)
+    assert found.phases["search"] == "12 configs"
 
 
 @pytest.mark.sampled(2)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fusiond.errors import FusiondError, RequestError
 
 if TYPE_CHECKING:  # `fusiond best` imports this file and must not pay for the store
+    from fusiond.model import Record
     from fusiond.store.jobs import JobRow
 
 
@@ -54,4 +55,28 @@ def job_entry(row: JobRow) -> dict[str, Any]:
         "waiting_for": (not row.state.ended and row.waiting_for) or None,
         "retry_at": row.retry_at if str(row.state) == "waiting" else None,
         **time_of(row),
+    }
+
+
+def answer_entry(record: Record) -> dict[str, Any]:
+    """An answer in a list; a bound of a GPU that is not here stands under no name of something measured."""
+    counted = record.evidence == "counted"
+    return {
+        "workload": record.workload_name,
+        "strategy": record.strategy,
+        "sizes": dict(record.sizes),
+        "device": record.device_name,
+        "device_key": record.device_key,
+        "cache": record.cache,
+        "evidence": record.evidence,
+        "verdict": record.verdict.value,
+        "speedup": None if counted else record.speedup,
+        "bound_ratio": record.speedup if counted else None,
+        "ci95": list(record.ci95) if record.ci95 and not counted else None,
+        "baseline": record.baseline,
+        "config": dict(record.config) if record.config else None,
+        "program_key": record.program_key,
+        "trials": record.trials,
+        "found_at": record.found_at,
+        "replaced": record.replaced,
     }

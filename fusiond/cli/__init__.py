@@ -25,12 +25,16 @@ COMMANDS: Mapping[str, str] = {
     "run": "tune a job here and now, with progress",
     "serve": "run the daemon in the foreground",
     "submit": "hand a job to the daemon",
+    "status": "the daemon, its devices, the queue and the latest answers",
     "jobs": "list the jobs",
     "show": "one job: its state, trials, best so far",
     "watch": "follow a job until it ends",
-    "cancel": "stop a job, or take it off the queue",
+    "cancel": "stop jobs, or take them off the queue",
     "finish": "end a job's search, and measure the finals of what is there",
     "best": "the best known answer for a workload",
+    "answers": "list what is known, the last found first",
+    "history": "all answers that a workload ever had",
+    "forget": "give up the answers of a workload",
     "init": "draft the YAML that says how to launch a kernel, from its source",
     "plan": "analysis, space, seeds and rejections of a job; runs nothing",
     "verify": "measure a recorded winner again, here",
@@ -41,6 +45,9 @@ COMMANDS: Mapping[str, str] = {
     "store": "check the store, back it up, restore it",
     "prune": "give back the disk space of what is not needed any more",
     "doctor": "what works here, what does not, and the remedy",
+    "examples": "the job files that come with fusiond: list them, or copy them",
+    "completion": "what a shell completes commands and options by",
+    "help": "this, or what a command does and its options",
 }
 PLANNING = ("run", "serve", "plan", "init", "verify", "plugins", "devices", "calibrate", "doctor")
 """Commands that need the plugins: these are loaded in a process of their own while the command's modules are."""
@@ -112,7 +119,7 @@ def _dispatch(words: list[str]) -> int:
         raise RequestError("the current folder was deleted; cd to another one") from None
     before, name, after = _split(words)
     if name is None:
-        if "--version" in before:
+        if "--version" in before or "-V" in before:
             output.say(f"fusiond {__version__}")
             return 0
         if "-h" in before or "--help" in before:
@@ -123,11 +130,17 @@ def _dispatch(words: list[str]) -> int:
         raise UnknownName("command", name, COMMANDS)
     if name in PLANNING and not {"-h", "--help"} & {*before, *after}:
         importlib.import_module("fusiond.isolation.start").early()
+    command, parser = command_of(name)
+    return command.run(parser.parse_args(before + after))
+
+
+def command_of(name: str) -> tuple[Command, argparse.ArgumentParser]:
+    """A command's module, and the parser of its options."""
     command: Command = importlib.import_module(f"fusiond.cli.{name}")
     parser = Parser(prog=f"fusiond {name}", description=COMMANDS[name], allow_abbrev=False)
     parser.add_argument("--debug", action="store_true", help="show tracebacks and debug messages")
     command.configure(parser)
-    return command.run(parser.parse_args(before + after))
+    return command, parser
 
 
 def _split(words: list[str]) -> tuple[list[str], str | None, list[str]]:
@@ -166,7 +179,8 @@ def _open_closed_streams() -> None:
 def usage() -> str:
     """What `fusiond --help` prints."""
     lines = ["usage: fusiond COMMAND [options]", ""]
-    lines += [f"  {name:<9} {summary}" for name, summary in COMMANDS.items()]
+    wide = max(map(len, COMMANDS))
+    lines += [f"  {name:<{wide}} {summary}" for name, summary in COMMANDS.items()]
     lines += [
         "",
         "`fusiond COMMAND --help` shows a command's options. Every command knows --db FILE (or FUSIOND_DB), and all",

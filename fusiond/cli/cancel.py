@@ -1,4 +1,4 @@
-"""`fusiond cancel`: stop a job, or take it off the queue; through the daemon, or in the store when none answers."""
+"""`fusiond cancel`: stop jobs, or take them off the queue; through the daemon, or in the store when none answers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from fusiond.wire import job_document
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("ids", metavar="ID", nargs="+")
     options.add_store(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     with Client(db=options.database(arguments)) as client:
-        row = client.cancel(arguments.id)
+        known = [client.show(each).id for each in arguments.ids]  # a mistake in one of them stops none
+        rows = [client.cancel(each) for each in dict.fromkeys(known)]
     if arguments.json:
-        options.say_json(job_document(row))
-    elif row.state.ended:
-        output.say(f"job {row.id} is {row.state.value}")
-    else:
-        output.say(f"job {row.id} stops after the running measurement")
+        documents = [job_document(row) for row in rows]
+        options.say_json(documents[0] if len(arguments.ids) == 1 else documents)
+        return 0
+    for row in rows:
+        if row.state.ended:
+            output.say(f"job {row.id} is {row.state.value}")
+        else:
+            output.say(f"job {row.id} stops after the running measurement")
     return 0

@@ -86,6 +86,14 @@ def workload_name(arguments: argparse.Namespace) -> str:
     return ",".join(sorted(members))
 
 
+def name_of(text: str) -> str:
+    """A workload as it is looked up, given as WORKLOAD: a pair's names in order."""
+    members = [each.strip() for each in _text(str(text), "WORKLOAD").split(",")]
+    if not all(members):
+        raise RequestError("a name is wanted; of a pair, both with a comma between", where="WORKLOAD")
+    return ",".join(sorted(members))
+
+
 def sizes(arguments: argparse.Namespace) -> dict[str, int]:
     """`--size a.n=5000000 --size b.n=100` as a mapping; underscores and `1e6` are accepted."""
     found: dict[str, int] = {}

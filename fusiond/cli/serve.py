@@ -6,7 +6,10 @@ import argparse
 import dataclasses
 import logging
 import os
+import sys
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,13 @@ from fusiond.tuning.tuner import Tuner
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="the configuration (configs/fusiond.yaml explains its keys)")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the configuration (configs/fusiond.yaml explains its keys; default: ~/.config/fusiond/fusiond.yaml, then "
+        "/etc/xdg/fusiond/fusiond.yaml, where there is one)",
+    )
+    parser.add_argument("--log", choices=("text", "json"), help="how the log is written, instead of what it says there")
     parser.add_argument("--socket", metavar="FILE", help="the socket (default: beside the store)")
     parser.add_argument("--db", metavar="FILE", help="the store (default: what the configuration says, or FUSIOND_DB)")
 
@@ -44,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     os.umask(0o077)  # whatever the daemon and its compilers make is its user's alone
-    logs.to_stderr("debug" if arguments.debug else settings.log_level)
+    logs.to_stderr("debug" if arguments.debug else settings.log_level, settings.log)
     swept = sweep()
     if swept:
         logging.getLogger("fusiond").info("%d bytes of killed compilers' files removed", swept)
@@ -54,13 +63,36 @@ def run(arguments: argparse.Namespace) -> int:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
     with closing(Store.open(settings.db or options.database(arguments))) as store:
         contents.index(store, registry)
-        service = Service(store, settings, work(store, registry, Policy(settings.when_busy)), notifier=Notifier())
+        now = _Now(when_busy=settings.when_busy)
+
+        def reread() -> Config:
+            found = _settings(arguments)
+            logs.to_stderr("debug" if arguments.debug else found.log_level, found.log)
+            now.when_busy = found.when_busy
+            return found
+
+        # The end of a terminal ends what runs in it; elsewhere SIGHUP is how one has a configuration read again.
+        terminal = sys.stderr.isatty()
+        service = Service(
+            store,
+            settings,
+            work(store, registry, lambda: Policy(now.when_busy)),
+            notifier=Notifier(),
+            reread=None if terminal else reread,
+        )
         service.events.subscribe(registry.notify)
         service.handle_signals()
         return service.run()
 
 
-def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work:
+@dataclass(slots=True)
+class _Now:
+    """What a SIGHUP may change while the daemon runs."""
+
+    when_busy: str
+
+
+def work(store: Store, registry: Registry, policy: Callable[[], Policy] = lambda: Policy.WAIT) -> Work:
     """What the daemon does, with the real tuner."""
 
     def submit(submission: Submission) -> tuple[JobRow, ...]:
@@ -69,7 +101,7 @@ def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work
         return tuple(tuner.enqueue(store, each, priority=submission.priority) for each in ready)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
-        return Tuner(store, registry, events, policy=policy, busy=busy).run(row.id, stop, device)
+        return Tuner(store, registry, events, policy=policy(), busy=busy).run(row.id, stop, device)
 
     def best(question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
         return contents.best_of_jobs(
@@ -99,7 +131,10 @@ def work(store: Store, registry: Registry, policy: Policy = Policy.WAIT) -> Work
 
 
 def _settings(arguments: argparse.Namespace) -> Config:
-    settings = config.read(Path(arguments.config)) if arguments.config else Config()
+    path = Path(arguments.config) if arguments.config else config.find()
+    settings = config.read(path) if path is not None else Config()
+    if arguments.log:
+        settings = dataclasses.replace(settings, log=arguments.log)
     if arguments.db:
         settings = dataclasses.replace(settings, db=Path(arguments.db).expanduser())
     if arguments.socket:

@@ -10,6 +10,8 @@
     GET  /best?pair=A,B         the document of `best --json`; also workload=, device=, size=a.n=5, cache=cold
     POST /best                  {"path", "text"?, "device"?, "sizes"?, "cache"?} -> {"answers": [document or error...]}
     GET  /devices  /plugins     lists
+    GET  /metrics               for Prometheus
+    GET  /openapi.json          all of this for programs
 
 Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong request, 413 for a body that is too long,
 404 for what is not known, 409 for a device that is not there and for a name that stands for several contents, 5xx for
@@ -21,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +35,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from fusiond.daemon import openapi
 from fusiond.daemon.limits import BODY_BYTES
+from fusiond.daemon.metrics import CONTENT_TYPE as METRICS_TYPE
 from fusiond.daemon.stream import Broker
 from fusiond.errors import DeviceError, FusiondError, NothingKnown, RequestError, UnknownName
 from fusiond.store.jobs import JobRow
@@ -100,6 +105,9 @@ class Actions:
     best_of_job: Callable[[JobQuestion], tuple[dict[str, Any] | NothingKnown, ...]]
     devices: Callable[[], list[dict[str, Any]]]
     plugins: Callable[[], list[dict[str, Any]]]
+    metrics: Callable[[], bytes]
+    looked_up: Callable[[str, float], None] = lambda match, secs: None
+    """Count a look-up: its `match`, and the seconds that it took."""
 
 
 MOST_JOBS = 1000
@@ -127,6 +135,8 @@ class App:
             Route("/best", self.best_of_job, methods=["POST"]),
             Route("/devices", self.devices),
             Route("/plugins", self.plugins),
+            Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
         ]
         handlers: dict[Any, Any] = {FusiondError: _fusiond_error, HTTPException: _http_error, Exception: _our_error}
         return Starlette(routes=routes, exception_handlers=handlers)
@@ -169,22 +179,40 @@ class App:
         return JSONResponse(job_entry(row))
 
     async def best(self, request: Request) -> Response:
-        # In the loop's own thread: it reads the store alone, for less time than handing it to another thread takes.
-        document = self.actions.best(_question(request))
-        if "to_compare" in document:
-            async with self._comparing:
-                await run_in_threadpool(self.actions.compare, document)
-        if document["match"] == "stale":  # writes, and may have to wait for others that do
-            await run_in_threadpool(self.actions.recheck, document)
-        if document["match"] != "ambiguous":
+        began = time.perf_counter()
+        match = "refused"
+        try:
+            question = _question(request)
+            document = await self._found(question)
+            match = document["match"]
+        except NothingKnown:
+            match = "unknown"
+            raise
+        finally:
+            self.actions.looked_up(match, time.perf_counter() - began)
+        if match != "ambiguous":
             return JSONResponse(document)
         problem = f"stands for {len(document['answers'])} contents; POST /best with the job file that is meant"
         error = {"kind": "Ambiguous", "where": document["name"], "problem": problem}
         return JSONResponse({"error": error, **document}, status_code=409)
 
+    async def _found(self, question: Question) -> dict[str, Any]:
+        # In the loop's own thread: it reads the store alone, for less time than handing it to another thread takes.
+        document = self.actions.best(question)
+        if "to_compare" in document:
+            async with self._comparing:
+                await run_in_threadpool(self.actions.compare, document)
+        if document["match"] == "stale":  # writes, and may have to wait for others that do
+            await run_in_threadpool(self.actions.recheck, document)
+        return document
+
     async def best_of_job(self, request: Request) -> Response:
         question = _job_question(await _body(request))
+        began = time.perf_counter()
         found = await run_in_threadpool(self.actions.best_of_job, question)
+        for each in found:
+            match = "unknown" if isinstance(each, NothingKnown) else each["match"]
+            self.actions.looked_up(match, (time.perf_counter() - began) / len(found))
         answers = [{"error": error_document(each)} if isinstance(each, NothingKnown) else each for each in found]
         if all("error" in each for each in answers):
             return JSONResponse(answers[0], status_code=404)
@@ -195,6 +223,12 @@ class App:
 
     async def plugins(self, request: Request) -> Response:
         return JSONResponse({"plugins": await run_in_threadpool(self.actions.plugins)})
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(await run_in_threadpool(self.actions.metrics), media_type=METRICS_TYPE)
+
+    async def openapi(self, request: Request) -> Response:
+        return JSONResponse(openapi.document())
 
 
 # --- requests -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,21 @@ class Config:
     probe_secs: float = 300.0
     """How often a sick device is looked at again."""
     log_level: str = "info"
+    log: str = "text"
+    """`text`, or `json`: an object a line."""
+
+
+AT_RUN_TIME = ("poll_secs", "when_busy", "probe_secs", "log_level", "log")
+"""What a daemon takes over when it reads its configuration again (SIGHUP); the rest asks for a new start."""
+
+
+def find() -> Path | None:
+    """The configuration where the XDG base directory specification has it: `fusiond/fusiond.yaml` in $XDG_CONFIG_HOME
+    (~/.config), then in each of $XDG_CONFIG_DIRS (/etc/xdg). None when there is none."""
+    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    folders = [home, *(os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")]
+    absolute = [path for path in (Path(each).expanduser() for each in folders if each) if path.is_absolute()]
+    return next((path for each in absolute if (path := each / "fusiond" / "fusiond.yaml").is_file()), None)
 
 
 def read(path: Path) -> Config:
@@ -54,6 +70,8 @@ def read(path: Path) -> Config:
         config = dataclasses.replace(config, probe_secs=keys["probe_secs"].number(least=1, most=86400))
     if "log_level" in keys:
         config = dataclasses.replace(config, log_level=keys["log_level"].choice(*LEVELS))
+    if "log" in keys:
+        config = dataclasses.replace(config, log=keys["log"].choice("text", "json"))
     return config
 
 

@@ -7,6 +7,7 @@ up again.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import os
@@ -19,16 +20,18 @@ from types import FrameType
 from typing import Any
 
 from fusiond import __version__
+from fusiond.daemon import logs
 from fusiond.daemon import socket as sockets
 from fusiond.daemon.app import Actions, App, JobQuestion, Question, Submission
 from fusiond.daemon.complaints import Complaints
-from fusiond.daemon.config import Config
+from fusiond.daemon.config import AT_RUN_TIME, Config
 from fusiond.daemon.http import HttpServer
 from fusiond.daemon.limits import Limits
 from fusiond.daemon.lock import StoreLock
+from fusiond.daemon.metrics import Metrics, State
 from fusiond.daemon.notify import Notifier
 from fusiond.daemon.stream import Broker
-from fusiond.daemon.worker import RunJob, Worker
+from fusiond.daemon.worker import RunJob, Stop, Worker
 from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError, StoreUnavailable
 from fusiond.events import Events
 from fusiond.model import COUNTED, DeviceInfo, JobState
@@ -75,8 +78,16 @@ class Service:
     """`run` serves until `stopping` is set, which is what a signal does."""
 
     def __init__(
-        self, store: Store, config: Config, work: Work, limits: Limits | None = None, notifier: Notifier | None = None
+        self,
+        store: Store,
+        config: Config,
+        work: Work,
+        limits: Limits | None = None,
+        notifier: Notifier | None = None,
+        reread: Callable[[], Config] | None = None,
     ) -> None:
+        """`reread` gives the configuration of now, and applies what the service itself does not use; with it, SIGHUP
+        reads the configuration again, without it SIGHUP ends the service as SIGTERM does."""
         self.store = store
         self.limits = limits or Limits()
         self.database = store.path.absolute()
@@ -84,8 +95,11 @@ class Service:
         self.work = work
         self.socket = (config.socket or sockets.default_path(self.database)).absolute()
         self.broker = Broker()
-        self.events = Events(self.broker, log_event)
+        self.metrics = Metrics(self._state)
+        self.events = Events(self.broker, logs.follow, log_event, self.metrics)
         self.stopping = threading.Event()
+        self._reread = reread
+        self._to_reread = threading.Event()
         self.started = time.monotonic()
         self.workers: list[Worker] = []
         self._threads: list[threading.Thread] = []
@@ -124,7 +138,7 @@ class Service:
         )
         self._notifier.ready(f"serving {self.database}")
         while http.is_alive() and not self.stopping.wait(BEAT_SECS):
-            for each in (self._revive, self._same_store, self._still_ours, self._recover):
+            for each in (self._revive, self._same_store, self._still_ours, self._recover, self._reconfigure):
                 try:
                     each()
                 except Exception as problem:  # whatever it is, the daemon goes on
@@ -189,6 +203,28 @@ class Service:
             )
             self._wake()
 
+    def _reconfigure(self) -> None:
+        """After a SIGHUP: read the configuration again. What is wrong with it is said, and changes nothing."""
+        if not self._to_reread.is_set() or self._reread is None:
+            return
+        self._to_reread.clear()
+        try:
+            found = self._reread()
+        except RequestError as problem:
+            log.error("%s; the configuration stays as it was", problem)
+            return
+        changed = [name for name in AT_RUN_TIME if getattr(found, name) != getattr(self.config, name)]
+        later = [
+            each.name for each in dataclasses.fields(Config)
+            if each.name not in AT_RUN_TIME and getattr(found, each.name) != getattr(self.config, each.name)
+        ]  # fmt: skip
+        self.config = dataclasses.replace(self.config, **{name: getattr(found, name) for name in changed})
+        for worker in self.workers:
+            worker.poll_secs = self.config.poll_secs
+        log.warning("configuration read again; changed: %s", ", ".join(changed) or "nothing")
+        if later:
+            log.warning("these keys ask for a new start: %s", ", ".join(later))
+
     def _recover(self) -> None:
         """Now and then: what a process that is gone ran, and what a worker claimed without ever learning of it."""
         if time.monotonic() < self._recovered_at + RECOVER_SECS:
@@ -222,6 +258,9 @@ class Service:
             signal.signal(each, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and self._reread is not None:
+            self._to_reread.set()
+            return
         if self.stopping.is_set():
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -271,12 +310,16 @@ class Service:
                 return f"the device is sick: {sick}"
             return self.work.busy(info) if self.config.when_busy != "share" else None
 
+        def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
+            self.metrics.runs(row.id, device.name)
+            return self.work.run_job(row, device, events, stop)
+
         return Worker(
             device=info,
             owner=this_process(),
             accepts=accepts,
             store=self.store,
-            run_job=self.work.run_job,
+            run_job=run_job,
             events=self.events,
             stopping=self.stopping,
             poll_secs=self.config.poll_secs,
@@ -299,6 +342,18 @@ class Service:
             best_of_job=self._best_of_job,
             devices=self._devices,
             plugins=self.work.plugins,
+            metrics=self.metrics.text,
+            looked_up=self.metrics.looked_up,
+        )
+
+    def _state(self) -> State:
+        return State(
+            jobs=self.store.jobs_by_state(),
+            devices=[
+                {**entry, "sick": self.store.sick(worker.device.key, worker.device.uuid)}
+                for entry, worker in zip(self._devices(), self.workers, strict=True)
+            ],
+            store_bytes=self.store.size_bytes(),
         )
 
     def _health(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Worker:
         self._run_job = run_job
         self._events = events
         self._stopping = stopping
-        self._poll_secs = poll_secs
+        self.poll_secs = poll_secs
         self._hold = hold
         self._bell = threading.Event()
         self._left: list[_Left] = []
@@ -91,7 +91,7 @@ class Worker:
                 text = f"{self.device.name}: {fault}; trying again" if fault else f"{self.device.name}: going on"
                 self._complaints.add(text, None if fault else problem)
             if not worked:
-                self._bell.wait(self._poll_secs)
+                self._bell.wait(self.poll_secs)
 
     def _turn(self) -> bool:
         """Look for one job and run it; False when there was nothing to do, or it went wrong."""

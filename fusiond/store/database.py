@@ -5,7 +5,7 @@
     trials.py    what a study knows: asks, trials, finals, rejections
     programs.py  plans by key, artifacts beside the file
     probes.py    micro-measurements
-    records.py   the answers and their history
+    records.py   the answers and their history (answers.py: their lists, and how one is given up)
     said.py      what the plugins said: versions, documents, the catalogue
     serving.py   the daemon that serves, and its lock file
 
@@ -27,6 +27,7 @@ from typing import Self
 
 from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store import acknowledged
+from fusiond.store.answers import Answers
 from fusiond.store.connection import translated
 from fusiond.store.devices import DeviceRow, Devices
 from fusiond.store.format import disk_full, now
@@ -36,7 +37,6 @@ from fusiond.store.location import default_folder, default_path, refuse_network
 from fusiond.store.owner import this_process
 from fusiond.store.private import FOLDER_MODE, make_folder, make_private, sync, tighten
 from fusiond.store.probes import Probes
-from fusiond.store.records import Records
 from fusiond.store.said import Said
 from fusiond.store.serving import Serving
 from fusiond.store.trials import Trials
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 __all__ = ["DeviceRow", "JobRow", "Store", "default_path", "this_process"]
 
 
-class Store(Devices, Jobs, Trials, Probes, Records, Said, Serving):
+class Store(Devices, Jobs, Trials, Probes, Answers, Said, Serving):
     """What fusiond remembers. Every method may raise StoreError: a full disk, a damaged file, a closed store."""
 
     @classmethod
@@ -136,6 +136,14 @@ class Store(Devices, Jobs, Trials, Probes, Records, Said, Serving):
         for name in ("wal", "shm"):
             with contextlib.suppress(FileNotFoundError):
                 os.replace(f"{self.path}-{name}", f"{self.path}-{name}.of-replaced")
+
+    def size_bytes(self) -> int:
+        """Of the file and its log; what is not there counts as nothing."""
+        total = 0
+        for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+        return total
 
     def __enter__(self) -> Self:
         return self

@@ -82,6 +82,16 @@ class JobReading(Connected):
         )
         return int(count)
 
+    def jobs_by_state(self) -> dict[str, int]:
+        """How many there are in each state."""
+        rows = self._same(
+            f"SELECT state || ' ' || count(*) FROM jobs INDEXED BY {_BY_STATE} GROUP BY state",
+            f"SELECT state || ' ' || count(*) FROM jobs INDEXED BY {_BY_NUMBER} GROUP BY state",
+            (),
+        )
+        counts = {state: int(count) for state, _, count in (row.partition(" ") for row in rows)}
+        return {state.value: counts.get(state.value, 0) for state in JobState}
+
     def load_job(self, id: str) -> Job:
         """The Job that was submitted, files and all. RequestError when there is no such job."""
         row = self._plain(id)

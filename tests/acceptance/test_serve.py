@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import stat
 import subprocess
@@ -155,3 +156,21 @@ def test_submit_without_a_daemon(machine: Any) -> None:
     assert said.status == 1
     assert "start one with `fusiond serve`" in said.err
     assert not machine.database.exists()
+
+
+def test_the_configuration_is_read_again(machine: Any, end: End) -> None:
+    path = machine.folder / "fusiond.yaml"
+    path.write_text("devices: [cpu]\npoll_secs: 5\n")
+    with machine.serving("--config", path) as daemon:
+        for text, said in (
+            ("devices: [cpu]\npoll_secs: 0.1\nlog: json\n", "changed: poll_secs, log"),
+            ("devices: [cpu]\npoll_secs: often\n", "fusiond.yaml:2: poll_secs: is 'often'; a number is wanted"),
+            ("devices: [cuda]\npoll_secs: 0.1\nlog: json\n", "these keys ask for a new start: devices"),
+        ):
+            path.write_text(text)
+            daemon.send_signal(signal.SIGHUP)
+            machine.wait_for(lambda said=said: said in machine.said("serve"), about=said)  # type: ignore[misc]
+        last = json.loads(machine.said("serve").splitlines()[-1])
+        assert last["message"] == "these keys ask for a new start: devices"
+        assert machine.fusiond("status", "--json").json["daemon"]["state"] == "serving"
+        assert end(daemon, signal.SIGTERM) == 0

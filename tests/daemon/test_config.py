@@ -28,7 +28,7 @@ def test_the_shipped_file_names_every_key_and_holds_the_defaults() -> None:
 
 def test_everything_can_be_set(tmp_path: Path) -> None:
     text = "db: store/x.sqlite\nsocket: /run/x\ndevices: [cpu, 'cuda:1']\npoll_secs: 2\n"
-    found = read(tmp_path, text + "when_busy: share\nlog_level: debug\n")
+    found = read(tmp_path, text + "when_busy: share\nlog_level: debug\nlog: json\n")
     assert found == config.Config(
         db=tmp_path / "store/x.sqlite",
         socket=Path("/run/x"),
@@ -36,6 +36,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         poll_secs=2.0,
         when_busy="share",
         log_level="debug",
+        log="json",
     )
 
 
@@ -67,3 +68,17 @@ def test_mistakes_name_file_line_and_key(tmp_path: Path, text: str, says: str) -
 def test_a_missing_file_is_a_request_error(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="there is no file"):
         config.read(tmp_path / "none.yaml")
+
+
+def test_it_is_found_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, everybodys = tmp_path / "own", tmp_path / "all"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(own))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", f"relative:{tmp_path / 'none'}:{everybodys}")
+    assert config.find() is None
+    for folder in (everybodys, own):
+        (folder / "fusiond").mkdir(parents=True)
+        (folder / "fusiond" / "fusiond.yaml").write_text("")
+        assert config.find() == folder / "fusiond" / "fusiond.yaml"
+    monkeypatch.setenv("XDG_CONFIG_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert config.find() == everybodys / "fusiond" / "fusiond.yaml"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 
 import pytest
 
-from fusiond.daemon.logs import Lines
+from fusiond.daemon.logs import Limit, Lines, Objects, follow
+from fusiond.events import JobEnded, JobStarted
 
 
 def record(message: str, *, problem: BaseException | None = None) -> logging.LogRecord:
@@ -36,3 +38,31 @@ def test_an_interrupted_stack_is_indented() -> None:
     shown = record("here")
     shown.stack_info = 'Stack (most recent call last):\n  File "x\x1b"'
     assert Lines().format(shown).splitlines()[1:] == ["    Stack (most recent call last):", r'      File "x\x1b"']
+
+
+def test_an_object_is_one_line_with_what_its_thread_works_on() -> None:
+    follow(JobStarted(job="k3f", workload="a,b", device="cuda:0", budget=4, known=0))
+    try:
+        found = json.loads(Objects().format(record("two\nlines \x1b", problem=ValueError("why"))))
+    finally:
+        follow(JobEnded(job="k3f", state="done"))
+    assert found["message"] == "two\nlines \x1b"
+    assert (found["level"], found["device"], found["job"]) == ("error", "cuda:0", "k3f")
+    assert "ValueError: why" in found["traceback"]
+    text = Objects().format(record("after"))
+    assert "\n" not in text
+    assert not {"job", "device", "trial"} & set(json.loads(text))
+
+
+def test_a_kind_of_message_is_written_so_often_a_minute() -> None:
+    clock = [0.0]
+    limit = Limit(most=3, clock=lambda: clock[0])
+
+    def passed(count: int, name: str = "fusiond.x") -> list[str]:
+        made = [logging.LogRecord(name, logging.ERROR, __file__, 1, "lost %s", (at,), None) for at in range(count)]
+        return [each.getMessage() for each in made if limit.filter(each)]
+
+    assert passed(5) == ["lost 0", "lost 1", "lost 2"]
+    assert passed(1, name="fusiond.y") == ["lost 0"]
+    clock[0] = 61.0
+    assert passed(2) == ["lost 0 (2 such messages were left out in the minute before)", "lost 1"]

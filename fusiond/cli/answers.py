@@ -1,0 +1,83 @@
+"""`fusiond answers`: what is known, the last found first. Works without a daemon."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+
+from fusiond.cli import options, output, render
+from fusiond.cli.prune import age_secs
+from fusiond.client.client import Client
+from fusiond.errors import NothingKnown, RequestError
+from fusiond.model import Record, Verdict
+from fusiond.store.format import now
+from fusiond.wire import answer_entry
+from fusiond.words import counted
+
+_COLUMNS = ("found (UTC)", "workload", "strategy", "device", "evidence", "verdict", "gain", "95 %", "against")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", metavar="D", help="only of this device: its name, model or key")
+    parser.add_argument("--strategy", metavar="S", help="only of this strategy")
+    parser.add_argument(
+        "--verdict", action="append", choices=[each.value for each in Verdict], help="only these (may be repeated)"
+    )
+    parser.add_argument("--since", metavar="T", help="only what was found since: 36h, 30d, 8w, or a date as 2026-11-24")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="at most this many (default 50)")
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    limit = max(1, arguments.limit)
+    since = None if arguments.since is None else _moment(arguments.since)
+    with Client(db=options.database(arguments)) as client:
+        try:
+            found = client.store.answers(
+                limit=limit + 1,
+                strategy=arguments.strategy,
+                verdicts=[Verdict(each) for each in arguments.verdict or ()],
+                device=options.device(arguments),
+                since=since,
+            )
+        except NothingKnown:  # no store yet
+            found = []
+    if len(found) > limit:
+        found = found[:limit]
+        output.complain(f"fusiond: the last {counted(limit, 'answer')}; --limit N shows more")
+    if arguments.json:
+        options.say_json([answer_entry(each) for each in found])
+    elif found:
+        render.table("", _COLUMNS, [row(each) for each in found])
+    else:
+        output.say("no answers")
+    return 0
+
+
+def row(record: Record) -> tuple[str | None, ...]:
+    """An answer as a line of a table."""
+    entry = answer_entry(record)
+    interval = entry["ci95"]
+    return (
+        render.when(record.found_at),
+        record.workload_name,
+        record.strategy,
+        record.device_name,
+        record.evidence,
+        record.verdict.value,
+        render.ratio(entry["speedup"]) or (f"bound {record.speedup:.3f}x" if entry["bound_ratio"] else None),
+        f"{interval[0]:.3f} .. {interval[1]:.3f}" if interval else None,
+        record.baseline,
+    )
+
+
+def _moment(text: str) -> str:
+    """A time of day as it is stored: so long ago, or a date."""
+    if re.fullmatch(r"\d{1,6}\s*[hdwHDW]", text.strip()):
+        return now(ago_secs=age_secs(text))
+    try:
+        found = datetime.datetime.fromisoformat(text.strip())
+        return now(at=found.replace(tzinfo=found.tzinfo or datetime.UTC).timestamp())
+    except (ValueError, OverflowError):
+        raise RequestError(f"is {text[:40]!r}; write 36h, 30d, 8w or a date as 2026-11-24", where="--since") from None

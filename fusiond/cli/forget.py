@@ -1,0 +1,37 @@
+"""`fusiond forget`: give up the answers of a workload; without --yes it only says which."""
+
+from __future__ import annotations
+
+import argparse
+
+from fusiond.cli import options, output
+from fusiond.client.client import Client
+from fusiond.errors import NothingKnown
+from fusiond.words import counted
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("workload", metavar="WORKLOAD", help="its name; of a pair, both with a comma between")
+    parser.add_argument("--device", metavar="D", help="only on this device: its name, model or key")
+    parser.add_argument("--yes", action="store_true", help="do it")
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    name, device = options.name_of(arguments.workload), options.device(arguments)
+    with Client(db=options.database(arguments)) as client:
+        known = client.store.history_of_name(name)
+        if device is not None:
+            models = {each.info.key for each in client.store.devices() if each.info.model == device}
+            known = [each for each in known if ({device} | models) & {each.device_name, each.device_key}]
+        if not known:
+            raise NothingKnown(f"nothing is known about {name}" + (f" on {device}" if device else ""))
+        count = client.store.forget(name, device) if arguments.yes else len(known)
+    if arguments.json:
+        options.say_json({"workload": name, "device": device, "answers": count, "forgotten": bool(arguments.yes)})
+    elif arguments.yes:
+        output.say(f"{counted(count, 'answer')} to {name} forgotten; what was measured stays until `fusiond prune`")
+    else:
+        devices = ", ".join(dict.fromkeys(each.device_name for each in known))
+        output.say(f"{counted(count, 'answer')} to {name} (on {devices}) would be forgotten; --yes does it")
+    return 0

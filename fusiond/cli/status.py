@@ -1,0 +1,80 @@
+"""`fusiond status`: the daemon, its devices, the queue and the latest answers. Works without a daemon."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fusiond.cli import options, output
+from fusiond.cli.counts import size
+from fusiond.client.client import Client
+from fusiond.errors import DaemonError, NothingKnown
+from fusiond.wire import answer_entry
+from fusiond.words import counted, shortened
+
+LATEST = 5
+"""Answers that are shown."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with Client(db=options.database(arguments)) as client:
+        document = _document(client)
+    if arguments.json:
+        options.say_json(document)
+    else:
+        _say(document)
+    return 0
+
+
+def _document(client: Client) -> dict[str, Any]:
+    try:
+        daemon = client.health()
+    except DaemonError as problem:
+        daemon = {"state": "absent", "why": str(problem)}
+    try:
+        store = client.store
+        known = {"path": str(store.path), "bytes": store.size_bytes(), "jobs": store.jobs_by_state()}
+        answers = [answer_entry(each) for each in store.answers(limit=LATEST)]
+    except NothingKnown:
+        known, answers = {"path": str(client.db), "bytes": 0, "jobs": {}}, []
+    return {"daemon": daemon, "store": known, "answers": answers}
+
+
+def _say(document: dict[str, Any]) -> None:
+    daemon, store = document["daemon"], document["store"]
+    if daemon["state"] == "absent":
+        output.say("daemon     none answers (`fusiond serve` starts one)")
+    else:
+        output.say(
+            f"daemon     {daemon['state']}, pid {daemon['pid']}, version {daemon['version']}, "
+            f"up {_duration(daemon['uptime_secs'])}"
+        )
+    for each in daemon.get("workers", ()):
+        doing = f"runs {each['job']}" if each["job"] else "idle"
+        waits = f"; waits: {shortened(each['waiting'], 160)}" if each["waiting"] else ""
+        output.say(f"device     {each['device']}: {doing}{waits}")
+    output.say(f"store      {store['path']} ({size(store['bytes'])})")
+    jobs = [counted(count, f"{state} job") for state, count in store["jobs"].items() if count]
+    output.say(f"jobs       {', '.join(jobs) or 'none'}")
+    for place, each in enumerate(document["answers"]):
+        output.say(f"{'answers' if place == 0 else '':<10} {each['found_at'][:16]}  {each['workload']} on "
+                   f"{each['device']}: {each['verdict']}{_gain(each)}")  # fmt: skip
+
+
+def _gain(each: dict[str, Any]) -> str:
+    return f", {each['speedup']:.3f}x" if each["speedup"] is not None else ""
+
+
+def _duration(secs: float) -> str:
+    """As people say it, by its two largest units."""
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    parts: list[str] = []
+    rest = int(secs)
+    for name, unit in units:
+        count, rest = divmod(rest, unit)
+        parts += [f"{count} {name}"] if count or parts else []
+    return " ".join(parts[:2]) or "0 s"

@@ -1,0 +1,100 @@
+"""What is known, what was known, and how it is given up; status, help, completion, examples."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusiond.cli import COMMANDS, examples
+
+Run = Callable[..., Any]
+
+
+def test_answers(fusiond: Run, done_job: str) -> None:
+    (found,) = fusiond("answers", "--json").json
+    assert (found["workload"], found["verdict"], found["evidence"]) == ("hist,maxpool", "fuse", "emulated")
+    assert found["ci95"][0] <= found["speedup"] <= found["ci95"][1]
+    assert "hist,maxpool" in fusiond("answers").out
+    for words in (["--verdict", "keep"], ["--device", "cuda"], ["--strategy", "hfuse"], ["--since", "2999-01-01"]):
+        assert fusiond("answers", *words).out == "no answers\n"
+    assert len(fusiond("answers", "--since", "2026-01-01", "--device", "cpu", "--strategy", "toy", "--json").json) == 1
+
+
+@pytest.mark.parametrize("since", ["yesterday", "3x", "2026-99-01", ""])
+def test_a_time_that_is_none_is_said(fusiond: Run, since: str) -> None:
+    said = fusiond("answers", f"--since={since}")
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "--since: is" in said.err
+
+
+def test_history_and_forget(fusiond: Run, done_job: str) -> None:
+    (found,) = fusiond("history", "maxpool, hist", "--json").json
+    assert found["trials"] == 3
+    assert "a.n=500" in fusiond("history", "hist,maxpool").out
+    said = fusiond("forget", "hist,maxpool")
+    assert "1 answer to hist,maxpool (on cpu) would be forgotten; --yes does it" in said.out
+    assert fusiond("forget", "hist,maxpool", "--device", "cuda:0").status == 3
+    assert fusiond("best", "--pair", "hist,maxpool").status == 0
+    assert fusiond("forget", "hist,maxpool", "--device", "cpu", "--yes", "--json").json == {
+        "workload": "hist,maxpool", "device": "cpu", "answers": 1, "forgotten": True,
+    }  # fmt: skip
+    assert fusiond("best", "--pair", "hist,maxpool").status == 3
+    assert fusiond("history", "hist,maxpool").status == 3
+
+
+def test_status_with_and_without_a_store(fusiond: Run, database: Path) -> None:
+    said = fusiond("status")
+    assert (said.status, database.exists()) == (0, False)
+    assert "none answers" in said.out
+    assert fusiond("status", "--json").json["daemon"]["state"] == "absent"
+
+
+def test_status_of_a_store(fusiond: Run, done_job: str) -> None:
+    said = fusiond("status").out
+    assert "1 done job" in said
+    assert "hist,maxpool on cpu: fuse, 1.230x" in said
+    assert fusiond("status", "--json").json["store"]["jobs"]["done"] == 1
+
+
+def test_help_is_the_usage_or_a_command_s(fusiond: Run) -> None:
+    assert fusiond("help").out == fusiond("--help").out
+    assert fusiond("help", "best").out == fusiond("best", "--help").out
+    said = fusiond("help", "bset")
+    assert (said.status, "did you mean 'best'" in said.err) == (2, True)
+    assert fusiond("-V").out == fusiond("--version").out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes(fusiond: Run, shell: str, tmp_path: Path) -> None:
+    script = fusiond("completion", shell).out
+    assert all(command in script for command in COMMANDS)
+    assert "--older-than" in script
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed here: its syntax is not checked")
+    subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+def test_bash_completes_as_one_types(fusiond: Run, tmp_path: Path) -> None:
+    path = tmp_path / "completion"
+    path.write_text(fusiond("completion", "bash").out)
+    typed = f"""source {path}; COMP_WORDS=(fusiond prune --old); COMP_CWORD=2
+    $(complete -p fusiond | sed -E 's/.*-F (\\S+) .*/\\1/') fusiond --old prune; echo "${{COMPREPLY[@]}}" """
+    found = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, check=True).stdout.split()
+    assert found == ["--older-than"]
+
+
+def test_examples_are_listed_and_copied(fusiond: Run, tmp_path: Path) -> None:
+    listed = fusiond("examples", "--json").json
+    assert {"hist-maxpool.yaml", "gpu/hist-maxpool.yaml", "softmax.hlo"} <= set(listed["files"])
+    assert all(each.split()[0] in listed["files"] for each in fusiond("examples").out.splitlines())
+    target = tmp_path / "mine"
+    copied = fusiond("examples", target)
+    assert "fusiond plan" in copied.out
+    assert {str(path.relative_to(target)) for path in target.rglob("*.*")} == set(listed["files"])
+    assert fusiond("examples", target).status == 2
+    assert examples.examples_folder().is_dir()

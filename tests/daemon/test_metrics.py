@@ -1,0 +1,95 @@
+"""`/metrics`, read by Prometheus' own parser, and `/openapi.json` held to what is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from fusiond.daemon.app import App
+from fusiond.daemon.metrics import Metrics, State
+from fusiond.daemon.stream import Broker
+from fusiond.errors import StoreError
+from fusiond.model import JobState
+from fusiond.store.database import Store
+
+
+def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """(name, labels) -> value."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_what_a_daemon_did_and_is(store: Store, service_of: Callable[..., Any], job_file: Callable[..., Path]) -> None:
+    with service_of(store) as (service, client):
+        (job,) = client.submit(job_file(trials=3))
+        for _ in client.watch(job):
+            pass
+        transport = httpx.HTTPTransport(uds=str(client.socket))
+        with httpx.Client(transport=transport, base_url="http://fusiond") as http:
+            assert http.get("/best", params={"pair": "hist,maxpool"}).status_code == 200
+            assert http.get("/best", params={"pair": "a,b"}).status_code == 404
+            assert http.get("/best", params={"pair": "a"}).status_code == 400
+            store.set_sick(service.workers[0].device.key, service.workers[0].device.uuid, "it fell over")
+            response = http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = samples(response.text)
+    assert found["fusiond_trials_total", (("outcome", "measured"),)] == 3
+    assert found["fusiond_jobs_ended_total", (("state", "done"),)] == 1
+    states = {labels[0][1]: value for (name, labels), value in found.items() if name == "fusiond_jobs"}
+    assert states == {state.value: float(state is JobState.DONE) for state in JobState}
+    matches = {labels[0][1]: value for (name, labels), value in found.items() if name == "fusiond_lookups_total"}
+    assert matches == {"exact": 1, "unknown": 1, "refused": 1}
+    assert found["fusiond_lookup_seconds_count", ()] == 3
+    assert found["fusiond_device_busy", (("device", "cpu"),)] == 0
+    assert found["fusiond_device_sick", (("device", "cpu"),)] == 1
+    assert found["fusiond_store_bytes", ()] > 4096
+    assert found["fusiond_store_up", ()] == 1
+    assert all(name.startswith("fusiond_") for name, _ in found)
+
+
+def test_a_store_that_cannot_be_read_is_a_figure() -> None:
+    def look() -> State:
+        raise StoreError("the disk is gone")
+
+    found = samples(Metrics(look).text().decode())
+    assert found["fusiond_store_up", ()] == 0
+    assert ("fusiond_uptime_seconds", ()) in found
+
+
+def test_a_reason_is_a_short_label() -> None:
+    device = {"device": "cuda:0", "job": "abc", "waiting": "x" * 500, "sick": None}
+    text = Metrics(lambda: State(jobs={}, devices=[device], store_bytes=1)).text().decode()
+    (reason,) = [dict(labels)["reason"] for (name, labels) in samples(text) if name == "fusiond_device_waiting"]
+    assert reason == "x" * 120
+
+
+def test_every_route_is_described_with_its_methods(store: Store, service_of: Callable[..., Any]) -> None:
+    with service_of(store) as (_, client):
+        transport = httpx.HTTPTransport(uds=str(client.socket))
+        with httpx.Client(transport=transport, base_url="http://fusiond") as http:
+            document = http.get("/openapi.json").json()
+    app = App(actions=None, broker=Broker()).starlette()  # type: ignore[arg-type]
+    served: dict[str, set[str]] = {}
+    for route in app.routes:
+        served.setdefault(route.path, set()).update(each.lower() for each in route.methods - {"HEAD"})  # type: ignore[attr-defined]
+    assert {path: set(methods) for path, methods in document["paths"].items()} == served
+    schemas = document["components"]["schemas"]
+
+    def references(value: Any) -> set[str]:
+        if isinstance(value, dict):
+            own = {value["$ref"].rpartition("/")[2]} if "$ref" in value else set()
+            return own.union(*(references(each) for each in value.values()))
+        return set().union(*(references(each) for each in value)) if isinstance(value, list) else set()
+
+    assert references(document) <= set(schemas)
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            named = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}
+            assert named == ({"id"} if "{id}" in path else set())

@@ -200,14 +200,16 @@ class _Reading:
             yield from ((operand, self._moved(node, operand, where)) for operand in node.operands)
             return
         parts, at, begin = _by_dimension(node.dims, where), node.attributes["dimension"], 0
+        one = parts is not None and [each[:1] for each in parts[at]] == [(FIXED,)]
+        if parts is None or (node.dims[at] != 1 and not one):
+            yield from ((operand, None) for operand in node.operands)
+            return
+        index = parts[at][0][1] if one else 0
         for operand in node.operands:
             size = self.module[operand].dims[at]
-            if parts is None or len(parts[at]) != 1 or parts[at][0][0] != FIXED:
-                yield operand, None
-            elif begin <= parts[at][0][1] < begin + size:
-                parts[at] = [(FIXED, parts[at][0][1] - begin, size)]
+            if begin <= index < begin + size:
+                parts[at] = [(FIXED, index - begin, size)] if size > 1 else []
                 yield operand, _joined(extent for part in parts for extent in part)
-                return
             begin += size
 
     def _value(self, reader: Result, name: str, where: Where, sweep: int, behind: bool) -> Iterator[str]:

@@ -15,7 +15,7 @@ from fusiond_stitching.analysis import planner, traffic, verify
 from fusiond_stitching.analysis.plan import Plan
 from fusiond_stitching.frontend import fills, hlo, importer
 from fusiond_stitching.frontend.graph import Module
-from fusiond_stitching.request import GROUPS, PROBES, STRICT, Request
+from fusiond_stitching.requests import GROUPS, PROBES, STRICT, Request
 from fusiond_stitching.strategy import Stitching
 
 SIZES = (100, 1_000, 10_000)

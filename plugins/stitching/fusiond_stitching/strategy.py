@@ -26,7 +26,7 @@ from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection
 from fusiond.program import Program
 from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
-from fusiond_stitching import report, request
+from fusiond_stitching import report, requests
 from fusiond_stitching import space as spaces
 from fusiond_stitching.analysis import composition, forms, parts, perflib, planner, policy, traffic, verify
 from fusiond_stitching.analysis.composition import Composed, Way
@@ -37,7 +37,7 @@ from fusiond_stitching.analysis.policy import Policy
 from fusiond_stitching.codegen import emit, probes
 from fusiond_stitching.frontend import importer, scatter_updates
 from fusiond_stitching.frontend.graph import Module
-from fusiond_stitching.request import Request
+from fusiond_stitching.requests import Request
 
 _NOTHING = Config(())
 
@@ -46,7 +46,7 @@ _NOTHING = Config(())
 class Analysed:
     """An Analysis' payload."""
 
-    asked: Request
+    request: Request
     limits: DeviceLimits = field(repr=False)
     forms: Forms = field(repr=False)
     text: str = ""
@@ -81,22 +81,22 @@ class Stitching(StrategyBase[Request, Analysed]):
 
     name = "stitching"
     version = 2
-    job_keys: tuple[str, ...] = request.KEYS
+    job_keys: tuple[str, ...] = requests.KEYS
     names: Mapping[str, str] = frozen({"module": "module"})
 
     # --- Job -> Workload ---
 
     def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
-        return self._workload(*request.read(job, inputs))
+        return self._workload(*requests.read(job, inputs))
 
-    def _workload(self, title: str, asked: Request, hashes: Mapping[str, str] | None = None) -> Workload[Request]:
-        said = {name: each.content for name, each in sorted(asked.fills.items())}
-        content: dict[str, object] = {"module": importer.digest(asked.module), "fills": said, "dots": asked.dots}
-        if asked.group:
+    def _workload(self, title: str, request: Request, hashes: Mapping[str, str] | None = None) -> Workload[Request]:
+        said = {name: each.content for name, each in sorted(request.fills.items())}
+        content: dict[str, object] = {"module": importer.digest(request.module), "fills": said, "dots": request.dots}
+        if request.group:
             content["group"] = True
-        if asked.accuracy != request.STRICT:
-            content["accuracy"] = asked.accuracy
-        if asked.deterministic:
+        if request.accuracy != requests.STRICT:
+            content["accuracy"] = request.accuracy
+        if request.deterministic:
             content["deterministic"] = True
         return Workload(
             strategy=self.name,
@@ -105,18 +105,18 @@ class Stitching(StrategyBase[Request, Analysed]):
             members=(title,),
             sizes=frozen(),
             content=content,
-            payload=asked,
+            payload=request,
             source_hashes=frozen(hashes),
         )
 
     # --- Workload -> Analysis ---
 
     def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
-        asked = workload.payload
-        if asked.group:
+        request = workload.payload
+        if request.group:
             return self._analyse_group(workload, target.limits)
         limits = target.limits
-        about = _unplanned(asked, limits)
+        about = _unplanned(request, limits)
         module = about.plain()
         seeds = dict(self._base_seeds(about))
         plans = {
@@ -129,8 +129,8 @@ class Stitching(StrategyBase[Request, Analysed]):
         tuned = seeds["packed_shared" if stitched == "packed" else stitched]
         scheduled = self._seeded(about, tuned)
         frames = {
-            each.name: self._stitched(dataclasses.replace(asked, module=each), limits)
-            for each in asked.module.all_frames
+            each.name: self._stitched(dataclasses.replace(request, module=each), limits)
+            for each in request.module.all_frames
         }
         modules = {"unfused": module, "xla_rules": module, **{name: about.module(each) for name, each in seeds.items()}}
         found = report.report(about.module(seeds[stitched]), plans, "stitched", frames, modules)
@@ -144,18 +144,18 @@ class Stitching(StrategyBase[Request, Analysed]):
             about,
             text=report.described(found),
             tuned=tuned,
-            calls=probes.library_calls(asked.module) if asked.dots == "library" and not rejections else None,
-            entries=perflib.wanted(about.module(tuned), self._policy(asked, tuned, limits), scheduled.fusion.groups),
+            calls=probes.library_calls(request.module) if request.dots == "library" and not rejections else None,
+            entries=perflib.wanted(about.module(tuned), self._policy(request, tuned, limits), scheduled.fusion.groups),
             parts=chosen,
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
 
     def _seeded(self, about: Analysed, seed: Config) -> Planned:
-        return planner.remembered(about.module(seed), self._policy(about.asked, seed, about.limits), about.limits)
+        return planner.remembered(about.module(seed), self._policy(about.request, seed, about.limits), about.limits)
 
-    def _stitched(self, asked: Request, limits: DeviceLimits) -> Planned:
+    def _stitched(self, request: Request, limits: DeviceLimits) -> Planned:
         """The plan that the analysis of a module calls `stitched`."""
-        about = _unplanned(asked, limits)
+        about = _unplanned(request, limits)
         seeds = dict(self._base_seeds(about))
         plans = {name: self._seeded(about, seeds[name]) for name in ("paper", "packed")}
         return plans[_fewest(plans)]
@@ -163,38 +163,40 @@ class Stitching(StrategyBase[Request, Analysed]):
     def _chosen(self, about: Analysed, packed: Config, planned: Planned) -> tuple[tuple[Part, tuple[str, ...]], ...]:
         """The groups of the packed plan to measure by themselves, each once: those first whose copies move most bytes
         together."""
-        if not about.asked.groups or planned.problems or len(planned.fusion.groups) < 2:
+        if not about.request.groups or planned.problems or len(planned.fusion.groups) < 2:
             return ()
         found: dict[str, tuple[Part, tuple[str, ...]]] = {}
-        rules = self._policy(about.asked, packed, about.limits)
+        rules = self._policy(about.request, packed, about.limits)
         module = about.module(packed)
         bytes_ = traffic.by_program(module, planned.plan)
         for root, each in self._own(about, module, rules, planned).items():
             found[each.name] = each, (*found.get(each.name, (each, ()))[1], root)
         ordered = sorted(found.values(), key=lambda each: (-sum(bytes_[root] for root in each[1]), each[0].name))
-        return tuple(ordered[: about.asked.groups])
+        return tuple(ordered[: about.request.groups])
 
     def _own(self, about: Analysed, module: Module, rules: Policy, planned: Planned) -> dict[str, Part]:
         """Root -> part, for the groups of a plan."""
         dots = "stitched" if rules.stitch_dots else "library"
-        return parts.of_plan(module, planned, about.asked.fills, dots=dots)
+        return parts.of_plan(module, planned, about.request.fills, dots=dots)
 
     def _analyse_group(self, workload: Workload[Request], limits: DeviceLimits) -> Analysis[Request, Analysed]:
         """Of a job for one group: nothing is fused or split here, and it has no parts."""
-        asked = workload.payload
-        about = Analysed(asked=asked, limits=limits, forms=_one_form(asked))
+        request = workload.payload
+        about = Analysed(request=request, limits=limits, forms=_one_form(request))
         name, first = spaces.alone_seeds(limits)[0]
         plans = {
             "unfused": planner.remembered(about.plain(), self._unfused(limits), limits),
             "xla_rules": planner.remembered(about.plain(), self._xla(limits), limits),
-            "stitched": parts.planned(about.module(), self._policy(asked, first, limits), limits),
+            "stitched": parts.planned(about.module(), self._policy(request, first, limits), limits),
         }
         found = report.report(about.module(), plans, "stitched")
         found["parts"] = []
         rejections = self._rejections(about, plans, "stitched")
         only = parts.only(plans["stitched"])
         if not rejections and isinstance(only, str):
-            rejections = (Rejection(rule="group", nodes=(asked.module.name,), detail=f"with the seed {name}, {only}"),)
+            rejections = (
+                Rejection(rule="group", nodes=(request.module.name,), detail=f"with the seed {name}, {only}"),
+            )
         payload = dataclasses.replace(about, text=report.described(found), tuned=first)
         alone = not rejections and len(plans["unfused"].plan.steps) == 1
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, alone=alone, payload=payload)
@@ -212,7 +214,7 @@ class Stitching(StrategyBase[Request, Analysed]):
             found.append(Rejection(rule="nothing", nodes=(module.name,), detail=detail))
         if not found:
             # Every instruction's code stands in it somewhere, and it is much shorter than the unfused one.
-            program = emit.program(module, plans[shortest].plan, fills=about.asked.fills)
+            program = emit.program(module, plans[shortest].plan, fills=about.request.fills)
             found += [program] if isinstance(program, Rejection) else []
         return tuple(found)
 
@@ -223,17 +225,17 @@ class Stitching(StrategyBase[Request, Analysed]):
         """A job for each group that is worth measuring by itself, and one for each loop body and branch in which there
         is something to fuse."""
         about = analysis.payload
-        groups = (request.of_group(about.asked, each).job for each, _ in about.parts)
+        groups = (requests.of_group(about.request, each).job for each, _ in about.parts)
         return (
             *groups,
-            *(request.of_frame(about.asked, each) for each in about.asked.module.all_frames if _worth(each)),
+            *(requests.of_frame(about.request, each) for each in about.request.module.all_frames if _worth(each)),
         )
 
     def _records(self, about: Analysed, answers: Answers) -> dict[str, Record]:
         """Part -> its record, where one is known in which a candidate was measured."""
         found = {}
         for part, _ in about.parts if answers else ():
-            record = answers.get(self._workload(part.name, request.of_group(about.asked, part)).key)
+            record = answers.get(self._workload(part.name, requests.of_group(about.request, part)).key)
             if isinstance(record, Record) and record.config is not None and record.time_us is not None:
                 found[part.name] = record
         return found
@@ -248,10 +250,10 @@ class Stitching(StrategyBase[Request, Analysed]):
 
     def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
         about = analysis.payload
-        if analysis.rejections or about.asked.group:
+        if analysis.rejections or about.request.group:
             return ()
         found = []
-        rules = self._policy(about.asked, about.tuned, about.limits)
+        rules = self._policy(about.request, about.tuned, about.limits)
         if about.calls is not None:
             found.append(Probe(key=probes.library_key(about.calls), program=about.calls))
         for key in about.entries:
@@ -261,7 +263,7 @@ class Stitching(StrategyBase[Request, Analysed]):
         return tuple(found)
 
     def probe_limit(self, analysis: Analysis[Request, Analysed]) -> int | None:
-        return analysis.payload.asked.probes
+        return analysis.payload.request.probes
 
     # --- Analysis -> Config ---
 
@@ -275,7 +277,7 @@ class Stitching(StrategyBase[Request, Analysed]):
         about = analysis.payload
         if analysis.rejections:
             return ()
-        if about.asked.group:
+        if about.request.group:
             return spaces.alone_seeds(about.limits)
         ways, times_us = self._ways(about, answers), self._times_us(about, answers)
         counts = {part.name: len(roots) for part, roots in about.parts}
@@ -285,7 +287,7 @@ class Stitching(StrategyBase[Request, Analysed]):
         found = spaces.seeds(
             about.limits,
             space_,
-            dots=about.asked.dots,
+            dots=about.request.dots,
             large=about.forms.split,
             scatters=about.forms.scatters,
             ways=ways,
@@ -305,11 +307,11 @@ class Stitching(StrategyBase[Request, Analysed]):
     def _base_seeds(self, about: Analysed) -> tuple[tuple[str, Config], ...]:
         """Where a search begins that knows of no parts."""
         large, scatters = about.forms.split, about.forms.scatters
-        return spaces.seeds(about.limits, self._space(about), dots=about.asked.dots, large=large, scatters=scatters)
+        return spaces.seeds(about.limits, self._space(about), dots=about.request.dots, large=large, scatters=scatters)
 
     def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
         about = analysis.payload
-        module = about.asked.module
+        module = about.request.module
         if analysis.rejections:
             return ()
         knobs = spaces.unfused(about.limits, large=about.forms.split, scatters=about.forms.scatters)
@@ -338,7 +340,7 @@ class Stitching(StrategyBase[Request, Analysed]):
         about = analysis.payload
         if analysis.rejections:
             return analysis.rejections[0]
-        module = about.asked.module
+        module = about.request.module
         try:
             plain, ways = spaces.parted(config)
             problems = self._space(about).problems(plain)
@@ -346,7 +348,7 @@ class Stitching(StrategyBase[Request, Analysed]):
             plain, ways, problems = config, {}, (str(problem),)
         if problems:
             return Rejection(rule="not_in_space", nodes=(module.name,), detail="; ".join(problems))
-        rules = self._policy(about.asked, plain, about.limits)
+        rules = self._policy(about.request, plain, about.limits)
         found = self._emitted(about, about.module(plain), rules, module.name, known=answers, ways=ways)
         if isinstance(found, Rejection):
             return found
@@ -354,11 +356,11 @@ class Stitching(StrategyBase[Request, Analysed]):
 
     def _space(self, about: Analysed, known: Answers | None = None) -> Space:
         """Without `known`, what can be chosen whatever the parts' records say."""
-        if about.asked.group:
+        if about.request.group:
             return spaces.alone(about.limits)
         ways = self._ways(about, known or {})
         large, scatters = about.forms.split, about.forms.scatters
-        return spaces.offered(about.limits, dots=about.asked.dots, large=large, scatters=scatters, ways=ways)
+        return spaces.offered(about.limits, dots=about.request.dots, large=large, scatters=scatters, ways=ways)
 
     def _emitted(
         self,
@@ -370,7 +372,7 @@ class Stitching(StrategyBase[Request, Analysed]):
         known: Mapping[str, object],
         ways: Mapping[str, Way] | None = None,
     ) -> Program | Rejection:
-        if about.asked.group and rules.rules == "stitch":
+        if about.request.group and rules.rules == "stitch":
             planned = parts.planned(module, rules, about.limits, perflib.Library(known))
             only = parts.only(planned)
             if isinstance(only, str):
@@ -383,20 +385,20 @@ class Stitching(StrategyBase[Request, Analysed]):
         broken = verify.problems(module, plan)
         if broken:
             return Rejection(rule="invariant", nodes=(module.name,), detail="; ".join(broken[:5]))
-        made = emit.program(module, plan, fills=about.asked.fills, name=name)
+        made = emit.program(module, plan, fills=about.request.fills, name=name)
         if isinstance(made, Rejection):
             return made
-        if module is not about.asked.module:
+        if module is not about.request.module:
             # The tolerance follows the length of the sums as they were asked for, not as they are split.
-            wanted = emit.compares(about.asked.module)
+            wanted = emit.compares(about.request.module)
             buffers = [dataclasses.replace(each, compare=wanted.get(each.name, each.compare)) for each in made.buffers]
             made = dataclasses.replace(made, buffers=tuple(buffers))
-        if about.asked.accuracy == request.AS_XLA:
+        if about.request.accuracy == requests.AS_XLA:
             made = dataclasses.replace(
                 made, sources=tuple(dataclasses.replace(each, flags=_AS_XLA) for each in made.sources)
             )
         # Where a dot may be part of a kernel, it has to count everywhere, or nothing could be compared.
-        return made if about.asked.dots == "library" else emit.timed_whole(made)
+        return made if about.request.dots == "library" else emit.timed_whole(made)
 
     def _composed(
         self, about: Analysed, module: Module, rules: Policy, planned: Planned, ways: Mapping[str, Way]
@@ -410,7 +412,7 @@ class Stitching(StrategyBase[Request, Analysed]):
         about = analysis.payload
         try:
             plain, ways = spaces.parted(config)
-            rules = self._policy(about.asked, plain, about.limits)
+            rules = self._policy(about.request, plain, about.limits)
         except (KeyError, TypeError, ValueError):
             return config
         values = {**config, "shared": rules.shared_limit}
@@ -429,14 +431,14 @@ class Stitching(StrategyBase[Request, Analysed]):
         FusableRatio and the predicted end-to-end gain (section 6.4) over the fastest unfused way. Nothing follows where
         something else is left to a library: nobody has timed that."""
         about = analysis.payload
-        calls, module = about.calls, about.asked.module
+        calls, module = about.calls, about.request.module
         library_us = answers.get(probes.library_key(calls)) if calls is not None else None
         timed = all(module[name].opcode == "input" for name in module.foreign)
         return report.figures(record if timed else None, library_us if isinstance(library_us, float | int) else None)
 
-    def _policy(self, asked: Request, config: Config, limits: DeviceLimits) -> Policy:
-        given = Config.of({"fusion": "packed", **config}) if asked.group else config
-        return spaces.policy(given, limits, dots=asked.dots)
+    def _policy(self, request: Request, config: Config, limits: DeviceLimits) -> Policy:
+        given = Config.of({"fusion": "packed", **config}) if request.group else config
+        return spaces.policy(given, limits, dots=request.dots)
 
     def _unfused(self, limits: DeviceLimits, *, threads: int = spaces.THREADS[0]) -> Policy:
         rules = policy.unfused(threads=threads, multiprocessors=max(1, limits.multiprocessors))
@@ -447,14 +449,14 @@ class Stitching(StrategyBase[Request, Analysed]):
         return dataclasses.replace(rules, shared_limit=min(STATIC_SHARED_BYTES, limits.shared_bytes_per_block))
 
 
-def _unplanned(asked: Request, limits: DeviceLimits) -> Analysed:
-    shaped = forms.forms(asked.module, limits.multiprocessors, deterministic=asked.deterministic)
-    return Analysed(asked=asked, limits=limits, forms=shaped)
+def _unplanned(request: Request, limits: DeviceLimits) -> Analysed:
+    shaped = forms.forms(request.module, limits.multiprocessors, deterministic=request.deterministic)
+    return Analysed(request=request, limits=limits, forms=shaped)
 
 
-def _one_form(asked: Request) -> Forms:
+def _one_form(request: Request) -> Forms:
     """Of a group: it stays as it is, but for scatters that would not come to an end."""
-    only = scatter_updates.rewritten(asked.module, all_of_them=False, deterministic=asked.deterministic)
+    only = scatter_updates.rewritten(request.module, all_of_them=False, deterministic=request.deterministic)
     same = dict.fromkeys(itertools.product((forms.WHOLE, forms.SPLIT), (forms.UPDATES, forms.ELEMENTS)), only)
     return Forms(same, same)
 

@@ -521,7 +521,7 @@ ENTRY main {
     target = Target(arch="sm_90", limits=H100, facts=lambda source: None)
     workload = prepare(registry(), job("module: ./large.hlo", str(tmp_path / "job.yaml"))).workload
     analysis = strategy.analyse(workload, target)
-    module, cut = analysis.payload.asked.module, analysis.payload.forms("split")
+    module, cut = analysis.payload.request.module, analysis.payload.forms("split")
     assert cut is not module
     assert split_reductions.reductions(module, 132).handed == module.handed == {"s": "operand_0"}
     offered = strategy.space(analysis, {})

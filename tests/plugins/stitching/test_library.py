@@ -26,7 +26,7 @@ from fusiond.strategy import Target
 from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond.tuning import tuner
 from fusiond_stitching import report
-from fusiond_stitching.request import PROBES
+from fusiond_stitching.requests import PROBES
 from fusiond_stitching.strategy import Stitching
 
 pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")

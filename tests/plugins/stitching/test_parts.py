@@ -348,7 +348,7 @@ def test_a_part_is_stored_and_comes_back_as_the_same_workload(folder):
 def test_what_an_input_of_the_module_holds_an_input_of_the_part_holds_too():
     """Indices stay in their range, a distribution stays what it is; what another group computes is filled afresh."""
     whole = analysed("module: w2v_step\ninputs: {in_0: {normal: [0, 2]}}\ngroups: 50")
-    module, given = whole.payload.forms("split"), whole.payload.asked.fills
+    module, given = whole.payload.forms("split"), whole.payload.request.fills
     seen: set[str] = set()
     for part, _ in whole.payload.parts:
         for name in part.module.parameters:
@@ -538,7 +538,7 @@ def test_a_launch_has_the_threads_that_its_groups_agree_on_else_those_of_the_con
     plainly = strategy.emit(analysis, base, {})
     planned = planner.plan(analysis.payload.forms("split"), space.policy(base, H100, dots="library"), H100)
     where = {}
-    own = parts.of_plan(analysis.payload.forms("split"), planned, analysis.payload.asked.fills, dots="library")
+    own = parts.of_plan(analysis.payload.forms("split"), planned, analysis.payload.request.fills, dots="library")
     for number, kernel in enumerate(planned.plan.kernels):
         for each in kernel.programs:
             if each.root in own:  # no part: what is laid down for a scatter, and the scatter
@@ -671,7 +671,7 @@ def test_what_is_composed_is_right(runner, folder):
             )  # fmt: skip
         seed = ("packed_as_measured", "barriers_as_measured")[number]
         _, program = measured(analysis, known(analysis, ways), seed)
-        module = analysis.payload.asked.module
+        module = analysis.payload.request.module
         given = {each: fill(program.buffer(each), 0) for each in map(module.buffer_of, module.parameters)}
         got = runner.run(program, given, seed=number)
         inputs = [given[module.buffer_of(each)].reshape(module[each].dims) for each in module.parameters]

@@ -491,7 +491,7 @@ def test_groups_that_move_most_are_measured_first(name):
     analysis = analysed(name)
     about = analysis.payload
     packed = dict(Stitching().seeds(analysis, Stitching().space(analysis, {}), {}))["packed"]
-    planned = planner.remembered(about.module(packed), Stitching()._policy(about.asked, packed, H100), H100)
+    planned = planner.remembered(about.module(packed), Stitching()._policy(about.request, packed, H100), H100)
     alone = traffic.by_program(about.module(packed), planned.plan)
     assert set(alone) == {program.root for kernel in planned.plan.kernels for program in kernel.programs}
     assert sum(alone.values()) >= traffic.moved(about.module(packed), planned.plan) > 0  # what two share is moved once

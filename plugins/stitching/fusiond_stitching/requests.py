@@ -92,7 +92,7 @@ def read(job: Job, inputs: Inputs) -> tuple[str, Request, Mapping[str, str]]:
             f"the windows of scatter {name!r} overlap: its updates cannot be sorted, and to look at {count} of them in "
             f"order would not come to an end; leave this out"
         )
-    asked = Request(
+    request = Request(
         job=job,
         module=module,
         fills=frozen(filled),
@@ -104,30 +104,30 @@ def read(job: Job, inputs: Inputs) -> tuple[str, Request, Mapping[str, str]]:
         group=group,
     )
     hashes |= {each.file: each.digest for each in filled.values() if each.file and each.digest}
-    return title, asked, hashes
+    return title, request, hashes
 
 
-def of_frame(asked: Request, module: Module) -> Job:
+def of_frame(request: Request, module: Module) -> Job:
     """A frame as a job of its own (section 3.1). Its inputs are other ones than the module's."""
-    given = asked.job
-    request = {name: value for name, value in given.request.items() if name != "inputs"}
-    return dataclasses.replace(given, request=frozen({**request, "frame": module.name}))
+    given = request.job
+    keys = {name: value for name, value in given.request.items() if name != "inputs"}
+    return dataclasses.replace(given, request=frozen({**keys, "frame": module.name}))
 
 
-def of_group(asked: Request, part: Part) -> Request:
+def of_group(request: Request, part: Part) -> Request:
     """A group as a job of its own: the same search, on the same device."""
-    given = asked.job
-    request: dict[str, object] = {"module": part.text, "group": True, "dots": part.dots}
-    request |= {"accuracy": asked.accuracy} if asked.accuracy != STRICT else {}
-    request |= {"deterministic": True} if asked.deterministic else {}
+    given = request.job
+    keys: dict[str, object] = {"module": part.text, "group": True, "dots": part.dots}
+    keys |= {"accuracy": request.accuracy} if request.accuracy != STRICT else {}
+    keys |= {"deterministic": True} if request.deterministic else {}
     default = {part.module.buffer_of(name): fills.default(part.module, name) for name in part.module.parameters}
     said = {name: fills.said(each) for name, each in part.fills.items() if each != default[name]}
-    request |= {"inputs": frozen(said)} if said else {}
+    keys |= {"inputs": frozen(said)} if said else {}
     digests = {name: text for name, text in given.files.items() if name.startswith("digest:")}
-    job = dataclasses.replace(given, request=frozen(request), lines=frozen(), files=frozen(digests))
+    job = dataclasses.replace(given, request=frozen(keys), lines=frozen(), files=frozen(digests))
     return Request(
-        job=job, module=part.module, fills=part.fills, dots=part.dots, accuracy=asked.accuracy,
-        deterministic=asked.deterministic, probes=0, groups=0, group=True,
+        job=job, module=part.module, fills=part.fills, dots=part.dots, accuracy=request.accuracy,
+        deterministic=request.deterministic, probes=0, groups=0, group=True,
     )  # fmt: skip
 
 

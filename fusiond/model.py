@@ -29,6 +29,11 @@ COUNTED = "counted"
 """The evidence of devices that are not here: nothing of it is measured, and it is given only to those who name them."""
 
 
+REPLAYED = "replayed"
+"""The evidence of a device that takes its times from what was recorded elsewhere; it, too, has to be named."""
+NAMED_ONLY = frozenset({COUNTED, REPLAYED})
+
+
 def frozen(mapping: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """A read-only copy of a mapping."""
     return MappingProxyType(dict(mapping or {}))
@@ -182,7 +187,8 @@ class DeviceInfo:
     mig: str = ""
     uuid: str = ""
     evidence: str = "measured"
-    """`measured` on a GPU, `emulated` on the processor, `counted` for a GPU that is not here."""
+    """`measured` on a GPU, `emulated` on the processor, `counted` for a GPU that is not here, `replayed` where
+    times are taken from a record."""
     env: Mapping[str, str] = field(default_factory=frozen)
     limits: DeviceLimits
 

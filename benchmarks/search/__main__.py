@@ -20,7 +20,7 @@ from benchmarks import commands
 from benchmarks.search import samplers, tables
 from benchmarks.search.drive import Curve, Recorded, curve
 from fusiond.errors import RequestError
-from fusiond_replay import pack
+from fusiond_replay import t4
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 def _searches(given: argparse.Namespace) -> Iterator[tuple[str, int, str, Curve]]:
     chosen = {name: samplers.named(name) for name in given.sampler}
     for path in given.packs:
-        recorded = Recorded(pack.read(path))
+        recorded = Recorded(t4.read(path))
         name = path.name.removesuffix(".gz").removesuffix(".jsonl")
         for sampler, search in chosen.items():
             for seed in range(given.seeds):

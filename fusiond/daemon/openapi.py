@@ -133,7 +133,7 @@ def _schemas() -> dict[str, Any]:
             workload={"type": "object"}, device={"type": "object"}, verdict=_TEXT, config={"type": ["object", "null"]},
             time_us=maybe, baseline=_TEXT, baseline_us=maybe, speedup=maybe,
             ci95={"type": ["array", "null"], "items": {"type": "number"}},
-            evidence={"type": "string", "enum": ["measured", "emulated", "counted"]},
+            evidence={"type": "string", "enum": ["measured", "emulated", "counted", "replayed"]},
             match={"type": "string", "enum": ["exact", "stale", "nearest", "ambiguous"]},
             notes={"type": "array", "items": _TEXT},
         ),

@@ -34,7 +34,7 @@ from fusiond.daemon.stream import Broker
 from fusiond.daemon.worker import RunJob, Stop, Worker
 from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError, StoreUnavailable
 from fusiond.events import Events
-from fusiond.model import COUNTED, DeviceInfo, JobState
+from fusiond.model import NAMED_ONLY, DeviceInfo, JobState
 from fusiond.progress import end_of_row
 from fusiond.store import lookup
 from fusiond.store.database import Store
@@ -276,7 +276,7 @@ class Service:
             raise DeviceError("no device that the configuration names is here; `fusiond doctor` says what is missing")
         for each in devices:
             self._try_again(each)
-        here = [each for each in devices if each.evidence != COUNTED]
+        here = [each for each in devices if each.evidence not in NAMED_ONLY]
         best = {each.name for each in here if each.evidence == "measured"} or {each.name for each in here}
         return [self._make_worker(each, best) for each in devices]
 

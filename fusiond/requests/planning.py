@@ -18,7 +18,7 @@ from fusiond.devices.base import DeviceProvider
 from fusiond.errors import DeviceError, PluginError, RequestError, UnknownName
 from fusiond.exporting.bundle import write_bundle
 from fusiond.model import (
-    COUNTED,
+    NAMED_ONLY,
     Analysis,
     BuildFailed,
     CompileFacts,
@@ -63,13 +63,13 @@ def prepare(registry: Registry, job: Job) -> Prepared:
 
 def choose_device(registry: Registry, request: str, *, where: str = "device") -> tuple[DeviceProvider, DeviceInfo]:
     """The device behind `auto`, `cpu`, `cuda`, `cuda:1`. `auto` takes one that measures over one that emulates;
-    what is counted has to be named.
+    what is counted or replayed has to be named.
 
     `where` is for messages. DeviceError says what is missing when there is none.
     """
     if request == "auto":
         found = [(provider, info) for provider in registry.providers.values() for info in provider.devices()]
-        found = [each for each in found if each[1].evidence != COUNTED]
+        found = [each for each in found if each[1].evidence not in NAMED_ONLY]
         found.sort(key=lambda each: each[1].evidence != "measured")
         missing = [line for provider in registry.providers.values() for line in provider.missing()]
     else:

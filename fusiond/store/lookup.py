@@ -338,7 +338,7 @@ class _Lookup:
         """The document for a content; `confirmed`: it was compared with what the user has today."""
         known = [each for each in self.found if each.cache == self.cache and family in each.families]
         known = self._on_device(known, device)
-        for evidence in ("measured", "emulated", *(("counted",) if _names_counted(device) else ())):
+        for evidence in ("measured", "emulated", *(("counted", "replayed") if _names_counted(device) else ())):
             of_evidence = [each for each in known if each.evidence == evidence]
             if of_evidence:
                 break

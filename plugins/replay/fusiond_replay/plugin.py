@@ -1,0 +1,21 @@
+"""The hooks: recorded spaces as a strategy, and the device on which they are replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusiond.devices.base import DeviceProvider
+from fusiond.hookspecs import hookimpl
+from fusiond.strategy import Strategy
+from fusiond_replay.device import ReplayProvider
+from fusiond_replay.strategy import Replay
+
+
+@hookimpl
+def register_strategies(register: Callable[[Strategy], None]) -> None:
+    register(Replay())
+
+
+@hookimpl
+def register_devices(register: Callable[[DeviceProvider], None]) -> None:
+    register(ReplayProvider())

@@ -160,10 +160,10 @@ class Process:
         """`rows` are the first ones, added all at once."""
         self._lengths = lengths
         self._trends = trends
-        self._features = [
-            (each.column, (each.squared * weight).astype(np.float32))
-            for each, weight in zip(features, lengths.weights, strict=True)
-        ]
+        tables: dict[int, Reals] = {}
+        for each, weight in zip(features, lengths.weights, strict=True):
+            tables[each.column] = tables.get(each.column, 0.0) + each.squared * weight
+        self._features = [(column, table.astype(np.float32)) for column, table in tables.items()]
         self._pool = pool
         self._columns = {column: np.ascontiguousarray(pool[:, column]) for column, _ in self._features}
         several, room = len(rows), len(rows) + _STEP
@@ -234,8 +234,12 @@ class Process:
     def _to_pool(self, rows: Levels) -> NDArray[np.float32]:
         found = np.zeros((len(rows), len(self._pool)), np.float32)
         for column, table in self._features:
-            for k, level in enumerate(rows[:, column]):
-                found[k] += table[level][self._columns[column]]
+            levels = self._columns[column]
+            if len(rows) == 1:
+                found[0] += table[rows[0, column]][levels]
+            else:  # a product with a table of zeros and ones is many times quicker than looking each of them up
+                which = np.arange(-1, len(table) - 1, dtype=np.int16)
+                found += table[rows[:, column]][:, which] @ (levels == which[:, None]).astype(np.float32)
         found = _correlated(found)
         return found if self._trends is None else found + self._trends.to_pool(rows).astype(np.float32)
 

@@ -10,7 +10,7 @@ What it asks for is a pure function of its seed, of what was told, and of what i
     choice     the point of the pool whose expected improvement, times the chance that it does not fail, is largest
 
 The pool is the space itself up to POOL points, else points drawn uniformly from it and the neighbours of the best. The
-lengths of the model are fitted again each time that an eighth more was told.
+lengths of the model are fitted again each time that a fifth more was told.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DRAWN = 10_000
 """Points of the pool of a larger one."""
 NEAR_BEST, NEIGHBOURS = 3, 400
 """Of so many of the best, up to so many neighbours are looked at beside a pool that was drawn."""
-GROWTH = 1.125
+GROWTH = 1.2
 """The lengths are fitted again when the number of told trials has grown by this factor, or by REFIT."""
 REFIT = 50
 FIRST_FIT = 3

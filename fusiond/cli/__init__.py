@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, str] = {
     "answers": "list what is known, the last found first",
     "history": "all answers that a workload ever had",
     "forget": "give up the answers of a workload",
+    "export": "trials as T4 or CSV, answers as CSV",
     "init": "draft the YAML that says how to launch a kernel, from its source",
     "plan": "analysis, space, seeds and rejections of a job; runs nothing",
     "verify": "measure a recorded winner again, here",

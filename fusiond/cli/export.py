@@ -1,0 +1,150 @@
+"""`fusiond export`: trials of a job in the field's exchange format (T4) or as a table for spreadsheets, and answers as
+such a table. Works without a daemon.
+
+T4 (Kernel Tuner, KTT, BAT: schema 1.0.0 of its results) has milliseconds. What was measured is called `time`; what was
+emulated or counted has a name of its own there, so that nobody takes it for a time of a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fusiond.cli import options, output
+from fusiond.client.client import Client
+from fusiond.errors import RequestError
+from fusiond.model import Outcome, Trial
+from fusiond.store.jobs import JobRow
+from fusiond.wire import answer_entry
+from fusiond.words import counted
+
+SCHEMA = "1.0.0"
+INVALIDITY = {
+    Outcome.MEASURED: "correct",
+    Outcome.REFUSED: "constraints",
+    Outcome.BUILD_FAILED: "compile",
+    Outcome.LAUNCH_REFUSED: "runtime",
+    Outcome.WRONG_RESULT: "correctness",
+    Outcome.WRONG_UNFUSED: "correctness",
+    Outcome.CRASHED: "runtime",
+    Outcome.TIMED_OUT: "timeout",
+    Outcome.WORKER_DIED: "runtime",
+    Outcome.TOO_NOISY: "runtime",
+}
+"""What was pruned has no result: nobody tried it."""
+TIMES = {"measured": "time", "emulated": "emulated_time", "counted": "bound"}
+"""Evidence -> what a value is called."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "id", metavar="ID", nargs="?", help="the job whose trials are meant; --csv without it: the answers"
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--t4", metavar="FILE", help="write T4 (JSON); - is standard output")
+    which.add_argument("--csv", metavar="FILE", help="write a table with a head line; - is standard output")
+    options.add_store(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    target = arguments.t4 or arguments.csv
+    if arguments.json and target == "-":
+        raise RequestError("and a document on standard output exclude each other; name a file", where="--json")
+    with Client(db=options.database(arguments)) as client:
+        if arguments.id is None:
+            if arguments.t4:
+                raise RequestError("T4 holds the trials of one job; name it", where="ID")
+            entries = [answer_entry(each) for each in client.store.answers(limit=-1)]
+            text, count, noun = _table(entries), len(entries), "answer"
+        else:
+            row = client.show(arguments.id)
+            trials = client.store.trials(row.id, "candidate", skip=True)
+            evidence = _evidence(client, row)
+            found = t4(row, trials, evidence) if arguments.t4 else None
+            text = json.dumps(found, indent=1) + "\n" if found else _table(_lines(trials, evidence))
+            count, noun = len(found["results"]) if found else len(trials), "trial"
+    if target == "-":
+        output.say(*text.rstrip("\n").split("\n"))
+    else:
+        path = Path(target).expanduser()
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as problem:
+            raise RequestError(f"{path} cannot be written: {problem.strerror}", where="FILE") from None
+        if arguments.json:
+            options.say_json({"written": target, f"{noun}s": count})
+        else:
+            output.say(f"{counted(count, noun)} in {target}")
+    return 0
+
+
+def t4(row: JobRow, trials: Iterable[Trial], evidence: str) -> dict[str, Any]:
+    """A job's trials as T4 has them."""
+    name = TIMES[evidence]
+    results = []
+    for trial in trials:
+        if trial.outcome not in INVALIDITY:
+            continue
+        samples = trial.measurement.span_us if trial.measurement is not None else ()
+        valid = trial.outcome is Outcome.MEASURED and bool(samples)
+        result: dict[str, Any] = {
+            "configuration": dict(trial.config),
+            "objectives": [name],
+            "times": {"runtimes": [each / 1e3 for each in samples] if evidence == "measured" else []},
+            "invalidity": INVALIDITY[trial.outcome],
+            "correctness": int(valid),
+            "measurements": [],
+        }
+        if valid and trial.time_us is not None:
+            result["measurements"] = [{"name": name, "value": trial.time_us / 1e3, "unit": "ms"}]
+            if trial.ratio is not None:
+                result["measurements"].append({"name": "unfused_over_fused", "value": trial.ratio, "unit": ""})
+        results.append(result)
+    metadata = {"device": row.device, "kernel": row.workload_name, "evidence": evidence, "job": row.id}
+    return {"schema_version": SCHEMA, "metadata": metadata, "results": results}
+
+
+def _evidence(client: Client, row: JobRow) -> str:
+    """Of the device that a job ran on."""
+    found = (each.info.evidence for each in client.store.devices() if each.info.key == row.device_key)
+    return next(found, "measured")
+
+
+def _lines(trials: Sequence[Trial], evidence: str) -> list[dict[str, Any]]:
+    knobs = list(dict.fromkeys(name for trial in trials for name in trial.config))
+    return [
+        {
+            "trial": trial.sequence,
+            "origin": trial.origin,
+            "outcome": trial.outcome.value,
+            f"{TIMES[evidence]}_us": trial.time_us,
+            "unfused_over_fused": trial.ratio,
+            **{name: trial.config.get(name) for name in knobs},
+            "reason": trial.reason,
+        }
+        for trial in trials
+    ]
+
+
+def _table(entries: Sequence[dict[str, Any]]) -> str:
+    """Comma-separated, a head line first; what is no number or text stands as JSON."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(entries[0]) if entries else ["nothing"], lineterminator="\n")
+    writer.writeheader()
+    for each in entries:
+        writer.writerow({name: _cell(value) for name, value in each.items()})
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, sort_keys=True)
+    if isinstance(value, str) and value[:1] in "=+-@\t\r":
+        return f"'{value}"
+    return value

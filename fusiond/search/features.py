@@ -3,8 +3,9 @@
 Each feature is a table of squared distances between the levels of one parameter, from 0 to 1. Numbers lie on a line,
 by their logarithms where these are spaced more evenly than the numbers themselves (1, 2, 4, 8); labels, truth values
 and pairs of values are all equally far apart. Where numbers are not powers, how often two divides them is a feature of
-its own: 32 and 64 have in common what 48 has not (warps, banks, vectors). A parameter that does not apply is as far
-from all of its values as can be, and at one place with itself.
+its own: 32 and 64 have in common what 48 has not (warps, banks, vectors). What is no number among numbers, and a
+parameter that does not apply, lie beside the line, each in a direction of its own: all are distances of points in
+space, without which there is no correlation (Schoenberg 1938).
 """
 
 from __future__ import annotations
@@ -60,12 +61,15 @@ def squared(each: Feature, left: Levels, right: Levels) -> NDArray[np.float64]:
 
 
 def _feature(column: int, places: Sequence[float | None]) -> Feature:
-    """From the places of the values on a line from 0 to 1; None is as far from everything as can be."""
+    """From the places of the values on a line from 0 to 1; None is beside it, as far from its middle as makes two such
+    places 1 apart."""
     table = np.ones((len(places) + 1, len(places) + 1))
-    for k, one in enumerate(places):
-        for j, other in enumerate(places):
+    for k, one in enumerate((*places, None)):
+        for j, other in enumerate((*places, None)):
             if one is not None and other is not None:
                 table[k, j] = (one - other) ** 2
+            elif one is not None or other is not None:
+                table[k, j] = 0.5 + ((other if one is None else one) - 0.5) ** 2  # type: ignore[operator]
     np.fill_diagonal(table, 0.0)
     return Feature(column=column, squared=table)
 

@@ -163,6 +163,7 @@ class Process:
         tables: dict[int, Reals] = {}
         for each, weight in zip(features, lengths.weights, strict=True):
             tables[each.column] = tables.get(each.column, 0.0) + each.squared * weight
+        self._tables = tables
         self._features = [(column, table.astype(np.float32)) for column, table in tables.items()]
         self._pool = pool
         self._columns = {column: np.ascontiguousarray(pool[:, column]) for column, _ in self._features}
@@ -174,7 +175,7 @@ class Process:
         self._explained = np.zeros(len(pool), np.float32)
         self.count = several
         if several:
-            among = self._between(rows, rows).astype(np.float64)
+            among = self._between(rows, rows)
             among[np.diag_indices(several)] += lengths.noise + JITTER
             self._factor[:several, :several] = np.linalg.cholesky(among)
             factor = self._factor[:several, :several].astype(np.float32)
@@ -189,7 +190,7 @@ class Process:
         if n == len(self.rows):
             self._grow()
         to_pool = self._to_pool(row[None, :])[0]
-        to_rows = self._between(row[None, :], self.rows[:n])[0].astype(np.float64)
+        to_rows = self._between(row[None, :], self.rows[:n])[0]
         known = linalg.solve_triangular(self._factor[:n, :n], to_rows, lower=True, check_finite=False)
         before = 1.0 if self._trends is None else 1.0 + float(self._trends.between(row[None, :], row[None, :])[0, 0])
         own = math.sqrt(max(before + self._lengths.noise + JITTER - float(known @ known), 1e-10))
@@ -243,12 +244,12 @@ class Process:
         found = _correlated(found)
         return found if self._trends is None else found + self._trends.to_pool(rows).astype(np.float32)
 
-    def _between(self, left: Levels, right: Levels) -> NDArray[np.float32]:
-        found = np.zeros((len(left), len(right)), np.float32)
-        for column, table in self._features:
-            found += table[left[:, column]][:, right[:, column]]
-        found = _correlated(found)
-        return found if self._trends is None else found + self._trends.between(left, right).astype(np.float32)
+    def _between(self, left: Levels, right: Levels) -> Reals:
+        distance = np.zeros((len(left), len(right)))
+        for column, table in self._tables.items():
+            distance += table[left[:, column]][:, right[:, column]]
+        found = correlation(distance)
+        return found if self._trends is None else found + self._trends.between(left, right)
 
     def _grow(self) -> None:
         n, room = self.count, self.count + _STEP

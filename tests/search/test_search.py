@@ -1,0 +1,108 @@
+"""The modules of the search against their oracles, and broken on purpose."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from tests.search import checks
+
+CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
+    "posterior": ("gaussian", checks.posterior),
+    "likelihood": ("gaussian", checks.likelihood),
+    "improvement": ("gaussian", checks.improvement),
+    "distances": ("features", checks.distances),
+    "targets": ("values", checks.targets),
+    "searched": ("sampler", checks.searched),
+    "safety": ("sampler", checks.safety),
+}
+MUTANTS = {
+    "posterior": [
+        ("believed(self", "found[unknown] = covariance[:, unknown].T @ solved", "found[unknown] = 0.0"),
+        ("a row that is added explains nothing", "self._explained += solved * solved", "pass"),
+        (
+            "a row keeps its noise to itself",
+            "own = math.sqrt(max(before + self._lengths.noise",
+            "own = math.sqrt(max(before - 0.2",
+        ),
+        ("trends explain nothing beside the pool", "np.ones(len(extra)) + trends", "np.ones(len(extra))"),
+        ("the weights of one feature only", "tables.get(each.column, 0.0) + each", "each"),
+        ("levels one off", "which = np.arange(-1, len(table) - 1", "which = np.arange(0, len(table)"),
+    ],
+    "likelihood": [
+        ("no prior in the gradient", "noise) + off / spread", "noise) + 0 * off / spread"),
+        ("half the slope", "-(5 / 6) * (1 + root)", "-(5 / 12) * (1 + root)"),
+        ("no determinant", "+ float(np.log(np.diag(factor)).sum())", ""),
+    ],
+    "improvement": [
+        ("what is below counts", "above * special.ndtr(above) + density", "above + density"),
+        ("the tail underflows", "np.where(above > -5,", "np.where(above > -500,"),
+    ],
+    "distances": [
+        ("numbers as they are", "return _scaled(values, math.log)", "return _scaled(values, float)"),
+        ("labels are one", "table = np.ones(", "table = np.zeros("),
+        ("beside the line, and nowhere in space", "= 0.5 + (", "= 1.0 + 0 * ("),
+        ("no twos", "found.append(_feature(column, twos))", "pass"),
+        (
+            "128 is twice as even as 64",
+            "min(MOST_TWOS, (each & -each).bit_length() - 1)",
+            "(each & -each).bit_length() - 1",
+        ),
+    ],
+    "targets": [
+        (
+            "slow is slow",
+            "told = np.maximum(np.where(failed, lowest, values)[known], lowest)",
+            "told = np.where(failed, lowest, values)[known]",
+        ),
+        ("failures are middling", "np.where(failed, lowest, values)", "np.where(failed, np.nanmedian(values), values)"),
+        ("only the best", "*spread.tolist()", ""),
+    ],
+    "safety": [
+        ("failures are sound", "self._told.append((row, sound))", "self._told.append((row, True))"),
+        (
+            "nothing is taken for granted",
+            "found: Reals = (sums[1] + 1) / (sums[0] + 1)",
+            "found = sums[1] / (sums[0] + 1)",
+        ),
+    ],
+    "searched": [
+        ("the worst is chosen", "best = int(np.argmax(score))", "best = int(np.argmin(score))"),
+        ("what was asked is asked again", "self._taken[self._found(row)] = True", "pass"),
+        (
+            "values of others",
+            "self.values[index] = np.nan if value is None else value",
+            "self.values[0] = np.nan if value is None else value",
+        ),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_against_its_oracle(name: str) -> None:
+    module, check = CHECKS[name]
+    check(importlib.import_module(f"fusiond.search.{module}"))
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(
+    ("name", "why", "old", "new"), [(name, *each) for name, several in MUTANTS.items() for each in several]
+)
+def test_broken_on_purpose_it_is_found_out(name: str, why: str, old: str, new: str) -> None:
+    module, check = CHECKS[name]
+    source = inspect.getsource(importlib.import_module(f"fusiond.search.{module}"))
+    assert source.count(old) >= 1, why
+    broken = ModuleType("broken")
+    sys.modules["broken"] = broken  # dataclasses look for it there
+    try:
+        exec(compile(source.replace(old, new), f"broken {module}", "exec"), vars(broken))
+        with pytest.raises((AssertionError, ValueError, IndexError, RuntimeWarning)):
+            check(broken)
+    finally:
+        del sys.modules["broken"]

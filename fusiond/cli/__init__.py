@@ -23,6 +23,7 @@ from fusiond.wire import error_document
 
 COMMANDS: Mapping[str, str] = {
     "run": "tune a job here and now, with progress",
+    "record": "measure the whole space of a job, for the replay device",
     "serve": "run the daemon in the foreground",
     "submit": "hand a job to the daemon",
     "status": "the daemon, its devices, the queue and the latest answers",
@@ -50,7 +51,7 @@ COMMANDS: Mapping[str, str] = {
     "completion": "what a shell completes commands and options by",
     "help": "this, or what a command does and its options",
 }
-PLANNING = ("run", "serve", "plan", "init", "verify", "plugins", "devices", "calibrate", "doctor")
+PLANNING = ("run", "record", "serve", "plan", "init", "verify", "plugins", "devices", "calibrate", "doctor")
 """Commands that need the plugins: these are loaded in a process of their own while the command's modules are."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fusiond.model import NAMED_ONLY, REPLAYED
 from fusiond.words import counted
 
 Document = Mapping[str, Any]
@@ -24,7 +25,8 @@ def lines(document: Document) -> list[str]:
     rows.append(("times", _times(document)))
     if document.get("figures"):
         rows.append(("figures", figures(document["figures"])))
-    rows.append(("counted" if document.get("evidence") == "counted" else "measured", _measured(document)))
+    evidence = document.get("evidence")
+    rows.append((str(evidence) if evidence in NAMED_ONLY else "measured", _measured(document)))
     if document.get("counted"):
         rows.append(("would pay", paid(document["counted"])))
     if document.get("source"):
@@ -166,6 +168,8 @@ def notes(document: Document) -> list[str]:
     found = []
     if document.get("evidence") == "emulated":
         found.append("emulated: these times are of the processor running the kernels; they say nothing about a GPU")
+    if document.get("evidence") == REPLAYED:
+        found.append("replayed: these times were recorded before, perhaps elsewhere; nothing was measured")
     if document.get("evidence") == "counted":
         found.append("counted: lower bounds for a GPU that is not here; a ratio of two bounds proves nothing")
     elif document.get("processes"):

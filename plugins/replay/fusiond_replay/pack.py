@@ -1,4 +1,4 @@
-"""A recorded space (a *pack*): gzip'd JSON lines, or plain ones.
+"""Reads a recorded space (a *pack*): gzip'd JSON lines, or plain ones.
 
 The first line is the header, an object: `replay` (1, the version of the format), `name`, `device`, `parameters` (name:
 list of values), and what is good to know: `kernel`, `problem`, `unit` (of the samples: us, ms or s), `warmups`,
@@ -18,36 +18,24 @@ import gzip
 import json
 import statistics
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from fusiond.errors import RequestError
+from fusiond.exporting.pack import VERSION
+from fusiond.exporting.pack import PackRow as Row
 from fusiond.model import Value
 from fusiond.search.space import Parameter, Space
 
-VERSION = 1
 WARMUPS = 3
 UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
 """Unit -> microseconds."""
+__all__ = ["FAILURES", "UNITS", "VERSION", "WARMUPS", "Pack", "Row", "read"]
 FAILURES = ("compile", "runtime", "timeout", "correctness", "constraints")
 
 Document: TypeAlias = "dict[str, Any]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What became of one config there."""
-
-    levels: tuple[int, ...]
-    """The position of each value among its parameter's; -1 where the parameter does not apply."""
-    samples_us: tuple[float, ...] = ()
-    """All of them, warm-ups first; empty where it failed."""
-    failure: str = ""
-    """One of FAILURES; empty where it was measured."""
-    secs: float = 0.0
-    """Compiling, checking and measuring, as far as recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,18 +99,6 @@ def read(path: Path) -> Pack:
         problem=tuple(int(each) for each in header.get("problem") or ()),
         notice="; ".join(str(header[key]) for key in ("source", "licence") if header.get(key)),
     )
-
-
-def write(path: Path, header: Mapping[str, Any], rows: Iterator[Row] | tuple[Row, ...]) -> None:
-    """A pack with samples in microseconds; the same bytes for the same content. The whole file or none of it."""
-    lines = [json.dumps({"replay": VERSION, **header, "unit": "us"})]
-    for each in rows:
-        levels = [None if level < 0 else level for level in each.levels]
-        became = each.failure or [float(f"{sample:.6g}") for sample in each.samples_us]
-        lines.append(json.dumps([levels, became, round(each.secs, 3)], separators=(",", ":")))
-    work = path.with_name(path.name + ".new")
-    work.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
-    work.replace(path)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusiond.errors import RequestError
+from fusiond.exporting import pack as writer
 from fusiond.model import Config
 from fusiond_replay import pack, t4
 from fusiond_replay.pack import Row
@@ -52,13 +53,13 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, becam
         for levels, each in became.items()
     )
     path = tmp_path_factory.mktemp("packs") / "one.jsonl.gz"
-    pack.write(path, {"name": "one", "parameters": HEADER["parameters"]}, rows)
+    writer.write(path, "one", HEADER["parameters"], rows, warmups=0)
     found = pack.read(path)
     assert [(each.levels, each.failure) for each in found.rows] == [(each.levels, each.failure) for each in rows]
     for mine, other in zip(found.rows, rows, strict=True):
         assert mine.samples_us == pytest.approx(other.samples_us, rel=1e-5)
     before = path.read_bytes()
-    pack.write(path, {"name": "one", "parameters": HEADER["parameters"]}, rows)
+    writer.write(path, "one", HEADER["parameters"], rows, warmups=0)
     assert path.read_bytes() == before
 
 

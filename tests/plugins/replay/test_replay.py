@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fusiond.cli import main
 from fusiond.errors import RequestError
 from fusiond.events import Events
 from fusiond.model import REPLAYED, BuildFailed, Job, Outcome
@@ -20,7 +21,7 @@ from fusiond.store.database import Store
 from fusiond.testing.fakes import FakePlugin, InProcess, fake_program
 from fusiond.testing.strategies import StrategyContract
 from fusiond.tuning import tuner
-from fusiond_replay import plugin, script, strategy
+from fusiond_replay import plugin, script, strategy, t4
 from fusiond_replay.device import ReplayExecutor, ReplayProvider
 from fusiond_replay.pack import FAILURES
 from fusiond_replay.script import Script
@@ -143,3 +144,24 @@ class TestReplay(StrategyContract):
 
     def jobs(self) -> tuple[Job, ...]:
         return jobs.read(str(self.bowl.parent / "j.yaml"), "strategy: replay\nspace: ./bowl.jsonl.gz\n")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_space_that_was_recorded_is_the_space(
+    bowl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`fusiond record` of a replayed space gives it back."""
+    monkeypatch.setenv("FUSIOND_DB", str(tmp_path / "store.sqlite"))
+    monkeypatch.chdir(tmp_path)
+    Path("j.yaml").write_text("strategy: replay\nspace: ./bowl.jsonl.gz\ndevice: replay\nsearch: {trials: 3}\n")
+    assert main(["record", "j.yaml"]) == 0
+    assert "bowl-replay.jsonl.gz: 36 configs, 5 of them failed, of 36 tried" in capsys.readouterr().out
+    given, found = t4.read(bowl), t4.read(tmp_path / "bowl-replay.jsonl.gz")
+    assert found.parameters == given.parameters
+    times = [{each.levels: pack.time_us(each) for each in pack.rows} for pack in (given, found)]
+    assert times[0].keys() == times[1].keys()
+    for levels, time in times[0].items():
+        assert times[1][levels] == (None if time is None else pytest.approx(time, rel=0.01))
+    assert main(["record", "j.yaml", "--out", str(tmp_path / "absent" / "x.gz")]) == 2
+    assert capsys.readouterr().err.startswith("fusiond: error: --out: there is no folder")

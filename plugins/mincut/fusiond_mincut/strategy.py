@@ -13,8 +13,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from fusiond.cuda.occupancy import launch_problem
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Workload, frozen
-from fusiond.program import Program
+from fusiond.program import Launch, Program
 from fusiond.search.space import Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_mincut import request as asking
@@ -293,7 +294,10 @@ class Mincut(StrategyBase[Request, Analysed]):
             chosen, ways = _chosen(about, config)
             limit = about.target.limits.shared_bytes_per_block
             found = emit.program(pipeline, chosen, ways, shared_limit_bytes=limit)
-            return found if isinstance(found, Rejection) else composing.launched(found, config)
+            if isinstance(found, Rejection):
+                return found
+            refused = _does_not_fit(about.target, found, chosen)
+            return composing.launched(found, config) if refused is None else refused
         except (KeyError, TypeError, ValueError) as problem:
             nodes = tuple(each.name for each in pipeline.kernels)
             return Rejection(rule="not_in_space", nodes=nodes, detail=f"{config}: {problem}")
@@ -323,6 +327,32 @@ def _chosen(about: Analysed, config: Config) -> tuple[Partition, dict[str, Block
         whole = about.whole
         return blocks.partition(about.pipeline, [whole.kernels]), {str(whole): shapes.of(config)}
     return composing.chosen(about.pipeline, config)
+
+
+def _does_not_fit(target: Target, program: Program, chosen: Partition) -> Rejection | None:
+    """Why a block of several kernels cannot be launched, or is no kernel to be measured: ptxas spills. None where no
+    compiler is there, and for kernels by themselves, which must be launched anyhow."""
+    for step in program.steps:
+        block = next(
+            (each for each in chosen.blocks if isinstance(step, Launch) and step.name == emit.entry(each)), None
+        )
+        if block is None or len(block.kernels) < 2 or target.limits.registers_per_sm == 0:
+            continue
+        assert isinstance(step, Launch)
+        entries = target.facts(program.source(step.source))
+        if not isinstance(entries, Mapping) or step.entry not in entries:
+            continue
+        facts, threads = entries[step.entry], step.block[0] * step.block[1]
+        spilled = facts.spill_store_bytes + facts.spill_load_bytes
+        if spilled:
+            detail = (
+                f"ptxas spills {spilled} bytes of {facts.registers} registers a thread, {threads} threads in a block"
+            )
+            return Rejection(rule="spills", nodes=block.kernels, detail=detail)
+        problem = launch_problem(target.limits, facts.registers, facts.shared_bytes + step.shared_bytes, threads)
+        if problem is not None:
+            return Rejection(rule="launch", nodes=block.kernels, detail=problem)
+    return None
 
 
 def _alone(way: BlockParams) -> BlockParams:

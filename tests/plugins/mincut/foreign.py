@@ -434,3 +434,153 @@ def isp(images: Mapping[str, Array]) -> Mapping[str, Array]:
     light = _toward_zero(colour @ np.array([77, 150, 29]), 256)
     soft = _toward_zero(_correlate(light, np.ones((3, 3), np.int64)), 9)
     return {"shown": np.clip(colour + ((light - soft) * 2)[..., None], 0, 255).astype(np.uint8)}
+
+
+# --- ten more -------------------------------------------------------------------------------------------
+
+
+@_foreign(_morphology("ed", 3).replace("outputs: [k1]", "outputs: [hat]")
+          + '  hat: {pattern: point, reads: [src, k1], body: "src - k1"}\n')  # fmt: skip
+def top_hat(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    return {"hat": cv2.morphologyEx(images["src"], cv2.MORPH_TOPHAT, np.ones((3, 3), np.uint8),
+                                    borderType=cv2.BORDER_REPLICATE)}  # fmt: skip
+
+
+@_foreign(
+    """\
+image: {width: 97, height: 61, dtype: uint8}
+inputs: [src]
+outputs: [gradient]
+masks: {disc: [[0, 1, 1, 1, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 0]]}
+kernels:
+  gradient: {pattern: local, mask: [5, 5], border: reflect, reads: [src],
+    body: "largest(disc, src) - smallest(disc, src)"}
+""".replace("{{", "{").replace("}}", "}")
+)
+def gradient_of_a_disc(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    disc = np.ones((5, 5), bool)
+    disc[[0, 0, -1, -1], [0, -1, 0, -1]] = False
+    grown = ndimage.grey_dilation(images["src"], footprint=disc, mode="reflect")
+    return {"gradient": grown - ndimage.grey_erosion(images["src"], footprint=disc, mode="reflect")}
+
+
+@_foreign(f"""\
+image: {{width: 97, height: 61, dtype: uint8}}
+inputs: [src]
+outputs: [marked]
+masks: {{box: {_ones(11, 11)}}}
+kernels:
+  total: {{pattern: local, mask: [11, 11], border: clamp, reads: [src], dtype: int32, body: "sum(box, src)"}}
+  marked: {{pattern: point, reads: [src, total], body: "src > (total + 60) / 121 - 5 ? 255 : 0"}}
+""")
+def adaptive_threshold(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    image = np.ascontiguousarray(images["src"].reshape(images["src"].shape[:2]))
+    return {"marked": cv2.adaptiveThreshold(image, 255, cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY, 11, 5)}
+
+
+@_foreign("""\
+image: {width: 97, height: 61, dtype: int32}
+inputs: [src]
+outputs: [size]
+masks: {gx: [[-3, 0, 3], [-10, 0, 10], [-3, 0, 3]], gy: [[-3, -10, -3], [0, 0, 0], [3, 10, 3]]}
+kernels:
+  dx: {pattern: local, mask: [3, 3], border: mirror, reads: [src], body: "sum(gx, src)"}
+  dy: {pattern: local, mask: [3, 3], border: mirror, reads: [src], body: "sum(gy, src)"}
+  size: {pattern: point, reads: [dx, dy], body: "abs(dx) + abs(dy)"}
+""")
+def scharr(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    image = images["src"].astype(np.int16)
+    dx, dy = cv2.Scharr(image, cv2.CV_32F, 1, 0), cv2.Scharr(image, cv2.CV_32F, 0, 1)
+    return {"size": (np.abs(dx) + np.abs(dy)).astype(np.int32)}
+
+
+@_foreign(f"""\
+image: {{width: 97, height: 61, dtype: float32}}
+inputs: [src]
+outputs: [peak]
+masks: {{box: {_ones(7, 7)}}}
+kernels:
+  most: {{pattern: local, mask: [7, 7], border: clamp, reads: [src], body: "largest(box, src)"}}
+  peak: {{pattern: point, reads: [src, most], dtype: uint8, body: "src == most && src > 0.5f"}}
+""")
+def peaks(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    image = images["src"]
+    return {"peak": ((ndimage.maximum_filter(image, 7, mode="nearest") == image) & (image > 0.5)).astype(np.uint8)}
+
+
+@_foreign("""\
+image: {width: 97, height: 61, dtype: uint8, channels: 3}
+inputs: [src]
+outputs: [gray]
+kernels:
+  gray: {pattern: point, channels: 1, reads: [src], body: "(src.r * 9798 + src.g * 19235 + src.b * 3735 + 16384) >> 15"}
+""")
+def gray(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    return {"gray": cv2.cvtColor(images["src"], cv2.COLOR_RGB2GRAY)}
+
+
+@_foreign("""\
+image: {width: 97, height: 61, dtype: int32}
+inputs: [src]
+outputs: [zero]
+masks: {laplace: [[0, 1, 0], [1, -4, 1], [0, 1, 0]], gauss: [[1, 2, 1], [2, 4, 2], [1, 2, 1]]}
+kernels:
+  soft: {pattern: local, mask: [3, 3], border: reflect, reads: [src], body: "sum(gauss, src)"}
+  bent: {pattern: local, mask: [3, 3], border: reflect, reads: [soft], body: "sum(laplace, soft)"}
+  zero: {pattern: local, mask: [3, 3], border: clamp, reads: [bent],
+    body: "bent > 0 && (bent[1, 0] < 0 || bent[-1, 0] < 0 || bent[0, 1] < 0 || bent[0, -1] < 0)"}
+""")
+def zero_crossings(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    soft = _correlate(images["src"], [[1, 2, 1], [2, 4, 2], [1, 2, 1]], "reflect")
+    bent = ndimage.laplace(soft, mode="reflect")
+    least = ndimage.grey_erosion(bent, footprint=[[0, 1, 0], [1, 1, 1], [0, 1, 0]], mode="nearest")
+    return {"zero": ((bent > 0) & (least < 0)).astype(np.int32)}
+
+
+@_foreign(f"""\
+image: {{width: 97, height: 61, dtype: float32}}
+inputs: [src]
+outputs: [lit]
+masks: {{wide: {_rows(gauss(21, 4.0))}}}
+kernels:
+  base: {{pattern: local, mask: [21, 21], border: mirror, reads: [src], body: "sum(wide, src)"}}
+  lit: {{pattern: point, reads: [src, base], body: "clamp((src - base) * 1.5f + base * 0.8f, 0.0f, 1.0f)"}}
+""", tolerance=1e-5)  # fmt: skip
+def local_tone_mapping(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    image = images["src"].astype(np.float64)
+    base = ndimage.correlate(image, gauss(21, 4.0).astype(np.float64), mode="mirror")
+    return {"lit": np.clip((image - base) * 1.5 + base * 0.8, 0, 1).astype(np.float32)}
+
+
+@_foreign("""\
+image: {width: 97, height: 61, dtype: uint8}
+inputs: [src]
+outputs: [alive]
+masks: {around: [[1, 1, 1], [1, 0, 1], [1, 1, 1]]}
+kernels:
+  life: {pattern: point, reads: [src], body: "src & 1"}
+  near: {pattern: local, mask: [3, 3], border: repeat, reads: [life], body: "sum(around, life)"}
+  next: {pattern: point, reads: [life, near], body: "near == 3 || (life && near == 2)"}
+  count: {pattern: local, mask: [3, 3], border: repeat, reads: [next], body: "sum(around, next)"}
+  alive: {pattern: point, reads: [next, count], body: "count == 3 || (next && count == 2)"}
+""")
+def game_of_life(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    alive = images["src"] & 1
+    for _ in range(2):
+        count = _correlate(alive, [[1, 1, 1], [1, 0, 1], [1, 1, 1]], "grid-wrap")
+        alive = ((count == 3) | ((alive == 1) & (count == 2))).astype(np.uint8)
+    return {"alive": alive}
+
+
+@_foreign("""\
+image: {width: 97, height: 61, dtype: int32}
+inputs: [src]
+outputs: [emboss]
+masks: {tilt: [[-2, -1, 0], [-1, 1, 1], [0, 1, 2]]}
+kernels:
+  relief: {pattern: local, mask: [3, 3], border: {constant: 128}, reads: [src], body: "sum(tilt, src)"}
+  emboss: {pattern: point, reads: [relief], body: "clamp(relief + 128, 0, 255)"}
+""")
+def emboss(images: Mapping[str, Array]) -> Mapping[str, Array]:
+    relief = ndimage.correlate(images["src"], np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]]), mode="constant", cval=128)
+    return {"emboss": np.clip(relief + 128, 0, 255)}

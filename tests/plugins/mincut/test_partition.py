@@ -178,9 +178,9 @@ HEAD = "pipeline: p\nimage: {width: 32, height: 32, dtype: int32}\ninputs: [src,
         ("outputs: [b]\nkernels:\n  a: {pattern: point, reads: [src], body: src + 1}\n"
          "  b: {pattern: point, reads: [a, src], body: a + src}\n", "a b", []),
         ("outputs: [b]\nkernels:\n  a: {pattern: global, reads: [src], body: src, reduce: sum}\n"
-         "  b: {pattern: point, reads: [a, src], body: src - a}\n", "a b", ["global", "header", "external_input"]),
+         "  b: {pattern: point, reads: [a, src], body: src - a}\n", "a b", ["global", "external_input"]),
         ("outputs: [b]\nkernels:\n  a: {pattern: point, reads: [src], body: src, channels: 3}\n"
-         "  b: {pattern: point, reads: [a], body: a.r}\n", "a b", ["header"]),
+         "  b: {pattern: point, reads: [a], body: a.r}\n", "a b", []),  # three channels, one
         ("outputs: [a, b]\nkernels:\n  a: {pattern: point, reads: [src], body: src + 1}\n"
          "  b: {pattern: point, reads: [src], body: src - 1}\n", "a b", ["external_output", "connected"]),
     ],

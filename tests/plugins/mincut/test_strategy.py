@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fusiond.errors import RequestError
-from fusiond.model import Analysis, Config, Job, Record, Rejection, Verdict, Workload
-from fusiond.program import Launch, Program, Role, problems
+from fusiond.model import Analysis, CompileFacts, Config, Job, Record, Rejection, Verdict, Workload
+from fusiond.program import Launch, Program, Role, Source, problems
 from fusiond.registry import Registry
 from fusiond.requests import jobs
 from fusiond.requests.jobs import JobInputs
@@ -243,6 +243,31 @@ def test_a_block_that_can_be_computed_in_no_way_says_why(registry: Registry) -> 
     assert refused is not None
     assert refused.nodes == block
     assert refused.rule == "shared_memory"
+
+
+@pytest.mark.parametrize(
+    ("registers", "spilled", "rule"), [(40, 0, None), (255, 64, "spills"), (255, 0, None), (300, 0, "launch")]
+)
+def test_a_block_that_spills_or_cannot_be_launched_is_rejected(
+    registry: Registry, registers: int, spilled: int, rule: str | None
+) -> None:
+    def facts(source: Source) -> dict[str, CompileFacts]:
+        return {
+            entry: CompileFacts(arch="sm_90", entry=entry, registers=registers, shared_bytes=0, barriers=1,
+                                stack_bytes=0, spill_store_bytes=spilled, spill_load_bytes=spilled)
+            for entry in source.entries
+        }  # fmt: skip
+
+    target = Target(arch="sm_90", limits=GPU, facts=facts)
+    analysis = analysed(registry, "pipeline: harris\nblock: [sx, gx]\n", target)
+    config = dict(STRATEGY.seeds(analysis, STRATEGY.space(analysis, {}), {}))["default"]
+    found = STRATEGY.emit(analysis, config, {})
+    assert (found.rule if isinstance(found, Rejection) else None) == rule
+    if isinstance(found, Rejection):
+        assert str(registers) in found.detail
+    alone = analysed(registry, "pipeline: harris\nblock: [gx]\n", target)  # what is not fused is launched anyhow
+    space = STRATEGY.space(alone, {})
+    assert isinstance(STRATEGY.emit(alone, next(space.points()), {}), Program)
 
 
 def test_every_refusal_is_explained(registry: Registry) -> None:

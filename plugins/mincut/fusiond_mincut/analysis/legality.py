@@ -3,17 +3,19 @@
 Two levels. `paper`: the rules of Qiao et al. (section II-B), with which Algorithm 1 is run.
 
     global           a global kernel stands alone
-    header           all kernels compute images of one shape (section II-B2)
     connected        every kernel is linked to the others through edges inside the block
     external_output  only one image leaves the block (figure 2c)
     external_input   a kernel inside reads no image from outside, unless the block's first kernels read it too (2b, 2d)
     shared_memory    equation 2: the block's tiles against the largest tile of one of its kernels
     no_benefit       no edge inside whose fusion saves nothing
 
-`general`: what the generated kernels can do: global, header, and
+`general`: what the generated kernels can do: global, and
 
     convex           no path leaves the block and comes back
     connected        every kernel is linked to the others, through edges or images that two of them read
+
+All images of a pipeline have one width and height, so the paper's equal iteration spaces (section II-B2) hold of any
+block; how many channels a kernel computes at a pixel is its own affair.
 
 The last rule of the paper's level closes a hole of Algorithm 1 as published: legality alone would fuse what the weights
 say must not be fused. And every edge is judged here as an edge of *this* block: one that is illegal as a pair, because
@@ -49,7 +51,6 @@ def paper(pipeline: Pipeline, kernels: Iterable[str], model: Model) -> Iterator[
         return
     rules: tuple[Callable[[], Iterator[Rejection]], ...] = (
         lambda: _global(pipeline, members),
-        lambda: _header(pipeline, members),
         lambda: _external_output(pipeline, members),
         lambda: _external_input(pipeline, members),
         lambda: _connected(pipeline, members, shared=False),
@@ -66,7 +67,6 @@ def general(pipeline: Pipeline, kernels: Iterable[str]) -> Iterator[Rejection]:
     if len(members) < 2:
         return
     yield from _global(pipeline, members)
-    yield from _header(pipeline, members)
     yield from _connected(pipeline, members, shared=True)
     yield from _convex(pipeline, members)
 
@@ -154,16 +154,6 @@ def _global(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]
         if pipeline.kernel(name).pattern == "global":
             detail = f"{name} reduces a whole image: it is a kernel by itself, and a boundary for all others"
             yield Rejection(rule="global", nodes=members, detail=detail)
-            return
-
-
-def _header(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
-    first = pipeline.kernel(members[0])
-    for name in members[1:]:
-        channels = pipeline.kernel(name).channels
-        if channels != first.channels and pipeline.kernel(name).pattern != "global":
-            detail = f"{first.name} computes {first.channels} channel(s), {name} {channels}"
-            yield Rejection(rule="header", nodes=members, detail=detail)
             return
 
 

@@ -131,10 +131,10 @@ def block_kernel(
     whole, inner, planned = _planned(pipeline, block, params)
     if params.local == ROWS:
         split, made = _strip(pipeline, block, params)
-        text = source.strips(whole, inner, planned, shape, made, split, _entry(block))
+        text = source.strips(whole, inner, planned, shape, made, split, entry(block))
         rectangle = made.width, made.height
     else:
-        text = source.text(whole, inner, planned, shape, _entry(block))
+        text = source.text(whole, inner, planned, shape, entry(block))
         rectangle = shape.width, shape.height
     return CudaKernel(
         name=_name(block, "-"),
@@ -143,7 +143,7 @@ def block_kernel(
         rectangle=rectangle,
         launches=(
             CudaLaunch(
-                entry=_entry(block),
+                entry=entry(block),
                 grid=(ceil_div(pipeline.width, rectangle[0]), ceil_div(pipeline.height, rectangle[1]), 1),
                 block=(params.block_x, params.block_y, 1),
                 shared_bytes=planned.shared_bytes,
@@ -357,7 +357,7 @@ def _name(block: Block, between: str) -> str:
     return f"{name[:60]}{between}{hashlib.sha256(str(block).encode()).hexdigest()[:8]}"
 
 
-def _entry(block: Block) -> str:
+def entry(block: Block) -> str:
     return f"{_name(block, '_')}_kernel"
 
 

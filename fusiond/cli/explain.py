@@ -33,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="count on the processor what the best candidates and the fastest unfused way would pay, and ask the GPU's "
         "counters where ncu is there",
     )
+    parser.add_argument("--html", metavar="FILE", help="write the job's page as one file")
     parser.add_argument("--trial", type=int, metavar="N", help="with --bundle: its number; default: the best one")
     options.add_store(parser)
 
@@ -48,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         history = _history(store, row)
         programs = causes.chosen(store, trials) if arguments.count else {}
         info = next((each.info for each in store.devices() if each.info.key == row.device_key), None)
+        if arguments.html:
+            return _page(store, row, Path(arguments.html).expanduser(), json=arguments.json)
         if arguments.bundle:
             written = bundling.write(store, row, trials, arguments.trial, Path(arguments.bundle).expanduser())
             if arguments.json:
@@ -67,6 +70,20 @@ def run(arguments: argparse.Namespace) -> int:
         counts.show(rows)
         output.say(*causes.sentences(rows))
         output.say(*(causes.hardware(info, programs) if info is not None and info.evidence == MEASURED else ()))
+    return 0
+
+
+def _page(store: Store, row: JobRow, path: Path, *, json: bool) -> int:
+    from fusiond.web import pages  # Jinja2 and starlette, for this alone
+
+    try:
+        path.write_text(pages.standing_alone(store, row.id), encoding="utf-8")
+    except OSError as problem:
+        raise RequestError(f"{path} cannot be written: {problem.strerror}", where="--html") from None
+    if json:
+        options.say_json({"written": [str(path)]})
+    else:
+        output.say(str(path))
     return 0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.build.working import sweep
-from fusiond.cli import options
+from fusiond.cli import options, output
 from fusiond.cli.plugins import entry
 from fusiond.client.here import checked
 from fusiond.daemon import config, logs
@@ -25,7 +25,7 @@ from fusiond.daemon.service import Service, Work
 from fusiond.daemon.worker import Stop
 from fusiond.devices.cuda.nvml import busy
 from fusiond.devices.probe import probe
-from fusiond.errors import NothingKnown
+from fusiond.errors import NothingKnown, RequestError
 from fusiond.events import Events
 from fusiond.isolation import registry as plugins
 from fusiond.model import DeviceInfo, JobState
@@ -46,6 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "/etc/xdg/fusiond/fusiond.yaml, where there is one)",
     )
     parser.add_argument("--log", choices=("text", "json"), help="how the log is written, instead of what it says there")
+    parser.add_argument(
+        "--web", metavar="HOST:PORT", help="serve the pages there, too; prints the URL with its token (port 0: any)"
+    )
     parser.add_argument("--socket", metavar="FILE", help="the socket (default: beside the store)")
     parser.add_argument("--db", metavar="FILE", help="the store (default: what the configuration says, or FUSIOND_DB)")
 
@@ -80,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             notifier=Notifier(),
             reread=None if terminal else reread,
         )
+        service.announce = output.say
         service.events.subscribe(registry.notify)
         service.handle_signals()
         return service.run()
@@ -99,6 +103,11 @@ def work(store: Store, registry: Registry, policy: Callable[[], Policy] = lambda
         options = {"device": submission.device, "trials": submission.trials, "seed": submission.seed}
         ready = checked(registry, plugins.read(registry, submission.path, submission.text, **options))
         return tuple(tuner.enqueue(store, each, priority=submission.priority) for each in ready)
+
+    def again(id: str) -> JobRow:
+        row = store.named_job(id)
+        (ready,) = checked(registry, (store.load_job(row.id),))
+        return tuner.enqueue(store, ready, priority=row.priority)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
         return Tuner(store, registry, events, policy=policy(), busy=busy).run(row.id, stop, device)
@@ -127,12 +136,18 @@ def work(store: Store, registry: Registry, policy: Callable[[], Policy] = lambda
         plugins=lambda: [entry(state) for state in registry.states],
         busy=busy,
         probe=look,
+        again=again,
     )
 
 
 def _settings(arguments: argparse.Namespace) -> Config:
     path = Path(arguments.config) if arguments.config else config.find()
     settings = config.read(path) if path is not None else Config()
+    if arguments.web:
+        web = config.address(arguments.web)
+        if web is None:
+            raise RequestError(f"is {arguments.web[:40]!r}; write HOST:PORT, as 127.0.0.1:8080", where="--web")
+        settings = dataclasses.replace(settings, web=web)
     if arguments.log:
         settings = dataclasses.replace(settings, log=arguments.log)
     if arguments.db:

@@ -12,6 +12,7 @@
     GET  /devices  /plugins     lists
     GET  /metrics               for Prometheus
     GET  /openapi.json          all of this for programs
+    GET  / and below /page, /answers, /static   the pages (fusiond.web)
 
 Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong request, 413 for a body that is too long,
 404 for what is not known, 409 for a device that is not there and for a name that stands for several contents, 5xx for
@@ -24,7 +25,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,8 +118,10 @@ MOST_JOBS = 1000
 class App:
     """The endpoints, each a coroutine that checks the request, calls one action, and words the answer."""
 
-    def __init__(self, actions: Actions, broker: Broker) -> None:
+    def __init__(self, actions: Actions, broker: Broker, pages: Sequence[Route] = ()) -> None:
+        """`pages`: the routes of the pages, beside those of the API."""
         self.actions = actions
+        self.pages = pages
         self.broker = broker
         self._comparing = asyncio.Semaphore(_MOST_COMPARING)
 
@@ -137,6 +140,7 @@ class App:
             Route("/plugins", self.plugins),
             Route("/metrics", self.metrics),
             Route("/openapi.json", self.openapi),
+            *self.pages,
         ]
         handlers: dict[Any, Any] = {FusiondError: _fusiond_error, HTTPException: _http_error, Exception: _our_error}
         return Starlette(routes=routes, exception_handlers=handlers)

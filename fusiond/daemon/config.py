@@ -25,6 +25,8 @@ class Config:
     """The store; None: FUSIOND_DB, else the user's own."""
     socket: Path | None = None
     """None: beside the store."""
+    web: tuple[str, int] | None = None
+    """Host and port of the pages; None: on the socket alone."""
     devices: tuple[str, ...] = ("all",)
     """The devices that get a worker: `all`, `cpu`, `cuda`, `cuda:N`."""
     poll_secs: float = 1.0
@@ -60,6 +62,8 @@ def read(path: Path) -> Config:
         config = dataclasses.replace(config, db=_path(keys["db"], path.parent))
     if "socket" in keys and keys["socket"].value is not None:
         config = dataclasses.replace(config, socket=_path(keys["socket"], path.parent))
+    if "web" in keys and keys["web"].value is not None:
+        config = dataclasses.replace(config, web=_address(keys["web"]))
     if "devices" in keys:
         config = dataclasses.replace(config, devices=_devices(keys["devices"]))
     if "poll_secs" in keys:
@@ -73,6 +77,21 @@ def read(path: Path) -> Config:
     if "log" in keys:
         config = dataclasses.replace(config, log=keys["log"].choice("text", "json"))
     return config
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """`127.0.0.1:8080`, `[::1]:0` (any free port): a host's address and a port; None for anything else."""
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([A-Za-z0-9.-]+)):(\d{1,5})", text.strip())
+    if match is None or int(match[3]) > 65535:
+        return None
+    return match[1] or match[2], int(match[3])
+
+
+def _address(node: Node) -> tuple[str, int]:
+    found = address(node.text())
+    if found is None:
+        raise node.fail(f"is {node.text()[:40]!r}; write HOST:PORT, for example 127.0.0.1:8080")
+    return found
 
 
 def _path(node: Node, folder: Path) -> Path:

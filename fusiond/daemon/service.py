@@ -41,6 +41,8 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
 from fusiond.system import driver, faults
+from fusiond.web.access import Access, new_token
+from fusiond.web.pages import Pages, unchanged
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,8 @@ class Work:
     """Why a device should be left alone now, or None."""
     probe: Callable[[DeviceInfo], str | None] = lambda device: "nobody looked"
     """What is wrong with a sick device, or None when it works again."""
+    again: Callable[[str], JobRow] = unchanged
+    """Queue what an ended job asked once more."""
 
 
 class Service:
@@ -109,6 +113,8 @@ class Service:
         self._fed_at = -math.inf
         self._recovered_at = time.monotonic()
         self._lock = StoreLock(store)
+        self.announce: Callable[[str], None] = lambda url: log.info("pages at %s", url)
+        """What is done with the URL of the pages."""
 
     # --- life ---
 
@@ -129,9 +135,13 @@ class Service:
             self._lock.release()
 
     def _serve(self, listener: sockets.Listener) -> int:
-        server = HttpServer(App(self._actions(), self.broker).starlette(), self.limits)
+        tcp = sockets.listen_tcp(self.config.web) if self.config.web is not None else None
+        pages = Pages(self.store, self._devices, self._buttons())
+        app = App(self._actions(), self.broker, pages.routes()).starlette()
+        server = HttpServer(app, self.limits)
         http = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         http.start()
+        web = self._serve_web(app, tcp) if tcp is not None else None
         self._threads = [self._start(worker) for worker in self.workers]
         log.info(
             "serving %s on %s: %s", self.database, self.socket, ", ".join(each.device.name for each in self.workers)
@@ -157,10 +167,32 @@ class Service:
             time.sleep(0.02)
             self._feed_watchdog(server)
         self.broker.close()
+        if web is not None:
+            web.should_exit = True
         server.should_exit = True
         http.join(5)
         log.info("stopped")
         return status
+
+    def _serve_web(self, app: Any, listener: sockets.Listener) -> HttpServer:
+        """The same over TCP, for whoever has the token: the URL is printed once it listens."""
+        token = new_token()
+        server = HttpServer(Access(app, token), self.limits)
+        threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="web", daemon=True).start()
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.announce(f"http://{shown}:{port}/?token={token}")
+        return server
+
+    def _buttons(self) -> dict[str, Callable[[str], JobRow]]:
+        """What the pages may change."""
+
+        def again(job: str) -> JobRow:
+            row = self.work.again(job)
+            self._wake()
+            return row
+
+        return {"cancel": self._cancel, "finish": self.store.finish_early, "again": again}
 
     def _feed_watchdog(self, server: HttpServer) -> None:
         """Only as long as the workers' threads and the loop of the HTTP server live. A device that hangs is the

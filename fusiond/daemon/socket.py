@@ -57,6 +57,24 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
+def listen_tcp(address: tuple[str, int]) -> socket.socket:
+    """A listening TCP socket. RequestError where it cannot be had: the port is taken, the host is none of ours."""
+    host, port = address
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind)
+    except OSError as problem:
+        raise RequestError(f"{host}:{port}: {problem.strerror}", where="--web") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(128)
+    except OSError as problem:
+        listener.close()
+        raise RequestError(f"cannot listen on {host}:{port}: {problem.strerror}", where="--web") from None
+    return listener
+
+
 def remove(path: Path) -> None:
     """Take the socket away; no error when it is gone already."""
     with contextlib.suppress(OSError):

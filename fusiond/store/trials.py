@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlite_utils import Database
 
 from fusiond.keys import canonical
-from fusiond.model import COUNTED, Ask, Config, Measurement, Outcome, Rejection, Trial
+from fusiond.model import COUNTED, Ask, Config, Measurement, Outcome, Rejection, Trial, Value
 from fusiond.store.connection import Connected, Row
 from fusiond.store.encoding import (
     config_from,
@@ -61,6 +61,20 @@ class KindredTrial:
     outcome: Outcome
     time_us: float | None
     """None where it was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialLine:
+    """A trial without its samples, for lists of thousands."""
+
+    sequence: int
+    role: str
+    origin: str
+    outcome: str
+    config: Mapping[str, Value]
+    ratio: float | None
+    time_us: float | None
+    reason: str
 
 
 class Trials(Connected):
@@ -147,6 +161,27 @@ class Trials(Connected):
         with self._moment():
             ids = self._trial_ids(where, scope)
             return self._trials(f"WHERE {where} ORDER BY t.role, t.sequence", scope, skip=skip, expected=len(ids))
+
+    def trial_lines(self, job: str) -> list[TrialLine]:
+        """All trials of a job without their samples, role by role, as they were asked. A damaged one is left out, and
+        said so in the log."""
+        with self._moment():
+            ids = self._trial_ids("job_id = :job", {"job": job})
+            tail = "FROM trials t WHERE t.job_id = ? ORDER BY t.role, t.sequence"
+            rows = self._sealed(tail, [job], skip=True, expected=len(ids), t="trials")
+            return [
+                TrialLine(
+                    sequence=row["sequence"],
+                    role=row["role"],
+                    origin=row["origin"],
+                    outcome=row["outcome"],
+                    config=decoded(row["config"]),
+                    ratio=row["ratio"],
+                    time_us=row["time_us"],
+                    reason=row["reason"] or "",
+                )
+                for (row,) in rows
+            ]
 
     def measured(
         self, work: str, against: str | None, device_key: str, env_key: str, *, cache: str = "warm"

@@ -199,6 +199,7 @@ def work(store: Store, trial_secs: float) -> Work:
     return Work(
         run_job=MakeBelieve(store, trial_secs).run,
         submit=submit_file,
+        again=lambda id: submit(store, store.load_job(id)),
         best=best,
         devices=lambda: (DEVICE,),
         plugins=lambda: [{"name": "make-believe", "problem": None}],

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from fusiond.client.client import LOST
@@ -173,4 +174,22 @@ def test_the_configuration_is_read_again(machine: Any, end: End) -> None:
         last = json.loads(machine.said("serve").splitlines()[-1])
         assert last["message"] == "these keys ask for a new start: devices"
         assert machine.fusiond("status", "--json").json["daemon"]["state"] == "serving"
+        assert end(daemon, signal.SIGTERM) == 0
+
+
+def test_the_pages_are_served_to_whoever_has_the_url(machine: Any, end: End) -> None:
+    with machine.serving("--web", "127.0.0.1:0") as daemon:
+        machine.wait_for(lambda: "?token=" in machine.printed("serve"), about="the URL")
+        (url,) = machine.printed("serve").split()
+        assert httpx.get(url.partition("?")[0]).status_code == 401
+        with httpx.Client(follow_redirects=True) as browser:
+            page = browser.get(url, headers={"accept": "text/html"})
+            assert (page.status_code, "token" in str(page.url)) == (200, False)
+            job = machine.fusiond("submit", machine.job(), "--wait", "--json").json["id"]
+            assert job in browser.get(page.url).text
+            shown = browser.get(page.url.join(f"/page/jobs/{job}"))
+            assert "6 of 6 trials" in shown.text
+        taken = machine.fusiond("serve", "--web", url.split("/")[2], "--db", machine.folder / "other.sqlite")
+        assert (taken.status, "cannot listen on 127.0.0.1:" in taken.err) == (2, True)
+        assert machine.fusiond("serve", "--web", "here").status == 2
         assert end(daemon, signal.SIGTERM) == 0

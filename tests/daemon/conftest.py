@@ -47,10 +47,16 @@ def job_file(tmp_path: Path) -> Callable[..., Path]:
 
 @contextmanager
 def running(
-    store: Store, *, trial_secs: float = 0.01, config: Config | None = None, limits: Limits | None = None
+    store: Store,
+    *,
+    trial_secs: float = 0.01,
+    config: Config | None = None,
+    limits: Limits | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[Service, Client]]:
     """A service in a thread of this process (without signals), and a client of it."""
     service = Service(store, config or Config(poll_secs=0.05), daemon.work(store, trial_secs), limits)
+    service.announce = announce or service.announce
     ended: list[int] = []
     thread = threading.Thread(target=lambda: ended.append(service.run()), name="service")
     thread.start()

@@ -89,6 +89,21 @@ def curve(recorded: Recorded, asked: Sequence[Config], trials: int) -> Curve:
     return Curve(shares=(*shares, *[share] * (trials - len(shares))))
 
 
+def at_random(recorded: Recorded, trials: int) -> tuple[float, float]:
+    """Drawing without replacement, exactly: the expected share after so many trials, and the chance of NEAR."""
+    shares = sorted((recorded.best_us / time_us for time_us in recorded.true_us.values()), reverse=True)
+    whole = len(recorded.rows)
+    missed = 1.0
+    """The chance that none of the better ones was drawn."""
+    expected = near = 0.0
+    for better, share in enumerate(shares):
+        left = missed * max(0, whole - better - trials) / (whole - better)
+        expected += share * (missed - left)
+        near += (missed - left) * (share >= NEAR)
+        missed = left
+    return expected, near
+
+
 def study(
     recorded: Recorded,
     make: Callable[..., Study],

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from benchmarks.pages import table
-from benchmarks.search.drive import AT, Curve
+from benchmarks.search import drive
+from benchmarks.search.drive import AT, Curve, Recorded
 
 Found: TypeAlias = tuple[str, int, str, Curve]
 """Pack, seed, sampler, curve."""
@@ -15,17 +16,26 @@ Found: TypeAlias = tuple[str, int, str, Curve]
 HEAD = ("sampler (runs)", *(f"@{each}" for each in AT), "95 % by 50", "by 100", "median trials to 95 %")
 
 
-def render(found: Sequence[Found]) -> str:
-    """A row for each sampler over all packs, then one for each pack."""
+def render(found: Sequence[Found], spaces: Sequence[Recorded] = ()) -> str:
+    """A row for each sampler over all packs, one for random choice exactly, then one for each pack."""
     samplers = list(dict.fromkeys(each[2] for each in found))
     packs = list(dict.fromkeys(each[0] for each in found))
-    whole = table(HEAD, [row(name, [each[3] for each in found if each[2] == name]) for name in samplers])
+    rows = [row(name, [each[3] for each in found if each[2] == name]) for name in samplers]
+    whole = table(HEAD, rows + ([at_random(spaces)] if spaces else []))
     parts = [
         row(f"{pack}, {name}", [each[3] for each in found if each[0] == pack and each[2] == name])
         for pack in packs
         for name in samplers
     ]
     return whole + "\n" + table(("pack, sampler (runs)", *HEAD[1:]), parts)
+
+
+def at_random(spaces: Sequence[Recorded]) -> list[str]:
+    """What random choice comes to on the average of these spaces."""
+    by_trials = {trials: [drive.at_random(each, trials) for each in spaces] for trials in AT}
+    shares = [f"{statistics.mean(share for share, _ in each):.3f}" for each in by_trials.values()]
+    near = [f"{statistics.mean(chance for _, chance in by_trials[trials]):.0%}" for trials in (50, 100)]
+    return ["random (exactly)", *shares, *near, ""]
 
 
 def row(name: str, curves: Sequence[Curve]) -> list[str]:

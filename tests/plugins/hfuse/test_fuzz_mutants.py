@@ -18,7 +18,7 @@ from fusiond.program import Launch, Program, Scalar
 from fusiond.registry import Registry
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import partition
-from fusiond_hfuse.codegen import fuse
+from fusiond_hfuse.codegen import hidden_arguments, sides
 from fusiond_hfuse.strategy import Hfuse
 
 from .fuzzing import JointRunner, analysed, differences
@@ -234,7 +234,7 @@ def test_overlapping_arenas_show(pairs: Pairs, joint: JointRunner) -> None:
         assert isinstance(launch, Launch)
         config = given_blocks(analysis, "pad", pairs.target)
         assert config is not None
-        if not fuse.offset_letters(partition.plan(analysis.payload.group, config, 1)):
+        if not hidden_arguments.offset_letters(partition.plan(analysis.payload.group, config, 1)):
             return None
         return with_launch(program, arguments=(*launch.arguments[:-1], Scalar(dtype="uint32", value=0)))
 
@@ -247,8 +247,8 @@ def test_grids_of_the_other_side_show(pairs: Pairs, joint: JointRunner) -> None:
     def swapped(program: Program, analysis: Analysis) -> Program | None:
         config = given_blocks(analysis, "pad", pairs.target)
         assert config is not None
-        axes = [len(fuse.grid_axes(slot)) for slot in analysis.payload.group.slots]
-        offsets = len(fuse.offset_letters(partition.plan(analysis.payload.group, config, 1)))
+        axes = [len(sides.grid_axes(slot)) for slot in analysis.payload.group.slots]
+        offsets = len(hidden_arguments.offset_letters(partition.plan(analysis.payload.group, config, 1)))
         launch = program.steps[-1]
         assert isinstance(launch, Launch)
         given = list(launch.arguments)

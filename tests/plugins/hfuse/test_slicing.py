@@ -171,13 +171,16 @@ def test_nvcc_takes_what_is_left(beside_hist, strategy, tmp_path, name):
     assert done.returncode == 0, done.stderr
 
 
-def sliced(text: str, entry: str = "k", missing: tuple[str, ...] = ()) -> str:
+def unit_of(text: str, missing: tuple[str, ...] = ()) -> Unit:
     lines = text.count("\n") + 1
-    unit = Unit(
+    return Unit(
         text=text, origins=tuple(("k.cu", at) for at in range(1, lines + 1)), system=(), macros=(), files={},
         missing=missing,
     )  # fmt: skip
-    return slicing.sliced(unit, entry, instance=None, defines=(), where="k.yaml").text
+
+
+def sliced(text: str, entry: str = "k", missing: tuple[str, ...] = ()) -> str:
+    return slicing.sliced(unit_of(text, missing), entry, instance=None, defines=(), where="k.yaml").text
 
 
 def forget() -> None:
@@ -295,6 +298,8 @@ WRONG = [
      "cublasHandle_t.*not read: <cublas_v2.h>"),
     ("a condition on a header that is not there", '#include "config.h"\n' + K + "#ifdef WIDE\n    int v = 1;\n#else\n    int v = 2;\n#endif\n" + STORE,
      'k.cu:5: a condition asks for `WIDE`, which "config.h" may define'),
+    ("a library of block primitives", "#include <cub/cub.cuh>\n" + K + "    typedef cub::BlockReduce<int, 128> Reduce;\n    int v = i;\n" + STORE,
+     "k.cu:5: it uses `cub::`, whose headers are not read here: .*cooperative groups and shuffles can be fused"),
     ("no such kernel", HOST + OTHERS, "unknown kernel 'k'; known: again, grid, image, unknown"),
     ("nothing that can be read", "__global__ void k(int* out {\n", "not CUDA C\\+\\+"),
 ]  # fmt: skip

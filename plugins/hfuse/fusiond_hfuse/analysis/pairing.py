@@ -1,4 +1,4 @@
-"""Whom to fuse with whom, when there are more than two: the pairs that save most together.
+"""Pairing of more than two kernels: the pairs that save most together.
 
     savings of measured pairs   {(a, b): 30 us, (b, c): 50 us, (c, d): 40 us}
                           -->   a+b|c+d        70 us; b+c alone would save 50

@@ -11,7 +11,7 @@ from fusiond.language.extents import ceil_div
 from fusiond.model import Config, DeviceLimits
 from fusiond_hfuse.frontend import barriers
 from fusiond_hfuse.frontend.graph import Group, Kernel, Plan, Side, Slot
-from fusiond_hfuse.frontend.kernel import shares_a_block, thread_counts
+from fusiond_hfuse.frontend.shapes import shares_a_block, thread_counts
 
 VIRTUAL = (1, 2, 4, 8)
 """Blocks of one kernel side by side in a fused block."""

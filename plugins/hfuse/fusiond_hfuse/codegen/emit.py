@@ -10,9 +10,10 @@ from fusiond.program import Argument as Passed
 from fusiond.program import Buffer, FillStep, Launch, Pointer, Program, Role, Scalar, Source, Step, sized
 from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.analysis.registers import Cap
-from fusiond_hfuse.codegen import fuse
+from fusiond_hfuse.codegen import fuse, hidden_arguments, sides
 from fusiond_hfuse.frontend.graph import Argument, Group, Kernel, Plan, Shape, Side, Slot
-from fusiond_hfuse.frontend.kernel import buffers_of, define_values, shape_of
+from fusiond_hfuse.frontend.kernel import define_values
+from fusiond_hfuse.frontend.shapes import buffers_of, shape_of
 
 
 def native_source(slot: Slot, threads: int, cap: int | None) -> Source:
@@ -91,17 +92,17 @@ def fused(group: Group, plan: Plan, cap: Cap, version: int) -> Program:
     grid = launched_blocks(plan, shapes)
     arguments: list[Passed] = [each for slot in group.slots for each in _arguments(slot, shapes[slot.letter])]
     for slot in group.slots:
-        lengths = shapes[slot.letter].grid[: len(fuse.grid_axes(slot))]
+        lengths = shapes[slot.letter].grid[: len(sides.grid_axes(slot))]
         arguments += [Scalar(dtype="uint32", value=length) for length in lengths]
     places = arena_places(plan, shapes)
-    arguments += [Scalar(dtype="uint32", value=places[letter]) for letter in fuse.offset_letters(plan)]
+    arguments += [Scalar(dtype="uint32", value=places[letter]) for letter in hidden_arguments.offset_letters(plan)]
     arguments += [Scalar(dtype="uint32", value=each) for each in block_arguments(plan, shapes)]
     if plan.map == "stride":
         arguments.append(Scalar(dtype="uint32", value=grid))
     buffers = _buffers(group, {letter: f"fused:fusiond_{letter}::" for letter in group.letters})
     before: tuple[Step, ...] = ()
-    if plan.assign in fuse.TICKETED:
-        elements = fuse.tickets(plan)
+    if plan.assign in hidden_arguments.TICKETED:
+        elements = hidden_arguments.tickets(plan)
         tickets = Buffer(name=f"tickets.{group.letters}", dtype="uint32", elements=elements, role=Role.SCRATCH)
         buffers = (*buffers, tickets)
         before = (FillStep(name="zero_tickets", buffer=tickets.name),)
@@ -143,12 +144,12 @@ def units(side: Side, shapes: Mapping[str, Shape]) -> int:
 
 
 def block_arguments(plan: Plan, shapes: Mapping[str, Shape]) -> list[int]:
-    """What the fused kernel is told at block level, in the order of `fuse.block_parameters`."""
+    """What the fused kernel is told at block level, in the order of `fuse.parameters`."""
     found: list[int] = []
-    if fuse.ratio_letters(plan):
+    if hidden_arguments.ratio_letters(plan):
         counts = [units(side, shapes) for side in plan.sides]
         found += [partition.ratio(part, sum(counts[at:])) for at, part in enumerate(counts[:-1])]
-    for letter in fuse.slice_letters(plan):
+    for letter in hidden_arguments.slice_letters(plan):
         found.append(aligned(plan, shapes[letter].shared_bytes))
     return found
 
@@ -199,7 +200,7 @@ def fused_source(group: Group, plan: Plan, cap: Cap, version: int) -> Source:
 
 def aligned(plan: Plan, shared_bytes: int) -> int:
     """Where the next part of the arena may begin."""
-    return ceil_div(shared_bytes, fuse.alignment(plan)) * fuse.alignment(plan)
+    return ceil_div(shared_bytes, hidden_arguments.alignment(plan)) * hidden_arguments.alignment(plan)
 
 
 def arena_places(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.program import Argument, FillStep, Launch, Pointer, Program, Scalar
 from fusiond_hfuse.analysis.registers import LEAST_KEPT, MOST_TAKEN, STEP, WARPGROUP
-from fusiond_hfuse.codegen import fuse
+from fusiond_hfuse.codegen import hidden_arguments, sides
 from fusiond_hfuse.frontend.graph import WARP, Plan, Shape
-from fusiond_hfuse.frontend.kernel import shape_of
+from fusiond_hfuse.frontend.shapes import shape_of
 
 
 def problems(plan: Plan, program: Program) -> tuple[str, ...]:
@@ -49,10 +49,10 @@ def problems(plan: Plan, program: Program) -> tuple[str, ...]:
         blocks = plan.blocks
     if launch.grid != (blocks, 1, 1):
         found.append(f"a grid of {launch.grid} for {blocks} blocks")
-    offsets = fuse.offset_letters(plan)
+    offsets = hidden_arguments.offset_letters(plan)
     told = block_arguments(plan, counts, shapes)
-    behind = len(offsets) + len(told) + (plan.map == "stride") + (plan.assign in fuse.TICKETED)
-    wanted = sum(len(side.slot.kernel.arguments) + len(fuse.grid_axes(side.slot)) for side in plan.sides) + behind
+    behind = len(offsets) + len(told) + (plan.map == "stride") + (plan.assign in hidden_arguments.TICKETED)
+    wanted = sum(len(side.slot.kernel.arguments) + len(sides.grid_axes(side.slot)) for side in plan.sides) + behind
     if len(launch.arguments) != wanted:
         return (*found, f"{len(launch.arguments)} arguments for {wanted} parameters")
     hidden = list(launch.arguments[wanted - behind :])
@@ -117,6 +117,7 @@ def _arena_problems(
 ) -> list[str]:
     found = []
     end = 0
+    unit = hidden_arguments.alignment(plan)
     for side in plan.by_letter:
         letter = side.slot.letter
         if not side.slot.kernel.parsed.uses_dynamic_shared:
@@ -127,10 +128,10 @@ def _arena_problems(
             continue
         if letter in offsets and offset.value < end:
             found.append(f"slot {letter}'s shared memory begins at {offset.value}, inside another's that ends at {end}")
-        if offset.value % fuse.alignment(plan):
+        if offset.value % unit:
             found.append(f"slot {letter}'s shared memory begins at {offset.value}, which is not aligned")
         own = shapes[letter].shared_bytes
-        own = own if side.virtual == 1 else -(-own // fuse.alignment(plan)) * fuse.alignment(plan) * side.virtual
+        own = own if side.virtual == 1 else -(-own // unit) * unit * side.virtual
         end = offset.value + own
         if shared_bytes < end:
             found.append(f"{shared_bytes} bytes of shared memory, and slot {letter}'s end at {end}")
@@ -140,17 +141,17 @@ def _arena_problems(
 def block_arguments(plan: Plan, counts: list[int], shapes: Mapping[str, Shape]) -> list[int]:
     """What the kernel has to be told at block level: each side's share of what is left, and the slices of the arena."""
     found = []
-    if plan.assign in ("interleaved", *fuse.TICKETED):
+    if plan.assign in ("interleaved", *hidden_arguments.TICKETED):
         found += [-(-(part << 32) // sum(counts[at:])) for at, part in enumerate(counts[:-1])]
     for side in plan.by_letter:
         if side.virtual > 1 and side.slot.kernel.parsed.uses_dynamic_shared:
-            unit = fuse.alignment(plan)
+            unit = hidden_arguments.alignment(plan)
             found.append(-(-int(shapes[side.slot.letter].shared_bytes) // unit) * unit)
     return found
 
 
 def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
-    if plan.assign not in fuse.TICKETED:
+    if plan.assign not in hidden_arguments.TICKETED:
         return [] if len(program.steps) == 1 else [f"{len(program.steps)} steps for one launch"]
     tickets = launch.arguments[-1]
     if not isinstance(tickets, Pointer):

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clang import cindex
-from clang.cindex import CursorKind
-
 from fusiond_hfuse.frontend import cursors, shadows
-from fusiond_hfuse.frontend.divergence import LOOPS, Callees, Flow, Inside, nearest
+from fusiond_hfuse.frontend.constructs import LOOPS, Inside, nearest
+from fusiond_hfuse.frontend.cursors import CursorKind, cindex
+from fusiond_hfuse.frontend.divergence import Callees, Flow
 
 _LOCAL_TYPES = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.UNION_DECL)
 _STEPS = (CursorKind.BREAK_STMT, CursorKind.CONTINUE_STMT)

@@ -247,7 +247,7 @@ GUARDS = (
 """The headers that nvcc includes by itself define `__CUDA_RUNTIME_H__` and its like: what a header of the user's has
 for that case (`helper_cuda.h`) must be read, or it would stay in what is compiled."""
 
-STUB = f"""\
+DECLARATIONS = f"""\
 #pragma once
 {"".join(f"#define __{name}_H__{chr(10)}" for name in GUARDS)}\
 #define __CUDACC__ 1

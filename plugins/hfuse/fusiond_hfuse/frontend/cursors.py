@@ -6,7 +6,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 
-from clang import cindex
+from clang import cindex as cindex
+from clang.cindex import CursorKind as CursorKind
+
+SCOPES = (CursorKind.NAMESPACE, CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL)
+RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
+           CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
 
 _CHILDREN = "fusiond_children"
 _FILE = "fusiond_file"
@@ -61,6 +66,11 @@ def preorder(cursor: cindex.Cursor) -> Iterator[tuple[cindex.Cursor, tuple[cinde
                 raise RecursionError
             below = (*inside, each)
             stack += [(child, below) for child in reversed(found)]
+
+
+def has(cursor: cindex.Cursor, kind: CursorKind) -> bool:
+    """Whether an attribute, or whatever else of that kind, stands directly in a cursor."""
+    return any(child.kind is kind for child in children(cursor))
 
 
 def below(cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:

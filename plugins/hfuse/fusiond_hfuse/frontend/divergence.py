@@ -14,45 +14,33 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-
-from clang import cindex
-from clang.cindex import CursorKind
+from collections.abc import Callable, Sequence
 
 from fusiond_hfuse.frontend import cursors, overloads, shadows
+from fusiond_hfuse.frontend.constructs import (
+    LOOPS,
+    Inside,
+    between,
+    body_of,
+    by_reference,
+    called,
+    constant_memory,
+    nearest,
+    of_groups,
+    parameter_types,
+    pointed_to,
+    sign,
+    uniform_of_groups,
+    variable,
+)
+from fusiond_hfuse.frontend.cursors import CursorKind, cindex
 from fusiond_hfuse.frontend.graph import WARP
-from fusiond_hfuse.frontend.recheck import STUB_FILE
+from fusiond_hfuse.frontend.recheck import DECLARATIONS_FILE
+from fusiond_hfuse.frontend.writes import UNIFORM_CALLS, Write, Writes
 
-LOOPS = (CursorKind.FOR_STMT, CursorKind.WHILE_STMT, CursorKind.DO_STMT, CursorKind.CXX_FOR_RANGE_STMT)
 _UNIFORM_BUILTINS = ("blockIdx", "blockDim", "gridDim", "warpSize")
-_UNIFORM_CALLS = frozenset({
-    "min", "max", "abs", "llabs", "fminf", "fmaxf", "fmin", "fmax", "ceil", "ceilf", "floor", "floorf", "sqrtf",
-    "__umulhi", "__mulhi", "__clz", "__ffs", "__popc", "__ldg", "log2", "log2f", "umin", "umax",
-})  # fmt: skip
 _DIFFERS = re.compile(r"__(shfl|ballot|any|all|match|activemask|reduce)\w*|atomic\w*|clock(64)?")
-_ALIKE_OF_GROUPS = ("sync", "size", "num_threads", "group_index", "group_dim", "dim_threads", "meta_group_size",
-                    "block_rank", "block_index", "num_blocks", "dim_blocks")  # fmt: skip
-_WRITES = (CursorKind.BINARY_OPERATOR, CursorKind.COMPOUND_ASSIGNMENT_OPERATOR, CursorKind.UNARY_OPERATOR)
 _BRANCHES = (CursorKind.IF_STMT, CursorKind.SWITCH_STMT, CursorKind.CONDITIONAL_OPERATOR)
-_REFERENCES = (cindex.TypeKind.LVALUEREFERENCE, cindex.TypeKind.RVALUEREFERENCE)
-_ARRAYS = (cindex.TypeKind.CONSTANTARRAY, cindex.TypeKind.DEPENDENTSIZEDARRAY)
-
-Inside = tuple[cindex.Cursor, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Write:
-    """A write of a variable, and the constructs that the write stands in."""
-
-    target: int
-    """The variable's hash."""
-    value: cindex.Cursor | None
-    """What is written; None for what nobody can tell."""
-    by_call: bool
-    """`value` is a call that is handed the variable's address or a reference to it."""
-    cursor: cindex.Cursor
-    inside: Inside
 
 
 class Callees:
@@ -90,7 +78,7 @@ class Callees:
 
     def takes_references(self, name: str) -> bool:
         """One of these functions can write to what is handed to it."""
-        return any(_by_reference(kind) for each in self._of.get(name, ()) for kind in _kinds(each))
+        return any(by_reference(kind) for each in self._of.get(name, ()) for kind in parameter_types(each))
 
     def _ask(self, question: str, name: str, worst: bool) -> bool:
         key = (question, name)
@@ -145,7 +133,8 @@ class Flow:
             if cursor.kind is CursorKind.VAR_DECL:
                 self.declared[cursor.hash] = inside
                 self._names.setdefault(cursor.spelling, []).append(cursor.hash)
-        self.writes = [write for cursor, inside in self.nodes for write in self._written(cursor, inside)]
+        writes = Writes(callees, self._names)
+        self.writes = [write for cursor, inside in self.nodes for write in writes.of(cursor, inside)]
         self.tainted = {each.hash for each in parameters} if tainted_parameters else set()
         self.unproven: set[int] = set()
         self._spread(self.tainted, proven=False)
@@ -214,7 +203,7 @@ class Flow:
             if proven:
                 varying |= self._after_jumps()
 
-    def _shared_path(self, write: _Write) -> int:
+    def _shared_path(self, write: Write) -> int:
         """How many constructs stand round both the variable's declaration and a write of it."""
         path = self.declared.get(write.target, ())
         count = 0
@@ -244,104 +233,6 @@ class Flow:
                 }
         return found
 
-    def _written(self, cursor: cindex.Cursor, inside: Inside) -> Iterator[_Write]:
-        for target, value, by_call in self._targets(cursor):
-            if not shadows.shared(target):  # what all threads see is the same for all
-                yield _Write(target.hash, value, by_call, cursor, inside)
-        if cursor.kind is CursorKind.ASM_STMT:
-            words = self.data[cursor.extent.start.offset : cursor.extent.end.offset].decode("latin-1")
-            by_macro = re.match(r"\s*(__asm__|__asm|asm)\b", words) is None
-            for name, hashes in self._names.items():
-                if by_macro or re.search(rf"\b{name}\b", words):
-                    yield from (_Write(each, None, False, cursor, inside) for each in hashes)
-
-    def _targets(self, cursor: cindex.Cursor) -> Iterator[tuple[cindex.Cursor, cindex.Cursor | None, bool]]:
-        """(variable, what is written to it, whether by a function that it is handed to)."""
-        children = list(cursors.children(cursor))
-        if cursor.kind is CursorKind.VAR_DECL:
-            values = [each for each in children if each.kind.is_expression()]
-            if cursor.type.kind in _REFERENCES:
-                yield cursor, None, False  # what is written through it is not followed
-                target = variable(values[-1]) if values else None
-                if target is not None and not _constant_reference(cursor.type):
-                    yield target, None, False
-            elif values:
-                yield cursor, values[-1], False
-        elif cursor.kind is CursorKind.CALL_EXPR and self._copies(cursor):
-            to, value = cursor.get_arguments()
-            if (target := variable(to, elements=True)) is not None:
-                yield target, value, False
-        elif cursor.kind is CursorKind.CALL_EXPR:
-            yield from ((each, cursor, True) for each in self._handed_over(cursor, children))
-        elif cursor.kind in _WRITES and children:
-            target = variable(children[0], elements=True)
-            if target is None or target.type.is_const_qualified():
-                return
-            if cursor.kind is CursorKind.UNARY_OPERATOR:
-                sign = self._sign(cursor, children[0])
-                if sign == "&":
-                    yield target, None, False
-                elif sign == "++":
-                    yield target, cursor, False
-            elif self._assigns(cursor, children):
-                yield target, cursor if variable(children[0]) is None else children[-1], False
-
-    def _copies(self, call: cindex.Cursor) -> bool:
-        """Whether a call is an assignment that the compiler made for a struct."""
-        return call.spelling == "operator=" and "operator=" not in self.callees and len(list(call.get_arguments())) == 2
-
-    def _sign(self, cursor: cindex.Cursor, operand: cindex.Cursor) -> str:
-        """What a unary operator does: `&`, `*`, `++` (or what may be that), or nothing of these. Macros hide the text,
-        and templates the types."""
-        text = self.data[cursor.extent.start.offset : cursor.extent.end.offset].strip()
-        whole, part = cursor.type.get_canonical(), operand.type.get_canonical()
-        if text.startswith(b"&") or (whole.kind is cindex.TypeKind.POINTER and whole.get_pointee() == part):
-            return "&"
-        points = part.kind is cindex.TypeKind.POINTER and part.get_pointee() == whole
-        if text.startswith(b"*") or points or (part.kind in _ARRAYS and part.element_type == whole):
-            return "*"
-        plain = (
-            text[:1] in (b"-", b"+", b"!", b"~") and text[:2] not in (b"--", b"++") and text[-2:] not in (b"--", b"++")
-        )
-        return "" if plain else "++"
-
-    def _assigns(self, cursor: cindex.Cursor, children: list[cindex.Cursor]) -> bool:
-        if cursor.kind is CursorKind.COMPOUND_ASSIGNMENT_OPERATOR:
-            return True
-        return re.match(rb"\s*[^\s=]|\s*==", self._between(children)) is None
-
-    def _between(self, children: list[cindex.Cursor]) -> bytes:
-        return self.data[children[0].extent.end.offset : children[-1].extent.start.offset]
-
-    def _handed_over(self, call: cindex.Cursor, children: list[cindex.Cursor]) -> Iterator[cindex.Cursor]:
-        """The variables that a function can write to since it is handed a reference."""
-        function = call.referenced
-        arguments = [each for each in call.get_arguments() if each is not None]
-        if function is not None and function.kind is CursorKind.CONSTRUCTOR and function.spelling not in self.callees:
-            return  # the compiler's own
-        if function is not None and function.kind in shadows.FUNCTIONS:
-            kinds = _kinds(function) or list(function.type.argument_types())
-            if function.kind is CursorKind.CXX_METHOD and not function.is_static_method():
-                changes = not function.is_const_method()
-                if function.spelling.startswith("operator") and len(arguments) == len(kinds) + 1:
-                    owner: cindex.Cursor | None = arguments.pop(0)
-                else:
-                    owner = next(iter(cursors.children(children[0])), None) if children else None
-                target = variable(owner) if owner is not None and changes else None
-                if target is not None:
-                    yield target
-            for argument, kind in zip(arguments, kinds, strict=False):
-                if _by_reference(kind) and (target := variable(argument, elements=True)) is not None:
-                    yield target
-            return
-        name = called(call)
-        if name in _UNIFORM_CALLS or (name in self.callees and not self.callees.takes_references(name)):
-            return
-        for argument in arguments:
-            target = variable(argument)
-            if target is not None and not target.type.is_const_qualified():
-                yield target
-
     def _told_by_call(self, call: cindex.Cursor, proven: bool) -> bool:
         """Whether what a function writes to its arguments is the same for all threads."""
         if proven:
@@ -359,7 +250,7 @@ class Flow:
             return not proven  # who calls it when is not followed
         if outer.kind is CursorKind.BINARY_OPERATOR:
             children = list(cursors.children(outer))
-            short = len(children) == 2 and re.match(rb"\s*\)*\s*(&&|\|\|)", self._between(children)) is not None
+            short = len(children) == 2 and re.match(rb"\s*\)*\s*(&&|\|\|)", between(self.data, children)) is not None
             return not short or bool(inner == children[0]) or self.agrees(children[0], proven=proven)
         if outer.kind not in (*_BRANCHES, *LOOPS):
             return True
@@ -387,13 +278,13 @@ class Flow:
         name = called(each)
         if self._own(each, name) and self.callees.looks(name):
             return True
-        if cursors.file_of(each.referenced) not in (None, STUB_FILE):
+        if cursors.file_of(each.referenced) not in (None, DECLARATIONS_FILE):
             return False
-        return _DIFFERS.fullmatch(name) is not None or (_of_groups(each) and not _alike_of_groups(each, name))
+        return _DIFFERS.fullmatch(name) is not None or (of_groups(each) and not uniform_of_groups(each, name))
 
     def _own(self, call: cindex.Cursor, name: str) -> bool:
         """Whether a call may be of one of the user's functions."""
-        return name in self.callees and cursors.file_of(call.referenced) != STUB_FILE
+        return name in self.callees and cursors.file_of(call.referenced) != DECLARATIONS_FILE
 
     def _is_tainted(self, cursor: cindex.Cursor) -> bool:
         stack = [cursor]
@@ -401,9 +292,9 @@ class Flow:
             each = stack.pop()
             if each.kind is CursorKind.CALL_EXPR:
                 name = called(each)
-                if name.startswith("__syncthreads") or (_of_groups(each) and _alike_of_groups(each, name)):
+                if name.startswith("__syncthreads") or (of_groups(each) and uniform_of_groups(each, name)):
                     continue  # what the block has counted, and what its size is, is the same for all its threads
-                if cursors.file_of(each.referenced) not in (None, STUB_FILE) and self._own(each, name):
+                if cursors.file_of(each.referenced) not in (None, DECLARATIONS_FILE) and self._own(each, name):
                     if self.callees.differs(name, arguments=False):
                         return True
                     if each.referenced.kind is not CursorKind.CXX_METHOD and not self.callees.differs(
@@ -432,18 +323,18 @@ class Flow:
                 if not self._proven_call(each, name):
                     return False
                 if name == "__ldg":
-                    stack += [_pointed_to(argument) for argument in each.get_arguments()]
+                    stack += [pointed_to(argument) for argument in each.get_arguments()]
                     continue
             elif each.kind is CursorKind.BINARY_OPERATOR and self._divides_into_warps(each):
                 continue
             elif each.kind in (CursorKind.CXX_THIS_EXPR, CursorKind.LAMBDA_EXPR, CursorKind.StmtExpr):
                 return False
             elif each.kind is CursorKind.UNARY_OPERATOR:
-                if self._sign(each, next(iter(cursors.children(each)))) in ("*", "&"):
+                if sign(self.data, each, next(iter(cursors.children(each)))) in ("*", "&"):
                     return False
             elif each.kind is CursorKind.ARRAY_SUBSCRIPT_EXPR:
                 children = list(cursors.children(each))
-                if not _constant_memory(children[0]) and not self._read_only(children[0]):
+                if not constant_memory(children[0]) and not self._read_only(children[0]):
                     return False
             elif each.kind is CursorKind.MEMBER_REF_EXPR:
                 base = next(iter(cursors.children(each)), None)
@@ -456,10 +347,10 @@ class Flow:
 
     def _number_of_warp(self, call: cindex.Cursor, name: str) -> bool:
         """Whether a method of a group is the same for all: of the block, or for tiles of a warp within each."""
-        if not _of_groups(call) or list(call.get_arguments()):
+        if not of_groups(call) or list(call.get_arguments()):
             return False
         if name != "meta_group_rank":
-            return _alike_of_groups(call, name)
+            return uniform_of_groups(call, name)
         owner = next(iter(cursors.children(next(iter(cursors.children(call)), call))), None)
         kind = "" if owner is None else owner.type.get_canonical().spelling
         return (
@@ -472,7 +363,7 @@ class Flow:
         children = list(cursors.children(cursor))
         if self.callees.constant is None or len(children) != 2 or not self._is_thread(children[0]):
             return False
-        sign = self._between(children).strip(b" \t\n()")
+        sign = between(self.data, children).strip(b" \t\n()")
         right = self.data[children[1].extent.start.offset : children[1].extent.end.offset].decode("latin-1")
         value = self.callees.constant(right) if sign in (b"/", b">>") else None
         return value is not None and (
@@ -494,12 +385,12 @@ class Flow:
     def _proven_call(self, call: cindex.Cursor, name: str) -> bool:
         """Whether the result is the same where the arguments are, whichever function of that name it is."""
         of = cursors.file_of(call.referenced)
-        if name not in self.callees or of == STUB_FILE:
+        if name not in self.callees or of == DECLARATIONS_FILE:
             target = call.referenced
             copied = target is not None and target.kind is CursorKind.CONSTRUCTOR
             copied = copied and (target.is_copy_constructor() or target.is_move_constructor())
-            return name in _UNIFORM_CALLS or copied
-        return self.callees.pure(name) and (of is not None or name not in overloads.NAMES or name in _UNIFORM_CALLS)
+            return name in UNIFORM_CALLS or copied
+        return self.callees.pure(name) and (of is not None or name not in overloads.NAMES or name in UNIFORM_CALLS)
 
     def _points(self, member: cindex.Cursor, base: cindex.Cursor) -> bool:
         """Whether a member is one of what a pointer points to."""
@@ -542,92 +433,3 @@ class Flow:
             return False
         local = self.body.extent.start.offset <= target.location.offset < self.body.extent.end.offset
         return local or bool(target.type.is_const_qualified())
-
-
-# --- small questions about cursors ----------------------------------------------------------------------
-
-
-def body_of(function: cindex.Cursor) -> cindex.Cursor | None:
-    """The braces of a function's definition."""
-    return next((child for child in cursors.children(function) if child.kind is CursorKind.COMPOUND_STMT), None)
-
-
-def nearest(cursor: cindex.Cursor, inside: Inside) -> int | None:
-    """Which construct a `break` or `continue` belongs to, as a place in `inside`."""
-    kinds = LOOPS if cursor.kind is CursorKind.CONTINUE_STMT else (*LOOPS, CursorKind.SWITCH_STMT)
-    return next((at for at in reversed(range(len(inside))) if inside[at].kind in kinds), None)
-
-
-def variable(cursor: cindex.Cursor, *, elements: bool = False) -> cindex.Cursor | None:
-    """The variable that an expression names, conversions, members and parentheses left aside; with `elements` also the
-    array that it names an element of."""
-    while True:
-        inner = list(cursors.children(cursor))
-        if cursor.kind in (CursorKind.UNEXPOSED_EXPR, CursorKind.PAREN_EXPR, CursorKind.MEMBER_REF_EXPR):
-            if len(inner) != 1:
-                return None
-            cursor = inner[0]
-        elif elements and cursor.kind is CursorKind.ARRAY_SUBSCRIPT_EXPR:
-            target = variable(inner[0], elements=True)
-            return target if target is not None and target.type.kind in _ARRAYS else None
-        else:
-            break
-    if cursor.kind is not CursorKind.DECL_REF_EXPR:
-        return None
-    target = cursor.referenced
-    kinds = (CursorKind.VAR_DECL, CursorKind.PARM_DECL)
-    return target if target is not None and target.kind in kinds else None
-
-
-def _by_reference(kind: cindex.Type) -> bool:
-    return kind.kind in _REFERENCES and not _constant_reference(kind)
-
-
-def _constant_reference(kind: cindex.Type) -> bool:
-    return bool(kind.get_canonical().get_pointee().is_const_qualified())
-
-
-def _constant_memory(cursor: cindex.Cursor) -> bool:
-    base = variable(cursor)
-    return base is not None and any(child.kind is CursorKind.CUDACONSTANT_ATTR for child in cursors.children(base))
-
-
-def _kinds(function: cindex.Cursor) -> list[cindex.Type]:
-    return [child.type for child in cursors.children(function) if child.kind is CursorKind.PARM_DECL]
-
-
-def _pointed_to(argument: cindex.Cursor) -> cindex.Cursor:
-    """The element that `&p[i]` is the address of; anything else is itself, and no element."""
-    found = argument
-    while found.kind in (CursorKind.UNEXPOSED_EXPR, CursorKind.PAREN_EXPR, CursorKind.UNARY_OPERATOR):
-        inner = list(cursors.children(found))
-        if len(inner) != 1:
-            return argument
-        found = inner[0]
-    return found if found.kind is CursorKind.ARRAY_SUBSCRIPT_EXPR else argument
-
-
-def _alike_of_groups(call: cindex.Cursor, name: str) -> bool:
-    """Whether a method of a group is the same for all of the block; of coalesced threads none is."""
-    return name in _ALIKE_OF_GROUPS and bool(call.referenced.semantic_parent.spelling != "coalesced_group")
-
-
-def _of_groups(call: cindex.Cursor) -> bool:
-    target = call.referenced
-    parent = target.semantic_parent if target is not None else None
-    while parent is not None and parent.kind is not CursorKind.TRANSLATION_UNIT:
-        if parent.spelling == "cooperative_groups":
-            return True
-        parent = parent.semantic_parent
-    return False
-
-
-def called(call: cindex.Cursor) -> str:
-    """What a call calls, also where that depends on a template argument."""
-    cursor = call
-    while not cursor.spelling:
-        inner = list(cursors.children(cursor))
-        if not inner:
-            return ""
-        cursor = inner[0]
-    return str(cursor.spelling)

@@ -46,10 +46,10 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
         written = (each.instance for each in launches(code, last, ()) if _WRITTEN.fullmatch(each.instance))
         instances = [*dict.fromkeys(f"{entry}{each}" for each in written), ""]
     for instance in instances:
-        asked = {"instance": instance or None, "defines": (), "where": path}
-        sliced = slicing.sliced(unit, entry, **asked)  # type: ignore[arg-type]
+        reading = {"instance": instance or None, "defines": (), "where": path}
+        sliced = slicing.sliced(unit, entry, **reading)  # type: ignore[arg-type]
         try:
-            parsed = parse_unit(sliced, entry, name=last, **asked)  # type: ignore[arg-type]
+            parsed = parse_unit(sliced, entry, name=last, **reading)  # type: ignore[arg-type]
             break
         except RequestError as problem:  # `k<T><<<...>>>` stands in a template of the host's
             if instance == instances[-1] or not problem.problem.startswith(f"{instance}: use of undeclared"):

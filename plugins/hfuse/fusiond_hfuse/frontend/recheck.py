@@ -18,7 +18,7 @@ from clang.cindex import CursorKind
 from fusiond.errors import RequestError
 from fusiond.model import Rejection
 from fusiond_hfuse.frontend import cursors, groups, library_declarations, overloads, shadows
-from fusiond_hfuse.frontend.cuda_declarations import STUB
+from fusiond_hfuse.frontend.cuda_declarations import DECLARATIONS
 from fusiond_hfuse.frontend.graph import Parameter, Parsed, Unit
 from fusiond_hfuse.frontend.includes import GROUPS, without_comments
 
@@ -27,7 +27,7 @@ ARCHITECTURES = ("750", "800", "900", "1000", "1200")
 MAIN = "/fusiond/kernel.cu"
 HERE = "FUSIOND_HERE"
 """Stands in edits for the name of the namespace that the text will be in."""
-STUB_FILE = "/fusiond/stub.h"
+DECLARATIONS_FILE = "/fusiond/declarations.h"
 OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant", "fusiond_pointee", "fusiond_whole",
         "fusiond_complete")  # fmt: skip
 
@@ -61,9 +61,9 @@ class Tree:
         self.where = unit
         self.instance = instance
         self.groups = any(name in GROUPS for name in unit.system)
-        self.stub = STUB + library_declarations.of(unit.system)
+        self.declarations = DECLARATIONS + library_declarations.of(unit.system)
         self.textures = re.search(r"\b(texture|surface)\s*<", unit.text) is not None
-        self.group_stub = groups.declarations(unit.system) if self.groups else ""
+        self.group_declarations = groups.declarations(unit.system) if self.groups else ""
         self._read = (text, defines, flags, arch)
         self.before = inside[0].count("\n")
         self.lines = text.count("\n") + (not text.endswith("\n"))
@@ -79,17 +79,17 @@ class Tree:
             "typedef fusiond_whole<fusiond_signature>::type fusiond_complete;\n"  # or structs stay without members
             f"__device__ void fusiond_instantiate() {{ auto fusiond_f = &{instance}; (void)fusiond_f; }}\n"
         )
-        stub = self.stub + ("" if inside[0] else self.group_stub)
-        self.unit = self._parse(unit, inside[0] + text + suffix + inside[1], stub, defines, flags, arch)
+        declarations = self.declarations + ("" if inside[0] else self.group_declarations)
+        self.unit = self._parse(unit, inside[0] + text + suffix + inside[1], declarations, defines, flags, arch)
         self.cursor = self.unit.cursor
         self.instantiation: set[str] = set()
-        """Errors that only appear when templates are instantiated: what the stub lacks."""
+        """Errors that only appear when templates are instantiated: what the declarations lack."""
 
     @staticmethod
     def _parse(
         unit: Unit,
         text: str,
-        stub: str,
+        declarations: str,
         defines: tuple[tuple[str, str], ...],
         flags: tuple[str, ...],
         arch: str,
@@ -98,7 +98,7 @@ class Tree:
     ) -> cindex.TranslationUnit:
         """`opened`: members that are private may be named."""
         try:
-            return _parse(text, stub, defines, flags, arch, opened=opened)
+            return _parse(text, declarations, defines, flags, arch, opened=opened)
         except cindex.TranslationUnitLoadError as problem:
             raise RequestError(f"libclang cannot read it: {problem}", where=unit.where(1)) from None
 
@@ -133,11 +133,11 @@ class Tree:
         return [(line, message) for line, message, _ in self.errors() if "cooperative_groups" in message]
 
     def of_cuda(self) -> frozenset[str]:
-        """CUDA's functions, as far as the stub has them."""
+        """CUDA's functions, as far as the declarations have them."""
         return frozenset(
             each.spelling
             for each in cursors.children(self.cursor)
-            if each.kind in shadows.FUNCTIONS and cursors.file_of(each) == STUB_FILE
+            if each.kind in shadows.FUNCTIONS and cursors.file_of(each) == DECLARATIONS_FILE
         )
 
     def parameters(
@@ -170,8 +170,8 @@ class Tree:
             f"\nenum : long {{ fusiond_place_{at} = __builtin_offsetof({record}, {name}) }};"
             for at, name in enumerate(names)
         )
-        stub = self.stub + self.group_stub
-        parsed = self._parse(self.where, text + added + "\n", stub, defines, flags, arch, opened=True)
+        declarations = self.declarations + self.group_declarations
+        parsed = self._parse(self.where, text + added + "\n", declarations, defines, flags, arch, opened=True)
         kinds: dict[str, cindex.Type] = {}
         places: dict[str, int] = {}
         for top in parsed.cursor.get_children():
@@ -205,8 +205,8 @@ class Tree:
         holder = f"{head} struct fusiond_holder {{ enum : long {{ value = ({expression}) }}; }};"
         path = "::".join([*scope, f"fusiond_holder{arguments}", "value"])
         added = f"\n{opened}{holder}{' }' * len(scope)}\nenum : long {{ fusiond_constant = ::{path} }};\n"
-        stub = self.stub + self.group_stub
-        tree = self._parse(self.where, text + added, stub, defines, flags, arch)
+        declarations = self.declarations + self.group_declarations
+        tree = self._parse(self.where, text + added, declarations, defines, flags, arch)
         last = [each for each in tree.cursor.get_children() if each.kind is CursorKind.ENUM_DECL][-1:]
         for each in last:
             for value in each.get_children():
@@ -261,9 +261,9 @@ def tolerant(
     arch: str,
 ) -> cindex.TranslationUnit:
     """The tree of a text that may be wrong. Raises TranslationUnitLoadError."""
-    stub = STUB + library_declarations.of(system)
-    stub += groups.declarations(system) if any(name in GROUPS for name in system) else ""
-    return _parse(text, stub, defines, flags, arch, more=_KEEP_GOING)
+    declarations = DECLARATIONS + library_declarations.of(system)
+    declarations += groups.declarations(system) if any(name in GROUPS for name in system) else ""
+    return _parse(text, declarations, defines, flags, arch, more=_KEEP_GOING)
 
 
 _ALIGNED_SHARED = re.compile(
@@ -277,7 +277,7 @@ _KEEP_GOING = 0x200
 
 def _parse(
     text: str,
-    stub: str,
+    declarations: str,
     defines: tuple[tuple[str, str], ...],
     flags: tuple[str, ...],
     arch: str,
@@ -289,7 +289,7 @@ def _parse(
     standard = next((flag.partition("=")[2] for flag in flags if "std=" in flag), "c++17")
     arguments = [
         "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++", *_NO_TOOLKIT,
-        f"-std={standard}", "-ferror-limit=0", "-w", "-Wno-register", "-include", STUB_FILE,
+        f"-std={standard}", "-ferror-limit=0", "-w", "-Wno-register", "-include", DECLARATIONS_FILE,
         *(f"-U{name}" for name in _NOT_CLANG),
         *(["-fno-access-control"] if opened else []),
         *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
@@ -297,7 +297,7 @@ def _parse(
     return cindex.Index.create().parse(
         MAIN,
         args=arguments,
-        unsaved_files=[(MAIN, _ALIGNED_SHARED.sub(r"\3\1\2", text)), (STUB_FILE, stub)],
+        unsaved_files=[(MAIN, _ALIGNED_SHARED.sub(r"\3\1\2", text)), (DECLARATIONS_FILE, declarations)],
         options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD | more,
     )
 
@@ -349,7 +349,7 @@ def rejections(
             if not top.kind.is_declaration():
                 continue
             for cursor in cursors.below(top):
-                if shadows.use(cursor, STUB_FILE):
+                if shadows.use(cursor, DECLARATIONS_FILE):
                     line = cursor.location.line - again.before
                     found.append(refusal("leak", line, f"`{cursor.spelling}` names the built-in past its shadow"))
     finally:
@@ -385,6 +385,12 @@ def _sentence(message: str, missing: tuple[str, ...]) -> str:
     named = re.match(r"use of undeclared identifier '(cuda[A-Z]\w*)'|unknown type name '(cudaGraph\w+)'", message)
     if named is not None:
         return f"`{named.group(1) or named.group(2)}` on the device needs the device runtime, which no fused kernel has"
+    library = re.match(r"use of undeclared identifier '(cub|thrust|cutlass|cute|at|c10|torch)'", message)
+    if library is not None:
+        return (
+            f"it uses `{library.group(1)}::`, whose headers are not read here: their block primitives take the whole "
+            f"block's threads and barrier for their own; cooperative groups and shuffles can be fused"
+        )
     left_out = f" (not read: {', '.join(missing)}; folders of headers go under `include:`)" if missing else ""
     return f"not CUDA C++ as libclang reads it: {message}{left_out}"
 
@@ -393,7 +399,7 @@ _OF_CALLS = re.compile(r"(?:use of undeclared identifier|no matching function fo
 
 
 def tolerable(message: str) -> bool:
-    """A CUDA function that the stub lacks, an overload that it gets wrong, PTX: the compiler has the last word."""
+    """A function of CUDA that is not declared here, an overload that is declared wrongly, PTX: left to the compiler."""
     return bool(
         re.match(r"use of undeclared identifier '?(__\w+|\w+_(sync|rn|rz|ru|rd)|cudaConfigureCall)'?", message)
         or re.match(r"(no matching function for call to|call to) '(__\w+|atomic\w+)'", message)

@@ -56,12 +56,12 @@ def poison(counted: bool) -> str:
     ) + "".join(f"int {each}(int) = delete;\n" for each in COUNTED if counted)
 
 
-def use(cursor: cindex.Cursor, stub: str) -> bool:
+def use(cursor: cindex.Cursor, declarations: str) -> bool:
     """Whether a cursor is a use of a built-in variable, of a barrier, or of the block's group."""
     return (
         cursor.kind is CursorKind.DECL_REF_EXPR
         and (cursor.spelling in SHADOWED or cursor.spelling in COUNTED or cursor.spelling in groups.NAMES)
-        and cursors.file_of(cursor.referenced) == stub
+        and cursors.file_of(cursor.referenced) == declarations
     )
 
 

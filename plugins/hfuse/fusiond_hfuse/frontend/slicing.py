@@ -214,6 +214,7 @@ def _found(
     gone += [each for each in unread if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
     kept = [(each.start, each.end) for each in groups if id(each) in reached]
     undecided = _undecided(code, kept, {name for name, _ in defines})
+    named |= {word for start, end in walked.frame for word in _words(code[start:end])}
     text = _without(data, code, gone, _idle_macros(code, named))
     return _Found(text=text, kernels=kernels, error=walked.error, undecided=undecided)
 
@@ -420,9 +421,9 @@ def _undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) ->
         if each.group(1).startswith("if"):
             open_.append((each.start(), asks))
         elif open_ and each.group(1) == "endif":
-            start, asked = open_.pop()
-            if asked and any(first < each.end() and start < last for first, last in kept):
-                place, name = asked[0]
+            start, names = open_.pop()
+            if names and any(first < each.end() and start < last for first, last in kept):
+                place, name = names[0]
                 return code.count("\n", 0, place) + 1, name
         elif open_:
             open_[-1][1].extend(asks)

@@ -1,0 +1,99 @@
+"""What a job of hfuse asks: its kernels as a group, and the same of parts of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fusiond.errors import RequestError, UnknownName
+from fusiond.model import Job, frozen
+from fusiond.strategy import Target
+from fusiond_hfuse.analysis import pairing
+from fusiond_hfuse.frontend.graph import SLOTS, WARP, Group, Kernel, Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A Workload's payload: the group, and what is needed to ask for parts of it."""
+
+    group: Group
+    job: Job = field(repr=False)
+    names: Mapping[str, str]
+    """Letter -> what the job calls the kernel: a catalogue name or a path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysed:
+    """An Analysis' payload: the group, what is legal in it, and what asks the compiler."""
+
+    request: Request
+    target: Target = field(repr=False)
+    legal: tuple[pairing.Pair, ...] = ()
+    """The pairs that can be fused, of a group of three or more."""
+    whole: bool = False
+    """All of a group of three or more can be one launch."""
+
+    @property
+    def group(self) -> Group:
+        return self.request.group
+
+
+def members(job: Job) -> tuple[tuple[str, ...], str]:
+    """The names, and where they stand. `kernels:` of two is a pair by another name."""
+    given = [key for key in ("pair", "kernels") if key in job.request]
+    if not given:
+        raise RequestError("the key 'pair' is missing: pair: [hist, maxpool]", where=job.path)
+    key = given[0]
+    where = job.where(key)
+    if len(given) > 1:
+        raise RequestError("'pair' and 'kernels' say the same; leave one out", where=where)
+    members = job.request[key]
+    if not isinstance(members, list | tuple) or not all(isinstance(each, str) and each for each in members):
+        many = "two names of kernels" if key == "pair" else "names of kernels"
+        raise RequestError(f"wanted is a list of {many}, or paths of their YAML files", where=where)
+    if key == "pair" and len(members) != 2:
+        hint = "; more go under 'kernels'" if len(members) > 2 else ""
+        raise RequestError(f"a pair is two kernels; here are {len(members)}{hint}", where=where)
+    if not 2 <= len(members) <= len(SLOTS):
+        raise RequestError(f"wanted are 2 to {len(SLOTS)} kernels; here are {len(members)}", where=where)
+    return tuple(members), where
+
+
+def group_of(job: Job, kernels: list[Kernel]) -> Group:
+    granularity = job.request.get("granularity", 128)
+    if isinstance(granularity, bool) or not isinstance(granularity, int) or not (
+        WARP <= granularity <= 1024 and granularity % WARP == 0
+    ):  # fmt: skip
+        raise RequestError(
+            f"is {granularity!r}; wanted is a multiple of {WARP} up to 1024 (the paper's is 128)",
+            where=job.where("granularity"),
+        )
+    plain = [Slot(letter=letter, kernel=each, sizes=each.sizes, prefix="") for letter, each in zip(SLOTS, kernels)]  # noqa: B905
+    slots = pairing.regrouped(plain, granularity).slots
+    sizes = {slot.letter: dict(slot.kernel.sizes) for slot in slots}
+    for key, value in job.sizes.items():
+        prefix, _, name = key.rpartition(".")
+        named = [slot for slot in slots if prefix == slot.kernel.name] or [
+            slot for slot in slots if prefix == slot.letter
+        ]
+        if not named or any(name not in slot.kernel.sizes for slot in named):
+            known = {f"{slot.prefix}.{size}" for slot in slots for size in slot.kernel.sizes}
+            raise UnknownName("size", key, known, where=job.where(f"sizes.{key}"))
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**63:
+            raise RequestError(f"is {value!r}; a whole number from 1 is wanted", where=job.where(f"sizes.{key}"))
+        for slot in named:
+            sizes[slot.letter][name] = value
+    return Group(
+        slots=tuple(dataclasses.replace(slot, sizes=frozen(sizes[slot.letter])) for slot in slots),
+        granularity=granularity,
+    )
+
+
+def part_of(request: Request, pair: pairing.Pair) -> Request:
+    """A pair of a larger group as a job of its own: the same search, on the same device, at the same sizes."""
+    group = pairing.as_pair(request.group, pair)
+    names = [request.names[letter] for letter in pair]
+    keys: dict[str, object] = {"pair": names, "granularity": group.granularity}
+    job = dataclasses.replace(request.job, request=frozen(keys), sizes=frozen(group.sizes), lines=frozen())
+    return Request(group=group, job=job, names=frozen(dict(zip("ab", names, strict=True))))

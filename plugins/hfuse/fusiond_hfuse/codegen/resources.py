@@ -1,0 +1,239 @@
+"""What the device's limits and the compiler's facts say of kernels and of fused blocks: what fits, and which caps bound
+the registers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+
+from fusiond.cuda.limits import STATIC_SHARED_BYTES
+from fusiond.cuda.occupancy import launch_problem
+from fusiond.model import BuildFailed, CompileFacts, Config, Rejection, Value
+from fusiond.program import Launch, Program
+from fusiond.strategy import Target
+from fusiond_hfuse import space
+from fusiond_hfuse.analysis import partition, registers
+from fusiond_hfuse.analysis.request import Analysed
+from fusiond_hfuse.codegen import emit
+from fusiond_hfuse.frontend.graph import Group, Plan, Slot, volume
+from fusiond_hfuse.frontend.shapes import shape_of
+
+
+def facts_of(target: Target, slot: Slot) -> CompileFacts | BuildFailed | None:
+    """A kernel's own facts at its given block shape."""
+    source = emit.native_source(slot, volume(slot.kernel.block.shapes[0]), None)
+    found = target.facts(source)
+    return found if found is None or isinstance(found, BuildFailed) else found.get(slot.kernel.instance)
+
+
+def described(slot: Slot, facts: CompileFacts | BuildFailed | None) -> dict[str, object]:
+    shape = shape_of(slot, slot.kernel.block.shapes[0])
+    known = facts if isinstance(facts, CompileFacts) else None
+    return {
+        "name": slot.kernel.name,
+        "registers": known.registers if known else None,
+        "shared_bytes": known.shared_bytes + int(shape.shared_bytes) if known else None,
+        "barriers": known.barriers if known else None,
+        "threads": volume(shape.block),
+    }
+
+
+def own_problems(group: Group, slot: Slot, target: Target, facts: CompileFacts | BuildFailed | None) -> list[Rejection]:
+    """Why a kernel cannot be fused with anything."""
+    found = list(slot.kernel.parsed.rejections)
+    if isinstance(facts, BuildFailed):
+        detail = f"{slot.kernel.name} does not build by itself: {facts.reason}"
+        found.append(Rejection(rule="does_not_build", nodes=(slot.kernel.name,), detail=detail))
+    if not partition.counts(group, slot.letter, target.limits):
+        why = "within the limits of the device and of __launch_bounds__ gives a launch at these sizes"
+        detail = f"{slot.kernel.lines['block']}: no block shape of {slot.kernel.name} {why}"
+        found.append(Rejection(rule="block_shape", nodes=(slot.kernel.name,), detail=detail))
+    return found
+
+
+def alone_in_blocks(group: Group, target: Target) -> list[str]:
+    """Why kernels can only be fused block by block."""
+    found = []
+    for slot in group.slots:
+        found += [each.detail for each in slot.kernel.parsed.beside]
+        if not slot.kernel.parsed.beside and not partition.counts(group, slot.letter, target.limits, beside=True):
+            found.append(
+                f"{slot.kernel.lines['block']}: no block shape of {slot.kernel.name} is whole warps, and a partial "
+                f"barrier counts warps"
+            )
+    return list(dict.fromkeys(found))
+
+
+def joint_problems(
+    group: Group, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None]
+) -> list[Rejection]:
+    """Why kernels that could be fused cannot be one launch."""
+    found = []
+    static = [_static_bytes(slot, facts[slot.letter]) for slot in group.slots]
+    fits = sum(static) <= STATIC_SHARED_BYTES
+    moves = partition.static_bytes(group.slots) > STATIC_SHARED_BYTES
+    if not fits and not (moves and partition.static_bytes(partition.placed(group)) <= STATIC_SHARED_BYTES):
+        detail = (
+            f"static shared arrays of {' and '.join(map(str, static))} bytes; together at most "
+            f"{STATIC_SHARED_BYTES} compile, and they cannot all become dynamic"
+        )
+        found.append(Rejection(rule="static_shared", nodes=group.names, detail=detail))
+    for first, second in itertools.pairwise(slot.kernel for slot in group.slots):
+        if sorted(first.flags) != sorted(second.flags):
+            detail = (
+                f"{first.name} is compiled with {' '.join(first.flags) or 'no flags'}, {second.name} with "
+                f"{' '.join(second.flags) or 'none'}; one source has one set of flags"
+            )
+            found.append(Rejection(rule="flags_differ", nodes=group.names, detail=detail))
+            break
+    return found
+
+
+def _static_bytes(slot: Slot, facts: CompileFacts | BuildFailed | None) -> int:
+    """Static shared memory: what ptxas says, else what the tree says, else nothing is known and the build will tell."""
+    if isinstance(facts, CompileFacts):
+        return facts.shared_bytes
+    return slot.kernel.parsed.static_shared_bytes or 0
+
+
+def _bound(known: Analysed, group: Group, plan: Plan) -> registers.Bound | None:
+    """The paper's r0 for a plan; None where no compiler knows the kernels' registers."""
+    used = _natives(known, plan)
+    if used is None:
+        return None
+    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
+    shared = sum(facts.shared_bytes for facts in used) + int(emit.arena_bytes(plan, shapes))
+    return registers.bound(
+        known.target.limits,
+        threads=tuple(side.threads for side in plan.by_letter),
+        registers=tuple(facts.registers for facts in used),
+        shared_bytes=shared,
+        block=plan.threads,
+    )
+
+
+def _natives(known: Analysed, plan: Plan) -> list[CompileFacts] | None:
+    """What the compiler says of a plan's kernels by themselves, at its block sizes."""
+    used: list[CompileFacts] = []
+    for side in plan.by_letter:
+        source = emit.native_source(side.slot, side.threads, None)
+        found = known.target.facts(source)
+        if found is None or isinstance(found, BuildFailed) or side.slot.kernel.instance not in found:
+            return None
+        used.append(found[side.slot.kernel.instance])
+    return used
+
+
+def even_bound(known: Analysed) -> dict[str, object] | None:
+    """r0 with all its terms at the paper's even split, for the report."""
+    group = known.group
+    split = partition.even(group, known.target.limits)
+    if split is None or known.target.limits.registers_per_sm <= 0:
+        return None
+    threads = dict(zip(group.letters, split, strict=True))
+    order = group.letters if len(group.slots) == 2 else "given"
+    config = Config.of(
+        {"kind": "horizontal", "order": order, **{f"threads.{letter}": each for letter, each in threads.items()}}
+    )
+    bound = _bound(known, group, partition.plan(group, config))
+    return None if bound is None else {"threads": threads, **bound.as_json()}
+
+
+def cap(known: Analysed, group: Group, plan: Plan, config: Config) -> registers.Cap | Rejection:
+    """What bounds the registers of a config's kernel; `paper` needs a compiler. So many blocks as no multiprocessor
+    has are refused here, before anything is compiled."""
+    wanted = config.get("cap", "none")
+    if wanted == "none":
+        return registers.Cap()
+    if wanted == "native":
+        used = _natives(known, plan)
+        own = None if used is None else max(each.registers for each in used)
+        return registers.Cap(registers=own and registers.as_native(known.target.limits, plan.threads, own))
+    if wanted != "paper":
+        blocks = _inherited(plan) if wanted == "given" else int(config.text("cap").removeprefix(space.FIT))
+        if registers.fitting(known.target.limits, plan.threads, blocks) is None:
+            detail = f"{blocks} blocks of {plan.threads} threads are more than a multiprocessor can have"
+            return Rejection(rule="launch", nodes=group.names, detail=detail)
+        return registers.Cap(blocks=blocks)
+    bound = _bound(known, group, plan)
+    if bound is None:
+        return Rejection(
+            rule="no_compiler_facts",
+            nodes=group.names,
+            detail="cap=paper needs the registers of all its kernels, and no compiler here tells them",
+        )
+    return registers.Cap(registers=bound.r0)
+
+
+def launched(known: Analysed, plan: Plan, cap: registers.Cap) -> int:
+    """Registers of each thread at the launch of a kernel of which so many blocks fit; 0 where no step bounds them."""
+    if not cap.blocks:
+        return 0
+    most = registers.fitting(known.target.limits, plan.threads, cap.blocks) or 0
+    return most // registers.STEP * registers.STEP
+
+
+def traded(known: Analysed, plan: Plan, cap: registers.Cap, config: Config) -> Plan:
+    """The plan with what each side has once one has given registers to the other. ValueError where there are none to
+    give."""
+    taker = config.get("taker", "none")
+    if taker == "none":
+        return plan
+    kept, most_launched = config.integer("kept"), launched(known, plan, cap)
+    (giving,) = (side for side in plan.sides if side.slot.letter != taker)
+    (taking,) = (side for side in plan.sides if side.slot.letter == taker)
+    most = registers.traded(most_launched, giving.threads, taking.threads, kept)
+    if most is None:
+        raise ValueError(f"of {most_launched} registers a thread there are none to give where {kept} are kept")
+    own = {giving.slot.letter: kept, taking.slot.letter: most}
+    sides = tuple(dataclasses.replace(side, registers=own[side.slot.letter]) for side in plan.sides)
+    return dataclasses.replace(plan, sides=sides)
+
+
+def _inherited(plan: Plan) -> int:
+    """The blocks that the kernels' own launch bounds ask for: what the most modest of them asks."""
+    request = [side.slot.kernel.parsed.resident_blocks for side in plan.sides]
+    return min((blocks for blocks in request if blocks), default=1)
+
+
+def own_cap(known: Analysed, threads: int, wanted: Value) -> int | None:
+    """Registers that let so many blocks of a kernel by itself be resident as a config asks for."""
+    if wanted == "none":
+        return None
+    return registers.fitting(known.target.limits, threads, int(str(wanted).removeprefix(space.FIT)))
+
+
+def launchable(known: Analysed, group: Group, plan: Plan, program: Program) -> Program | Rejection:
+    """The program, unless no launch of it can succeed: too much shared memory, or more registers than there are.
+
+    A cap above what the kernel uses without one is no idle cap: it lets ptxas take more (seen: 32 without, 48 under
+    64).
+    """
+    limits = known.target.limits
+    source = program.sources[0]
+    launch = program.steps[-1]
+    assert isinstance(launch, Launch)
+    if launch.shared_bytes > limits.shared_bytes_per_block:  # so much is known without a compiler
+        return _no_room(limits.shared_bytes_per_block, launch.shared_bytes, group)
+    found = known.target.facts(source)
+    facts = found.get(source.entries[0]) if isinstance(found, Mapping) else None
+    static = sum(side.slot.kernel.parsed.static_shared_bytes or 0 for side in plan.sides)
+    shared = launch.shared_bytes + (static if facts is None else facts.shared_bytes)
+    if shared > limits.shared_bytes_per_block:
+        return _no_room(limits.shared_bytes_per_block, shared, group)
+    if facts is None:
+        return program
+    wanted = sum(side.registers * side.threads for side in plan.sides)
+    if wanted > facts.registers * plan.threads:
+        detail = f"ptxas launches it with {facts.registers} registers a thread, and its sides trade for more"
+        return Rejection(rule="registers", nodes=group.names, detail=detail)
+    problem = launch_problem(limits, facts.registers, shared, plan.threads)
+    if problem is not None:
+        return Rejection(rule="launch", nodes=group.names, detail=problem)
+    return program
+
+
+def _no_room(most: int, shared: int, group: Group) -> Rejection:
+    detail = f"{shared} bytes of shared memory in one block; there are {most}"
+    return Rejection(rule="shared_memory", nodes=group.names, detail=detail)

@@ -1,0 +1,239 @@
+"""One side of a fused kernel: its namespace, the function that runs one of its blocks, and the call of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fusiond.program import Dim3
+from fusiond_hfuse.codegen.hidden_arguments import offset_letters, slice_letters
+from fusiond_hfuse.frontend import groups, overloads, shadows
+from fusiond_hfuse.frontend.graph import Argument, Kernel, Parameter, Plan, Side, Slot
+from fusiond_hfuse.frontend.includes import GROUPS
+from fusiond_hfuse.frontend.kernel import define_values
+from fusiond_hfuse.frontend.recheck import HERE
+from fusiond_hfuse.frontend.shadows import SHARED
+
+ARENA = "fusiond_arena"
+_COUNTING = tuple(name.removeprefix("__syncthreads") for name in shadows.COUNTED)
+
+
+def namespace(side: Side, counted: bool) -> str:
+    kernel = side.slot.kernel
+    defines = define_values(kernel.defines, side.slot.sizes, side.shape, where=kernel.lines.get("defines", kernel.path))
+    macros = list(dict.fromkeys([*(name for name, _ in defines), *kernel.unit.macros]))
+    lines = [
+        f"// --- {side.slot.letter}: {kernel.name} " + "-" * (92 - len(kernel.name)),
+        "",
+        f"namespace fusiond_{side.slot.letter} {{",
+        "",
+        "// Whatever is not shadowed must not compile: a helper that reads the fused block's index would be wrong.",
+        shadows.poison(counted),
+        *_barriers(side, counted),
+        "",
+    ]
+    if kernel.parsed.overloads:
+        lines += ["// The kernel's own versions of these stand beside CUDA's.", overloads.kept(kernel.parsed.overloads)]
+    if any(name in GROUPS for name in kernel.unit.system):
+        lines += ["// Cooperative groups, of this side's threads.", groups.text(kernel.unit.system)]
+    if macros:
+        lines += [*(f'#pragma push_macro("{name}")' for name in macros), ""]
+    if defines:
+        lines += [*(f"#define {name} {value}".rstrip() for name, value in defines), ""]
+    text = edited(kernel).replace(HERE, f"fusiond_{side.slot.letter}")
+    lines += [text.strip("\n"), "", *_side(side, counted), ""]
+    if macros:
+        lines += [*(f'#pragma pop_macro("{name}")' for name in macros), ""]
+    lines += [f"}}  // namespace fusiond_{side.slot.letter}", ""]
+    return "\n".join(lines)
+
+
+def _barriers(side: Side, counted: bool) -> Iterator[str]:
+    """What a side's body waits at. Where threads may leave before the others, those vote on at it until all have left
+    (see `_side`), and the barrier is one that can be voted at. Where the block is this side's alone, the hardware's own
+    barrier does not wait for those that have left."""
+    kinds = [("", "void", ""), *((f"_{kind}", "int", "int predicate") for kind in ("count", "and", "or") if counted)]
+    for name, result, parameter in kinds:
+        yield f"struct fusiond_barrier{name} {{"
+        if side.virtual > 1:
+            yield "    unsigned int fusiond_number;  // of the virtual block"
+        yield f"    __device__ __forceinline__ {result} operator()({parameter}) const {{"
+        yield from (f"        {line}" for line in _waiting(side, name.removeprefix("_").upper()))
+        yield "    }"
+        yield "};"
+
+
+def _waiting(side: Side, kind: str) -> Iterator[str]:
+    """The body of one of a side's barriers; `kind` is empty, or what is counted."""
+    returned = "return " if kind else ""
+    if side.barrier == 0:
+        yield f"{returned}::__syncthreads{f'_{kind.lower()}' if kind else ''}({'predicate' if kind else ''});"
+        return
+    calls = []
+    for number in range(side.virtual):
+        place = f"{side.barrier + number}, {side.threads}"
+        if kind:
+            calls.append(f"return FUSIOND_BARRIER_REDUCE({kind}, {place}, predicate);")
+        elif side.slot.kernel.parsed.drains:
+            calls.append(f"FUSIOND_BARRIER_REDUCE(AND, {place}, false);")
+        else:
+            calls.append(f"FUSIOND_BARRIER({place});")
+    if side.virtual == 1:
+        yield from calls
+        return
+    yield "switch (fusiond_number) {"
+    for number, call in enumerate(calls):
+        label = "default:" if number == side.virtual - 1 else f"case {number}:"
+        yield f"    {label} {call}{'' if kind else ' break;'}"
+    yield "}"
+
+
+def edited(kernel: Kernel) -> str:
+    """The kernel's text, which includes nothing, with the parser's edits done."""
+    data = kernel.unit.text.encode()
+    pieces = []
+    position = 0
+    for edit in kernel.parsed.edits:
+        if edit.start < position:  # inside something that was removed whole
+            continue
+        pieces += [data[position : edit.start], edit.text.encode()]
+        position = edit.end
+    text = b"".join([*pieces, data[position:]]).decode()
+    return "\n".join(line.rstrip(" \t") for line in text.split("\n"))
+
+
+def _side(side: Side, counted: bool) -> Iterator[str]:
+    """The function that runs one block of a side, given its thread and block counted from 0.
+
+    It stands among the user's macros, hence the names: no `block`, no `n`.
+    """
+    kernel = side.slot.kernel
+    letter = side.slot.letter
+    grid = [f"fusiond_grid_{axis}" for axis in grid_axes(side.slot)]
+    number = ["fusiond_virtual"] if side.virtual > 1 else []
+    parameters = [
+        "const unsigned int fusiond_thread",
+        "const unsigned int fusiond_block",
+        *(f"const unsigned int {each}" for each in number),
+        *(f"const unsigned int {name}" for name in grid),
+        f"void* const {SHARED}",
+        *(declaration(argument, parameter, letter) for argument, parameter in signature(side.slot)),
+    ]
+    passed = [
+        _index("fusiond_thread", side.shape),
+        _block_index("fusiond_block", grid),
+        f"dim3({', '.join(str(length) for length in side.shape)})",
+        f"dim3({', '.join(grid)})",
+        *(f"fusiond_barrier{name}{{{''.join(number)}}}" for name in ("", *(_COUNTING if counted else ()))),
+        SHARED,
+        *(_passed(parameter, f"{letter}_{argument.name}") for argument, parameter in signature(side.slot)),
+    ]
+    for argument, parameter in signature(side.slot):
+        if parameter.bytes or parameter.records:
+            yield f"using fusiond_type_{argument.name} = {_spelled(parameter)};"
+    yield "__device__ __forceinline__ void fusiond_side("
+    yield "    " + ",\n    ".join(parameters) + ")"
+    yield "{"
+    yield f"    {kernel.instance}("
+    yield "        " + ",\n        ".join(passed) + ");"
+    if kernel.parsed.drains and side.barrier != 0:
+        yield "    // Whoever has left is still waited for at the barriers of the others: it votes until all have left."
+        yield from _drain(side)
+    yield "}"
+
+
+def _drain(side: Side) -> Iterator[str]:
+    for number in range(side.virtual):
+        only = f"if (fusiond_virtual == {number}) " if side.virtual > 1 else ""
+        yield f"    {only}while (!FUSIOND_BARRIER_REDUCE(AND, {side.barrier + number}, {side.threads}, true)) {{"
+        yield "    }"
+
+
+def _index(thread: str, shape: Dim3) -> str:
+    """threadIdx from the thread's number within its side: x varies fastest."""
+    x, y, z = shape
+    if y == z == 1:
+        return f"make_uint3({thread}, 0, 0)"
+    if z == 1:
+        return f"make_uint3({thread} % {x}, {thread} / {x}, 0)"
+    return f"make_uint3({thread} % {x}, {thread} / {x} % {y}, {thread} / {x * y})"
+
+
+def _block_index(block: str, grid: list[str]) -> str:
+    """blockIdx from the block's number, over as many axes as the grid has."""
+    if len(grid) == 1:
+        return f"make_uint3({block}, 0, 0)"
+    if len(grid) == 2:
+        return f"make_uint3({block} % {grid[0]}, {block} / {grid[0]}, 0)"
+    return f"make_uint3({block} % {grid[0]}, {block} / {grid[0]} % {grid[1]}, {block} / {grid[0]} / {grid[1]})"
+
+
+def grid_axes(slot: Slot) -> str:
+    """The axes of a slot's grid that are arguments of the fused kernel."""
+    return "xyz"[: len(slot.kernel.grid)]
+
+
+def signature(slot: Slot) -> list[tuple[Argument, Parameter]]:
+    return list(zip(slot.kernel.arguments, slot.kernel.parsed.parameters, strict=True))
+
+
+def _spelled(parameter: Parameter) -> str:
+    """A parameter's type inside its namespace."""
+    return parameter.target.replace("(anonymous namespace)::", "")
+
+
+def declaration(argument: Argument, parameter: Parameter, letter: str) -> str:
+    name = f"{letter}_{argument.name}"
+    kind = parameter.target
+    if parameter.bytes or parameter.records:
+        kind = f"fusiond_{letter}::fusiond_type_{argument.name}"
+    elif parameter.enumeration:
+        kind = "int"
+    if not parameter.pointer:
+        return f"const {kind} {name}"
+    const = ("const " if parameter.constant else "") + ("volatile " if parameter.volatile else "")
+    restrict = "__restrict__ " if parameter.restrict else ""
+    return f"{const}{kind}* {restrict}const {name}" if restrict == "" else f"{const}{kind}* {restrict}{name}"
+
+
+def _passed(parameter: Parameter, name: str) -> str:
+    return f"static_cast<{_spelled(parameter)}>({name})" if parameter.enumeration else name
+
+
+def blocks_of(side: Side) -> str:
+    """How many blocks a side has, in the words of the fused kernel."""
+    return " * ".join(f"fusiond_{side.slot.letter}_grid_{axis}" for axis in grid_axes(side.slot))
+
+
+def units_of(side: Side) -> str:
+    """How many fused blocks those are."""
+    blocks = blocks_of(side)
+    return blocks if side.virtual == 1 else f"({blocks} + {side.virtual - 1}) / {side.virtual}"
+
+
+def work(plan: Plan, side: Side, thread: str, block: str, indent: str) -> list[str]:
+    """The call of one side's function, one step further in than `indent`."""
+    letter = side.slot.letter
+    grid = [f"fusiond_{letter}_grid_{axis}" for axis in grid_axes(side.slot)]
+    passed = [
+        thread,
+        block,
+        *([f"virtual_{letter}"] if side.virtual > 1 else []),
+        *grid,
+        _place(plan, side),
+        *(f"{letter}_{argument.name}" for argument in side.slot.kernel.arguments),
+    ]
+    return [
+        f"{indent}    fusiond_{letter}::fusiond_side(",
+        f"{indent}        " + f",\n{indent}        ".join(passed) + ");",
+    ]
+
+
+def _place(plan: Plan, side: Side) -> str:
+    """Where a side's dynamic shared memory begins."""
+    if not side.slot.kernel.parsed.uses_dynamic_shared:
+        return "nullptr"
+    if side.slot.letter in slice_letters(plan):
+        return f"{ARENA} + virtual_{side.slot.letter} * fusiond_{side.slot.letter}_slice"
+    if side.slot.letter in offset_letters(plan):
+        return f"{ARENA} + fusiond_{side.slot.letter}_shared"
+    return ARENA

@@ -1,0 +1,258 @@
+"""The arguments and constants of a kernel's YAML file, and whether the kernel's parameters agree with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Mapping
+
+from fusiond.errors import RequestError, UnknownName
+from fusiond.inputs import values
+from fusiond.inputs.documents import Node
+from fusiond.language.dtypes import DTYPES, is_float
+from fusiond.language.expressions import Expression, ExpressionError
+from fusiond.program import EQUAL, Buffer, Fill, Role
+from fusiond.strategy import Inputs
+from fusiond_hfuse.frontend.graph import Argument, Field, Member, Parameter, Variable
+
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+QUALIFIED = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*")
+
+
+def matching(node: Node, pattern: re.Pattern[str], wanted: str) -> str:
+    text = node.text().strip()
+    if not pattern.fullmatch(text):
+        raise node.fail(f"is {text[:80]!r}; wanted is {wanted}")
+    return text
+
+
+def argument(inputs: Inputs, path: str, node: Node) -> Argument:
+    keys = node.mapping(
+        known=("name", "dtype", "elements", "role", "fill", "compare", "value", "struct", "bytes"), required=("name",)
+    )
+    name = matching(keys["name"], IDENTIFIER, "a C identifier")
+    if len({"elements", "value", "struct", "bytes"} & set(keys)) != 1:
+        raise node.fail("holds one of 'elements' (a buffer), 'value' (a scalar), 'struct' or 'bytes' (by value)")
+    if "struct" in keys or "bytes" in keys:
+        for key in keys:
+            if key not in ("name", "struct", "bytes"):
+                raise keys[key].fail("does not belong to a struct")
+        if "bytes" in keys:
+            digits = "".join(keys["bytes"].text().split()).lower()
+            if not re.fullmatch(r"([0-9a-f]{2})+", digits):
+                raise keys["bytes"].fail("is no row of hexadecimal digits, two for a byte")
+            return Argument(name=name, dtype="uint8", hex=digits, where=node.where)
+        members = tuple(_member(inputs, path, name, each, at) for at, each in keys["struct"].mapping().items())
+        return Argument(name=name, dtype="uint8", members=members, where=node.where)
+    if "dtype" not in keys:
+        raise node.fail("the key 'dtype' is missing")
+    dtype = keys["dtype"].choice(*DTYPES)
+    if "value" in keys:
+        for key in ("role", "fill", "compare"):
+            if key in keys:
+                raise keys[key].fail("belongs to buffers; this argument is a scalar")
+        return Argument(name=name, dtype=dtype, value=_value(keys["value"], dtype), where=node.where)
+    return _buffer(inputs, path, node, keys, name, dtype)
+
+
+def _member(inputs: Inputs, path: str, argument: str, node: Node, at: str) -> Member:
+    """A number in a struct: its value, or a mapping that gives its type too; or a buffer that it points to."""
+    if isinstance(node.value, dict) and "elements" in node.value:
+        keys = node.mapping(known=("dtype", "elements", "role", "fill", "compare"), required=("dtype",))
+        target = _buffer(inputs, path, node, keys, f"{argument}.{at}", keys["dtype"].choice(*DTYPES))
+        return Member(path=at, dtype=target.dtype, target=target, where=node.where)
+    if isinstance(node.value, dict):
+        keys = node.mapping(known=("dtype", "value"), required=("value",))
+        dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else None
+        return Member(path=at, dtype=dtype, value=_number(keys["value"]), where=node.where)
+    return Member(path=at, dtype=None, value=_number(node), where=node.where)
+
+
+def _number(node: Node) -> Expression | float:
+    return _value(node, "float64") if isinstance(node.value, float) else values.expression(node)
+
+
+def variable(inputs: Inputs, path: str, node: Node) -> Argument:
+    """A `__constant__` or `__device__` variable that the host sets before the kernel runs."""
+    keys = node.mapping(
+        known=("symbol", "name", "dtype", "elements", "role", "fill", "compare"),
+        required=("symbol", "dtype", "elements"),
+    )
+    symbol = matching(keys["symbol"], QUALIFIED, "the name of a variable")
+    name = matching(keys["name"], IDENTIFIER, "a C identifier") if "name" in keys else symbol.rpartition("::")[2]
+    dtype = keys["dtype"].choice(*DTYPES)
+    found = _buffer(inputs, path, node, keys, name, dtype, role=None if "role" in keys else Role.INPUT)
+    return dataclasses.replace(found, symbol=symbol)
+
+
+def _buffer(
+    inputs: Inputs, path: str, node: Node, keys: Mapping[str, Node], name: str, dtype: str, *, role: Role | None = None
+) -> Argument:
+    if role is None:
+        if "role" not in keys:
+            raise node.fail("the key 'role' is missing")
+        role = Role(keys["role"].choice(*(each.value for each in Role)))
+    poisoned = role in (Role.OUTPUT, Role.SCRATCH)
+    if poisoned and "fill" in keys:
+        raise keys["fill"].fail(f"a buffer with the role {role.value} starts with poison; one that is filled is inout")
+    if not poisoned and "fill" not in keys:
+        raise node.fail("the key 'fill' is missing")
+    if not role.compared and "compare" in keys:
+        raise keys["compare"].fail(f"a buffer with the role {role.value} is not compared")
+    return Argument(
+        name=name,
+        dtype=dtype,
+        elements=values.expression(keys["elements"]),
+        buffer=Buffer(
+            name=name,
+            dtype=dtype,
+            elements=1,
+            role=role,
+            fill=Fill() if poisoned else values.fill(keys["fill"], dtype, functools.partial(_file, inputs, path)),
+            compare=values.comparison(keys.get("compare"), dtype) if role.compared else EQUAL,
+        ),
+        where=node.where,
+    )
+
+
+def _file(inputs: Inputs, path: str, node: Node) -> tuple[str, str]:
+    """An .npy file beside the kernel's YAML file, and the key of what it holds."""
+    file = inputs.beside(path, node.text(), where=node.where)
+    return file, inputs.digest(file, where=node.where)
+
+
+def _value(node: Node, dtype: str) -> Expression | float:
+    if not isinstance(node.value, float):
+        return values.expression(node)
+    if not is_float(dtype):
+        raise node.fail(f"is {node.value:g}; a whole number is wanted for {dtype}")
+    if not math.isfinite(node.value):
+        raise node.fail("must be a finite number")
+    return node.value
+
+
+def checked(arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], node: Node) -> tuple[Argument, ...]:
+    """The YAML's arguments against the kernel's parameters: number, order, kind and type. Structs get their places."""
+    if len(arguments) != len(parameters):
+        names = ", ".join(parameter.spelling for parameter in parameters) or "none"
+        raise node.fail(f"{len(arguments)} arguments for {len(parameters)} parameters ({names})")
+    found = []
+    for argument, parameter in zip(arguments, parameters, strict=True):
+        if parameter.bytes or argument.members or argument.hex:
+            found.append(_record(argument, parameter))
+            continue
+        if parameter.pointer and isinstance(argument.value, Expression) and argument.value.text == "0":
+            found.append(dataclasses.replace(argument, dtype="uint64"))  # no buffer: a null pointer
+            continue
+        found.append(argument)
+        is_buffer = argument.buffer is not None
+        if is_buffer != parameter.pointer:
+            wanted = "a buffer, with elements, or 0" if parameter.pointer else "a scalar, with a value"
+            raise RequestError(
+                f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}", where=argument.where
+            )
+        if parameter.dtype is not None and parameter.dtype != argument.dtype:
+            raise RequestError(
+                f"{argument.name} is {argument.dtype}, but the kernel's parameter {parameter.spelling!r} is "
+                f"{parameter.dtype}",
+                where=argument.where,
+            )
+        if parameter.unfit:
+            raise RequestError(f"{argument.name}: {parameter.unfit}", where=argument.where)
+    return tuple(found)
+
+
+def _record(argument: Argument, parameter: Parameter) -> Argument:
+    """A struct by value: every number of it must be said, and be one that a Program can hold."""
+    if not parameter.bytes or not (argument.members or argument.hex):
+        wanted = "a struct, with `struct:` or `bytes:`" if parameter.bytes else "no struct"
+        raise RequestError(
+            f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}", where=argument.where
+        )
+    if argument.hex:
+        if len(argument.hex) != 2 * parameter.bytes:
+            raise RequestError(
+                f"{argument.name} has {len(argument.hex) // 2} bytes, but {parameter.spelling!r} has {parameter.bytes}",
+                where=argument.where,
+            )
+        if any(each.pointer for each in parameter.fields):
+            raise RequestError(
+                f"{argument.name}: {parameter.spelling!r} has pointers in it, whose addresses nobody knows before; say "
+                f"what they point to with `struct:`",
+                where=argument.where,
+            )
+        return dataclasses.replace(argument, bytes=parameter.bytes)
+    for each in parameter.fields:
+        if each.dtype is None and not each.pointer:
+            raise RequestError(
+                f"{argument.name}: {each.path} of {parameter.spelling!r} is {each.kind}, which cannot be passed inside "
+                f"a struct; pass it as an argument of its own",
+                where=argument.where,
+            )
+    said = {member.path: member for member in argument.members}
+    places = {each.path: each for each in parameter.fields}
+    for path, member in said.items():
+        if path not in places:
+            raise UnknownName("member", path, places, where=member.where)
+        _check_member(member, places[path], parameter.spelling)
+    missing = [path for path in places if path not in said]
+    if missing:
+        raise RequestError(
+            f"{argument.name} says nothing of {', '.join(missing[:5])} of {parameter.spelling!r}", where=argument.where
+        )
+    members = tuple(
+        dataclasses.replace(said[path], dtype=place.dtype or said[path].dtype or "uint64", offset=place.offset)
+        for path, place in places.items()
+    )
+    return dataclasses.replace(argument, members=members, bytes=parameter.bytes)
+
+
+def _check_member(member: Member, place: Field, spelling: str) -> None:
+    """What the YAML says of one place of a struct against what is there."""
+    if place.pointer:
+        null = isinstance(member.value, Expression) and member.value.text == "0"
+        if member.target is None and not null:
+            raise RequestError(
+                f"{member.path} of {spelling!r} is a pointer: wanted is a buffer, with elements, or 0",
+                where=member.where,
+            )
+        if place.pointee is not None and member.target is not None and member.dtype != place.pointee:
+            raise RequestError(
+                f"{member.path} is {member.dtype}, but {spelling!r} points to {place.pointee} there", where=member.where
+            )
+        return
+    if member.target is not None:
+        raise RequestError(f"{member.path} of {spelling!r} is {place.dtype}, and no pointer", where=member.where)
+    if member.dtype not in (None, place.dtype):
+        raise RequestError(
+            f"{member.path} is {member.dtype}, but {spelling!r} has {place.dtype} there", where=member.where
+        )
+    if isinstance(member.value, float) and not (place.dtype or "").startswith("float"):
+        raise RequestError(
+            f"{member.path} is {member.value:g}; a whole number is wanted for {place.dtype}", where=member.where
+        )
+
+
+def check_variables(variables: tuple[Argument, ...], known: tuple[Variable, ...], sizes: Mapping[str, int]) -> None:
+    """The YAML's constants against the source's variables: type and size."""
+    places = {each.name: each for each in known}
+    for argument in variables:
+        variable = places[argument.symbol]
+        assert argument.elements is not None
+        assert argument.buffer is not None
+        if variable.dtype is not None and variable.dtype != argument.dtype:
+            raise RequestError(
+                f"{argument.symbol} is {variable.dtype} in the source, not {argument.dtype}", where=argument.where
+            )
+        if variable.constant and argument.buffer.role is not Role.INPUT:
+            raise RequestError(f"{argument.symbol} is __constant__, so its role is input", where=argument.where)
+        try:
+            size = argument.elements.integer(sizes) * DTYPES[argument.dtype].bytes
+        except ExpressionError as problem:
+            raise RequestError(f"elements: {problem}", where=argument.where) from None
+        if size > variable.bytes >= 0:
+            raise RequestError(
+                f"{argument.symbol} has {variable.bytes} bytes in the source, and {size} here", where=argument.where
+            )

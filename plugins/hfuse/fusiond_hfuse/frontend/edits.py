@@ -1,0 +1,88 @@
+"""A unit's text with what is done to it: edits by their places in bytes, and reasons to refuse it.
+
+The text is looked at in `code`, where comments and the insides of strings are blank and every character is a byte: a
+place in clang's tree is a place there.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fusiond.model import Rejection
+from fusiond_hfuse.frontend import recheck
+from fusiond_hfuse.frontend.cursors import cindex
+from fusiond_hfuse.frontend.graph import Unit
+
+
+class EditedText:
+    """The text of one reading."""
+
+    def __init__(self, unit: Unit, tree: recheck.Tree, name: str, macros: list[tuple[int, int]]) -> None:
+        self.unit = unit
+        self.tree = tree
+        self.name = name
+        self.data = unit.text.encode()
+        self.code = recheck.blanked(self.data)
+        self.macros = macros
+        """The definitions of the file."""
+        self.edits: dict[tuple[int, int], str] = {}
+        """By start and end, what stands there instead."""
+        self.rejections: list[Rejection] = []
+        self.scope: tuple[str, ...] = ()
+        """The kernel's namespaces."""
+        self.head = ""
+        """Its `template <...>`."""
+
+    def refuse(self, rule: str, cursor: cindex.Cursor, detail: str) -> None:
+        """Say why the kernel cannot be fused, with the place that `cursor` stands at."""
+        self.rejections.append(self.refusal(rule, cursor.location.line, detail))
+
+    def refusal(self, rule: str, line: int, detail: str) -> Rejection:
+        """The same for a line of the unit."""
+        return Rejection(rule=rule, nodes=(self.name,), detail=f"{self.unit.where(line)}: {' '.join(detail.split())}")
+
+    def edit(self, start: int, end: int, text: str) -> None:
+        """Put a text in place of what stands from `start` to `end`."""
+        self.edits[start, end] = text
+
+    def behind(self, opened: int) -> int:
+        """The offset behind the parenthesis that closes one opened just before `opened`."""
+        depth = 1
+        while depth and opened < len(self.code):
+            depth += {"(": 1, ")": -1}.get(self.code[opened], 0)
+            opened += 1
+        return opened
+
+    def closing(self, opening: int) -> int | None:
+        """The offset of the brace that closes the one at `opening`."""
+        depth = 0
+        for match in re.compile(r"[{}]").finditer(self.code, opening):
+            depth += 1 if match.group() == "{" else -1
+            if depth == 0:
+                return match.start()
+        return None
+
+    def in_macros(self, pattern: str, text: str) -> bool:
+        """Replace a pattern in the macros of the file; whether it stood in one."""
+        found = False
+        for start, end in self.macros:
+            for match in re.finditer(pattern, self.code[start:end]):
+                found = True
+                self.edit(start + match.start(), start + match.end(), text)
+        return found
+
+    def named_in_macro(self, name: str) -> bool:
+        """Whether a macro of the file calls it, or names it with template arguments."""
+        return any(re.search(rf"\b{name}\s*[(<]", self.code[start:end]) for start, end in self.macros)
+
+    def handed_to_macro(self, offset: int, name: str) -> bool:
+        """Whether it is named in the arguments of the macro that is used here: that place is looked at by itself."""
+        opening = re.compile(r"\w+\s*\(").match(self.code, offset)
+        if opening is None:
+            return False
+        arguments = self.code[opening.end() : self.behind(opening.end()) - 1]
+        return re.search(rf"\b{re.escape(name)}\b", arguments) is not None
+
+    def constant(self, expression: str) -> int | None:
+        """The value of an integral expression where the kernel stands; None when it cannot be told."""
+        return self.tree.constant(expression, self.scope, self.head)

@@ -1,0 +1,163 @@
+"""A slot at a block shape: its grid, shared bytes, scalars and buffers worked out, and which shapes there are.
+
+Expressions are worked out in one order: block, grid, shared bytes, scalar values. Each may use what stands before it,
+so that no cycle can be written down.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from fusiond.errors import RequestError
+from fusiond.language import expressions
+from fusiond.language.dtypes import DTYPES, is_float, whole_numbers
+from fusiond.language.expressions import Expression, ExpressionError
+from fusiond.language.extents import Extent
+from fusiond.program import Buffer, Bytes, Dim3
+from fusiond_hfuse.frontend.graph import WARP, Argument, Kernel, Shape, Slot, volume
+
+MAX_BUFFER_BYTES = 2**40
+MAX_SHARED_BYTES = 2**20
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+def axes(what: str, shape: Dim3) -> dict[str, int]:
+    return {f"{what}.{axis}": length for axis, length in zip("xyz", shape, strict=True)}
+
+
+def shape_of(slot: Slot, block: Dim3) -> Shape:
+    """Grid, shared bytes and scalar values of a slot at a block shape. RequestError names the key that fails."""
+    kernel = slot.kernel
+    names: dict[str, expressions.Scalar] = {**slot.extents, **axes("block", block)}
+    key = "grid"
+    where = kernel.lines["grid"]
+    try:
+        lengths = [each.integer(names) for each in kernel.grid]
+        for length, most in zip(lengths, MAX_GRID, strict=False):
+            if not 1 <= length <= most:
+                raise ExpressionError(f"a grid of {lengths} blocks; each length must be from 1 to {most}")
+        padded = (*lengths, 1, 1)
+        grid = (padded[0], padded[1], padded[2])
+        names.update(axes("grid", grid))
+        key = "shared"
+        where = kernel.lines.get("shared", kernel.path)
+        shared_bytes = kernel.shared.integer(names) + kernel.parsed.moved_bytes
+        if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
+            raise ExpressionError(f"{shared_bytes} bytes of shared memory, which no block has")
+        scalars: dict[str, int | float] = {}
+        records: dict[str, Bytes] = {}
+        for argument in kernel.arguments:
+            if argument.value is not None:
+                key, where = argument.name, argument.where
+                scalars[argument.name] = _scalar(argument.value, argument.dtype, names)
+            elif argument.members or argument.hex:
+                key, where = argument.name, argument.where
+                records[argument.name] = Bytes(hex=argument.hex) if argument.hex else _packed(argument, names)
+    except ExpressionError as problem:
+        at = f" at the sizes {_said(slot.sizes)} and a block of {'x'.join(map(str, block))}"
+        raise RequestError(f"{key}: {problem}{at}", where=where) from None
+    return Shape(block=block, grid=grid, shared_bytes=shared_bytes, scalars=scalars, records=records)
+
+
+def _scalar(value: Expression | float, dtype: str, names: Mapping[str, expressions.Scalar]) -> int | float:
+    if isinstance(value, float):
+        return value
+    number = value.integer(names)
+    if is_float(dtype):
+        return number if isinstance(number, Extent) else float(number)
+    least, most = whole_numbers(dtype)
+    if not least <= number <= most:
+        raise ExpressionError(f"{number} does not fit {dtype}")
+    return number
+
+
+def _packed(argument: Argument, names: Mapping[str, expressions.Scalar]) -> Bytes:
+    """A struct; what lies between its numbers is zero, and so are its addresses, which are not known yet."""
+    data = bytearray(argument.bytes)
+    numbers = []
+    for member in argument.members:
+        assert member.dtype is not None  # _record has seen to it
+        if member.target is not None:
+            continue
+        value = _scalar(member.value, member.dtype, names)
+        if isinstance(value, Extent):
+            numbers.append((member.offset, member.dtype, value))
+        else:
+            struct.pack_into(f"<{DTYPES[member.dtype].packed}", data, member.offset, value)
+    return Bytes(hex=data.hex(), numbers=tuple(numbers))
+
+
+def buffers_of(slot: Slot) -> tuple[Buffer, ...]:
+    """The slot's buffers, named `a.counts`. RequestError for a size that is no size."""
+    found = []
+    for argument in slot.kernel.buffers:
+        if argument.buffer is None or argument.elements is None:
+            continue
+        try:
+            elements = argument.elements.integer(slot.extents)
+        except ExpressionError as problem:
+            raise RequestError(f"elements: {problem}", where=argument.where) from None
+        if elements < 1:
+            raise RequestError(
+                f"{argument.name} has {elements} elements at the sizes {_said(slot.sizes)}; at least 1 is wanted",
+                where=argument.where,
+            )
+        pattern = argument.buffer
+        buffer = Buffer(
+            name=f"{slot.letter}.{argument.name}",
+            dtype=pattern.dtype,
+            elements=elements,
+            role=pattern.role,
+            fill=pattern.fill,
+            compare=pattern.compare,
+        )
+        if buffer.size_bytes > MAX_BUFFER_BYTES:
+            raise RequestError(
+                f"{argument.name} has {buffer.size_bytes} bytes at the sizes {_said(slot.sizes)}; "
+                f"at most {MAX_BUFFER_BYTES} are sane",
+                where=argument.where,
+            )
+        found.append(buffer)
+    return tuple(found)
+
+
+def _said(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(sizes.items())) or "none"
+
+
+def thread_counts(slot: Slot, granularity: int, most: int) -> tuple[int, ...]:
+    """How many threads a slot's block can have: the given count first, then all others, ascending.
+
+    Stretchable blocks go in steps of `granularity` (Li et al., CGO 2022, section III-B uses 128).
+    """
+    block = slot.kernel.block
+    bound = min(most, slot.kernel.parsed.launch_bound or most)
+    given = volume(block.shapes[0])
+    if block.tune is None:
+        counts = [volume(shape) for shape in block.shapes]
+    else:
+        counts = [given, *(threads for threads in range(granularity, bound + 1, granularity) if block.shape(threads))]
+    allowed = {threads for threads in counts if threads <= bound and _launches(slot, threads)}
+    return tuple(sorted(allowed, key=lambda threads: (threads != given, threads)))
+
+
+def shares_a_block(kernel: Kernel, threads: int) -> bool:
+    """Whether so many threads of a kernel may lie beside another kernel's: a partial barrier counts warps, and a warp
+    must not serve two kernels."""
+    if kernel.parsed.beside or threads % WARP:
+        return False
+    return not kernel.parsed.by_warps or _rows_are_warps(kernel.block.shape(threads))
+
+
+def _rows_are_warps(shape: Dim3 | None) -> bool:
+    return shape is not None and (shape[0] % WARP == 0 or shape[1] * shape[2] == 1)
+
+
+def _launches(slot: Slot, threads: int) -> bool:
+    """Whether the slot's expressions come to a launch at this block size (a grid of `n // block.x` may come to 0)."""
+    shape = slot.kernel.block.shape(threads)
+    try:
+        return shape is not None and shape_of(slot, shape).blocks > 0
+    except RequestError:
+        return False

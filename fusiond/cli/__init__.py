@@ -48,10 +48,11 @@ COMMANDS: Mapping[str, str] = {
     "prune": "give back the disk space of what is not needed any more",
     "doctor": "what works here, what does not, and the remedy",
     "examples": "the job files that come with fusiond: list them, or copy them",
+    "schema": "the JSON Schema of job files, for editors",
     "completion": "what a shell completes commands and options by",
     "help": "this, or what a command does and its options",
 }
-PLANNING = ("run", "record", "serve", "plan", "init", "verify", "plugins", "devices", "calibrate", "doctor")
+PLANNING = ("run", "record", "serve", "plan", "init", "verify", "plugins", "devices", "calibrate", "doctor", "schema")
 """Commands that need the plugins: these are loaded in a process of their own while the command's modules are."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141

@@ -61,13 +61,19 @@ class Value:
 
     def _at_channel(self, channel: int) -> Value:
         if not isinstance(self.expr, Access) or self._channels == 1:
-            raise TypeProblem("only an image of three channels has .r, .g and .b")
+            raise TypeProblem("an image of one channel has no .r, .g, .b and .a")
+        if channel >= self._channels:
+            raise TypeProblem(f"an image of {self._channels} channels has no .{syntax.CHANNELS[channel]}")
         seen = self.expr
         return Value(Access(seen.image, seen.dx, seen.dy, channel, seen.dtype), whole=self._whole)
 
     @property
     def r(self) -> Value:
         return self._at_channel(0)
+
+    @property
+    def a(self) -> Value:
+        return self._at_channel(3)
 
     @property
     def g(self) -> Value:
@@ -367,8 +373,8 @@ def _held(dtype: str) -> str:
 
 
 def _counted(channels: int) -> int:
-    if channels not in (1, 3):
-        raise TypeProblem(f"{channels!r} channels; an image has 1 (gray) or 3 (RGB)")
+    if channels not in range(1, len(syntax.CHANNELS) + 1):
+        raise TypeProblem(f"{channels!r} channels; an image has 1 to {len(syntax.CHANNELS)}")
     return channels
 
 

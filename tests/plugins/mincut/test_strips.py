@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
 from fusiond.model import Rejection
 from fusiond_mincut.analysis import blocks
-from fusiond_mincut.codegen import emit, separation
+from fusiond_mincut.codegen import emit, separation, shapes
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend import borders
 
-from .running import APPLICATIONS, Case, application, check, pipeline, rebordered, whole
-from .test_emit import COLOURS, DIAMOND, MIXED, ONE_SIDED, REPEATED, chain
+from .running import (
+    APPLICATIONS,
+    Case,
+    application,
+    check,
+    compare,
+    edited,
+    emitted,
+    pipeline,
+    rebordered,
+    resized,
+    wanted,
+    whole,
+)
+from .test_emit import CHAIN, COLOURS, DIAMOND, MIXED, ONE_SIDED, REPEATED, chain
+from .test_mutants import killed
 
 
 def rows(rows: int, across: int, warps: int = 2) -> BlockParams:
@@ -93,6 +108,39 @@ kernels:
 """
 
 
+SHORTS = """
+pipeline: shorts
+image: {width: 8, height: 8, dtype: uint16, channels: 4}
+inputs: [src, {name: other, dtype: int16, channels: 2}, {name: one, dtype: int16, channels: 1}]
+outputs: [mean, least, halves, line, total]
+masks: {box: [[1, 1, 1], [1, 1, 1], [1, 1, 1]]}
+kernels:
+  mean: {pattern: local, mask: [3, 3], border: mirror, reads: [src], body: "sum(box, src) / 9 - 7"}
+  least: {pattern: local, mask: [3, 3], border: {constant: -5}, reads: [other], dtype: int16, channels: 2,
+    body: "smallest(box, other) * 3 + ushort(other) / 2"}
+  halves: {pattern: point, reads: [mean, least], dtype: int16, channels: 2,
+    body: {r: "short(mean.r + least.g)", g: "mean.a * 0.75f - mean.b"}}
+  line: {pattern: local, mask: [3, 3], border: reflect, reads: [one], dtype: int16, channels: 1,
+    body: "one[1, 1] - one[-1, 0]"}
+  total: {pattern: global, reads: [src], body: src, reduce: sum}
+"""
+
+
+@pytest.mark.slow
+def test_integers_of_sixteen_bits_and_one_to_four_channels(runner):
+    given = pipeline(SHORTS)
+    part = blocks.partition(given, [["mean", "least", "halves"], ["line"], ["total"]])
+    params = [BlockParams(block_x=8, block_y=4, pixels=2), rows(4, 2, 1), rows(4, 8, 1)]
+    line = blocks.block(given, ["line"])
+    assert "load_short8(" in emit.block_kernel(given, line, params[-1]).text
+    for each in params:
+        cut = part if each.across < 8 else blocks.unfused(given)
+        fitting = {str(block): shapes.fitted(given, block, each) for block in cut.blocks}
+        for size in ((5, 7), (67, 41), (264, 24)):
+            sized = resized(given, *size)
+            compare(sized, runner.run(emit.program(sized, cut, fitting), order=4), wanted(sized), f"{size} {each}")
+
+
 @pytest.mark.slow
 def test_bytes_are_moved_sixteen_at_a_time(runner):
     given = pipeline(BYTES)
@@ -158,10 +206,36 @@ def test_separated_windows_are_exact(runner):
 
 
 def test_labels_of_strips():
-    from fusiond_mincut.codegen import shapes
-
     for each in itertools.product((8, 16), (1, 2, 4), (2, 4)):
         params = rows(*each)
         assert shapes.read(shapes.label(params)) == params
     with pytest.raises(ValueError, match="32x8"):
         shapes.read("32x8*1 row2")
+
+
+# --- broken on purpose ----------------------------------------------------------------------------------
+
+MISTAKES = {
+    "a lane that should not store": (r"threadIdx\.x >= 1", "threadIdx.x >= 0"),
+    "the other neighbour": (r"from_left\(first_rows", "from_right(first_rows"),
+    "a ring that does not turn": (r"src_rows\[0\]\[i\] = src_rows\[1\]\[i\];", ";"),
+    "a row too early": (r"first_next \+= width", "first_next += 0"),
+    "a frame too small": (r"y >= 2 && y < height - 2\) return", "y >= 1 && y < height - 1) return"),
+    "an interior without end": (r"if \(x0 >= 4 .*\n.* == 0\)", "if (true)"),
+    "one step too few": (r"int t = -4;", "int t = -3;"),
+    "no frame": (r"frame\(src_image", "if (false) frame(src_image"),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_wrong_strip(runner, mistake):
+    """Two outputs, so that the first is stored while it is read below."""
+    text = CHAIN.replace("outputs: [second]", "outputs: [first, second]")
+    given = pipeline(text.replace("BORDER1", "clamp").replace("BORDER2", "mirror"))
+    given = resized(given, 260, 41)
+    right = emitted(given, whole(given), rows(8, 4, 1))
+    assert not killed(runner, given, right)
+    pattern, new = MISTAKES[mistake]
+    assert killed(runner, given, edited(right, lambda text: re.sub(pattern, new, text)))

@@ -17,7 +17,7 @@ blue of src.b[1, 0].
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fusiond.codegen.code import Code, bare, call, cpp
 from fusiond.codegen.literals import literal
@@ -38,13 +38,13 @@ from fusiond_mincut.frontend.expr import (
     Select,
     Unary,
 )
-from fusiond_mincut.frontend.graph import Kernel
+from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
-TYPES = {"uint8": "uchar", "int32": "Int", "float32": "float", "float64": "double"}
-"""What a value is in the text."""
-STORED = {"uint8": "uchar", "int32": "int", "float32": "float"}
+STORED = {"uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "float32": "float"}
 """What an image's pixel is in memory."""
-CHANNELS = "rgb"
+TYPES = {**STORED, "int32": "Int", "float64": "double"}
+"""What a value is in the text."""
+CHANNELS = "rgba"
 
 UCHAR = "typedef unsigned char uchar;\n"
 INT = """\
@@ -84,6 +84,24 @@ __device__ __forceinline__ Int to_int(double a) { return a == a ? __double2int_r
 """
 
 
+_SHORTS = {"int16": "short", "uint16": "ushort"}
+_FIRST = "    __device__ __forceinline__ explicit operator float() const { return (float)v; }\n"
+
+
+def types(pipeline: Pipeline, kernels: Iterable[str]) -> tuple[str, str]:
+    """The text of the integer types that some kernels need, those of 8 and of 32 bits."""
+    images = {each for name in kernels for each in (name, *pipeline.kernel(name).reads)}
+    held = {pipeline.images[name].dtype for name in images}
+    held |= {each.dtype for name in kernels for body in pipeline.kernel(name).bodies for each in tree.walk(body)}
+    wide = "".join(
+        f"    __device__ __forceinline__ explicit operator {name}() const {{ return ({name})v; }}\n"
+        for dtype, name in _SHORTS.items()
+        if dtype in held
+    )
+    small = UCHAR + ("typedef unsigned short ushort;\n" if "uint16" in held else "")
+    return small, INT.replace(_FIRST, wide + _FIRST) if wide else INT
+
+
 def stages(kernel: Kernel, suffix: str = "") -> str:
     """The functions of a kernel, one for each body; their names end with `suffix`."""
     return "".join(_stage(kernel, body, number, suffix) for number, body in enumerate(kernel.bodies))
@@ -110,7 +128,7 @@ def constant(value: int | float, dtype: str) -> Code:
     """A constant as a C++ expression of its type in TYPES."""
     if dtype == "int32":
         return call("Int", bare(literal(value, dtype)))
-    return cpp("uchar({})", int(value)) if dtype == "uint8" else literal(value, dtype)
+    return cpp("{}({})", TYPES[dtype], int(value)) if dtype in tree.INTEGERS else literal(value, dtype)
 
 
 def _stage(kernel: Kernel, body: Expr, channel: int, suffix: str) -> str:
@@ -196,9 +214,9 @@ class _Trees:
 
     def _cast(self, operand: Expr, dtype: str) -> Code:
         code = self.value(operand).code
-        if operand.dtype.startswith("float") and dtype in ("int32", "uint8"):
+        if operand.dtype.startswith("float") and dtype in tree.INTEGERS:
             code = call("to_int", code)
-            return code if dtype == "int32" else call("uchar", code)
+            return code if dtype == "int32" else call(TYPES[dtype], code)
         return call(TYPES[dtype], code)
 
     @staticmethod

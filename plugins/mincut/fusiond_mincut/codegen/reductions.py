@@ -51,8 +51,7 @@ def reduction(pipeline: Pipeline, kernel: Kernel, threads: int) -> Reduction:
     parts = [
         f"// {kernel.name}: {kernel.reduction} over the pixels of {', '.join(kernel.reads)} in the pipeline"
         f" {pipeline.name}. Written by fusiond.\n",
-        bodies.UCHAR,
-        bodies.INT,
+        *bodies.types(pipeline, [kernel.name]),
         stages(kernel),
         _block_reduce(kernel, held, threads),
         _first(pipeline, kernel, held, entries[0], threads),

@@ -30,6 +30,7 @@ from fusiond.codegen.statements import Statements, function
 from fusiond_mincut.analysis.blocks import Block
 from fusiond_mincut.codegen.bodies import STORED, TYPES, pixels, stage_of
 from fusiond_mincut.codegen.strips import Held, Strip, chunk
+from fusiond_mincut.codegen.tiles import BYTES
 from fusiond_mincut.frontend.expr import Access
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
@@ -40,9 +41,12 @@ _SHUFFLES = {
     "Int": ("value.v", "{}"),
     "float": ("value", "{}"),
     "uchar": ("(int)value", "(uchar){}"),
+    "short": ("(int)value", "(short){}"),
+    "ushort": ("(int)value", "(ushort){}"),
 }
-_VECTORS = {"uint8": "uchar", "int32": "int", "float32": "float"}
+_VECTORS = {"uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "float32": "float"}
 _WORDS = {8: "uint2", 16: "uint4"}
+"""By bytes."""
 
 
 def text(pipeline: Pipeline, block: Block, made: Strip, parameters: Iterable[str], apart: Collection[str]) -> str:
@@ -254,8 +258,9 @@ def _loader(dtype: str, count: int) -> str:
     if count == 1:
         body.line("to[0] = *from;")
     elif count > 4:
-        body.line(f"const {_WORDS[count]} v = *reinterpret_cast<const {_WORDS[count]}*>(from);")
-        body.lines(*(f"to[{i}] = (uchar)(v.{'xyzw'[i // 4]} >> {i % 4 * 8});" for i in range(count)))
+        words, each = _WORDS[count * BYTES[dtype]], 4 // BYTES[dtype]
+        body.line(f"const {words} v = *reinterpret_cast<const {words}*>(from);")
+        body.lines(*(f"to[{i}] = ({kind})(v.{'xyzw'[i // each]} >> {i % each * 32 // each});" for i in range(count)))
     else:
         body.line(f"const {vector}{count} v = *reinterpret_cast<const {vector}{count}*>(from);")
         body.lines(*(f"to[{i}] = v.{'xyzw'[i]};" for i in range(count)))
@@ -269,10 +274,15 @@ def _storer(dtype: str, count: int) -> str:
     if count == 1:
         body.line(f"*to = ({stored})from[0];")
     elif count > 4:
-        words = [" | ".join(f"(unsigned)from[{4 * word + i}]" + (f" << {8 * i}" if i else "") for i in range(4))
-                 for word in range(count // 4)]  # fmt: skip
-        made = f"make_{_WORDS[count]}({', '.join(words)})"
-        body.line(f"*reinterpret_cast<{_WORDS[count]}*>(to) = {made};")
+        bits, each = 8 * BYTES[dtype], 4 // BYTES[dtype]
+        words = [
+            " | ".join(
+                f"(from[{each * word + i}] & {2**bits - 1}u)" + (f" << {bits * i}" if i else "") for i in range(each)
+            )
+            for word in range(count // each)
+        ]
+        vector_type = _WORDS[count * BYTES[dtype]]
+        body.line(f"*reinterpret_cast<{vector_type}*>(to) = make_{vector_type}({', '.join(words)});")
     else:
         given = ", ".join(f"({stored})from[{i}]" for i in range(count))
         body.line(f"*reinterpret_cast<{vector}{count}*>(to) = make_{vector}{count}({given});")

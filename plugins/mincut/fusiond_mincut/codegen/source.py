@@ -29,7 +29,7 @@ def text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, entry:
     if not reach:  # nothing is read beside the own pixel
         ways = [paths.path("pixels", border=True)]
     far = [paths.passes()] if planned.passes else []
-    parts = [_header(pipeline, block, planned), bodies.UCHAR, bodies.INT]
+    parts = [_header(pipeline, block, planned), *bodies.types(pipeline, block.kernels)]
     parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
     parts += paths.constants.values()
     for name in block.kernels:
@@ -49,7 +49,7 @@ def strips(
     reach = planned.reach
     frame = [paths.path("frame", border=True)] if reach else []
     far = [paths.passes()] if planned.passes and reach else []
-    parts = [_header(pipeline, block, planned), bodies.UCHAR, bodies.INT]
+    parts = [_header(pipeline, block, planned), *bodies.types(pipeline, block.kernels)]
     parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
     parts += paths.constants.values()
     written = block.kernels if reach else ()

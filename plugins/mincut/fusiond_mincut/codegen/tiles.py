@@ -28,7 +28,7 @@ from fusiond_mincut.analysis.blocks import Block
 from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.frontend.graph import Image, Pipeline
 
-BYTES = {"uint8": 1, "int32": 4, "float32": 4}
+BYTES = {"uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "float32": 4}
 """Of a pixel's channel."""
 
 

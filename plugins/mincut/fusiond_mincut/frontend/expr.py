@@ -10,15 +10,15 @@
          | Call(function, arguments)                     min, sqrt, ... (FUNCTIONS)
          | Let(name, value, body)                        value is computed once, body uses it by name
 
-Every node knows its `dtype`: uint8, int32, float32 or float64. All conversions that C does by itself (a uint8 in
-arithmetic is an int32; int32 with float32 is float32; float64 wins) stand in the tree as implicit Casts, so that both
-operands of an operation have one type. Where C leaves the result open, it is defined here:
+Every node knows its `dtype`: uint8, int16, uint16, int32, float32 or float64. All conversions that C does by itself (an
+integer of 8 or 16 bits is an int32 in arithmetic; int32 with float32 is float32; float64 wins) stand in the tree as
+implicit Casts, so that both operands of an operation have one type. Where C leaves the result open, it is defined here:
 
 - int32 arithmetic wraps round at 32 bits (`-`, `*`, `<<`, `abs` of the least number too).
 - `/` and `%` of integers truncate towards zero; by zero both give 0; the least number by -1 wraps (and leaves 0).
 - A shift takes the low five bits of its count; `>>` keeps the sign.
 - A float becomes an int32 by truncation; what does not fit becomes the nearest int32, NaN becomes 0. A uint8 is the low
-  eight bits of the int32.
+  eight bits of the int32, an int16 or uint16 the low sixteen.
 - `min` and `max` of floats: a NaN loses against a number. `clamp(x, low, high)` is `min(max(x, low), high)`.
 - `&&`, `||` and `?:` evaluate all their operands; nothing here has a side effect.
 - Each float operation is rounded by itself, products and sums are not contracted.
@@ -31,10 +31,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-DTYPES = ("uint8", "int32", "float32")
+DTYPES = ("uint8", "int16", "uint16", "int32", "float32")
 """What an image can hold."""
-_RANK = {"uint8": 0, "int32": 1, "float32": 2, "float64": 3}
+_RANK = {"uint8": 0, "int16": 0, "uint16": 0, "int32": 1, "float32": 2, "float64": 3}
 INT32 = (-(2**31), 2**31 - 1)
+INTEGERS = {"uint8": (0, 255), "int16": (-(2**15), 2**15 - 1), "uint16": (0, 2**16 - 1), "int32": INT32}
+"""Dtype -> least, most."""
 ARITHMETIC = ("+", "-", "*", "/", "%")
 BITWISE = ("<<", ">>", "&", "|", "^")
 LOGICAL = ("&&", "||")
@@ -185,8 +187,8 @@ FUNCTIONS = {
 
 def const(value: int | float, dtype: str) -> Const:
     """A constant as its type holds it. TypeProblem when it does not fit."""
-    if dtype in ("int32", "uint8"):
-        least, most = INT32 if dtype == "int32" else (0, 255)
+    if dtype in INTEGERS:
+        least, most = INTEGERS[dtype]
         if not isinstance(value, int) or not least <= value <= most:
             raise TypeProblem(f"{value!r} is no {dtype} ({least} to {most})")
         return Const(int(value), dtype)
@@ -201,8 +203,8 @@ def const(value: int | float, dtype: str) -> Const:
 
 
 def promoted(expr: Expr) -> Expr:
-    """As C has it in arithmetic: a uint8 becomes an int32."""
-    return converted(expr, "int32") if expr.dtype == "uint8" else expr
+    """As C has it in arithmetic: an integer of 8 or 16 bits becomes an int32."""
+    return converted(expr, "int32") if expr.dtype in INTEGERS else expr
 
 
 def converted(expr: Expr, dtype: str) -> Expr:

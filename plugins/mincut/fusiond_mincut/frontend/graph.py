@@ -1,7 +1,7 @@
 """An image pipeline: kernels that read images and make one image each.
 
     Pipeline = name, width, height, inputs (Image ...), outputs (names), kernels (Kernel ...) in topological order
-    Image    = name, dtype, channels (1 gray, 3 RGB: interleaved, channel fastest), single
+    Image    = name, dtype, channels (1 to 4: interleaved, channel fastest), single
     Kernel   = name, pattern, mask (w, h), borders, bodies, dtype, channels, reduction
     Border   = clamp | mirror | reflect | repeat | constant(value)
 
@@ -55,6 +55,8 @@ class Border:
 CLAMP = Border(mode="clamp")
 FILLS = {
     "uint8": Fill(kind="integers", low=0, high=255),
+    "int16": Fill(kind="integers", low=-32768, high=32767),
+    "uint16": Fill(kind="integers", low=0, high=65535),
     "int32": Fill(kind="integers", low=0, high=255),
     "float32": Fill(kind="uniform", low=0, high=1),
 }

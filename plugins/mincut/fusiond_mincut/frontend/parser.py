@@ -148,10 +148,7 @@ def _header(keys: Mapping[str, Node], sizes: Mapping[str, int]) -> _Header:
 
 
 def _channels(node: Node) -> int:
-    count = node.integer(least=1, most=3)
-    if count == 2:
-        raise node.fail("is 2; an image has 1 channel (gray) or 3 (RGB)")
-    return count
+    return node.integer(least=1, most=len(syntax.CHANNELS))
 
 
 def _parameter(node: Node) -> Const:
@@ -309,8 +306,9 @@ def _bodies(
     if isinstance(body.value, dict):
         if channels == 1:
             raise body.fail("one body is wanted: this kernel computes one channel")
-        nodes = body.mapping(known=tuple(syntax.CHANNELS), required=tuple(syntax.CHANNELS))
-        return tuple(_bound(lets, _tree(nodes[each], scope), nodes[each]) for each in syntax.CHANNELS)
+        own = tuple(syntax.CHANNELS[:channels])
+        nodes = body.mapping(known=own, required=own)
+        return tuple(_bound(lets, _tree(nodes[each], scope), nodes[each]) for each in own)
     return (_bound(lets, _tree(body, scope), body),)
 
 

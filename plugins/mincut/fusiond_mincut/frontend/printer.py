@@ -73,7 +73,7 @@ def _kernel(kernel: Kernel, pipeline: Pipeline) -> list[str]:
         lines.append(f'    body: "{expression(bodies[0], pipeline)}"')
     else:
         lines.append("    body:")
-        lines += [f'      {name}: "{expression(body, pipeline)}"' for name, body in zip(CHANNELS, bodies, strict=True)]
+        lines += [f'      {name}: "{expression(body, pipeline)}"' for name, body in zip(CHANNELS, bodies, strict=False)]
     return lines
 
 

@@ -6,8 +6,8 @@
     unary   = { "-" | "+" | "~" | "!" | "(" TYPE ")" } primary
     primary = NUMBER | "(" chosen ")"
             | NAME                                        a parameter, width, height, a name of `let`, a pixel at [0, 0]
-            | IMAGE [ "." ("r" | "g" | "b") ] [ "[" INTEGER "," INTEGER "]" ]
-            | TYPE "(" chosen ")"                         uchar, int, float, double
+            | IMAGE [ "." ("r" | "g" | "b" | "a") ] [ "[" INTEGER "," INTEGER "]" ]
+            | TYPE "(" chosen ")"                         uchar, short, ushort, int, float, double
             | FUNCTION "(" chosen { "," chosen } ")"      see expr.FUNCTIONS
             | WINDOW "(" MASK "," chosen ")"              sum, product, smallest, largest; see masks
 
@@ -32,8 +32,15 @@ from fusiond_mincut.frontend.masks import Mask
 LONGEST = 20_000
 DEEPEST = 200
 MOST_NODES = 20_000
-TYPES = {"uchar": "uint8", "int": "int32", "float": "float32", "double": "float64"}
-CHANNELS = "rgb"
+TYPES = {
+    "uchar": "uint8",
+    "short": "int16",
+    "ushort": "uint16",
+    "int": "int32",
+    "float": "float32",
+    "double": "float64",
+}
+CHANNELS = "rgba"
 RESERVED = frozenset({*tree.FUNCTIONS, *masks.WINDOWED, *TYPES, "width", "height", "true", "false"})
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRECEDENCE = {

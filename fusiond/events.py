@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusiond.model import Record, Trial
+from fusiond.model import DeviceInfo, Record, Trial
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,15 @@ class RecordChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTurnedSick:
+    """A device failed on what is known to be good; jobs for it wait until somebody looks."""
+
+    job: str
+    device: DeviceInfo
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
     """`wall_secs` and `device_share`: how long the job ran over all its sessions, and the part of that in which its
     device measured."""
@@ -72,7 +81,9 @@ class JobEnded:
     device_share: float | None = None
 
 
-Event: TypeAlias = JobStarted | PhaseStarted | BaselineMeasured | TrialFinished | RecordChanged | JobEnded
+Event: TypeAlias = (
+    JobStarted | PhaseStarted | BaselineMeasured | TrialFinished | RecordChanged | DeviceTurnedSick | JobEnded
+)
 Subscriber: TypeAlias = Callable[[Event], None]
 
 

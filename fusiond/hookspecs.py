@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
-from fusiond.model import Record, Trial
+from fusiond.model import DeviceInfo, Record, Trial
 from fusiond.strategy import CatalogueEntry, Strategy
 
 if TYPE_CHECKING:  # devices are a level above; only the annotation needs the name
@@ -45,3 +45,8 @@ def trial_finished(trial: Trial) -> None:
 @hookspec
 def record_changed(record: Record) -> None:
     """A workload has a new best answer."""
+
+
+@hookspec
+def device_sick(device: DeviceInfo, reason: str) -> None:
+    """A device failed on what is known to be good, and gets no jobs until somebody has looked."""

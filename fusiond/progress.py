@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fusiond.errors import DaemonError
-from fusiond.events import BaselineMeasured, Event, JobEnded, JobStarted, PhaseStarted, RecordChanged, TrialFinished
+from fusiond.events import (
+    BaselineMeasured,
+    DeviceTurnedSick,
+    Event,
+    JobEnded,
+    JobStarted,
+    PhaseStarted,
+    RecordChanged,
+    TrialFinished,
+)
 from fusiond.model import JobState
 
 if TYPE_CHECKING:
@@ -95,6 +104,8 @@ def of_event(event: Event) -> Progress:
             )
         case RecordChanged():
             return Progress(job=event.job, event="record", detail=event.record.verdict.value)
+        case DeviceTurnedSick():
+            return Progress(job=event.job, event="phase", phase="device is sick", detail=event.reason)
         case JobEnded():
             # A job that was asked to stop goes back to the queue: it has not ended.
             kind = "ended" if JobState(event.state).ended else "job"

@@ -13,7 +13,7 @@ import pluggy
 from fusiond import hookspecs
 from fusiond.devices.base import DeviceProvider
 from fusiond.errors import PluginError, UnknownName
-from fusiond.events import Event, RecordChanged, TrialFinished
+from fusiond.events import DeviceTurnedSick, Event, RecordChanged, TrialFinished
 from fusiond.strategy import CatalogueEntry, Strategy
 
 log = logging.getLogger(__name__)
@@ -128,8 +128,9 @@ class Registry:
 
     @property
     def listens(self) -> bool:
-        """Whether a plugin wants to be told of trials or records."""
-        return any(getattr(self._manager.hook, name).get_hookimpls() for name in ("trial_finished", "record_changed"))
+        """Whether a plugin wants to be told of anything."""
+        told = ("trial_finished", "record_changed", "device_sick")
+        return any(getattr(self._manager.hook, name).get_hookimpls() for name in told)
 
     def notify(self, event: Event) -> None:
         """Pass an event on to the plugins that asked for it; one that raises is logged and goes on being asked."""
@@ -140,6 +141,9 @@ class Registry:
                     self._manager.subset_hook_caller("trial_finished", others)(trial=event.trial)
                 elif isinstance(event, RecordChanged):
                     self._manager.subset_hook_caller("record_changed", others)(record=event.record)
+                elif isinstance(event, DeviceTurnedSick):
+                    sick = self._manager.subset_hook_caller("device_sick", others)
+                    sick(device=event.device, reason=event.reason)
             except Exception:
                 log.exception("plugin %s failed on %s", self._manager.get_name(plugin), type(event).__name__)
 

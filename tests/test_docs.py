@@ -60,8 +60,9 @@ def test_no_hook_is_documented_that_is_not_there() -> None:
         "register_workloads",
         "trial_finished",
         "record_changed",
+        "device_sick",
     ]
-    assert len(HOOKS) == 5
+    assert len(HOOKS) == 6
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -99,7 +100,7 @@ def test_defaults_are_as_documented() -> None:
 
 def test_every_key_of_the_other_strategies_is_named(real: Registry) -> None:
     named = {name: set(re.findall(r"\w+", keys)) for name, keys, _ in rows(JOBS, "| strategy | key | meaning |")}
-    assert named == {name: set(real.strategy(name).job_keys) for name in ("mincut", "stitching", "transfer")}
+    assert named == {name: set(real.strategy(name).job_keys) for name in ("mincut", "replay", "stitching", "transfer")}
 
 
 def test_every_key_of_hfuse_is_documented(real: Registry) -> None:

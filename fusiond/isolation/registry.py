@@ -11,7 +11,7 @@ from typing import Any
 
 from fusiond import hookspecs
 from fusiond.errors import FusiondError, RequestError
-from fusiond.events import Event, RecordChanged, TrialFinished
+from fusiond.events import DeviceTurnedSick, Event, RecordChanged, TrialFinished
 from fusiond.isolation.planner import Planner
 from fusiond.isolation.processes import Crashed, TookTooLong
 from fusiond.isolation.strategy import IsolatedStrategy
@@ -45,7 +45,7 @@ class IsolatedRegistry(Registry):
 
     def notify(self, event: Event) -> None:
         """Pass an event on to the plugins that asked for it, in one of their processes."""
-        if not self._listens or not isinstance(event, TrialFinished | RecordChanged):
+        if not self._listens or not isinstance(event, TrialFinished | RecordChanged | DeviceTurnedSick):
             return
         try:
             self.planner.ask("notify", event)

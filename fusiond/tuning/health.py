@@ -13,6 +13,7 @@ import logging
 from typing import NoReturn
 
 from fusiond.errors import DeviceSick, FusiondError, MachineFault, RequestError
+from fusiond.events import DeviceTurnedSick
 from fusiond.model import MeasureFailed, Outcome
 from fusiond.program import Program
 from fusiond.tuning.context import Context
@@ -83,6 +84,7 @@ def condemn(context: Context, last: MeasureFailed) -> NoReturn:
         )
     reason = f"a program known to be good failed {STRIKES} times, lastly: {last.outcome.value}: {last.reason}"
     context.store.set_sick(context.device.key, context.device.uuid, reason)
+    context.events.publish(DeviceTurnedSick(job=context.row.id, device=context.device, reason=reason))
     raise DeviceSick(context.device.name, reason)
 
 

@@ -30,6 +30,8 @@ HELD = 2_000_000
 """Rows of a block that are kept in memory."""
 PREFIXES = 200_000
 """Rows over the first parameters of a block that is not held, from which draws begin."""
+SCANNED = 200_000
+"""Rows up to which a block with conditions is looked through."""
 _CHUNK = 1 << 17
 _BATCHES = 200
 
@@ -42,6 +44,7 @@ class Points:
         self.parameters = space.parameters
         self._rules = _Rules(space)
         self._position = {each.name: k for k, each in enumerate(space.parameters)}
+        self._listed = space.listed is not None
         if space.listed is not None:
             rows = np.array(space.listed, np.int16).reshape(len(space.listed), len(space.parameters))
             places = tuple(range(len(space.parameters)))
@@ -107,7 +110,7 @@ class Points:
         found = []
         for block in self._blocks:
             mine = point[list(block.places)]
-            rows = block.rows if block.rest is None else self._changed(block, mine, generator)
+            rows = block.rows if self._scanned(block) else self._changed(block, mine, generator)
             both = (rows >= 0) & (mine >= 0)
             near = rows[((rows != mine) & both).sum(axis=1) == 1]
             if len(near):
@@ -175,8 +178,14 @@ class Points:
                 return np.concatenate(found)[:many]
         raise ValueError(f"fewer than {many} of {_BATCHES * _CHUNK // 4} combinations drawn are points of the space")
 
+    def _scanned(self, block: Block) -> bool:
+        """Whether all rows of a block are looked at for neighbours: what is listed has no rules, and where a change
+        switches others on, there are many. Else each change is tried, which is quicker from some thousand rows on."""
+        conditional = any(self.parameters[place].when is not None for place in block.places)
+        return block.rest is None and (self._listed or (conditional and len(block.rows) <= SCANNED))
+
     def _changed(self, block: Block, mine: Levels, generator: np.random.Generator) -> Levels:
-        """Points one change away, where the block is not held; what is switched on is drawn once."""
+        """Points one change away; of what a change switches on, one way is drawn."""
         found = []
         for k, place in enumerate(block.places):
             several = len(self.parameters[place].values)

@@ -5,6 +5,7 @@
     python -m benchmarks.mincut --device cpu --quick       try it out; its times are emulated, and no results
     python -m benchmarks.mincut --planning                 what planning costs, up to 1,000 kernels; needs no device
     python -m benchmarks.mincut --peers                    the same pipelines in JAX and OpenCV, wherever those run
+    python -m benchmarks.mincut --counted                  what the kernels ask of a GPU, counted; needs nvcc, no GPU
     python -m benchmarks.mincut --page                     docs/results-mincut.md from the JSON files that are kept
 
 Everything is written as JSON, one file for each run, after each application.
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import commands, runs
 from benchmarks.commands import say
-from benchmarks.mincut import measure, page, paper, peers, planning
+from benchmarks.mincut import counted, measure, page, paper, peers, planning
 from benchmarks.runs import RESULTS, Run
 from fusiond.build.cache import default_folder
 from fusiond.inputs import documents
@@ -49,6 +50,10 @@ def main(argv: Sequence[str]) -> int:
         elif given.planning:
             run = runs.new("mincut", paper.CITATION, "python -m benchmarks.mincut --planning", "planning", {})
             runs.write((given.out or RESULTS / "cpu") / "mincut-planning.json", run | {"planning": planning.run(say)})
+        elif given.counted:
+            run = runs.new("mincut", paper.CITATION, "python -m benchmarks.mincut --counted", "counted", {})
+            found = counted.run({name: pipeline(name) for name in names}, say)
+            runs.write((given.out or RESULTS / "cpu") / "mincut-counted.json", run | {"counted": found})
         elif given.peers:
             run = runs.new("mincut", paper.CITATION, "python -m benchmarks.mincut --peers", "peers", {})
             found = peers.run({name: pipeline(name) for name in names}, say)
@@ -68,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.only(parser, paper.APPLICATIONS)
     parser.add_argument("--planning", action="store_true", help="measure planning, and nothing else")
     parser.add_argument("--peers", action="store_true", help="measure JAX and OpenCV, and nothing else")
+    parser.add_argument("--counted", action="store_true", help="count what the kernels ask of a GPU, and nothing else")
     parser.add_argument("--trials", type=int, help=f"of each job; default: {TRIALS}, with --quick {QUICK_TRIALS}")
     parser.add_argument("--blocks", type=int, help=f"measured by themselves; default: {BLOCKS}, with --quick none")
     parser.add_argument("--search-secs", type=float, default=1800, help="of each job, before its finals")
@@ -87,7 +93,7 @@ def kept(folder: Path = RESULTS) -> Iterator[Run]:
 
 
 def _measure(names: Sequence[str], given: argparse.Namespace, command: str) -> None:
-    place = commands.place("mincut", given, without="--planning and --peers", small="small images and ")
+    place = commands.place("mincut", given, without="--planning, --counted and --peers", small="small images and ")
     run = runs.new("mincut", paper.CITATION, command, place.device.evidence, place.described())
     run["applications"] = []
     run, where = commands.begun(place, given, run)

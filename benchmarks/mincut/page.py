@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.mincut import paper, planning
+from benchmarks.mincut import counted, paper, planning
 from benchmarks.pages import DOCS, table
 from benchmarks.rivals import asking
 from benchmarks.runs import Run, newest
 
+COUNTS = ("ptx_instructions", "instructions", "global_accesses", "shared_wavefronts", "dram_bytes", "spill_bytes")
 METHODS = ("basic", "algorithm1", "exact", "general")
 PAGE = DOCS / "results-mincut.md"
 
@@ -26,6 +27,7 @@ def render(runs: Iterable[Run]) -> str:
     return "\n".join([
         HEAD,
         *([_measured(run) for run in newest(runs, "measured")] or [_unmeasured()]),
+        *(_counted(run) for run in newest(runs, "counted")),
         *(_planning(run) for run in newest(runs, "planning")),
         *(_peers(run) for run in newest(runs, "peers")),
     ])  # fmt: skip
@@ -88,6 +90,23 @@ Rivals are array frameworks that run the same pipeline; the fastest of them is n
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
+
+
+def _counted(run: Run) -> str:
+    rows = [
+        [each["application"], each["way"] + (", the same bit for bit" if each.get("equal") else ""),
+         str(each["launches"]), *("" if each[key] is None else f"{each[key]:.1f}" for key in COUNTS)]
+        for each in run["counted"]
+    ]  # fmt: skip
+    head = ("application", "way", "launches", "PTX instructions", "SASS instructions", "global accesses",
+            "shared wavefronts", "DRAM bytes", "spilled bytes")  # fmt: skip
+    return f"""\
+## What the kernels ask of a GPU
+
+{_origin(run)} Counted on the processor for an H100, of one pixel of {counted.SIDE} x {counted.SIDE}, edges included
+([counting.md](counting.md)). `rows` are strips (mincut-kernels.md). No times: what is fewer here need not be faster.
+
+{table(head, rows)}"""
 
 
 def _planning(run: Run) -> str:

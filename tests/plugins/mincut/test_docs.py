@@ -45,7 +45,7 @@ def test_the_python_example_makes_the_file_it_says() -> None:
 
 
 def test_every_key_rule_border_and_parameter_is_told() -> None:
-    assert cells("| key | meaning | default |") == ["pipeline", "sizes", "model", "blocks", "block"]
+    assert cells("| key | meaning | default |") == ["pipeline", "sizes", "model", "blocks", "accuracy", "block"]
     assert {*cells("| key | meaning | default |")} - {"sizes"} == set(strategy.Mincut.job_keys)
     assert [each.split("`")[0] for each in cells("| `border` | outside `abcd`")] == [
         "clamp", "mirror", "reflect", "repeat", "{constant: v}",
@@ -58,7 +58,8 @@ def test_every_key_rule_border_and_parameter_is_told() -> None:
         assert re.search(rf"\b{function}\b", TEXT), function
     for name in syntax.TYPES:
         assert f"{name}(x)" in TEXT
-    assert cells("| parameter of a block | values |") == ["shape", "threads", "pixels", "local"]
+    assert cells("| parameter of a block | values |") == ["shape", "threads", "pixels", "local", "strip"]
+    assert f"`{shapes.STRIPS[0]}`" in TEXT
     for each in shapes.THREADS:
         assert f"`{each}`" in TEXT
     assert f"measures no block, only whole partitions | `{request.MOST_BLOCKS}` |" in TEXT

@@ -2,7 +2,8 @@
 
     python -m benchmarks.hfuse                            on this machine's GPU: sweeps, counters, plots
     python -m benchmarks.hfuse --pairs hist+maxpool       only these
-    python -m benchmarks.hfuse --arch sm_90               what is known without a GPU
+    python -m benchmarks.hfuse --arch sm_90               what is known without a GPU: registers, spills, occupancy
+    python -m benchmarks.hfuse --counted h100             and what a GPU that is not here would pay
     python -m benchmarks.hfuse --device cpu --quick       try it out; its times are emulated, and no results
     python -m benchmarks.hfuse --page                     docs/results-hfuse.md from the JSON files that are kept
 
@@ -21,11 +22,12 @@ from pathlib import Path
 
 from benchmarks import commands, runs
 from benchmarks.commands import Place, say
-from benchmarks.hfuse import measure, page, pairs, paper, plots, static
+from benchmarks.hfuse import counted, measure, page, pairs, paper, plots, static
 from benchmarks.hfuse.pairs import Pair
 from benchmarks.runs import RESULTS, Run
 from fusiond.build import nvcc
 from fusiond.build.cache import default_folder
+from fusiond.counting.model import GPUS, gpu_named
 from fusiond.errors import RequestError
 from fusiond.registry import Registry
 from fusiond.store.database import Store
@@ -36,7 +38,7 @@ SPACE = "batchnorm+hist"
 QUICK_TEXTS = 4
 
 
-SAID = ("arch", "device", "pairs", "quick", "factors", "trials", "search-secs", "space")
+SAID = ("arch", "counted", "device", "pairs", "quick", "factors", "trials", "search-secs", "space")
 """The options that are kept with a run."""
 
 
@@ -49,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
         wanted = pairs.chosen(given.pairs)
         if given.page:
             commands.page(page.PAGE, page.render(kept()), kept())
+        elif given.counted:
+            _counted(wanted, given, commands.said(parser, given, SAID))
         elif given.arch:
             _static(wanted, given, commands.said(parser, given, SAID))
         else:
@@ -60,6 +64,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = commands.parser("hfuse", __doc__, quick="few points, few trials")
     parser.add_argument("--arch", metavar="sm_90", help="static facts for this architecture; runs nothing")
+    parser.add_argument("--counted", metavar="GPU", choices=tuple(GPUS), help=f"count for it: {', '.join(GPUS)}")
     parser.add_argument("--pairs", nargs="+", default=[], metavar="A+B", help="default: all 16")
     parser.add_argument("--factors", nargs="+", type=float, metavar="X", help="points of a sweep, round its middle: 1")
     parser.add_argument("--search-secs", type=float, default=1800, help="of each job, before its finals")
@@ -100,6 +105,22 @@ def _static(wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> 
     runs.write(where, run)
     say(f"wrote {where}")
     _draw(run, where.parent, given)
+
+
+def _counted(wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> None:
+    if (missing := nvcc.missing()) is not None:
+        raise RequestError(missing)
+    gpu = gpu_named(given.counted)
+    registry = Registry.load()
+    run = new(command, "counted", {"model": gpu.name, "arch": gpu.arch})
+    where = runs.path(given.out or RESULTS / "counted" / gpu.name, run)
+    begun = time.perf_counter()
+    for pair in wanted:
+        run["pairs"].append(counted.columns(registry, pair, gpu))
+        run["secs"] = round(time.perf_counter() - begun, 1)
+        runs.write(where, run)
+        say(f"{pair.name}: {run['secs']} s")
+    say(f"wrote {where}")
 
 
 def _measure(wanted: Sequence[Pair], given: argparse.Namespace, command: str) -> None:

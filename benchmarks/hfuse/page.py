@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.hfuse import paper
+from benchmarks.hfuse import paper, static
 from benchmarks.hfuse.pairs import PAIRS
 from benchmarks.pages import DOCS, table
 from benchmarks.rivals import asking
@@ -36,6 +36,7 @@ def render(runs: Iterable[Run]) -> str:
     parts = [HEAD, *(_measured(run) for run in measured)]
     if not measured:
         parts.append(UNMEASURED + "\n" + table(PAPER_HEAD, [[each.name, *_paper(each.name)] for each in PAIRS]))
+    parts += [_counted(run) for run in newest(runs, "counted")]
     parts += [_static(run) for run in newest(runs, "static")]
     return "\n".join(parts)
 
@@ -116,6 +117,55 @@ def _counters(rows: Sequence[dict[str, Any]]) -> str:
     return table(head, lines)
 
 
+# --- counted ---
+
+WAYS = {
+    "native": "native", "paper_even_split": "even split", "paper_r0": "even split, r0", "vertical": "vertical",
+    "block_multiprocessor": "block level",
+}  # fmt: skip
+"""As `counted.py` keeps them -> as the page heads them."""
+LEAST_BELIEVED = 0.9
+"""Of the native kernels' instructions."""
+
+
+def _counted(run: Run) -> str:
+    rows = []
+    for each in run["pairs"]:
+        row = paper.FIGURE_9[each["pair"]]
+        slots = (row.native_issue_slot_pct[1], row.free.issue_slot_pct[1], row.capped.issue_slot_pct[1])
+        native = each["ways"]["native"]
+        told = [_way(each["ways"].get(name), native) for name in WAYS]
+        rows.append([each["pair"], *told, " / ".join(f"{value:g}" for value in slots)])
+    failed = {found["failed"] for each in run["pairs"] for found in each["ways"].values() if found["failed"]}
+    notes = "".join(f"\nNot counted: {why}.\n" for why in sorted(failed))
+    left_out = len(PAIRS) - len(rows)
+    notes += f"\n{left_out} of the {len(PAIRS)} pairs are not counted yet.\n" if left_out else ""
+    return f"""\
+## Counted: {run["device"]["model"]} ({run["device"]["arch"]})
+
+{_origin(run)}
+
+Nothing is measured: each entry is the least time that the counted work takes on this GPU, the part of it that needs so
+long, and how many of the issue slots of that time the instructions of all warps take. A kernel that leaves slots empty
+waits, and what is fused with it can fill them; where native has none to give, fusing has nothing to gain. A share that is missing is not known: sampled without a known error, or of fewer instructions than the native
+kernels have by a tenth, which the counter of SASS has been seen to say of loops that it cannot tell apart. The paper's
+column is what a V100's issue slots were used for: native, fused without a bound, and with r0.
+
+{table(("pair", *WAYS.values(), "V100: issue slots, %"), rows)}{notes}"""
+
+
+def _way(found: dict[str, Any] | None, native: dict[str, Any]) -> str:
+    if found is None:
+        return "none"
+    if found["failed"]:
+        return "not counted"
+    # Fused kernels do the work of the native ones: with far fewer instructions, those of SASS were told wrongly.
+    believed = native["failed"] is not None or found["instructions"] >= LEAST_BELIEVED * native["instructions"]
+    sure = found["slots_pct"] is not None and found.get("error") is not None and believed
+    slots = f", {found['slots_pct']:.0f} %" if sure else ""
+    return f"{found['bound_us']:.1f} us ({found['binding']}{slots})"
+
+
 # --- static ---------------------------------------------------------------------------------------------
 
 
@@ -152,7 +202,7 @@ def _static(run: Run) -> str:
     if refused := [(each["pair"], each["refused"]) for each in run["pairs"] if each.get("refused")]:
         said = [f"- {pair}: {name}: {reason}" for pair, several in refused for name, reason in several.items()]
         parts.append("\n".join(["Not there:", "", *said]))
-    parts.append(_cost(run))
+    parts += [_registers(run).rstrip(), _cost(run)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -181,6 +231,24 @@ def _cost(run: Run) -> str:
             f"the caps); {each['failed']} did not build. The machine's cores were shared with other work.",
         ]
     return "\n".join(lines)
+
+
+def _registers(run: Run) -> str:
+    """Whether seeds have more registers than the native kernels ask for, though no cap of theirs lets them."""
+    pairs = [each for each in run["pairs"] if each.get("registers")]
+    if not pairs:
+        return ""
+    told = []
+    for cap, said in (("native", "under the cap `native`"), ("none", "without any cap (the paper's even split)")):
+        seeds = sum(known["cap"] == cap for each in pairs for known in each["registers"].values())
+        more = [
+            f"{each['pair']} {name} {count:+d}" for each in pairs for name, count in static.over(each, (cap,)).items()
+        ]
+        told.append(f"of {seeds} seeds {said} {', '.join(more) if more else 'none'}")
+    return (
+        f"### Registers\n\nMore than the native kernel that has most, and {static.MARGIN} more: {'; '.join(told)}. A "
+        "thread's registers are handed out eight at a time.\n"
+    )
 
 
 def _facts(each: dict[str, Any], name: str) -> str:

@@ -12,9 +12,10 @@ import pytest
 
 from benchmarks import runs
 from benchmarks.hfuse import __main__ as command
-from benchmarks.hfuse import measure, page, pairs, paper, plots, static
+from benchmarks.hfuse import counted, measure, page, pairs, paper, plots, static
 from benchmarks.hfuse.pairs import PAIRS, Pair
 from benchmarks.runs import Run
+from fusiond.counting.model import gpu_named
 from fusiond.cuda.limits import limits
 from fusiond.devices.base import Binary
 from fusiond.devices.cuda import counters
@@ -273,6 +274,26 @@ def static_run() -> Run:
     return run
 
 
+def counted_run() -> Run:
+    run = command.new("python -m benchmarks.hfuse --counted h100", "counted", {"model": "h100", "arch": "sm_90"})
+    known = {
+        "failed": None,
+        "bound_us": 72.334,
+        "binding": "dram",
+        "slots_pct": 30.9,
+        "error": 0.0,
+        "instructions": 100,
+    }
+    run["pairs"] = [{
+        "pair": "hist+maxpool",
+        "ways": {
+            "native": known, "paper_even_split": {**known, "error": None}, "paper_r0": known,
+            "vertical": {**known, "instructions": 89}, "block_multiprocessor": {"failed": "it goes by its own tickets"},
+        },
+    }]  # fmt: skip
+    return run
+
+
 def measured_run(evidence: str = "measured") -> Run:
     run = command.new("python -m benchmarks.hfuse", evidence, {"model": "NVIDIA H200", "arch": "sm_90"})
     entry = {"over_streams": 1.25, "speedup": 1.2, "program": "p"}
@@ -302,6 +323,40 @@ def test_the_page_says_what_was_not_measured() -> None:
     assert "| hist+maxpool | 512 + 512 | 32 / 0 / 100.0 % | 32 |" in text
     assert "no block size fits both" in text
     assert "+57.1" in text  # the paper's
+
+
+def test_the_page_shows_what_was_counted() -> None:
+    text = page.render([counted_run()])
+    known = "72.3 us (dram, 31 %)"
+    assert f"| hist+maxpool | {known} | 72.3 us (dram) | {known} | 72.3 us (dram) | not counted |" in text
+    assert "Not counted: it goes by its own tickets." in text
+    assert "15 of the 16 pairs are not counted yet" in text
+
+
+def test_registers_are_held_to_those_of_the_native_kernels() -> None:
+    (found,) = static_run()["pairs"]
+    found["registers"] = {
+        "given_blocks": {"cap": "native", "registers": 41}, "paper_even_split": {"cap": "none", "registers": 40},
+        "paper_r0": {"cap": "paper", "registers": 255}, "vertical": {"cap": "native", "registers": None},
+    }  # fmt: skip
+    assert static.over(found) == {"given_blocks": 9}
+    assert static.over(found, ("none",)) == {}
+    text = page.render([{**static_run(), "pairs": [found]}])
+    assert "of 2 seeds under the cap `native` hist+maxpool given_blocks +9; of 1 seeds without any cap" in text
+
+
+def test_launches_of_a_way_are_one_after_the_other() -> None:
+    row: dict[str, Any] = {
+        "failed": None, "warp_instructions": {"fp32": 132 * 4 * 1755 * 5}, "bound_us": 10.0, "program_bound_us": 31.0,
+        "binding": "dram", "dram_bytes": 7, "occupancy": 1.0, "sampled": 1.0, "error": 0.0, "model": "h100",
+    }  # fmt: skip
+    found = counted.together([row, {**row, "bound_us": 20.0, "binding": "tail"}])
+    gpu = gpu_named("h100")
+    issued = 2 * 132 * 4 * 1755 * 5 / (gpu.issue_warps * gpu.multiprocessors) / gpu.clock_mhz
+    assert found["slots_pct"] == round(100 * issued / 30, 1)
+    assert (found["bound_us"], found["binding"], found["dram_bytes"]) == (31.0, "tail", 14)
+    assert counted.together([row, {**row, "error": None}])["slots_pct"] is None
+    assert counted.together([row, {**row, "failed": "why"}]) == {"failed": "why"}
 
 
 def test_the_page_shows_what_was_measured() -> None:

@@ -119,6 +119,11 @@ def test_a_file_with_one_kernel_needs_no_name(drafted):
             "pool",
             "is a template <class T, int N>; say which",
         ),
+        (
+            "using F = float (*)(float);\ntemplate <F f, bool b, unsigned char c> __global__ void k(float* p) { p[0] = f(c); }\n",
+            "k",
+            'k is a template <F f, bool b, unsigned char c>; say which instance: `instance: "k<?, true, 128>"`',
+        ),
         ("int main() {}\n", "", "there is no kernel in it"),
         ("__global__ void k(Unknown* p) {}\n", "k", "unknown type name 'Unknown'"),
     ],

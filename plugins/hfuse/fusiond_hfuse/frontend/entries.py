@@ -37,7 +37,7 @@ def definition(
     is_template = bodies[0].kind is CursorKind.FUNCTION_TEMPLATE
     if is_template and not template:
         head = ", ".join(_template_parameters(bodies[0]))
-        example = f"{entry}<{', '.join(_EXAMPLES.get(kind, '128') for kind in _template_kinds(bodies[0]))}>"
+        example = f"{entry}<{', '.join(_example(kind) for kind in _template_kinds(bodies[0]))}>"
         raise RequestError(
             f'{entry} is a template <{head}>; say which instance: `instance: "{example}"` in its YAML, '
             f"FILE.cu:'{example}' for `fusiond init`",
@@ -63,8 +63,12 @@ def template_head(body: cindex.Cursor, data: bytes) -> str:
 
 _TEMPLATE_PARAMETERS = (CursorKind.TEMPLATE_TYPE_PARAMETER, CursorKind.TEMPLATE_NON_TYPE_PARAMETER,
                         CursorKind.TEMPLATE_TEMPLATE_PARAMETER)  # fmt: skip
-_EXAMPLES = {"class": "float", "bool": "true", "template": "?"}
-"""What stands for a template's parameter in a message, by its kind."""
+
+
+def _example(kind: str) -> str:
+    """What stands for a template's parameter in a message."""
+    words = r"((const|unsigned|signed|long|short) )*(int|char|long|short|size_t|unsigned|u?int\d*_t)"
+    return {"class": "float", "bool": "true"}.get(kind, "128" if re.fullmatch(words, kind) else "?")
 
 
 def _template_kinds(template: cindex.Cursor) -> list[str]:

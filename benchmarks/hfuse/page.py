@@ -147,9 +147,10 @@ def _counted(run: Run) -> str:
 
 Nothing is measured: each entry is the least time that the counted work takes on this GPU, the part of it that needs so
 long, and how many of the issue slots of that time the instructions of all warps take. A kernel that leaves slots empty
-waits, and what is fused with it can fill them; where native has none to give, fusing has nothing to gain. A share that is missing is not known: sampled without a known error, or of fewer instructions than the native
-kernels have by a tenth, which the counter of SASS has been seen to say of loops that it cannot tell apart. The paper's
-column is what a V100's issue slots were used for: native, fused without a bound, and with r0.
+waits, and what is fused with it can fill them; where native has none to give, fusing has nothing to gain. A share that
+is missing is not known: sampled without a known error, or of fewer instructions than the native kernels have by a
+tenth, which the counter of SASS has been seen to say of loops that it cannot tell apart. The paper's column is what a
+V100's issue slots were used for: native, fused without a bound, and with r0.
 
 {table(("pair", *WAYS.values(), "V100: issue slots, %"), rows)}{notes}"""
 

@@ -49,14 +49,19 @@ def counted(programs: Mapping[str, Program], device: DeviceInfo | None) -> list[
     return apart.counted(programs, model=(gpu or H100).name)
 
 
+def issued_us(row: Row) -> float | None:
+    """How long all schedulers of the GPU take to issue a launch's instructions; None where they are not counted."""
+    if row["failed"] or not row["warp_instructions"]:
+        return None
+    gpu = gpu_named(row["model"])
+    return float(sum(row["warp_instructions"].values()) / (gpu.issue_warps * gpu.multiprocessors) / gpu.clock_mhz)
+
+
 def slots_pct(row: Row) -> float | None:
     """How many of the issue slots of a launch's lower bound in time its instructions take, in per cent; None where
     they are not counted."""
-    if row["failed"] or not row["warp_instructions"] or not row["bound_us"]:
-        return None
-    gpu = gpu_named(row["model"])
-    issued_us = sum(row["warp_instructions"].values()) / (gpu.issue_warps * gpu.multiprocessors) / gpu.clock_mhz
-    return float(100 * issued_us / row["bound_us"])
+    issued = issued_us(row)
+    return None if issued is None or not row["bound_us"] else 100 * issued / row["bound_us"]
 
 
 def sentences(rows: Sequence[Row]) -> Iterator[str]:

@@ -70,17 +70,21 @@ def test_nothing_is_overwritten_unasked(fusiond: Run, source: Path) -> None:
 
 
 def test_folders_of_headers(fusiond: Run, source: Path) -> None:
-    (source.parent.parent / "common").mkdir()
-    (source.parent.parent / "common" / "twice.h").write_text(
-        "__device__ inline float half_of(float x) { return x / 2; }\n"
-    )
+    """One of an unusual name must be said; what lies where headers usually lie is found."""
+    odd, usual = source.parent.parent / "odd", source.parent.parent / "common"
+    odd.mkdir()
+    (odd / "twice.h").write_text("__device__ inline float half_of(float x) { return x / 2; }\n")
     kernel = source.with_name("half.cu")
     kernel.write_text(
         "#include <twice.h>\n__global__ void halve(float* x) { x[threadIdx.x] = half_of(x[threadIdx.x]); }\n"
     )
     assert "not read: <twice.h>; folders of headers go under `include:`" in fusiond("init", kernel, "--output", "-").err
-    drafted = fusiond("init", kernel, "-I", source.parent.parent / "common", "--output", "-")
-    assert yaml.safe_load(drafted.out)["include"] == ["../common"]
+    drafted = fusiond("init", kernel, "-I", odd, "--output", "-")
+    assert yaml.safe_load(drafted.out)["include"] == ["../odd"]
+    odd.rename(usual)
+    found = fusiond("init", kernel, "--output", "-").out
+    assert "# Found: ../common/twice.h\n" in found
+    assert yaml.safe_load(found)["include"] == ["../common"]
 
 
 def test_a_part_of_another_file_says_whose(fusiond: Run, source: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from fusiond.model import SAMPLERS, Ask, Config, Outcome, Trial
+from fusiond.search import sampler
 from fusiond.search.space import Parameter, Space, check_seeds
 from fusiond.search.study import Study, _JointSampler
 
@@ -212,6 +213,21 @@ def test_rebuilding_goes_on_exactly(
         assert [each.config for each in rest] == [each.config for each in wanted[cut:]]
         assert [each.sequence for each in rest] == [each.sequence for each in wanted[cut:]]
         assert first == log
+
+
+@pytest.mark.slow
+def test_rebuilding_goes_on_exactly_where_not_all_trials_are_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where the pool is drawn, with neighbours of the best beside it."""
+    for name, value in {"MODELLED": 12, "FITTED": 8, "REFIT": 3, "POOL": 100, "DRAWN": 60}.items():
+        monkeypatch.setattr(sampler, name, value)
+    log: list[Ask] = []
+    wanted, _ = drive(new(CONDITIONAL, 32, log=log), 3)
+    assert len({each.config for each in wanted}) == 32
+    for cut in (14, 23, 31):
+        first: list[Ask] = []
+        _, trials = drive(new(CONDITIONAL, 32, log=first), 3, stop_after=cut)
+        rest, _ = drive(new(CONDITIONAL, 32, asks=tuple(first), trials=trials, log=first), 3)
+        assert [each.config for each in rest] == [each.config for each in wanted[cut:]]
 
 
 @pytest.mark.slow

@@ -208,6 +208,7 @@ class _Model:
         self._trends = trends
         self._process: Process | None = None
         self._lengths: Lengths | None = None
+        self._chained = 0
         self._fitted_at = 0
         self._kept: list[int] = []
         """The asks that are rows of the process, in its order."""
@@ -225,20 +226,28 @@ class _Model:
         return self._process, asks.standardised(self._kept)
 
     def _fitted(self, asks: _Asks, told: Sequence[int], at: int) -> Process:
+        """The process as it is after a fit to the first `at` that were told. Up to MODELLED each fit begins where the
+        last one ended, also after an interruption; later ones all begin where that ended, so that few are repeated."""
+        while self._chained < (following := _next_fit(self._chained)) <= min(at, MODELLED):
+            self._lengths = self._fit(asks, told[:following])
+            self._chained = following
         rows = np.stack(asks.rows)
-        while self._fitted_at < at:  # after an interruption one after the other, as it was before
-            self._fitted_at = _next_fit(self._fitted_at)
-            values = asks.standardised(told[: self._fitted_at])
-            fitted = chosen(values, FITTED)
-            those = rows[[told[k] for k in fitted]]
-            shared = None if self._trends is None else self._trends.between(those, those)
-            self._lengths = gaussian.fit(self._features, those, values[fitted], self._lengths, shared)
-        assert self._lengths is not None
         if at <= MODELLED:
+            assert self._lengths is not None
+            lengths = self._lengths
             self._kept = list(range(told[at - 1] + 1))
         else:
+            lengths = self._fit(asks, told[:at])
             self._kept = [told[k] for k in chosen(asks.standardised(told[:at]), MODELLED)]
-        return Process(self._features, self._pool, self._lengths, rows[self._kept], self._trends)
+        self._fitted_at = at
+        return Process(self._features, self._pool, lengths, rows[self._kept], self._trends)
+
+    def _fit(self, asks: _Asks, told: Sequence[int]) -> Lengths:
+        values = asks.standardised(told)
+        fitted = chosen(values, FITTED)
+        those = np.stack([asks.rows[told[k]] for k in fitted])
+        shared = None if self._trends is None else self._trends.between(those, those)
+        return gaussian.fit(self._features, those, values[fitted], self._lengths, shared)
 
 
 class _Asks:

@@ -67,7 +67,8 @@ def seeds(
     pipeline: Pipeline, space: Space, found: Mapping[str, Partition], sums: Sequence[Partition]
 ) -> tuple[tuple[str, Config], ...]:
     """Algorithm 1's partition and the unfused pipeline at default shapes; then what was measured, the cheapest `sums`
-    of blocks first and the very best in every way to launch it; then the other partitions at default shapes."""
+    of blocks first and the very best in every way to launch it; then the other partitions at default shapes, and two in
+    strips."""
     apart = str(blocks.unfused(pipeline))
     plain = [(name, _point(space, str(each), shapes.DEFAULT)) for name, each in found.items()]
     ranks = {str(each): rank for rank, each in enumerate(sums)}
@@ -84,6 +85,11 @@ def seeds(
         *(each for each in plain if each[0] in first),
         *measured,
         *(each for each in plain if each[0] not in first),
+        *(
+            (f"{name}_in_strips", _point(space, str(found[name]), shapes.UNIFORM[1]))
+            for name in ("algorithm1", "general")
+            if name in found
+        ),
     )
 
 

@@ -39,7 +39,7 @@ MOST_NAMED = 24
 MOST_DRAWN = 200
 """Kernels of a picture: Graphviz takes minutes for more."""
 MOST_SHOWN = 10
-MOST_STRIPS = 4
+MOST_STRIPS = 2
 """Strips that a block begins with."""
 
 

@@ -32,7 +32,7 @@ def partitions(given: Pipeline) -> Iterator[Partition]:
         yield blocks.partition(given, [block, *rest])
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOREIGN)
 def test_foreign(runner: Runner, name: str) -> None:

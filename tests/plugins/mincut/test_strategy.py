@@ -354,7 +354,7 @@ def test_the_model_has_no_veto_over_measuring(registry: Registry, tmp_path: Path
     assert len(several) == min(most, 10)  # of the 10 that there are
     assert len(several) + len(untried) == 10
     assert tuple(names[1:]) in several
-    assert any(len(each) == 2 for each in several) or most == 2
+    assert any(len(each) == 2 for each in several)
     assert all(each["because"] and each["saves"] > 0 for each in analysis.report["not_tried"])
     shown = STRATEGY.describe(analysis)
     assert "k0+k1+k2+k3+k4" in shown
@@ -436,7 +436,7 @@ def test_a_pipeline_in_which_nothing_can_be_fused(registry: Registry, tmp_path: 
     known = knowledge(registry, analysis, {})
     space = STRATEGY.space(analysis, known)
     seeds = STRATEGY.seeds(analysis, space, known)
-    assert [name for name, _ in seeds] == ["algorithm1"]
+    assert [name for name, _ in seeds] == ["algorithm1", "algorithm1_in_strips"]
     assert all(space.problems(config) == () for _, config in seeds)
     assert "measured" not in {config["shapes"] for config in space.points()}
 

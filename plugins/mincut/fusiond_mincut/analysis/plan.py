@@ -89,27 +89,27 @@ class Choice:
 def worth_measuring(
     pipeline: Pipeline, model: Model, planned: Planned, best: Optimum | None, found: candidates.Found, most: int
 ) -> Choice:
-    """At most `most` blocks of several kernels, in this order: those of Algorithm 1 and of the exact optimum; then by
-    turns those that save most by `cost`, the deepest ones, and pairs of local kernels. No model refuses any."""
+    """At most `most` blocks of several kernels: those of Algorithm 1 and of the exact optimum, the deepest block the
+    second and a pair of local kernels the third; then by turns those that save most by `cost`, the deepest ones, and
+    pairs of local kernels. No model refuses any."""
     ranks = {block: (-cost.saving(pipeline, block), len(block), block) for block in found.blocks}
     by_cost = sorted(found.blocks, key=ranks.__getitem__)
     deepest = sorted(found.blocks, key=lambda block: (-len(block), ranks[block]))
     stencils = [block for block in by_cost if _chains(pipeline, block)]
+    modelled = [(each.kernels, "algorithm1") for each in planned.partition.blocks if len(each.kernels) > 1]
+    modelled += [(each.kernels, "exact") for each in (best.partition.blocks if best else ()) if len(each.kernels) > 1]
+    first = [*modelled[:1], *((each, "deep") for each in deepest[:1]), *((each, "stencils") for each in stencils[:1])]
     why: dict[tuple[str, ...], str] = {}
-    for each in planned.partition.blocks:
-        if len(each.kernels) > 1:
-            why.setdefault(each.kernels, "algorithm1")
-    for each in best.partition.blocks if best is not None else ():
-        if len(each.kernels) > 1:
-            why.setdefault(each.kernels, "exact")
+    for block, reason in (*first, *modelled):
+        why.setdefault(block, reason)
     turns = [("cost", iter(by_cost)), ("deep", iter(deepest)), ("stencils", iter(stencils)), ("cost", iter(by_cost))]
     while turns:
         for turn in tuple(turns):
-            block = next((each for each in turn[1] if each not in why), None)
-            if block is None:
+            found_next = next((each for each in turn[1] if each not in why), None)
+            if found_next is None:
                 turns.remove(turn)
             else:
-                why[block] = turn[0]
+                why[found_next] = turn[0]
     chosen = dict(list(why.items())[:most])
     return Choice(blocks=tuple(chosen), because=chosen, left=tuple(each for each in by_cost if each not in chosen))
 

@@ -36,6 +36,7 @@ TRUST = 1.0
 _REACH = 6.0
 """How far from its median the logarithm of a weight may go."""
 _STEP = 64
+_BLOCK = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -233,15 +234,20 @@ class Process:
         return mean, np.sqrt(np.maximum(whole - explained, 1e-9) * variance)
 
     def _to_pool(self, rows: Levels) -> NDArray[np.float32]:
-        found = np.zeros((len(rows), len(self._pool)), np.float32)
-        for column, table in self._features:
-            levels = self._columns[column]
-            if len(rows) == 1:
-                found[0] += table[rows[0, column]][levels]
-            else:  # a product with a table of zeros and ones is many times quicker than looking each of them up
-                which = np.arange(-1, len(table) - 1, dtype=np.int16)
-                found += table[rows[:, column]][:, which] @ (levels == which[:, None]).astype(np.float32)
-        found = _correlated(found)
+        found = np.empty((len(rows), len(self._pool)), np.float32)
+        if len(rows) == 1:
+            tables = [table[rows[0, column]][self._columns[column]] for column, table in self._features]
+            found[0] = _correlated(np.sum(tables, axis=0) if tables else np.zeros(len(self._pool), np.float32))
+        else:  # a product with tables of zeros and ones is many times quicker than looking each of them up
+            chosen = [table[rows[:, column]] for column, table in self._features]
+            levels = [
+                np.arange(len(table), dtype=np.int16)[:, None] == self._columns[column] % len(table)
+                for column, table in self._features
+            ]
+            left = np.concatenate(chosen, axis=1) if chosen else np.zeros((len(rows), 1), np.float32)
+            right = np.concatenate(levels).astype(np.float32) if levels else np.zeros((1, len(self._pool)), np.float32)
+            for begin in range(0, len(rows), _BLOCK):  # as many rows as stay in the cache
+                found[begin : begin + _BLOCK] = _correlated(left[begin : begin + _BLOCK] @ right)
         return found if self._trends is None else found + self._trends.to_pool(rows).astype(np.float32)
 
     def _between(self, left: Levels, right: Levels) -> Reals:

@@ -32,7 +32,7 @@ MUTANTS = {
         ),
         ("trends explain nothing beside the pool", "np.ones(len(extra)) + trends", "np.ones(len(extra))"),
         ("the weights of one feature only", "tables.get(each.column, 0.0) + each", "each"),
-        ("levels one off", "which = np.arange(-1, len(table) - 1", "which = np.arange(0, len(table)"),
+        ("levels one off", "== self._columns[column] % len(table)", "== (self._columns[column] + 1) % len(table)"),
     ],
     "likelihood": [
         ("no prior in the gradient", "noise) + off / spread", "noise) + 0 * off / spread"),

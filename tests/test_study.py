@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import optuna
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from fusiond.model import SAMPLERS, Ask, Config, Outcome, Trial
-from fusiond.search import sampler
+from fusiond.search import points, sampler
 from fusiond.search.space import Parameter, Space, check_seeds
 from fusiond.search.study import Study, _JointSampler
 
@@ -159,6 +160,21 @@ def test_the_search_finds_what_random_choice_does_not(sampler: str, within: int)
         best = max(best, trial.ratio or 0)
         study.tell(ask, trial)
     assert best >= math.exp(-within / 400)
+
+
+def test_a_space_too_large_to_be_held_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10^8 combinations 99 in 100 are points; and where next to nothing is one, what can be drawn is asked for."""
+    names = "abcdefgh"
+    parameters = tuple(Parameter(name=name, values=tuple(range(1, 11))) for name in names)
+    monkeypatch.setattr(points, "HELD", 1000)
+    monkeypatch.setattr(points.Points.__init__, "__kwdefaults__", {"held": 1000})
+    product = " * ".join(names)
+    asks, _ = drive(new(Space(parameters=parameters, restrictions=(f"{product} % 7 != 3",)), 15))
+    assert len({each.config for each in asks}) == 15
+    rare = Space(parameters=parameters, restrictions=(f"{product} == 10",))
+    monkeypatch.setattr(points, "_BATCHES", 2)
+    found = points.Points(rare, held=10)
+    assert len(sampler._drawn(found, 1000, np.random.default_rng(0))) < 1000
 
 
 # --- what is told ---

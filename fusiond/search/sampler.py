@@ -70,7 +70,7 @@ class PointSampler(optuna.samplers.BaseSampler):
         self._levels = [_positions(each) for each in points.parameters]
         generator = np.random.default_rng((seed, 0))
         self._whole = points.count is not None and points.count <= POOL
-        self._pool = points.all() if self._whole else np.unique(points.draw(DRAWN, generator), axis=0)
+        self._pool = points.all() if self._whole else np.unique(_drawn(points, DRAWN, generator), axis=0)
         self._donors = [Told(each, self._features, points) for each in donors if len(each) >= LEAST_DONATED]
         self._trends = Trends(self._donated, self._pool) if self._donors else None
         self._columns = [np.ascontiguousarray(each) for each in self._pool.T]
@@ -135,6 +135,8 @@ class PointSampler(optuna.samplers.BaseSampler):
         asks = self._asks
         generator = np.random.default_rng((self._seed, 1 + asks.seen))
         measured = int(np.isfinite(asks.values).sum())
+        if not len(self._pool):
+            return self._untried(generator)
         if measured < 3 and self._trends is not None and asks.seen < START:
             return self._best_elsewhere()
         if measured < 3 or (asks.seen < START and self._trends is None):
@@ -186,7 +188,7 @@ class PointSampler(optuna.samplers.BaseSampler):
         if self._whole:
             return None
         known = {each.tobytes() for each in self._asks.rows}
-        drawn = self._points.draw(1000, generator)
+        drawn = _drawn(self._points, SPREAD, generator)
         return next((each for each in drawn if each.tobytes() not in known), None)
 
     def _near(self, generator: np.random.Generator) -> Levels:
@@ -326,6 +328,16 @@ class _Safety:
             found[0] = near.sum(axis=0)
             found[1] = np.array([sound for _, sound in told], float) @ near
         return found
+
+
+def _drawn(points: Points, many: int, generator: np.random.Generator) -> Levels:
+    """So many points, or fewer where next to nothing that is drawn is one."""
+    while many:
+        try:
+            return points.draw(many, generator)
+        except ValueError:
+            many //= 10
+    return np.empty((0, len(points.parameters)), np.int16)
 
 
 def _last_fit(told: int) -> int:

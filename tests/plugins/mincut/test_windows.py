@@ -55,7 +55,7 @@ LARGE = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_large_windows_with_every_border(runner, name):
@@ -138,7 +138,7 @@ needs_nvcc = pytest.mark.skipif(nvcc.missing() is not None, reason="no nvcc")
 
 @needs_nvcc
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("size", [31, 63])
 @pytest.mark.parametrize("kind", ["whole numbers", "floats", "box"])
 def test_nothing_spills(kind, size):
@@ -160,7 +160,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_loop(runner: Runner, mistake: str):

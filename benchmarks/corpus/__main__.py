@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import runs
-from benchmarks.corpus import xla, xla_kernels
+from benchmarks.corpus import check, xla, xla_kernels
 from benchmarks.corpus.functions import FUNCTIONS, REAL, text
 from benchmarks.counting import summed
 from benchmarks.pages import DOCS, table
@@ -194,11 +194,28 @@ def page(run: Mapping[str, Any]) -> str:
         f"What the planner itself reckons with is within {MODEL_OFF:.0%} of these counts, but for:",
         f"{', '.join(off) or 'none'}.",
         "",
+        *_right(),
+        "",
         f"Made by `{run['command']}` on {run['date'][:10]}; not yet measured on a GPU.",
         "",
         table(("function", "kernels", "XLA", "least", "DRAM / least", "XLA / least", "planning"), lines),
         "",
     ])  # fmt: skip
+
+
+def _right() -> list[str]:
+    """What `benchmarks.corpus.check` found at real size."""
+    if not check.KEPT.is_file():
+        return ["Results at these sizes were not compared yet (`python -m benchmarks.corpus.check`)."]
+    kept = json.loads(check.KEPT.read_text(encoding="utf-8"))
+    found = [each for each in kept["functions"].values() if each["failed"] is None]
+    wrong = sum(bool(each["wrong"]) for each in found)
+    nearer = sum("nearer_than_xla" in each for each in found)
+    return [
+        f"Emulated on a processor at these sizes ({kept['date']}, `{kept['command']}`), {len(found)} functions without",
+        f"library calls were compared with jax's results, a thousand elements of each output: {wrong} wrong. Of {nearer} an",
+        "output in which large values cancel differs by more than its tolerance, and is nearer to float64 than XLA's.",
+    ]
 
 
 def _mean(values: Sequence[float]) -> float:

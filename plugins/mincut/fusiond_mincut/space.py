@@ -22,6 +22,8 @@ from fusiond_mincut.frontend.graph import Pipeline
 MEASURED = "measured"
 LAUNCHES = ("sequence", "streams", "graph")
 """Blocks one after the other, on streams where they wait for nothing of each other, or that as a CUDA graph."""
+MOST_IN_STRIPS = 64
+"""Kernels of a pipeline that begins in strips, too: the texts of a thousand take seconds."""
 MOST_TEXT = 900
 """Characters of a condition."""
 
@@ -88,7 +90,7 @@ def seeds(
         *(
             (f"{name}_in_strips", _point(space, str(found[name]), shapes.UNIFORM[1]))
             for name in ("algorithm1", "general")
-            if name in found
+            if name in found and len(pipeline.kernels) <= MOST_IN_STRIPS
         ),
     )
 

@@ -36,6 +36,8 @@ from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
 MOST_UNROLLED = 1200
 """Operations of a loop over the rows that is unrolled: code beyond it is too large for the caches."""
+MOST_TURN = 6000
+"""The same of one turn of the rings: without it every row moves all that a lane keeps."""
 
 _SHUFFLES = {
     "Int": ("value.v", "{}"),
@@ -114,7 +116,7 @@ def _unrolled(pipeline: Pipeline, block: Block, made: Strip) -> int:
     if row * made.rows <= MOST_UNROLLED:
         return made.rows
     turn = math.lcm(*(each.depth for each in made.held.values()))
-    return turn if turn * row <= MOST_UNROLLED else 1
+    return turn if turn * row <= MOST_TURN else 1
 
 
 def _from(loop: Statements, first: int, made: Strip) -> Statements:

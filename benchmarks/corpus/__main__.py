@@ -213,8 +213,8 @@ def _right() -> list[str]:
     nearer = sum("nearer_than_xla" in each for each in found)
     return [
         f"Emulated on a processor at these sizes ({kept['date']}, `{kept['command']}`), {len(found)} functions without",
-        f"library calls were compared with jax's results, a thousand elements of each output: {wrong} wrong. In {nearer}",
-        "of them large values cancel in an output, which is nearer to float64 than XLA's.",
+        f"library calls were compared with jax's results, a thousand elements of each output: {wrong} wrong. In",
+        f"{nearer} of them large values cancel in an output, which is nearer to float64 than XLA's.",
     ]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusiond.model import NAMED_ONLY, REPLAYED
 from fusiond.words import counted
 
 Document = Mapping[str, Any]
@@ -26,7 +25,7 @@ def lines(document: Document) -> list[str]:
     if document.get("figures"):
         rows.append(("figures", figures(document["figures"])))
     evidence = document.get("evidence")
-    rows.append((str(evidence) if evidence in NAMED_ONLY else "measured", _measured(document)))
+    rows.append((str(evidence) if evidence in ("counted", "replayed") else "measured", _measured(document)))
     if document.get("counted"):
         rows.append(("would pay", paid(document["counted"])))
     if document.get("source"):
@@ -168,7 +167,7 @@ def notes(document: Document) -> list[str]:
     found = []
     if document.get("evidence") == "emulated":
         found.append("emulated: these times are of the processor running the kernels; they say nothing about a GPU")
-    if document.get("evidence") == REPLAYED:
+    if document.get("evidence") == "replayed":
         found.append("replayed: these times were recorded before, perhaps elsewhere; nothing was measured")
     if document.get("evidence") == "counted":
         found.append("counted: lower bounds for a GPU that is not here; a ratio of two bounds proves nothing")

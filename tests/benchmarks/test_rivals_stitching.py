@@ -34,7 +34,6 @@ NO_COUNTERPART = {
     "arguments": "reduce by a computation of its own",
     "own_computations": "reduce by a computation of its own",
     "scatters": "scatter by another computation than add",
-    "windows": "scatter by another computation than add",
     "sixty_four": "shift-right-arithmetic of s64",
     "narrow_integers": "popcnt of u32",
     "float8": "NumPy has no arithmetic of f8e5m2",

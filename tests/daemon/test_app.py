@@ -159,7 +159,7 @@ def test_a_malformed_body_is_a_400(http: httpx.Client, body: bytes, problem: str
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/nothing", 404),
         ("GET", "/job", 404),
         ("DELETE", "/jobs", 405),
         ("GET", "/jobs/none", 404),

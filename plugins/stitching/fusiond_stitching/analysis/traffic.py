@@ -107,9 +107,15 @@ def read_bytes(module: Module, members: Iterable[str], buffered: Container[str])
     own = set(members)
     evaluated = {name: module[name].elements for name in own}
     found: dict[str, int] = {}
-    for user in reversed(module.instructions):
-        count = evaluated.get(user.name, 0)
-        for place, operand in enumerate(user.operands if user.name in evaluated else ()):
+    inlined, stack = set(own), list(own)
+    while stack:
+        for operand in module[stack.pop()].operands:
+            if operand not in inlined and operand not in buffered and module[operand].opcode != "parameter":
+                inlined.add(operand)
+                stack.append(operand)
+    for name in sorted(inlined, key=module.number.__getitem__, reverse=True):
+        user, count = module[name], evaluated.get(name, 0)
+        for place, operand in enumerate(user.operands):
             source = module[operand]
             if operand in own:
                 continue

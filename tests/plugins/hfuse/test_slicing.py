@@ -359,3 +359,14 @@ def test_what_nvcc_s_own_headers_define_is_read(tmp_path):
     assert done.returncode == 0, done.stderr
     text = "#ifdef __DRIVER_TYPES_H__\nstatic const char* said(cudaError_t e) { return unknown(e); }\n#endif\n"
     assert "said" not in sliced(text + K + "    int v = i;\n" + STORE)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("broken", ["int n(4", "int n((", "__device__ int m[3] = {(1", "struct S { int a(3; };"])
+def test_what_is_never_closed_comes_to_an_end(broken):
+    """A mistake of the user's is a line, or nothing; it once kept the reader busy for ever."""
+    for text in (f"{broken}\n{K}{STORE}", f"{K}{STORE}\n{broken}", broken):
+        try:
+            sliced(text)
+        except RequestError as problem:
+            assert "\n" not in str(problem)

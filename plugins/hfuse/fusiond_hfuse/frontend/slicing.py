@@ -340,7 +340,8 @@ class _Walk:
 
     def _extent(self, cursor: cindex.Cursor) -> tuple[int, int]:
         start, end = cursor.extent.start.offset, cursor.extent.end.offset
-        while self.code.count("(", start, end) > self.code.count(")", start, end):  # clang ends `int n(4)` at its 4
+        # clang ends `int n(4)` at its 4; what is never closed ends with the file
+        while end < len(self.code) and self.code.count("(", start, end) > self.code.count(")", start, end):
             end = self.code.find(")", end) + 1 or len(self.code)
         behind = re.compile(r"\s*;").match(self.code, end)
         return start, behind.end() if behind is not None else end

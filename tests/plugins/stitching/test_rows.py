@@ -207,6 +207,7 @@ def planned(name: str, threads: int, per_thread: int, *, row_shared: int = 0) ->
     return batch, planner.plan(batch.module, policy, LIMITS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("threads", "per_thread"), [(64, 4), (256, 16)])
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_what_xla_computes(name: str, threads: int, per_thread: int, runner: Any, monkeypatch: Any) -> None:

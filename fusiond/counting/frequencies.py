@@ -11,6 +11,7 @@ paths that no line speaks for, like a division's for denormal numbers, are taken
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,9 @@ def of_blocks(blocks: Sequence[_Block], lines: Mapping[int, Line]) -> list[Often
     program = _Program(blocks, first.threads, entering, [seen.entered(k) for k in range(len(blocks))])
     for line, (copies, weight) in seen.evidence.items():
         program.believe(lines[line].threads, copies, weight)
+    for k in range(len(blocks)):
+        if (most := seen.most(k)) is not None:
+            program.doubt(k, most)
     threads = program.solved()
     lanes = [seen.lanes(k) for k in range(len(blocks))]
     _spread(lanes, blocks, threads)
@@ -112,6 +116,7 @@ _STANDS_FOR: tuple[tuple[str, str, float], ...] = (
     (r"st\b.*", r"ST[GSL]?", _SIDE_EFFECT),
     (r"(atom|red)\b.*", r"(ATOM[GS]?|REDG?)", _SIDE_EFFECT),
     (r"(bar|barrier)\b.*", r"BAR", _SIDE_EFFECT),
+    (r"(bra|ret|exit)\b.*", r"EXIT", _INTEGER),
     (r"shfl\b.*", r"SHFL", _SIDE_EFFECT),
     (r"w?mma\b.*", r"[HIDB]MMA", _SIDE_EFFECT),
     (r"(add|sub|mul|fma|mad)\..*\bf32", r"F(ADD|MUL|FMA)", _ARITHMETIC),
@@ -121,9 +126,9 @@ _STANDS_FOR: tuple[tuple[str, str, float], ...] = (
     (r"setp\..*\bf32", r"FSETP", _INTEGER),
     (r"cvt\b.*", r"(F2F|F2I|I2F|FRND|F2FP|I2FP)", _INTEGER),
     (r"(and|or|xor|not|lop3)\b.*", r"U?LOP3", _INTEGER),
-    (r"(mul|mad)\..*[bus](16|32)", r"U?IMAD", _INTEGER),
-    (r"(add|sub)\..*[bus](16|32|64)", r"(U?IADD3|VIADD|IMAD|LEA)", _INTEGER),
-    (r"(shf|shl|shr)\b.*", r"(U?SHF|IMAD|LEA)", _INTEGER),
+    (r"(mul|mad)\..*[bus](16|32)", r"U?IMAD(?!\.(MOV|IADD|SHL))", _INTEGER),
+    (r"(add|sub)\..*[bus](16|32|64)", r"(U?IADD3|VIADD|IMAD\.IADD|LEA)", _INTEGER),
+    (r"(shf|shl|shr)\b.*", r"(U?SHF|IMAD\.SHL|LEA)", _INTEGER),
 )
 # Comparisons of integers are not among them: in a loop that ptxas unrolls they are other ones, and more.
 _UPPER_HALF = re.compile(r"\b(X|EX)\b")
@@ -134,7 +139,7 @@ def _principal(opcode: str) -> tuple[re.Pattern[str], float] | None:
     """The opcodes of which one is executed each time that this PTX instruction is, and what that is worth."""
     for pattern, stands, weight in _STANDS_FOR:
         if re.fullmatch(pattern, opcode):
-            return (re.compile(stands), weight) if stands else None
+            return (re.compile(rf"({stands})(\..*)?"), weight) if stands else None
     return None
 
 
@@ -149,21 +154,57 @@ class _Places:
         known = {number: [p for o in line.opcodes if (p := _principal(o))] for number, line in lines.items()}
         for k, block in enumerate(blocks):
             for each in block.instructions:
-                base = each.opcode.partition(".")[0]
                 if _UPPER_HALF.search(each.opcode):
                     continue
                 for stands, weight in known.get(each.line, ()):
-                    if stands.fullmatch(base):
+                    if stands.fullmatch(each.opcode):
                         aside = each.guarded and not lines[each.line].guarded
                         copies, _ = self.evidence.setdefault(each.line, (Counter(), weight))
                         copies[k, aside] += 1
                         self._in[k].append((each.line, aside))
                         break
+        self._leave_helpers_out()
+
+    def _leave_helpers_out(self) -> None:
+        """Integer operations take two instructions at times, both of which look like the one (a negation before an
+        addition). What stands together in the PTX is copied together, so a line has no more copies in a block than its
+        neighbours that cannot be mistaken; where all can, than half of them."""
+        together: dict[tuple[int, int], list[int]] = {}
+        run, before = 0, (-1, -1)
+        for number in sorted(self._lines):
+            often = (self._lines[number].threads, self._lines[number].warps)
+            run, before = run + (often != before), often
+            if number in self.evidence:
+                for k in {block for block, _ in self.evidence[number][0]}:
+                    together.setdefault((run, k), []).append(number)
+        for (_, k), numbers in together.items():
+            count = {each: sum(self.evidence[each][0][k, aside] for aside in (False, True)) for each in numbers}
+            sure = [count[each] for each in numbers if self.evidence[each][1] > _INTEGER]
+            most = max(sure) if sure else statistics.median_low(count.values())
+            for each in numbers:
+                if self.evidence[each][1] == _INTEGER and count[each] > most:
+                    copies = self.evidence[each][0]
+                    copies[k, False] = min(copies[k, False], most)
+                    copies[k, True] = most - copies[k, False]
+                    self.evidence[each] = (+copies, _INTEGER)
 
     def entered(self, block: int) -> int | None:
         """Threads that entered the loop that a block is in, by the line that is in the outermost one."""
         found = (self._lines[line].entered for line, _ in self._in[block])
         return min((each for each in found if each is not None), default=None)
+
+    def most(self, block: int) -> float | None:
+        """Threads that can have executed a block that holds several rounds of a loop; None: it is no such block. Who
+        goes round once never comes there. Where all go round equally often, as it seems where the rounds are a multiple
+        of the entries, that is exact."""
+        copies = Counter(line for line, aside in self._in[block] if not aside)
+        found = []
+        for line, count in copies.items():
+            entered, threads = self._lines[line].entered, self._lines[line].threads
+            if self.evidence[line][1] > _INTEGER and entered and count > 1:
+                rounds, rest = divmod(threads, entered)
+                found.append(entered * (rounds // count) if rest == 0 else (threads - entered) / (count - 1))
+        return min(found, default=None)
 
     def lanes(self, block: int) -> float | None:
         """Threads of a warp that were active in a block, on average; None where no line says."""
@@ -221,6 +262,10 @@ class _Program:
                 row.append((block, float(count)))
         row += [(self._variable(weight), -1.0), (self._variable(weight), 1.0)]
         self._equal.append((row, threads / self._scale))
+
+    def doubt(self, block: int, threads: float) -> None:
+        """More threads than these in a block only where lines say so."""
+        self._limits.append(([(block, 1.0), (self._variable(_SIDE_EFFECT), -1.0)], threads / self._scale))
 
     def solved(self) -> list[float]:
         """Threads that execute each block."""

@@ -134,6 +134,7 @@ _LINE = re.compile(r"\s*//## File \"\.nv_debug_ptx_txt\", line (\d+)")
 _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P[T\d]+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 _TARGET = re.compile(r"`\(([^)]+)\)")
 _LEAVING = ("EXIT", "RET", "KILL", "BPT")
+_JUMPS = ("BRA", "JMP")
 _UNKNOWN = ("BRX", "JMX", "BRXU", "JMXU", "CALL.ABS")
 
 
@@ -143,6 +144,11 @@ class _Line:
 
     instruction: Instruction
     operands: str
+
+
+def _conditional(line: _Line) -> bool:
+    """A second predicate of a jump stands among its operands."""
+    return line.instruction.guarded or re.match(r"!?U?P\d", line.operands) is not None
 
 
 def parse(text: str) -> Mapping[str, Function]:
@@ -218,14 +224,35 @@ class _Blocks:
         if word in _LEAVING:
             return (falls if guarded else ()), True, None
         if word == "CALL":
-            return falls, False, self._target(line)
-        if word in ("BRA", "JMP"):
-            # A second predicate stands among the operands. `.DIV` is taken where the warp's lanes have parted: there
-            # a slower copy of the code follows, which is taken as not executed.
-            never = opcode.startswith("BRA.DIV")
-            maybe = guarded or re.match(r"!?U?P\d", line.operands) is not None
-            return (falls if never else ((*falls, self._target(line)) if maybe else (self._target(line),))), False, None
+            target = self._target(line)
+            if self._returns(target):
+                return falls, False, target
+            return ((*falls, target) if guarded else (target,)), False, None
+        if word in _JUMPS:
+            # `.DIV` is taken where the warp's lanes have parted: there a slower copy of the code follows, which is
+            # taken as not executed.
+            if opcode.startswith("BRA.DIV"):
+                return falls, False, None
+            return ((*falls, self._target(line)) if _conditional(line) else (self._target(line),)), False, None
         return falls, False, None
+
+    def _returns(self, target: int) -> bool:
+        """Whether what is called comes back. Up to sm_80, ptxas leaves loops by calling what ends the kernel."""
+        seen, waiting = set[int](), [target]
+        while waiting:
+            at = waiting.pop()
+            if at in seen or at >= len(self._lines):
+                continue
+            seen.add(at)
+            line = self._lines[at]
+            word = line.instruction.opcode.partition(".")[0]
+            if word == "RET":
+                return True
+            if word in (*_JUMPS, "CALL"):
+                waiting.append(self._target(line))
+            if word not in (*_JUMPS, *_LEAVING) or _conditional(line):
+                waiting.append(at + 1)
+        return False
 
     def _target(self, line: _Line) -> int:
         named = _TARGET.search(line.operands)

@@ -61,6 +61,42 @@ def test_a_loop_of_four_copies_and_what_is_left() -> None:
     assert threads(blocks, {2: line(64 * 18)})[1:3] == pytest.approx([64 * 17 / 4, 64])
 
 
+def unrolled_by_four() -> list[Block]:
+    """A loop of four rounds at once, which saves jumps, and one of what is left."""
+    load, jump = Instruction("LDG", False, 2), Instruction("BRA", True, 0)
+    return [
+        block(1, 2),
+        Block((load, load, load, load, jump), (1, 2), False, None),
+        block(3, 4),
+        Block((load, jump), (3, 4), False, None),
+        block(ends=True),
+    ]
+
+
+@pytest.mark.parametrize(("rounds", "four"), [(1, 0), (3, 0), (4, 1), (7, 1), (8, 2)])
+def test_who_goes_round_fewer_times_does_not_pass_through_the_unrolled_part(rounds: int, four: int) -> None:
+    """Although that would take fewer instructions. The loop is entered once by each of 64 threads."""
+    found = threads(unrolled_by_four(), {2: line(64 * rounds, entered=64)})
+    assert (found[1], found[3]) == (64 * four, 64 * (rounds - 4 * four))
+
+
+def test_threads_that_go_round_unequally_often_may_pass_through_the_unrolled_part() -> None:
+    """130 rounds of 64 threads: 22 threads may have gone round four times."""
+    assert threads(unrolled_by_four(), {2: line(130, entered=64)})[1] == (130 - 64) // 3
+
+
+def test_a_negation_before_an_addition_is_no_second_copy() -> None:
+    """Twenty subtractions of two instructions each, beside a load: as often as the load, not half as often."""
+    subtractions = tuple(Instruction("IADD3", False, k) for k in range(3, 23) for _ in range(2))
+    blocks = [
+        block(1, 2),
+        Block((*subtractions, Instruction("LDG.E", False, 2)), (2,), False, None),
+        block(ends=True),
+    ]
+    lines = {2: line(40), **{k: line(40, opcode="sub.s32") for k in range(3, 23)}}
+    assert threads(blocks, lines)[1] == 40
+
+
 def test_copies_at_the_ends_of_branches_share_the_count() -> None:
     blocks = [
         block(1, 2),

@@ -242,6 +242,17 @@ def test_blocks_of_a_listing() -> None:
     assert [each.guarded for each in (*blocks[3].instructions, *blocks[4].instructions)] == [True, True]
 
 
+def test_a_call_that_never_comes_back_is_a_jump() -> None:
+    """So does ptxas leave loops up to sm_80; they were taken as never left, and hardly executed."""
+    never = LISTING.replace("RET.REL.NODEC R20 `(k)", "EXIT")
+    blocks = sass.parse(never)["k"].blocks
+    assert [(each.successors, each.calls) for each in blocks][1] == ((4,), None)
+    assert len(blocks) == 5
+    assert blocks[4].ends
+    guarded = never.replace("     CALL.REL", "@P2  CALL.REL")
+    assert [(each.successors, each.calls) for each in sass.parse(guarded)["k"].blocks][1] == ((2, 6), None)
+
+
 def test_a_jump_to_where_a_register_says_is_refused() -> None:
     with pytest.raises(sass.SassError, match="k: BRX goes where a register says"):
         sass.parse(LISTING.replace("@P0 BRA P1, `(.L_x_1)", "BRX R2 -0x10"))

@@ -4,6 +4,7 @@
     python -m benchmarks.search PACK... --ahead 16                         so many asks are out at once
     python -m benchmarks.search PACK... --sampler gp tpe random            several samplers beside each other
     python -m benchmarks.search PACK... --keep                             keep what is found for the page
+    python -m benchmarks.search --cost [--keep]                            what an ask and its tell cost
     python -m benchmarks.search --page                                     docs/results-search.md from what is kept
 
 A share is the optimum's time divided by that of the incumbent; `random` is drawn without replacement. The study is
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import commands
-from benchmarks.search import page, samplers, tables
+from benchmarks.search import cost, page, samplers, tables
 from benchmarks.search.drive import Curve, Recorded, curve
 from fusiond.errors import RequestError
 from fusiond_replay import t4
@@ -36,12 +37,19 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--sampler", nargs="+", default=["gp"], metavar="NAME", help=", ".join(samplers.NAMES))
     parser.add_argument("--json", action="store_true", help="a line of JSON for each search")
     parser.add_argument("--keep", action="store_true", help="write what is found to benchmarks/results/cpu/search.json")
+    parser.add_argument("--cost", action="store_true", help="time asks and tells on spaces of known sizes")
     parser.add_argument("--page", action="store_true", help="write docs/results-search.md")
     given = parser.parse_args(argv)
 
     def do() -> None:
         if given.page:
             page.PAGE.write_text(page.render(page.kept()), encoding="utf-8")
+            return
+        if given.cost:
+            costs = [cost.measure(each) for each in cost.CASES.values()]
+            if given.keep:
+                page.keep_costs(costs)
+            print(json.dumps(costs) if given.json else cost.render(costs))
             return
         if not given.packs:
             raise RequestError("name at least one recorded space", where="PACK")

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks import runs
 from benchmarks.pages import DOCS, table
 from benchmarks.runs import RESULTS
+from benchmarks.search import cost
 
 KEPT = RESULTS / "cpu" / "search.json"
 PAGE = DOCS / "results-search.md"
@@ -32,7 +33,13 @@ def keep(found: Sequence[Mapping[str, Any]], ahead: int, trials: int) -> None:
     known = {(each["sampler"], each["pack"], ahead) for each in rows}
     old = [each for each in kept().get("found", ()) if (each["sampler"], each["pack"], each["ahead"]) not in known]
     run = runs.new("search", "", COMMAND, "replayed", {})
-    runs.write(KEPT, run | {"found": [*old, *rows]})
+    runs.write(KEPT, {**kept(), **run, "found": [*old, *rows]})
+
+
+def keep_costs(found: Sequence[Mapping[str, Any]]) -> None:
+    """In place of those that were kept."""
+    run = kept() or runs.new("search", "", COMMAND, "replayed", {})
+    runs.write(KEPT, run | {"costs": list(found)})
 
 
 def kept() -> dict[str, Any]:
@@ -54,6 +61,8 @@ def render(run: Mapping[str, Any]) -> str:
     alone = [each for each in found if each["ahead"] == 1]
     parts += ["## Beside each other, seed by seed\n", PAIRED, _paired(alone)]
     parts += ["## Space by space\n", _spaces(alone)]
+    if costs := run.get("costs"):
+        parts += ["## What an ask costs\n", COSTS, cost.render(costs)]
     machine = run["machine"]
     parts.append(
         f"`{run['command']} --keep`, {run['date'][:10]}, Python {machine['python']}, {machine['processor']}.\n"
@@ -141,4 +150,8 @@ HEAD = _said(
 )
 PAIRED = _said(
     """The mean over spaces of the difference in share, for the same seeds, with twice its standard error."""
+)
+COSTS = _said(
+    """Of fusiond's own sampler, in milliseconds of processor time on a shared machine; the wall's beside it.
+    `python -m benchmarks.search --cost --keep`."""
 )

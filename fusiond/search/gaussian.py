@@ -10,7 +10,7 @@ the rows are worth, so that a row is added when its point is chosen and gets its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ NOISE, NOISE_SPREAD = 1e-3, 1.5
 """Medians and standard deviations of logarithms. The noise is a share of the signal's variance."""
 SIGNAL_WEIGHT = 2.0
 """As how many observations the prior of the signal's variance counts, which is that of the standardised values."""
-ITERATIONS = 40
+ITERATIONS = 30
 JITTER = 1e-8
 TRUST = 1.0
 """The variance of the weight of what is known of another problem, in units of the signal's."""
@@ -60,6 +60,19 @@ def fit(
     """The lengths that explain standardised `values` at `rows` best: always the same for the same arguments. There are
     often two such maxima, one of which takes all for noise: the better one that is found from the medians, and from
     what was fitted to fewer values `before`. `shared`: a covariance of the rows that is known besides."""
+    parts = fit_in_parts(features, rows, values, before, shared)
+    while True:
+        try:
+            next(parts)
+        except StopIteration as ended:
+            found: Lengths = ended.value
+            return found
+
+
+def fit_in_parts(
+    features: Sequence[Feature], rows: Levels, values: Reals, before: Lengths | None = None, shared: Reals | None = None
+) -> Generator[None, None, Lengths]:
+    """`fit`, which pauses where half of its work is done."""
     begin = prior_lengths(features)
     if not features:
         return begin
@@ -68,18 +81,21 @@ def fit(
     medians = np.append(centre, math.log(begin.noise))
     bounds = [(each - _REACH, each + _REACH) for each in centre] + [(math.log(1e-6), 0.0)]
     starts = [medians] if before is None else [medians, np.append(np.log(before.weights), math.log(before.noise))]
-    maxima = [
-        optimize.minimize(
-            _surprise,
-            start,
-            args=(distances, values, medians, shared),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=bounds,
-            options={"maxiter": ITERATIONS},
+    maxima: list[optimize.OptimizeResult] = []
+    for start in starts:
+        if maxima:
+            yield
+        maxima.append(
+            optimize.minimize(
+                _surprise,
+                start,
+                args=(distances, values, medians, shared),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=bounds,
+                options={"maxiter": ITERATIONS},
+            )
         )
-        for start in starts
-    ]
     found = min(maxima, key=lambda each: float(each.fun))
     return Lengths(weights=np.exp(found.x[:-1]), noise=float(np.exp(found.x[-1])))
 
@@ -147,6 +163,46 @@ class Trends:
         return found
 
 
+class Correlations:
+    """Between rows and a fixed pool of points."""
+
+    def __init__(self, features: Sequence[Feature], weights: Reals, pool: Levels) -> None:
+        """`weights`: 1 / length^2 of each feature."""
+        tables: dict[int, Reals] = {}
+        for each, weight in zip(features, weights, strict=True):
+            tables[each.column] = tables.get(each.column, 0.0) + each.squared * weight
+        self._tables = tables
+        self._features = [(column, table.astype(np.float32)) for column, table in tables.items()]
+        self._several = len(pool)
+        self._columns = {column: np.ascontiguousarray(pool[:, column]) for column in tables}
+
+    def to_pool(self, rows: Levels) -> NDArray[np.float32]:
+        """(rows, pool)."""
+        found = np.empty((len(rows), self._several), np.float32)
+        if len(rows) == 1:
+            tables = [table[rows[0, column]][self._columns[column]] for column, table in self._features]
+            found[0] = _correlated(np.sum(tables, axis=0) if tables else np.zeros(self._several, np.float32))
+            return found
+        # A product with tables of zeros and ones is many times quicker than looking each of them up.
+        chosen = [table[rows[:, column]] for column, table in self._features]
+        levels = [
+            np.arange(len(table), dtype=np.int16)[:, None] == self._columns[column] % len(table)
+            for column, table in self._features
+        ]
+        left = np.concatenate(chosen, axis=1) if chosen else np.zeros((len(rows), 1), np.float32)
+        right = np.concatenate(levels).astype(np.float32) if levels else np.zeros((1, self._several), np.float32)
+        for begin in range(0, len(rows), _BLOCK):  # as many rows as stay in the cache
+            found[begin : begin + _BLOCK] = _correlated(left[begin : begin + _BLOCK] @ right)
+        return found
+
+    def between(self, left: Levels, right: Levels) -> Reals:
+        """(left, right), of any points."""
+        distance = np.zeros((len(left), len(right)))
+        for column, table in self._tables.items():
+            distance += table[left[:, column]][:, right[:, column]]
+        return correlation(distance)
+
+
 class Process:
     """Rows that were chosen, and what is expected of the pool given what they turned out to be worth."""
 
@@ -157,33 +213,45 @@ class Process:
         lengths: Lengths,
         rows: Levels,
         trends: Trends | None = None,
+        room: int = 0,
     ) -> None:
-        """`rows` are the first ones, added all at once."""
+        """`rows` are the first ones, added all at once; there is room for `room`, and for more on demand."""
         self._lengths = lengths
         self._trends = trends
-        tables: dict[int, Reals] = {}
-        for each, weight in zip(features, lengths.weights, strict=True):
-            tables[each.column] = tables.get(each.column, 0.0) + each.squared * weight
-        self._tables = tables
-        self._features = [(column, table.astype(np.float32)) for column, table in tables.items()]
-        self._pool = pool
-        self._columns = {column: np.ascontiguousarray(pool[:, column]) for column, _ in self._features}
-        several, room = len(rows), len(rows) + _STEP
+        self._correlations = Correlations(features, lengths.weights, pool)
+        room = max(room, len(rows)) + _STEP
         self.rows = np.empty((room, pool.shape[1]), np.int16)
-        self.rows[:several] = rows
         self._factor = np.zeros((room, room))
         self._solved = np.empty((room, len(pool)), np.float32)
         self._explained = np.zeros(len(pool), np.float32)
-        self.count = several
-        if several:
-            among = self._between(rows, rows)
-            among[np.diag_indices(several)] += lengths.noise + JITTER
-            self._factor[:several, :several] = np.linalg.cholesky(among)
-            factor = self._factor[:several, :several].astype(np.float32)
-            self._solved[:several] = linalg.solve_triangular(
-                factor, self._to_pool(rows), lower=True, check_finite=False, overwrite_b=True
+        self.count = 0
+        self.extend(rows)
+
+    def extend(self, rows: Levels) -> None:
+        """Several more rows, whatever they will be worth."""
+        n, several = self.count, len(rows)
+        if not several:
+            return
+        while n + several > len(self.rows):
+            self._grow()
+        among, solved = self._between(rows, rows), self._to_pool(rows)
+        among[np.diag_indices(several)] += self._lengths.noise + JITTER
+        if n:
+            known = linalg.solve_triangular(
+                self._factor[:n, :n], self._between(self.rows[:n], rows), lower=True, check_finite=False
             )
-            np.einsum("ij,ij->j", self._solved[:several], self._solved[:several], out=self._explained)
+            among -= known.T @ known
+            solved -= known.T.astype(np.float32) @ self._solved[:n]
+            self._factor[n : n + several, :n] = known.T
+        own = np.linalg.cholesky(among)
+        self._factor[n : n + several, n : n + several] = own
+        self.rows[n : n + several] = rows
+        mine = self._solved[n : n + several]
+        mine[:] = linalg.solve_triangular(
+            own.astype(np.float32), solved, lower=True, check_finite=False, overwrite_b=True
+        )
+        self._explained += np.einsum("ij,ij->j", mine, mine)
+        self.count = n + several
 
     def add(self, row: Levels) -> None:
         """One more row, whatever it will be worth."""
@@ -234,27 +302,11 @@ class Process:
         return mean, np.sqrt(np.maximum(whole - explained, 1e-9) * variance)
 
     def _to_pool(self, rows: Levels) -> NDArray[np.float32]:
-        found = np.empty((len(rows), len(self._pool)), np.float32)
-        if len(rows) == 1:
-            tables = [table[rows[0, column]][self._columns[column]] for column, table in self._features]
-            found[0] = _correlated(np.sum(tables, axis=0) if tables else np.zeros(len(self._pool), np.float32))
-        else:  # a product with tables of zeros and ones is many times quicker than looking each of them up
-            chosen = [table[rows[:, column]] for column, table in self._features]
-            levels = [
-                np.arange(len(table), dtype=np.int16)[:, None] == self._columns[column] % len(table)
-                for column, table in self._features
-            ]
-            left = np.concatenate(chosen, axis=1) if chosen else np.zeros((len(rows), 1), np.float32)
-            right = np.concatenate(levels).astype(np.float32) if levels else np.zeros((1, len(self._pool)), np.float32)
-            for begin in range(0, len(rows), _BLOCK):  # as many rows as stay in the cache
-                found[begin : begin + _BLOCK] = _correlated(left[begin : begin + _BLOCK] @ right)
+        found = self._correlations.to_pool(rows)
         return found if self._trends is None else found + self._trends.to_pool(rows).astype(np.float32)
 
     def _between(self, left: Levels, right: Levels) -> Reals:
-        distance = np.zeros((len(left), len(right)))
-        for column, table in self._tables.items():
-            distance += table[left[:, column]][:, right[:, column]]
-        found = correlation(distance)
+        found = self._correlations.between(left, right)
         return found if self._trends is None else found + self._trends.between(left, right)
 
     def _grow(self) -> None:

@@ -15,8 +15,8 @@ lengths of the model are fitted again each time that a fifth more was told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import optuna
@@ -47,8 +47,18 @@ GROWTH = 1.2
 """The lengths are fitted again when the number of told trials has grown by this factor, or by REFIT."""
 REFIT = 50
 FIRST_FIT = 3
+PART = 40
+"""Rows that are added to a new process at one ask, of those that it begins with."""
+ADDED = 8
+"""And of those that were asked for since its fit."""
+LAG = 25
+"""So many told trials after the last that it knows, or half of those until the next one, a fit is used."""
 FAILURE_SHARPNESS = 4.0
 """A failure says as much about its surroundings as a time does at half the prior's lengths."""
+
+
+_Made: TypeAlias = "tuple[Process, list[int]]"
+"""A process, and the asks that are its rows."""
 
 
 class PointSampler(optuna.samplers.BaseSampler):
@@ -140,11 +150,15 @@ class PointSampler(optuna.samplers.BaseSampler):
         if measured < 3 and self._trends is not None and asks.seen < START:
             return self._best_elsewhere()
         if measured < 3 or (asks.seen < START and self._trends is None):
+            for each in (*self._models, *self._models):
+                each.work(asks)
             return self._spread()
         model = self._models[asks.seen % len(self._models)]
         process, values = model.process(asks)
         extra = None if self._whole else self._near(generator)
         mean, deviation = process.expected(process.believed(values), extra)
+        self._safety.look()
+        any(each.work(asks) for each in self._models)
         score = gaussian.log_improvement(mean, deviation, float(np.nanmax(values)))
         if self._safety.failures:
             score += np.log(self._safety.chance(extra))
@@ -202,54 +216,110 @@ class PointSampler(optuna.samplers.BaseSampler):
 
 
 class _Model:
-    """The Gaussian process over the asks, with lengths that are fitted again as their number grows."""
+    """The Gaussian process over the asks, with lengths that are fitted again as their number grows.
+
+    A fit to the first `at` that were told is used from `at + _lag(at)` on. In between it is worked at, a part at each
+    ask, so that no ask pays for all of it. Which fit is used depends on the number of told alone.
+    """
 
     def __init__(self, features: Sequence[Feature], pool: Levels, trends: Trends | None) -> None:
         self._features = features
         self._pool = pool
         self._trends = trends
-        self._process: Process | None = None
         self._lengths: Lengths | None = None
         self._chained = 0
-        self._fitted_at = 0
-        self._kept: list[int] = []
-        """The asks that are rows of the process, in its order."""
+        self._used: _Fit | None = None
+        self._next: _Fit | None = None
 
     def process(self, asks: _Asks) -> tuple[Process, Reals]:
         """With all asks that belong to it, and what they are worth, standardised; NaN for those that are out."""
         told = asks.told
-        at = _last_fit(len(told))
-        if self._process is None or at != self._fitted_at:
-            self._process = self._fitted(asks, told, at)
-        last = max(self._kept[-1], told[self._fitted_at - 1])
-        for index in range(last + 1, asks.seen):
-            self._process.add(asks.rows[index])
-            self._kept.append(index)
-        return self._process, asks.standardised(self._kept)
+        at = _used_fit(len(told))
+        if self._used is None or at != self._used.at:
+            self._used, self._next = self._begun(asks, told, at), None
+        while self._used.go_on(asks):
+            pass
+        return self._used.process, asks.standardised(self._used.kept)
 
-    def _fitted(self, asks: _Asks, told: Sequence[int], at: int) -> Process:
-        """The process as it is after a fit to the first `at` that were told. Up to MODELLED each fit begins where the
-        last one ended, also after an interruption; later ones all begin where that ended, so that few are repeated."""
+    def work(self, asks: _Asks) -> bool:
+        """Do a part of the fit that is used next, where what it needs is told; whether there was one to do."""
+        told = asks.told
+        at = _last_fit(len(told))
+        if len(told) < FIRST_FIT or (self._used is not None and at <= self._used.at):
+            return False
+        self._next = self._begun(asks, told, at)
+        return self._next.behind(asks) >= ADDED and self._next.go_on(asks)
+
+    def _begun(self, asks: _Asks, told: Sequence[int], at: int) -> _Fit:
+        if self._next is not None and self._next.at == at:
+            return self._next
+        return _Fit(at, told[at - 1], self._parts(asks, told, at))
+
+    def _parts(self, asks: _Asks, told: Sequence[int], at: int) -> Iterator[_Made | None]:
+        """Gives None at each pause, and at last the process after a fit to the first `at` that were told. Up to
+        MODELLED each fit begins where the last one ended, also after an interruption; later ones all begin where that
+        ended, so that few are repeated."""
         while self._chained < (following := _next_fit(self._chained)) <= min(at, MODELLED):
-            self._lengths = self._fit(asks, told[:following])
+            self._lengths = yield from self._fit(asks, told[:following])
             self._chained = following
-        rows = np.stack(asks.rows)
         if at <= MODELLED:
             assert self._lengths is not None
             lengths = self._lengths
-            self._kept = list(range(told[at - 1] + 1))
+            kept = list(range(told[at - 1] + 1))
         else:
-            lengths = self._fit(asks, told[:at])
-            self._kept = [told[k] for k in chosen(asks.standardised(told[:at]), MODELLED)]
-        self._fitted_at = at
-        return Process(self._features, self._pool, lengths, rows[self._kept], self._trends)
+            lengths = yield from self._fit(asks, told[:at])
+            kept = [told[k] for k in chosen(asks.standardised(told[:at]), MODELLED)]
+        rows = np.stack([asks.rows[each] for each in kept])
+        process = Process(self._features, self._pool, lengths, rows[:0], self._trends, room=len(rows))
+        for begin in range(0, len(rows), PART):
+            yield None
+            process.extend(rows[begin : begin + PART])
+        yield process, kept
 
-    def _fit(self, asks: _Asks, told: Sequence[int]) -> Lengths:
+    def _fit(self, asks: _Asks, told: Sequence[int]) -> Generator[None, None, Lengths]:
         values = asks.standardised(told)
         fitted = chosen(values, FITTED)
         those = np.stack([asks.rows[told[k]] for k in fitted])
         shared = None if self._trends is None else self._trends.between(those, those)
-        return gaussian.fit(self._features, those, values[fitted], self._lengths, shared)
+        return gaussian.fit_in_parts(self._features, those, values[fitted], self._lengths, shared)
+
+
+class _Fit:
+    """A process with the lengths of one fit, as far as it is made."""
+
+    def __init__(self, at: int, through: int, parts: Iterator[_Made | None]) -> None:
+        """`parts` gives None until it is done. All asks behind the one numbered `through` are rows."""
+        self.at = at
+        self._through = through
+        self._parts = parts
+        self._made: _Made | None = None
+
+    @property
+    def process(self) -> Process:
+        assert self._made is not None
+        return self._made[0]
+
+    @property
+    def kept(self) -> list[int]:
+        """The asks that are rows of the process, in its order."""
+        assert self._made is not None
+        return self._made[1]
+
+    def go_on(self, asks: _Asks) -> bool:
+        """Do the next part; False where there is nothing to do. Rows that were asked for since enter one by one, so
+        that its figures are the same to the last bit however its parts fell to the asks."""
+        if self._made is None:
+            self._made = next(self._parts)
+            return True
+        first = asks.seen - self.behind(asks)
+        for index in range(first, min(first + ADDED, asks.seen)):
+            self.process.add(asks.rows[index])
+            self.kept.append(index)
+        return first < asks.seen
+
+    def behind(self, asks: _Asks) -> int:
+        """How many asks are to be rows and are not."""
+        return asks.seen if self._made is None else asks.seen - 1 - max(self.kept[-1], self._through)
 
 
 class _Asks:
@@ -293,10 +363,8 @@ class _Safety:
     """How likely a point is not to fail: what became of those around it, weighted by their correlation with it."""
 
     def __init__(self, features: Sequence[Feature], pool: Levels) -> None:
-        prior = gaussian.prior_lengths(features)
-        self._features = features
-        self._weights = prior.weights * FAILURE_SHARPNESS
-        self._pool = pool
+        weights = gaussian.prior_lengths(features).weights * FAILURE_SHARPNESS
+        self._near = gaussian.Correlations(features, weights, pool)
         self.failures = 0
         self._told: list[tuple[Levels, bool]] = []
         self._summed = 0
@@ -306,27 +374,25 @@ class _Safety:
         self._told.append((row, sound))
         self.failures += not sound
 
+    def look(self) -> None:
+        """Take in what was told, one after the other, so that the sums are the same after an interruption. At each ask,
+        failures or none: the first of them must not pay for all that was told before."""
+        for row, sound in self._told[self._summed :]:
+            near = self._near.to_pool(row[None, :])[0]
+            self._sums[0] += near
+            if sound:
+                self._sums[1] += near
+        self._summed = len(self._told)
+
     def chance(self, extra: Levels | None) -> Reals:
         """At each point of the pool, then of `extra`. One sound trial is taken for granted everywhere."""
-        for each in self._told[self._summed :]:  # one by one: the same sums after an interruption
-            self._sums += self._sum([each], self._pool)
-        self._summed = len(self._told)
+        self.look()
         sums = self._sums
         if extra is not None and len(extra):
-            sums = np.concatenate([sums, self._sum(self._told, extra)], axis=1)
+            near = self._near.between(np.stack([row for row, _ in self._told]), extra)
+            sound = np.array([each for _, each in self._told], float)
+            sums = np.concatenate([sums, [near.sum(axis=0), sound @ near]], axis=1)
         found: Reals = (sums[1] + 1) / (sums[0] + 1)
-        return found
-
-    def _sum(self, told: Sequence[tuple[Levels, bool]], points: Levels) -> Reals:
-        found = np.zeros((2, len(points)))
-        if told:
-            rows = np.stack([row for row, _ in told])
-            distance = np.zeros((len(rows), len(points)))
-            for each, weight in zip(self._features, self._weights, strict=True):
-                distance += weight * squared(each, rows, points)
-            near = gaussian.correlation(distance)
-            found[0] = near.sum(axis=0)
-            found[1] = np.array([sound for _, sound in told], float) @ near
         return found
 
 
@@ -344,6 +410,14 @@ def _last_fit(told: int) -> int:
     """The last number of told trials, up to this one, at which lengths are fitted."""
     at = FIRST_FIT
     while (following := _next_fit(at)) <= told:
+        at = following
+    return at
+
+
+def _used_fit(told: int) -> int:
+    """The last fit that is used when so many were told."""
+    at = FIRST_FIT
+    while (following := _next_fit(at)) + min(LAG, (_next_fit(following) - following) // 2) <= told:
         at = following
     return at
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.search import drive, page, samplers
+from benchmarks.search import cost, drive, page, samplers
 from benchmarks.search.__main__ import main
 from benchmarks.search.drive import Recorded, curve
 from fusiond.model import Config
@@ -110,6 +110,18 @@ def test_donors_are_spaces_of_the_same_parameters(small: Path, tmp_path: Path) -
     tried = samplers.named(samplers.DONORS, spaces)(spaces[0], 0, 6, 1)
     assert curve(spaces[0], tried, 6).trials_to_near == 1
     assert samplers.named(samplers.DONORS, spaces[:1])(spaces[0], 0, 6, 1) == ()
+
+
+def test_every_ask_of_a_case_is_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(iter(cost.CASES.values()))
+    small = cost.Case(name="small", space=case.space, trials=14, goal="none")
+    monkeypatch.setattr(cost, "CASES", {"small": small})
+    assert main(["--cost", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["trials"] == 14
+    assert 0 < found["median_ms"] <= found["most_ms"]
+    assert main(["--cost"]) == 0
+    assert "| small |" in capsys.readouterr().out
 
 
 def test_the_page_is_what_is_kept() -> None:

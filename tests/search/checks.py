@@ -83,7 +83,8 @@ def posterior(gaussian: ModuleType) -> None:
         variance = (guessed @ np.linalg.solve(whole, guessed) + weight) / (len(rows) + weight)
         for first in (len(rows), 10, 0):
             process = gaussian.Process(found, pool, lengths, rows[:first], trends)
-            for row in rows[first:]:
+            process.extend(rows[first : first + 7])
+            for row in rows[first + 7 :]:
                 process.add(row)
             believed = process.believed(np.where(told, values, np.nan))
             assert np.allclose(believed, guessed, atol=2e-3)

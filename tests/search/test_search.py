@@ -25,6 +25,8 @@ MUTANTS = {
     "posterior": [
         ("believed(self", "found[unknown] = covariance[:, unknown].T @ solved", "found[unknown] = 0.0"),
         ("a row that is added explains nothing", "self._explained += solved * solved", "pass"),
+        ("several rows forget those before", "among -= known.T @ known", "pass"),
+        ("to the pool, too", "solved -= known.T.astype(np.float32) @ self._solved[:n]", "pass"),
         (
             "a row keeps its noise to itself",
             "own = math.sqrt(max(before + self._lengths.noise",

@@ -25,6 +25,8 @@ Analysed = TypeVar("Analysed", default=Any)
 """What it makes of that for a target."""
 
 
+MEASURED = "measured"
+"""The evidence of a GPU that is here."""
 COUNTED = "counted"
 """The evidence of devices that are not here: nothing of it is measured, and it is given only to those who name them."""
 
@@ -186,7 +188,7 @@ class DeviceInfo:
     memory_bytes: int
     mig: str = ""
     uuid: str = ""
-    evidence: str = "measured"
+    evidence: str = MEASURED
     """`measured` on a GPU, `emulated` on the processor, `counted` for a GPU that is not here, `replayed` where
     times are taken from a record."""
     env: Mapping[str, str] = field(default_factory=frozen)

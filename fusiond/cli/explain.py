@@ -12,13 +12,13 @@ from fusiond.cli.answer import figures, microseconds, paid
 from fusiond.client.client import Client
 from fusiond.errors import RequestError
 from fusiond.keys import plain
-from fusiond.model import Measurement, Outcome, Record, Rejection, Trial
+from fusiond.model import MEASURED, Measurement, Outcome, Record, Rejection, Trial
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.wire import job_entry
 from fusiond.words import counted
 
-BASELINE, MEASURED = "baseline:", "measured"
+BASELINE, HFUSE = "baseline:", "hfuse"
 STRUCK_OUT = "struck_out"
 BOUND_BROKEN = "bound_broken"
 Lost: TypeAlias = dict[int, tuple[str, Outcome, str]]
@@ -47,7 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
         finals = {key: list(each.values()) for key, each in store.finals(row.id, skip=True).items()}
         lost = store.lost_finals(row.id)
         history = _history(store, row)
-        programs = causes.chosen(store, trials) if arguments.count else {}
         info = next((each.info for each in store.devices() if each.info.key == row.device_key), None)
         if arguments.html:
             return _page(store, row, Path(arguments.html).expanduser(), json=arguments.json)
@@ -58,18 +57,27 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 output.say(*map(str, written))
             return 0
-    if arguments.trial is not None:
-        raise RequestError("is for --bundle; name a folder", where="--trial")
-    rows = causes.counted(programs, info) if programs else ()
+        if arguments.trial is not None:
+            raise RequestError("is for --bundle; name a folder", where="--trial")
+        programs = causes.chosen(store, trials) if arguments.count else {}
+        rows: list[Any] = causes.counted(store, programs, info) if programs else []
+        hardware: list[str] = []
+        if programs and info is not None and info.evidence == MEASURED:
+            hardware = list(causes.hardware(store, info, programs))
+        profiles = causes.profiles(store, trials, info)
     if arguments.json:
-        document = _document(row, rejections, trials, finals, lost, history)
+        document = _document(row, rejections, trials, finals, lost, history) | {"profiles": profiles}
         options.say_json(document | ({"counted": rows} if arguments.count else {}))
         return 0
-    _print(row, rejections, trials, finals, lost, history)
+    if not arguments.count:
+        rows, hardware = causes.kept(profiles, trials)
+    _print(row, rejections, trials, finals, lost, history, told=bool(rows))
     if arguments.count:
         counts.show(rows)
-        output.say(*causes.sentences(rows))
-        output.say(*(causes.hardware(info, programs) if info is not None and info.evidence == MEASURED else ()))
+    output.say(*causes.sentences(rows))
+    if row.strategy == HFUSE:
+        output.say(*causes.because([each for each in rows if each["program"] == "native"]))
+    output.say(*hardware)
     return 0
 
 
@@ -173,7 +181,10 @@ def _print(
     finals: dict[str, list[Measurement]],
     lost: Lost,
     history: list[Record],
+    *,
+    told: bool,
 ) -> None:
+    """`told`: what the answer's programs wait for is said elsewhere."""
     record = history[0] if history else None
     output.say(f"job {row.id} ({row.kind}) is {row.state.value}: {row.workload_name} [{row.strategy}] on {row.device}")
     if row.problem:
@@ -221,7 +232,8 @@ def _print(
             output.say(f"compared: {text}")
         if record.counted:
             counts.show(record.counted)
-            output.say(f"why, by what is counted: {paid(record.counted)}", *causes.sentences(record.counted))
+            output.say(f"why, by what is counted: {paid(record.counted)}")
+            output.say(*(() if told else causes.sentences(record.counted)))
     for newer, older in itertools.pairwise(history):
         why = newer.replaced or "nobody wrote down why"
         output.say(f"before that, {older.found_at}: {_words(older)}; replaced: {why}")

@@ -12,8 +12,9 @@ from fusiond.words import shortened, shown
 
 
 def say(*lines: str) -> None:
-    """Lines of an answer, on standard output."""
-    print("\n".join(map(shown, lines)), flush=True)
+    """Lines of an answer, on standard output; nothing where there are none."""
+    if lines:
+        print("\n".join(map(shown, lines)), flush=True)
 
 
 def say_text(text: str) -> None:

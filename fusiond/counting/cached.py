@@ -33,16 +33,25 @@ def counted(
     """The rows of a Program, as JSON has them: those of `run.count`, each with `program_bound_us`, the bound of all of
     it, which is None where a launch was not counted. CountError and DeviceError as `run.count`."""
     cache = cache or of_folder(default_folder())
-    tools = nvcc.version(), str(nvdisasm.find() or "")
-    key = content_key(["count", fusiond.__version__, _code(), tools, plain(gpu), program.key, seed, budget])
-    kept = cache.get(key, ".json")
-    if kept is not None:
-        rows = json.loads(kept.read_text())
-    else:
+    rows = known(program, gpu, seed=seed, budget=budget, cache=cache)
+    if rows is None:
         found = count(program, gpu=gpu, seed=seed, host=host, budget=budget, cache=cache)
         rows = [{**dataclasses.asdict(each), "program_bound_us": found.bound_us} for each in found.rows]
-        cache.put(key, ".json", json.dumps(rows).encode())
+        cache.put(_key(program, gpu, seed, budget), ".json", json.dumps(rows).encode())
     return [{**row, "program": label} for row in rows]
+
+
+def known(
+    program: Program, gpu: Gpu, *, seed: int = 0, budget: int | None = BUDGET, cache: BuildCache | None = None
+) -> list[dict[str, Any]] | None:
+    """The rows where they were counted before; None where they were not: nothing is counted."""
+    kept = (cache or of_folder(default_folder())).get(_key(program, gpu, seed, budget), ".json")
+    return None if kept is None else list(json.loads(kept.read_text()))
+
+
+def _key(program: Program, gpu: Gpu, seed: int, budget: int | None) -> str:
+    tools = nvcc.version(), str(nvdisasm.find() or "")
+    return content_key(["count", fusiond.__version__, _code(), tools, plain(gpu), program.key, seed, budget])
 
 
 @functools.cache

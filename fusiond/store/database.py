@@ -5,6 +5,7 @@
     trials.py    what a study knows: asks, trials, finals, rejections
     programs.py  plans by key, artifacts beside the file
     probes.py    micro-measurements
+    profiles.py  what programs ask of a GPU, counted or by its counters
     records.py   the answers and their history (answers.py: their lists, and how one is given up)
     said.py      what the plugins said: versions, documents, the catalogue
     serving.py   the daemon that serves, and its lock file
@@ -37,6 +38,7 @@ from fusiond.store.location import default_folder, default_path, refuse_network
 from fusiond.store.owner import this_process
 from fusiond.store.private import FOLDER_MODE, make_folder, make_private, sync, tighten
 from fusiond.store.probes import Probes
+from fusiond.store.profiles import Profiles
 from fusiond.store.said import Said
 from fusiond.store.serving import Serving
 from fusiond.store.trials import Trials
@@ -47,7 +49,7 @@ log = logging.getLogger(__name__)
 __all__ = ["DeviceRow", "JobRow", "Store", "default_path", "this_process"]
 
 
-class Store(Devices, Jobs, Trials, Probes, Answers, Said, Serving):
+class Store(Devices, Jobs, Trials, Probes, Profiles, Answers, Said, Serving):
     """What fusiond remembers. Every method may raise StoreError: a full disk, a damaged file, a closed store."""
 
     @classmethod

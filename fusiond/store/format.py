@@ -16,7 +16,7 @@ from fusiond.errors import StoreError, StoreUnavailable
 APPLICATION_ID = 0x66757364
 """`fusd`, in the header of every file that fusiond wrote."""
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """How many migrations this fusiond knows (migrations.py); a test holds the two together."""
 
 BUSY_SECS = 10.0

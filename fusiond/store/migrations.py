@@ -9,7 +9,7 @@ from sqlite_utils import Database, Migrations
 
 from fusiond.store import names
 from fusiond.store.format import APPLICATION_ID, SCHEMA_VERSION
-from fusiond.store.sealing import seal_all
+from fusiond.store.sealing import seal_all, seal_table
 from fusiond.store.tables import HEADS
 
 STEPS = Migrations("fusiond")
@@ -103,6 +103,16 @@ def m005_faults(database: Database) -> None:
     _second_ways(database)
     names.make(database)
     seal_all(database)
+
+
+@STEPS()
+def m006_profiles(database: Database) -> None:
+    """What programs ask of a GPU, counted or by its counters, as JSON: an object for each launch."""
+    database.table("profiles").create(
+        {"program_key": str, "gpu": str, "evidence": str, "rows": str, "at": str},
+        pk=("program_key", "gpu", "evidence"),
+    )
+    seal_table(database, "profiles")
 
 
 def _tallies(database: Database) -> None:

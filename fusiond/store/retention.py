@@ -133,6 +133,7 @@ def _remove_programs(store: Connected, before: str) -> int:
             database.execute(f"DELETE FROM temp.unneeded WHERE rowid IN ({rows})")
             if not gone:
                 database.execute("DROP TABLE temp.unneeded")
+                database.execute("DELETE FROM profiles WHERE program_key NOT IN (SELECT program_key FROM programs)")
                 return removed
         removed += gone
 

@@ -18,20 +18,26 @@ DAMAGED = "damaged row"
 
 
 def seal_all(database: Database) -> None:
-    """Give every table its digests, sums and triggers. Inside a migration; the tables have no digests yet."""
+    """Give every table that there is its digests, sums and triggers. Inside a migration; none has digests yet."""
     database.execute("CREATE TABLE sums (name TEXT PRIMARY KEY, rows INTEGER NOT NULL, total INTEGER NOT NULL)")
     own = int.from_bytes(os.urandom(8), "little") >> 4
     database.execute("INSERT INTO sums VALUES ('commits', 0, ?)", [own])
     for table in COLUMNS:
-        database.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
-        database.execute("INSERT INTO sums VALUES (?, 0, 0)", [table])
-        database.execute(f"UPDATE {table} SET digest = {seal(table)}")
-        rows = database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-        total = 0
-        for (digest,) in database.execute(f"SELECT digest FROM {table}").fetchall():
-            total = mixed(total, None, digest)
-        database.execute("UPDATE sums SET rows = ?, total = ? WHERE name = ?", [rows, total, table])
-        add_triggers(database, table)
+        if database.table(table).exists():
+            seal_table(database, table)
+
+
+def seal_table(database: Database, table: str) -> None:
+    """The same for one table, which came after the others."""
+    database.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
+    database.execute("INSERT INTO sums VALUES (?, 0, 0)", [table])
+    database.execute(f"UPDATE {table} SET digest = {seal(table)}")
+    rows = database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    total = 0
+    for (digest,) in database.execute(f"SELECT digest FROM {table}").fetchall():
+        total = mixed(total, None, digest)
+    database.execute("UPDATE sums SET rows = ?, total = ? WHERE name = ?", [rows, total, table])
+    add_triggers(database, table)
 
 
 def seal(table: str, row: str = "") -> str:

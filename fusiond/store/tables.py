@@ -46,6 +46,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "finals_lost": "job_id process program_key outcome reason",
         "probes": "probe_key device_key version time_us measurement_id",
         "calibrations": "device_key driver figures at",
+        "profiles": "program_key gpu evidence rows at",
         "rejections": "job_id rule nodes detail",
         "emitted": "job_id config_key program_key rule nodes detail",
         "records": (
@@ -80,6 +81,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "finals": ("job_id", "process", "program_key"),
     "finals_lost": ("job_id", "process"),
     "asks": ("job_id", "sequence"),
+    "profiles": ("program_key", "gpu"),
     "emitted": ("job_id", "config_key"),
     "rejections": ("job_id", "rule"),
     "boards": ("device_key", "uuid"),

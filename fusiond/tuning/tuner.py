@@ -30,7 +30,7 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
 from fusiond.system import faults
-from fusiond.tuning import answers, finals, health, prior
+from fusiond.tuning import answers, finals, health, prior, profiles
 from fusiond.tuning.baselines import fastest_unfused
 from fusiond.tuning.contention import Contention, Policy
 from fusiond.tuning.context import Context, Odd, Unfused
@@ -310,6 +310,7 @@ class Tuner:
         entered = finals.field(context, references, baseline, contenders)
         finals.measure(context, entered, references)
         answers.publish(context, *answers.conclude(context, entered, references, odd, ended))
+        profiles.keep(context)
 
     def _verify(self, context: Context) -> None:
         """Measure the recorded winner again, here and now, against the baseline that it was measured against."""

@@ -46,17 +46,24 @@ Rows = Mapping[str, Mapping[str, float]]
 """Kernel -> metric -> value."""
 
 
+def missing() -> str | None:
+    """Why there are no counters; None where Nsight Compute is here."""
+    return (
+        None if shutil.which("ncu") else "there is no ncu on PATH (it comes with the CUDA toolkit, as Nsight Compute)"
+    )
+
+
 def nothing(reason: str) -> dict[str, Any]:
     return {**dict.fromkeys(FIELDS), "reason": reason}
 
 
 def of_program(provider: DeviceProvider, device: DeviceInfo, program: Program) -> dict[str, Any]:
-    """The counters of a program with one launch."""
-    ncu = shutil.which("ncu")
+    """The counters of a program's last launch."""
     if device.evidence != "measured":
         return nothing(f"{device.name} has no hardware counters: its times are {device.evidence}")
-    if ncu is None:
-        return nothing("there is no ncu on PATH (it comes with the CUDA toolkit, as Nsight Compute)")
+    lacking = missing()
+    if lacking is not None:
+        return nothing(lacking)
     with tempfile.TemporaryDirectory(prefix="fusiond-ncu-") as folder:
         bundle = Path(folder) / "bundle"
         binaries = {}
@@ -68,7 +75,7 @@ def of_program(provider: DeviceProvider, device: DeviceInfo, program: Program) -
         write_bundle(bundle, program, binaries)
         try:
             done = subprocess.run(
-                command(ncu, bundle, device.name),
+                command("ncu", bundle, device.name),
                 env={**os.environ, "LC_ALL": "C"},
                 capture_output=True,
                 text=True,

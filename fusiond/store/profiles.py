@@ -1,0 +1,43 @@
+"""What programs ask of a GPU: counted on the processor, or read off the GPU's own counters. Kept with the program, so
+that every trial of it has them, and two kinds of evidence never mix: each has a row of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from fusiond.keys import canonical
+from fusiond.model import COUNTED, MEASURED
+from fusiond.store.connection import Connected
+from fusiond.store.format import decoded, now
+
+Rows: TypeAlias = Sequence[Mapping[str, Any]]
+_AT_ONCE = 500
+
+
+class Profiles(Connected):
+    def save_profile(self, program_key: str, gpu: str, evidence: str, rows: Rows) -> None:
+        """Write down what a program asks of a GPU, an object for each launch; a later profile takes the place of an
+        earlier one. `gpu` is a name of the table of GPUs where the rows are counted, the device's key where they are
+        measured."""
+        if evidence not in (COUNTED, MEASURED):
+            raise ValueError(f"a profile is {COUNTED} or {MEASURED}, not {evidence!r}")
+        values = [program_key, gpu, evidence]
+        with self._transaction() as database:
+            database.execute("DELETE FROM profiles WHERE program_key = ? AND gpu = ? AND evidence = ?", values)
+            database.execute(
+                "INSERT INTO profiles (program_key, gpu, evidence, rows, at) VALUES (?, ?, ?, ?, ?)",
+                [*values, canonical([dict(each) for each in rows]), now()],
+            )
+
+    def profiles(self, program_keys: Collection[str], gpu: str, evidence: str) -> dict[str, list[dict[str, Any]]]:
+        """Rows of those programs that have a profile for this GPU; a damaged one is left out."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        keys = sorted(program_keys)
+        for begin in range(0, len(keys), _AT_ONCE):
+            some = keys[begin : begin + _AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            where = f"FROM profiles p WHERE program_key IN ({marks}) AND gpu = ? AND evidence = ?"
+            for (row,) in self._sealed(where, [*some, gpu, evidence], skip=True, p="profiles"):
+                found[row["program_key"]] = decoded(row["rows"])
+        return found

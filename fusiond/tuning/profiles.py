@@ -1,0 +1,71 @@
+"""What the programs of a job ask of the GPU, kept with each of them: why one is faster than another.
+
+Li et al. (CGO 2022, section IV-A) explain it by issue slots and stalls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fusiond.counting import cached
+from fusiond.counting.model import Gpu
+from fusiond.devices.cuda import counters
+from fusiond.errors import FusiondError
+from fusiond.model import COUNTED, MEASURED, Outcome, Record
+from fusiond.tuning import counts
+from fusiond.tuning.context import Context
+
+log = logging.getLogger(__name__)
+
+
+def keep(context: Context) -> None:
+    """Where the device is a GPU that is counted for, what was counted of each candidate is kept; on a GPU, what was
+    counted for both sides of the answer, and what its counters say of them where Nsight Compute is there. A job does
+    not fail for it, and nothing is counted here."""
+    gpu = counts.like(context.device)
+    if gpu is None:
+        return
+    try:
+        if context.device.evidence == COUNTED:
+            _of_all(context, gpu)
+        else:
+            _of_answer(context, gpu)
+    except FusiondError as problem:
+        log.warning("no profiles of %s are kept: %s", context.prepared.workload.name, problem)
+
+
+def _of_all(context: Context, gpu: Gpu) -> None:
+    trials = context.store.trials(context.row.id, None)
+    keys = {each.program_key for each in trials if each.outcome is Outcome.MEASURED and each.program_key is not None}
+    have = context.store.profiles(keys, gpu.name, COUNTED)
+    for key in sorted(keys - have.keys()):
+        program = context.store.program(key)
+        rows = None if program is None else cached.known(program, gpu)
+        if rows is not None:
+            context.store.save_profile(key, gpu.name, COUNTED, rows)
+
+
+def _of_answer(context: Context, gpu: Gpu) -> None:
+    record = context.store.record(context.prepared.workload.key, context.device.key, context.search.cache)
+    if record is None:
+        return
+    for label, key in _sides(record).items():
+        rows: Sequence[Mapping[str, Any]] = [each for each in record.counted if each["program"] == label]
+        if rows:
+            context.store.save_profile(key, gpu.name, COUNTED, rows)
+        known = context.store.profiles([key], context.device.key, MEASURED)
+        program = None if known or counters.missing() else context.store.program(key)
+        if program is not None:
+            context.phase("counters", f"of the {label} program")
+            found = counters.of_program(context.provider, context.device, program)
+            if found["reason"] is None:
+                context.store.save_profile(key, context.device.key, MEASURED, [found])
+            else:
+                log.info("no hardware counters of %s: %s", context.prepared.workload.name, found["reason"])
+
+
+def _sides(record: Record) -> dict[str, str]:
+    sides = {"native": record.baseline_program_key, "fused": record.program_key}
+    return {label: key for label, key in sides.items() if key is not None}

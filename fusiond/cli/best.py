@@ -142,7 +142,7 @@ def _say(arguments: argparse.Namespace, database: Path, document: dict[str, Any]
         else:
             output.say(*(str(path) for path in files))
     elif arguments.source:
-        for text in _unfused_sources(database, document) if arguments.unfused else [_source(document)]:
+        for text in _unfused_sources(database, document) if arguments.unfused else [_source(arguments, document)]:
             output.say_text(text)
     elif arguments.json:
         options.say_json(document)
@@ -151,8 +151,15 @@ def _say(arguments: argparse.Namespace, database: Path, document: dict[str, Any]
     return 0
 
 
-def _source(document: dict[str, Any]) -> str:
+def _source(arguments: argparse.Namespace, document: dict[str, Any]) -> str:
     path = document.get("source")
+    if document.get("imported"):
+        from fusiond.exchange import find as imported  # an answer of this box does without
+
+        text = imported.source(options.database(arguments), document["imported"]["key"])
+        if text is None:
+            raise NothingKnown("the source of this imported answer did not come with it")
+        return text
     damaged = [note for note in document["notes"] if note.startswith(DAMAGED_SOURCE)]
     if damaged:
         raise StoreError(damaged[0])

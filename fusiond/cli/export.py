@@ -1,5 +1,5 @@
-"""`fusiond export`: trials of a job in the field's exchange format (T4) or as a table for spreadsheets, and answers as
-such a table. Works without a daemon.
+"""`fusiond export`: trials of a job in the field's exchange format (T4) or as a table for spreadsheets; answers as
+such a table, or signed for other boxes. Works without a daemon.
 
 T4 (Kernel Tuner, KTT, BAT: schema 1.0.0 of its results) has milliseconds. What was measured is called `time`; what was
 emulated or counted has a name of its own there, so that nobody takes it for a time of a GPU.
@@ -47,14 +47,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--t4", metavar="FILE", help="write T4 (JSON); - is standard output")
+    which.add_argument(
+        "--answers",
+        metavar="FILE",
+        help="write the answers, signed, as JSON lines for `fusiond import`; - is standard output",
+    )
     which.add_argument("--csv", metavar="FILE", help="write a table with a head line; - is standard output")
+    parser.add_argument("--own", action="store_true", help="with --answers: without those that were imported")
     options.add_store(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target = arguments.t4 or arguments.csv
+    target = arguments.t4 or arguments.csv or arguments.answers
     if arguments.json and target == "-":
         raise RequestError("and a document on standard output exclude each other; name a file", where="--json")
+    if arguments.answers:
+        return _answers(arguments)
     with Client(db=options.database(arguments)) as client:
         if arguments.id is None:
             if arguments.t4:
@@ -80,6 +88,31 @@ def run(arguments: argparse.Namespace) -> int:
             options.say_json({"written": target, f"{noun}s": count})
         else:
             output.say(f"{counted(count, noun)} in {target}")
+    return 0
+
+
+def _answers(arguments: argparse.Namespace) -> int:
+    """This box's answers, signed by its key, and those that were imported, signed by others."""
+    if arguments.id is not None:
+        raise RequestError("is a job; --answers writes the answers of the store", where="ID")
+    from fusiond.exchange import transfer  # cryptography: the other forms do without
+    from fusiond.exchange.database import Exchange
+    from fusiond.exchange.records import publish
+    from fusiond.exchange.signing import Signer
+
+    with Client(db=options.database(arguments)) as client, Exchange.beside(client.db) as exchange:
+        signer = Signer.of(client.store.path)
+        publish(client.store, exchange, signer)
+        keys = exchange.keys(own=True if arguments.own else None)
+        if arguments.answers == "-":
+            for line in transfer.lines(exchange, keys):
+                output.say_text(f"{line}\n")
+            return 0
+        count = transfer.write(exchange, Path(arguments.answers).expanduser(), keys)
+    if arguments.json:
+        options.say_json({"written": arguments.answers, "answers": count, "signer": signer.public})
+    else:
+        output.say(f"{counted(count, 'answer')} in {arguments.answers}, those of this box signed by {signer.public}")
     return 0
 
 

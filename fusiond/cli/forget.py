@@ -7,6 +7,9 @@ import argparse
 from fusiond.cli import options, output
 from fusiond.client.client import Client
 from fusiond.errors import NothingKnown
+from fusiond.exchange.find import exchange_of
+from fusiond.store import lookup
+from fusiond.store.format import lookup_name
 from fusiond.words import counted
 
 
@@ -20,10 +23,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     name, device = options.name_of(arguments.workload), options.device(arguments)
     with Client(db=options.database(arguments)) as client:
-        known = client.store.history_of_name(name)
+        known = client.store.history_of_name(name)  # what was imported about it goes, too
         if device is not None:
             models = {each.info.key for each in client.store.devices() if each.info.model == device}
             known = [each for each in known if ({device} | models) & {each.device_name, each.device_key}]
+        exchange = exchange_of(client.db)
+        if exchange is not None and arguments.yes:
+            keys = lookup.device_keys(client.db, device) | {device} if device is not None else None
+            exchange.forget(lookup_name(name), sorted(keys) if keys is not None else None)
         if not known:
             raise NothingKnown(f"nothing is known about {name}" + (f" on {device}" if device else ""))
         count = client.store.forget(name, device) if arguments.yes else len(known)

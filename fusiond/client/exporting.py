@@ -32,6 +32,11 @@ def export(
     """
     if arch is not None and not re.fullmatch(r"sm_[0-9]+[af]?", arch):
         raise RequestError(f"{arch!r} is no architecture; write sm_90, for example", where="--arch")
+    if document.get("imported"):  # it holds code of another box's
+        raise NothingKnown(
+            "this answer was imported, and nothing of it is built before this box has measured it: `fusiond run` does "
+            "that at once, the daemon when its device is idle, where `fusiond keys trust` trusts its signer"
+        )
     program = _program(database, document, unfused=unfused)
     device_arch = _arch(database, document["device"]["key"])
     # Without nvcc README.txt says how to build.

@@ -11,6 +11,7 @@ import os
 from fusiond import __version__
 from fusiond.errors import NothingKnown
 from fusiond.store import lookup
+from fusiond.store.format import exchange_file
 from fusiond.store.reading import Outdated
 from fusiond.store.recheck import queue_recheck
 from fusiond.system import driver
@@ -56,11 +57,19 @@ def by_name(
             strict=strict,
         )
 
+    problem: NothingKnown | None = None
     try:
-        found = ask(strict=True)
-    except (lookup.Unsettled, Outdated):
-        says, built = _settled(database, name, where)
-        found = ask(strict=False, says=says, built=built)
+        try:
+            found = ask(strict=True)
+        except (lookup.Unsettled, Outdated):
+            says, built = _settled(database, name, where)
+            found = ask(strict=False, says=says, built=built)
+    except NothingKnown as missing:
+        found, problem = None, missing
+    if found is None or (sizes and found["match"] == "nearest"):
+        found = _imported(database, name, where, found, device=device, sizes=sizes, cache=cache)
+        if found is None and problem is not None:
+            raise problem
     if found is not None and found["match"] == "stale":
         queue_recheck(database, found)
     return found
@@ -90,6 +99,41 @@ def by_job(
         if not isinstance(each, NothingKnown) and each["match"] == "stale":
             queue_recheck(database, each)
     return found
+
+
+def _imported(
+    database: Path,
+    name: str,
+    folder: str | None,
+    own: dict[str, Any] | None,
+    *,
+    device: str | None,
+    sizes: Mapping[str, int] | None,
+    cache: str,
+) -> dict[str, Any] | None:
+    """What another box found, where this one has nothing, or nothing at these sizes; else what it has. A name stands
+    for what the files here and the catalogue say: it takes the plugins to know that it is the same content."""
+    if not os.path.exists(exchange_file(os.fspath(database))):
+        return own
+    from fusiond.exchange import find
+    from fusiond.isolation import registry as plugins
+    from fusiond.requests import contents  # a hit of this store's own goes without all of this
+
+    families = find.known_name(database, name, cache)
+    if not families:
+        return own
+    registry = plugins.load()
+    found = contents.imported(
+        database,
+        registry,
+        families & contents.families(registry, name, folder),
+        device=device,
+        sizes=sizes,
+        cache=cache,
+    )
+    if found is not None:
+        contents.queue_check_of_name(database, registry, name, folder, found)
+    return found if own is None or (found is not None and found["match"] != "nearest") else own
 
 
 def _current_folder() -> str | None:

@@ -11,24 +11,28 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fusiond import __version__, names
 from fusiond.errors import FusiondError, MachineFault, NothingKnown, StoreError
+from fusiond.exchange import find
 from fusiond.model import Job, Workload, frozen
 from fusiond.registry import Registry
 from fusiond.requests.planning import prepare
 from fusiond.store import lookup
 from fusiond.store.database import Store
-from fusiond.store.format import lookup_name
+from fusiond.store.format import exchange_file, lookup_name
 from fusiond.store.lookup import Says
 from fusiond.strategy import Strategy
 from fusiond.system import driver
 
 log = logging.getLogger(__name__)
 
+IDLE = -1000
+"""The priority of a check that nobody waits for."""
 MAX_BUILT = 16
 """Combinations of equally named documents that are parsed for one name and strategy."""
 
@@ -82,10 +86,16 @@ def says(registry: Registry) -> Says:
 def families(registry: Registry, name: str, folder: str | None) -> frozenset[str]:
     """The families that a name stands for by the files of a folder; where none of them has a member, by the
     catalogue."""
+    return frozenset(workload.content_family_key for _, workload in _meanings(registry, name, folder, {}))
+
+
+def _meanings(
+    registry: Registry, name: str, folder: str | None, sizes: Mapping[str, int]
+) -> Iterator[tuple[Job, Workload]]:
+    """The jobs that a name may stand for at these sizes, each as it is parsed."""
     members = [names.whole(each) for each in lookup_name(name).split(",")]
     claims = {each: names.claims(folder, each) for each in members} if folder else {}
     local = any(claims.values())
-    found = set()
     for strategy in registry.strategies.values():
         for kind, key in strategy.names.items():
             if local and not any(each.get(kind) for each in claims.values()):
@@ -93,25 +103,26 @@ def families(registry: Registry, name: str, folder: str | None) -> frozenset[str
             known = registry.names(kind)
             ways = [claims.get(each, {}).get(kind) or [each] * (each in known) for each in members]
             for documents in itertools.islice(itertools.product(*ways), MAX_BUILT):
-                family = _family(registry, strategy, key, documents, folder or "/")
-                if family is not None:
-                    found.add(family)
-    return frozenset(found)
+                found = _meaning(registry, strategy, key, documents, folder or "/", sizes)
+                if found is not None:
+                    yield found
 
 
-def _family(registry: Registry, strategy: Strategy, key: str, documents: tuple[str, ...], folder: str) -> str | None:
-    """The family of a job for these documents that says nothing else; None where there is no such job."""
+def _meaning(
+    registry: Registry, strategy: Strategy, key: str, documents: tuple[str, ...], folder: str, sizes: Mapping[str, int]
+) -> tuple[Job, Workload] | None:
+    """A job for these documents that says nothing else than sizes; None where there is no such job."""
     values: list[object] = [list(documents)] if len(documents) > 1 else [documents[0], list(documents)]
     for value in values:
         job = Job(
             strategy=strategy.name,
             request=frozen({key: value}),
-            sizes=frozen(),
+            sizes=frozen(sizes),
             path=str(Path(folder) / "best"),
         )
         parsed = _parsed(registry, job)
         if parsed is not None:
-            return parsed.content_family_key
+            return job, parsed
     return None
 
 
@@ -139,7 +150,9 @@ def best_of_jobs(
         state = cache or job.search.cache
         key = workload.content_key, where, state
         if key not in found:
-            found[key] = _best_of(database, registry, workload, job.path, where, state)
+            found[key] = document = _best_of(database, registry, workload, job.path, where, state)
+            if not isinstance(document, NothingKnown):
+                queue_check(database, registry, asked, workload, document)
     return tuple(found.values())
 
 
@@ -160,12 +173,82 @@ def _best_of(
         )
     except NothingKnown as problem:  # what would be the answer is damaged
         return problem
+    if document is None or document["match"] == "nearest":
+        families = {workload.content_family_key}
+        found = imported(database, registry, families, device=device, sizes=workload.sizes, cache=cache)
+        if found is not None and (document is None or found["match"] != "nearest"):
+            document = found
     if document is not None:
         return document
     on = "" if device in ("auto", "all") else f" on {device}"
     others = _others(database, workload)
     hint = f"an answer for other content of that name exists ({others})" if others else "`fusiond run` finds out"
     return NothingKnown(f"nothing is known about {workload.name} as {path} asks it{on}; {hint}")
+
+
+def imported(
+    database: Path,
+    registry: Registry,
+    families: Collection[str],
+    *,
+    device: str | None,
+    sizes: Mapping[str, int] | None,
+    cache: str,
+) -> dict[str, Any] | None:
+    """What other boxes found for a content on a device like one of this machine; None where nothing was imported."""
+    if not os.path.exists(exchange_file(os.fspath(database))):
+        return None
+    return find.best_of(
+        database,
+        families=families,
+        sizes=sizes,
+        device=device,
+        devices=devices_here(database, registry, device),
+        cache=cache,
+        driver=driver.version(),
+        version=__version__,
+        says=says(registry),
+    )
+
+
+def queue_check(
+    database: Path, registry: Registry, job: Job, workload: Workload, document: Mapping[str, Any]
+) -> str | None:
+    """Have an imported answer measured here, when the device has nothing else to do: the id of the job. None where
+    nobody trusts its signer, no device here is equal to its own, or it was tried within the last hour."""
+    given = document.get("imported")
+    if given is None or not given["trusted"] or document["match"] == "nearest":
+        return None
+    infos = [info for provider in registry.providers.values() for info in provider.devices()]
+    name = next((each.name for each in infos if each.key == document["device"]["key"]), None)
+    if name is None or workload.key != document["workload"]["key"] or document["program_key"] is None:
+        return None
+    wanted = dataclasses.replace(
+        prepare(registry, job).job, device=name, search=dataclasses.replace(job.search, cache=document["cache"])
+    )
+    with contextlib.suppress(StoreError), contextlib.closing(Store.open(database)) as store:
+        if not store.verified_lately(workload.key, name):
+            return store.submit(wanted, workload, kind="verify", priority=IDLE).id
+    return None
+
+
+def queue_check_of_name(database: Path, registry: Registry, name: str, folder: str | None, document: Any) -> None:
+    """The same for an answer that was asked for by a name: the job is what the name stands for here."""
+    if not document["imported"]["trusted"]:
+        return
+    sizes = document["workload"]["sizes"]
+    for job, workload in _meanings(registry, name, folder, sizes):
+        if workload.content_key == document["content_key"]:
+            queue_check(database, registry, job, workload, document)
+            return
+
+
+def devices_here(database: Path, registry: Registry, device: str | None) -> set[str]:
+    """The keys of the devices of this machine that a request means: those that are there, and those that were."""
+    infos = [info for provider in registry.providers.values() for info in provider.devices()]
+    if device not in (None, "auto", "all"):
+        infos = [each for each in infos if device in (each.name, each.name.partition(":")[0], each.model)]
+    return lookup.device_keys(database, device) | {each.key for each in infos}
 
 
 def _others(database: Path, workload: Workload) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fusiond.model import Record, Verdict
+from fusiond.store.encoding import mapping_from
 from fusiond.store.format import lookup_name
 from fusiond.store.records import Records
 
@@ -44,6 +45,26 @@ class Answers(Records):
                 given,
             )
             return self._numbered(ids)
+
+    def answers_after(self, number: int, limit: int) -> list[tuple[int, Record | None]]:
+        """Answers of today with higher numbers, each with its number, in the order in which they were found; None in
+        place of a damaged one, which is said so in the log."""
+        rows = self._rows(
+            "SELECT id FROM records WHERE id > ? AND replaced_by IS NULL ORDER BY id LIMIT ?", [number, limit]
+        )
+        return [(row["id"], next(iter(self._numbered([row["id"]])), None)) for row in rows]
+
+    def keys_of(self, workload_key: str) -> tuple[str, str] | None:
+        """The keys of a workload's family and of its content without sizes; None when it is not here."""
+        for (row,) in self._sealed("FROM workloads w WHERE workload_key = ?", [workload_key], w="workloads"):
+            return row["family_key"], row["content_family_key"] or ""
+        return None
+
+    def environment(self, env_key: str) -> Mapping[str, str]:
+        """An environment by its key; empty when it is not here."""
+        for (row,) in self._sealed("FROM envs e WHERE env_key = ?", [env_key], e="envs"):
+            return mapping_from(row["env"])
+        return {}
 
     def history_of_name(self, name: str) -> list[Record]:
         """All answers that a name ever had, whatever its content, sizes and devices, the newest first."""

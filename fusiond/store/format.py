@@ -104,6 +104,12 @@ def artifacts_folder(path: str) -> str:
     return os.path.splitext(path)[0] + ".artifacts"
 
 
+def exchange_file(path: str) -> str:
+    """The file of what other boxes found: `fusiond.sqlite` -> `fusiond.exchange.sqlite`."""
+    stem, suffix = os.path.splitext(os.path.abspath(path))
+    return f"{stem}.exchange{suffix or '.sqlite'}"
+
+
 def artifact_path(path: str, stored: str | None) -> str | None:
     """A stored path as one that can be opened."""
     if stored is None or not stored.startswith(ARTIFACT):

@@ -125,6 +125,15 @@ class Jobs(JobReading):
                 )
         return found
 
+    def verified_lately(self, workload_key: str, device: str, within_secs: float = 3600.0) -> bool:
+        """Whether a check of a workload on a device is under way, or ended a short while ago."""
+        rows = self._rows(
+            "SELECT 1 AS one FROM jobs WHERE kind = 'verify' AND workload_key = ? AND device = ? "
+            f"AND ({_ACTIVE} OR ended_at > ?) LIMIT 1",
+            [workload_key, device, now(ago_secs=within_secs)],
+        )
+        return bool(rows)
+
     # --- running ---
 
     def claim(self, owner: str, *, devices: Collection[str] | None = None, job: str | None = None) -> JobRow | None:

@@ -58,6 +58,7 @@ __all__ = [
     "best_of",
     "compared",
     "contents",
+    "device_keys",
     "devices",
     "distance",
     "program",
@@ -169,6 +170,17 @@ def devices(path: str | os.PathLike[str]) -> list[str]:
         for row in contents.whole("devices"):
             found |= {row["model"], row["device_key"]}
         return sorted(each for each in found if each)
+
+
+def device_keys(path: str | os.PathLike[str], device: str | None) -> set[str]:
+    """The kinds of hardware of this store's machine that a request means; None, `auto` and `all`: all of them."""
+    with reading(path) as reader:
+        if reader is None:
+            return set()
+        contents = Contents(reader)
+        if device is None or device in ("auto", "all"):
+            return {row["device_key"] for row in contents.whole("boards")}
+        return contents.device_keys(device)
 
 
 def program(path: str | os.PathLike[str], program_key: str) -> dict[str, Any] | None:

@@ -142,8 +142,8 @@ def _incumbent(context: Context, references: References) -> Incumbent | None:
     for record in context.store.incumbents(key, context.device.key, cache):
         if record.strategy_version in wrong or record.ci95 is None:
             continue
-        unfused = _checked(context, references, record.baseline_program_key, record.baseline_config, record.baseline)
-        fused = _checked(context, references, record.program_key, record.config, "")
+        unfused = checked(context, references, record.baseline_program_key, record.baseline_config, record.baseline)
+        fused = checked(context, references, record.program_key, record.config, "")
         own = fused if record.verdict.wins else unfused
         return Incumbent(
             record=record,
@@ -154,7 +154,7 @@ def _incumbent(context: Context, references: References) -> Incumbent | None:
     return None
 
 
-def _checked(
+def checked(
     context: Context, references: References, key: str | None, config: Config | None, name: str
 ) -> Entrant | MeasureFailed | None:
     """A stored program that is still right here; why it is not, or None where there is none."""

@@ -19,9 +19,9 @@ from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
-from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, NothingKnown, RequestError, StoreError
+from fusiond.errors import DeviceSick, FusiondError, Interrupted, MachineFault, RequestError, StoreError
 from fusiond.events import Events
-from fusiond.model import Config, DeviceInfo, Job, JobState, MeasureFailed, Purpose, Record
+from fusiond.model import DeviceInfo, Job, JobState, MeasureFailed, Purpose, Record
 from fusiond.program import SizeError
 from fusiond.registry import Registry
 from fusiond.requests.planning import Prepared, choose_device, prepare, refuse_hopeless, sound, target_of
@@ -30,12 +30,13 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
 from fusiond.system import faults
-from fusiond.tuning import answers, finals, health, prior, profiles
+from fusiond.tuning import answers, finals, health, profiles
 from fusiond.tuning.baselines import fastest_unfused
 from fusiond.tuning.contention import Contention, Policy
-from fusiond.tuning.context import Context, Odd, Unfused
+from fusiond.tuning.context import Context, Odd
 from fusiond.tuning.measuring import Measurer
 from fusiond.tuning.search import search
+from fusiond.tuning.verifying import verify
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +219,13 @@ class Tuner:
                 with self._timed(row.id, measurer):
                     context = self._context(row, prepared, provider, info, measurer, asked_to_stop, asked_to_finish)
                     if row.kind == "verify":
-                        self._verify(context)
+                        self._announce(context)
+                        context.answers.update(
+                            known_answers(
+                                self._store, self._registry, context.strategy, context.analysis, context.device.key
+                            )
+                        )
+                        verify(context, self._odd)
                     else:
                         self._tune(context)
             finally:
@@ -311,39 +318,6 @@ class Tuner:
         finals.measure(context, entered, references)
         answers.publish(context, *answers.conclude(context, entered, references, odd, ended))
         profiles.keep(context)
-
-    def _verify(self, context: Context) -> None:
-        """Measure the recorded winner again, here and now, against the baseline that it was measured against."""
-        self._announce(context)
-        workload, cache = context.prepared.workload, context.search.cache
-        record = next(iter(self._store.incumbents(workload.key, context.device.key, cache)), None)
-        if record is None or record.program_key is None or record.baseline_program_key is None:
-            raise NothingKnown(f"nothing is recorded for {workload.name} on {context.device.name}")
-        unfused = self._store.program(record.baseline_program_key)
-        if self._store.program(record.program_key) is None or unfused is None:
-            raise NothingKnown(f"the programs of {workload.name} are gone from the store; tune it again")
-        baseline = Unfused(
-            name=record.baseline,
-            program=unfused,
-            config=record.baseline_config or self._store.config_of(unfused.key) or Config(()),
-            time_us=record.baseline_us,
-            ratio=1.0,
-        )
-        context.phase("reference", "the outputs of the unfused program")
-        context.answers.update(
-            known_answers(self._store, self._registry, context.strategy, context.analysis, context.device.key)
-        )
-        references = health.references(context, "reference")
-        entered = finals.field(context, references, baseline, finalists={})
-        finals.measure(context, entered, references)
-        found, why = answers.conclude(context, entered, references, self._odd(context), record.ended)
-        if found is None:  # what is recorded stands: no evidence is no reason to forget it
-            raise FusiondError(
-                f"{workload.name} has no new answer: {why or finals.lost(context)}; the record of {record.found_at} "
-                "stands"
-            )
-        # How the answer came about has not changed.
-        answers.publish(context, dataclasses.replace(found, trials=record.trials, figures=prior.of(record)), why)
 
     def _announce(self, context: Context) -> None:
         self._events.publish(

@@ -99,7 +99,7 @@ def test_a_cell_is_no_formula() -> None:
         (["zzz", "--t4", "x"], "there is no job 'zzz'"),
         (["--csv", "/none/x"], "FILE: /none/x cannot be written: No such file or directory"),
         (["--csv", "-", "--json"], "--json: and a document on standard output exclude each other"),
-        ([], "one of the arguments --t4 --csv is required"),
+        ([], "one of the arguments --t4 --answers --csv is required"),
     ],
 )
 def test_mistakes_are_one_line(fusiond: Run, done_job: str, words: list[str], says: str) -> None:

@@ -1,0 +1,135 @@
+"""Measuring an answer again, here and now, against the unfused way that it was measured against: the recorded winner of
+this device, or what another box found on an equal one and a trusted key signed.
+
+The programs of another box come into the store here and nowhere else: after its signature, its key and the digests of
+its plans were compared. They are checked like every candidate before they are timed, and what comes of it is an answer
+of this box.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fusiond.errors import FusiondError, NothingKnown
+from fusiond.exchange import signing
+from fusiond.exchange.entry import Refused
+from fusiond.exchange.find import exchange_of
+from fusiond.exchange.records import program_of, record_of, with_programs
+from fusiond.model import Config, MeasureFailed, Record
+from fusiond.program import Program
+from fusiond.tuning import answers, finals, health, prior
+from fusiond.tuning.context import Context, Odd, Unfused
+from fusiond.tuning.finals import Entrant
+from fusiond.tuning.measuring import References
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Carried:
+    """What a trusted signer found on an equal device."""
+
+    key: str
+    record: Record
+    fused: Program
+    unfused: Program
+
+
+def verify(context: Context, odd: Callable[[Context], Odd | None]) -> None:
+    """Measure, decide, and write the answer down. NothingKnown where there is nothing to measure again."""
+    workload, cache = context.prepared.workload, context.search.cache
+    record = next(iter(context.store.incumbents(workload.key, context.device.key, cache)), None)
+    if record is None:
+        _verify_carried(context, odd)
+        return
+    if record.program_key is None or record.baseline_program_key is None:
+        raise NothingKnown(f"nothing is recorded for {workload.name} on {context.device.name}")
+    unfused = context.store.program(record.baseline_program_key)
+    if context.store.program(record.program_key) is None or unfused is None:
+        raise NothingKnown(f"the programs of {workload.name} are gone from the store; tune it again")
+    baseline = Unfused(
+        name=record.baseline,
+        program=unfused,
+        config=record.baseline_config or context.store.config_of(unfused.key) or Config(()),
+        time_us=record.baseline_us,
+        ratio=1.0,
+    )
+    context.phase("reference", "the outputs of the unfused program")
+    _conclude(context, odd(context), health.references(context, "reference"), record, baseline, {})
+
+
+def _conclude(
+    context: Context,
+    odd: Odd | None,
+    references: References,
+    record: Record,
+    baseline: Unfused,
+    finalists: dict[str, Entrant],
+) -> None:
+    entered = finals.field(context, references, baseline, finalists=finalists)
+    finals.measure(context, entered, references)
+    found, why = answers.conclude(context, entered, references, odd, record.ended)
+    if found is None:  # what is recorded stands: no evidence is no reason to forget it
+        raise FusiondError(
+            f"{context.prepared.workload.name} has no new answer: {why or finals.lost(context)}; the record of "
+            f"{record.found_at} stands"
+        )
+    # How the answer came about has not changed.
+    answers.publish(context, dataclasses.replace(found, trials=record.trials, figures=prior.of(record)), why)
+
+
+def _verify_carried(context: Context, odd: Callable[[Context], Odd | None]) -> None:
+    """The same for what was imported; what is wrong here is served no more."""
+    workload = context.prepared.workload
+    carried = _carried(context)
+    if carried is None:
+        raise NothingKnown(f"nothing is recorded for {workload.name} on {context.device.name}")
+    record = carried.record
+    context.phase("reference", "the outputs of the unfused program")
+    references = health.references(context, "reference")
+    for program in (carried.fused, carried.unfused):
+        context.store.save_program(program)
+    unfused = finals.checked(context, references, carried.unfused.key, record.baseline_config, record.baseline)
+    fused = finals.checked(context, references, carried.fused.key, record.config, "")
+    for each in (unfused, fused):
+        if isinstance(each, MeasureFailed) and each.outcome not in finals.PASSING:
+            _exchange_refutes(context, carried.key, f"{each.outcome.value}: {each.reason}")
+    if not isinstance(unfused, Entrant) or not isinstance(fused, Entrant):
+        failed = next(each for each in (unfused, fused) if isinstance(each, MeasureFailed))
+        raise FusiondError(f"the imported answer to {workload.name} could not be measured here: {failed.reason}")
+    baseline = Unfused(
+        name=record.baseline, program=unfused.program, config=unfused.config, time_us=record.baseline_us, ratio=1.0
+    )
+    _conclude(context, odd(context), references, record, baseline, {fused.key: fused})
+
+
+def _carried(context: Context) -> _Carried | None:
+    """The best imported answer of a trusted signer whose programs are whole and can be built here."""
+    exchange = exchange_of(context.store.path)
+    workload, device = context.prepared.workload, context.device
+    for each in exchange.of_workload(workload.key, device.key, context.search.cache) if exchange is not None else ():
+        assert exchange is not None
+        try:
+            entry = with_programs(exchange, each["key"])
+            if entry is None:
+                continue
+            signing.verify(entry)
+            return _Carried(
+                key=entry.key,
+                record=record_of(entry, device),
+                fused=program_of(entry, "program"),
+                unfused=program_of(entry, "unfused"),
+            )
+        except Refused as problem:
+            log.warning("an imported answer to %s cannot be measured again: %s", workload.name, problem)
+    return None
+
+
+def _exchange_refutes(context: Context, key: str, reason: str) -> None:
+    exchange = exchange_of(context.store.path)
+    log.error("the imported answer to %s is not right here: %s", context.prepared.workload.name, reason)
+    if exchange is not None:
+        exchange.refute(key, f"on {context.device.name}: {reason}")

@@ -88,6 +88,11 @@ def of_blocks(blocks: Sequence[_Block], lines: Mapping[int, Line]) -> list[Often
     for k in range(len(blocks)):
         if (most := seen.most(k)) is not None:
             program.doubt(k, most)
+    loops = _loops(blocks)
+    for loop in loops:
+        within = frozenset[int]().union(*(each for each in loops if each < loop))
+        if (times := seen.entries(loop - within)) is not None:
+            program.enter(loop, times)
     threads = program.solved()
     lanes = [seen.lanes(k) for k in range(len(blocks))]
     _spread(lanes, blocks, threads)
@@ -206,12 +211,45 @@ class _Places:
                 found.append(entered * (rounds // count) if rest == 0 else (threads - entered) / (count - 1))
         return min(found, default=None)
 
+    def entries(self, loop: frozenset[int]) -> int | None:
+        """Threads that entered a loop of SASS, by what stands in it and in no loop within it, where that is a loop of
+        the PTX with one copy of each line; None: it is none, or that is not known."""
+        found = set[int | None]()
+        for k in loop:
+            for line, _ in self._in[k]:
+                copies, weight = self.evidence[line]
+                if weight > _INTEGER:
+                    found.add(self._lines[line].entered if sum(copies.values()) == 1 else None)
+        return found.pop() if len(found) == 1 else None
+
     def lanes(self, block: int) -> float | None:
         """Threads of a warp that were active in a block, on average; None where no line says."""
         found = [(line, aside) for line, aside in self._in[block] if self._lines[line].warps]
         chosen = [line for line, aside in found if not aside] or [line for line, _ in found]
         ratios = sorted(self._lines[line].threads / self._lines[line].warps for line in chosen)
         return ratios[len(ratios) // 2] if ratios else None
+
+
+def _loops(blocks: Sequence[_Block]) -> list[frozenset[int]]:
+    """The loops of a kernel, nested ones too: what can reach itself, and again without what it is entered by."""
+    found: list[frozenset[int]] = []
+    waiting = [frozenset(range(len(blocks)))]
+    while waiting:
+        among = sorted(waiting.pop())
+        place = {k: n for n, k in enumerate(among)}
+        edges = [(place[k], place[to]) for k in among for to in blocks[k].successors if to in place]
+        if not edges:
+            continue
+        at = (np.array([a for a, _ in edges]), np.array([b for _, b in edges]))
+        graph = sparse.csr_array((np.ones(len(edges)), at), shape=(len(among), len(among)))
+        _, label = sparse.csgraph.connected_components(graph, connection="strong")
+        for each in range(label.max() + 1):
+            members = frozenset(k for k, of in zip(among, label, strict=True) if of == each)
+            if len(members) > 1 or any(k in blocks[k].successors for k in members):
+                found.append(members)
+                heads = {to for k, block in enumerate(blocks) if k not in members for to in block.successors}
+                waiting.append(members - heads)
+    return found
 
 
 # --- the linear program ---------------------------------------------------------------------------------
@@ -261,6 +299,12 @@ class _Program:
             else:
                 row.append((block, float(count)))
         row += [(self._variable(weight), -1.0), (self._variable(weight), 1.0)]
+        self._equal.append((row, threads / self._scale))
+
+    def enter(self, loop: frozenset[int], threads: int) -> None:
+        """A loop was entered by so many threads."""
+        row = [(edge, 1.0) for k in self._blocks if k not in loop for edge, to in self._out[k] if to in loop]
+        row += [(self._variable(_ENTRY), -1.0), (self._variable(_ENTRY), 1.0)]
         self._equal.append((row, threads / self._scale))
 
     def doubt(self, block: int, threads: float) -> None:

@@ -82,17 +82,18 @@ def test_who_goes_round_fewer_times_does_not_pass_through_the_unrolled_part(roun
 
 @pytest.mark.parametrize(("entered", "expected"), [(640, 640), (64, 64)])
 def test_an_inner_loop_is_entered_each_time_that_the_outer_one_goes_round(entered: int, expected: int) -> None:
-    """Ten rounds of 64 threads outside, each of which begins another inside, or the first of which goes on until all
-    is done: what stands before the inner loop and is of no line tells the two apart in SASS, and in PTX who enters."""
+    """Ten rounds of 64 threads outside, each of which begins another inside, or one of which does: PTX says which, and
+    not the product that ptxas moved to where the inner one begins."""
     blocks = [
         block(1),
         block(2, 4, line=2, opcode="LDG"),
-        block(3, copies=9),
+        block(3, line=4, opcode="IMAD"),
         block(3, 4, line=3, opcode="FMUL"),
         block(1, 5),
         block(ends=True),
     ]
     lines = {2: line(640, entered=64), 3: line(6400, opcode="mul.f32", entered=entered)}
+    lines[4] = line(64, opcode="mul.lo.s32")
     assert threads(blocks, lines) == [64, 640, expected, 6400, 640, 64]
 
 

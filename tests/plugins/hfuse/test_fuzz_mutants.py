@@ -39,6 +39,8 @@ KINDS: dict[str, dict[str, Value]] = {
     "sequential": {**BLOCK, "assign": "sequential"},
     "interleaved": {**BLOCK, "assign": "interleaved"},
     "ticket": {**BLOCK, "assign": "ticket"},
+    "multiprocessor": {**BLOCK, "assign": "multiprocessor"},
+    "virtual": {**BLOCK, "assign": "sequential", "virtual": 2},
     "vertical": {"kind": "vertical", "order": "ab"},
 }
 
@@ -105,6 +107,20 @@ FAULTS = {
     ),
     "ticket: one for each thread": Fault("ticket", r"if \(thread == 0\) ticket", "ticket", "me"),
     "ticket: not waited for": Fault("ticket", r"    ::__syncthreads\(\);\n    unsigned", "unsigned", "me"),
+    "multiprocessor: a block for all": Fault(
+        "multiprocessor", r"atomicAdd\(fusiond_tickets \+ side, 1u\)", "atomicAdd(fusiond_tickets + side, 0u)", "me"
+    ),
+    "multiprocessor: beyond a grid's end": Fault("multiprocessor", r"while \(block >=", "while (block >", "me"),
+    "multiprocessor: the other grid's end": Fault("multiprocessor", r"side == 0 \? fus", "side == 1 ? fus", "me"),
+    "multiprocessor: not waited for": Fault("multiprocessor", r"    ::__syncthreads\(\);\n", "", "me"),
+    # virtual blocks
+    "virtual: one barrier for all": Fault("virtual", r"fusiond_barrier\{fusiond_virtual\}", "fusiond_barrier{0}"),
+    "virtual: one slice for all": Fault(
+        "virtual", r"fusiond_arena \+ virtual_\w \* fusiond_\w_slice", "fusiond_arena", READ.format(r"(pool|tile\d)")
+    ),
+    "virtual: the same block twice": Fault("virtual", r"block \* 2 \+ virtual_", "block * 2 + 0 * virtual_", "me"),
+    "virtual: beyond a grid's end": Fault("virtual", r"if \(block_(\w) <", r"if (block_\1 <=", "me"),
+    "virtual: threads not counted from 0": Fault("virtual", r"thread % \d+,", "thread,", "me"),
     # strided
     "stride: too long a step": Fault("stride", r"at \+= fusiond_blocks", "at += fusiond_blocks + 1", "me"),
     "stride: from block 0": Fault("stride", r"at = block;", "at = 0;", "me"),
@@ -153,13 +169,16 @@ def given_blocks(analysis: Analysis, kind: str, target: Target) -> Config | None
     """A config of that kind with the given block sizes, if the space has it."""
     group = analysis.payload.group
     values = dict(KINDS[kind])
+    space = Hfuse().space(analysis, {})
+    if virtual := values.pop("virtual", None):
+        values |= {each.name: virtual for each in space.parameters if each.name.startswith("virtual.")}
     if kind == "vertical":
         common = partition.common(group, target.limits)
         values["threads"] = common[0] if common else 0
     else:
         values |= {f"threads.{each}": partition.counts(group, each, target.limits)[0] for each in group.letters}
     config = Config.of(values)
-    return None if Hfuse().space(analysis, {}).problems(config) else config
+    return None if space.problems(config) else config
 
 
 def with_launch(program: Program, **changes: object) -> Program:

@@ -54,9 +54,20 @@ def find(
     database: Path, name: str, *, device: str | None, sizes: dict[str, int], cache: str = "warm"
 ) -> dict[str, Any]:
     """The document of `best --json`; NothingKnown, with what is known, when there is no such record."""
-    document = best.by_name(database, name, device=device, sizes=sizes, cache=cache)
+    problem: NothingKnown | None = None
+    try:
+        document = best.by_name(database, name, device=device, sizes=sizes, cache=cache)
+    except NothingKnown as missing:
+        document, problem = None, missing
+    if document is None:
+        from fusiond.client import elsewhere  # a hit goes without
+
+        folder = best.current_folder()
+        document = elsewhere.by_name(database, name, device=device, sizes=sizes, cache=cache, folder=folder)
     if document is not None:
         return document
+    if problem is not None:
+        raise problem
     _check_device(database, device)
     on = f" on {device}" if device else ""
     with_caches = " with cold caches" if cache == "cold" else ""
@@ -105,6 +116,8 @@ def _of_job(arguments: argparse.Namespace, database: Path) -> int:
         cache=options.cache(arguments),
     )
     if any(isinstance(each, NothingKnown) for each in found):
+        found = _elsewhere(arguments, database, found)
+    if any(isinstance(each, NothingKnown) for each in found):
         _check_device(database, options.device(arguments))
     if len(found) == 1:
         if isinstance(found[0], NothingKnown):
@@ -125,6 +138,28 @@ def _of_job(arguments: argparse.Namespace, database: Path) -> int:
         elif not arguments.json:
             output.say(*answer.lines(each))
     return NothingKnown.exit_status if any(isinstance(each, NothingKnown) for each in found) else 0
+
+
+def _elsewhere(
+    arguments: argparse.Namespace, database: Path, found: tuple[dict[str, Any] | NothingKnown, ...]
+) -> tuple[dict[str, Any] | NothingKnown, ...]:
+    """The same, with what the upstreams know in place of what is not known here."""
+    from fusiond.client import elsewhere  # a hit goes without
+
+    asked = elsewhere.by_job(
+        database,
+        arguments.job,
+        None,
+        device=options.device(arguments),
+        sizes=options.sizes(arguments),
+        cache=options.cache(arguments),
+    )
+    if asked is None or len(asked) != len(found):
+        return found
+    return tuple(
+        other if isinstance(each, NothingKnown) and "error" not in other else each
+        for each, other in zip(found, asked, strict=True)
+    )
 
 
 def _say(arguments: argparse.Namespace, database: Path, document: dict[str, Any]) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from fusiond.cli import options, output
 from fusiond.cli.plugins import entry
 from fusiond.client.here import checked
 from fusiond.daemon import config, logs
-from fusiond.daemon.app import JobQuestion, Submission
+from fusiond.daemon.app import JobQuestion, Question, Submission
+from fusiond.daemon.between import Between
 from fusiond.daemon.config import Config
 from fusiond.daemon.notify import Notifier
 from fusiond.daemon.service import Service, Work
@@ -27,6 +30,7 @@ from fusiond.devices.cuda.nvml import busy
 from fusiond.devices.probe import probe
 from fusiond.errors import NothingKnown, RequestError
 from fusiond.events import Events
+from fusiond.exchange import find
 from fusiond.isolation import registry as plugins
 from fusiond.model import DeviceInfo, JobState
 from fusiond.registry import Registry
@@ -74,14 +78,18 @@ def run(arguments: argparse.Namespace) -> int:
             now.when_busy = found.when_busy
             return found
 
+        # A socket that one user can open is nobody's upstream.
+        shares = bool(settings.web or settings.upstream)
+        between = Between(store, settings.upstream, settings.upstream_secs) if shares else None
         # The end of a terminal ends what runs in it; elsewhere SIGHUP is how one has a configuration read again.
         terminal = sys.stderr.isatty()
         service = Service(
             store,
             settings,
-            work(store, registry, lambda: Policy(now.when_busy)),
+            work(store, registry, lambda: Policy(now.when_busy), between),
             notifier=Notifier(),
             reread=None if terminal else reread,
+            between=between,
         )
         service.announce = output.say
         service.events.subscribe(registry.notify)
@@ -96,8 +104,15 @@ class _Now:
     when_busy: str
 
 
-def work(store: Store, registry: Registry, policy: Callable[[], Policy] = lambda: Policy.WAIT) -> Work:
+def work(
+    store: Store,
+    registry: Registry,
+    policy: Callable[[], Policy] = lambda: Policy.WAIT,
+    between: Between | None = None,
+) -> Work:
     """What the daemon does, with the real tuner."""
+    ask = between.ask if between is not None else None
+    missed = Missed()
 
     def submit(submission: Submission) -> tuple[JobRow, ...]:
         options = {"device": submission.device, "trials": submission.trials, "seed": submission.seed}
@@ -120,7 +135,33 @@ def work(store: Store, registry: Registry, policy: Callable[[], Policy] = lambda
             device=question.device,
             sizes=question.sizes,
             cache=question.cache,
+            elsewhere=ask,
         )
+
+    def elsewhere(question: Question) -> dict[str, Any] | None:
+        """By a name: what it stands for here is asked there."""
+        families = find.known_name(store.path, question.name, question.cache)
+        asks = between is not None and between.listens and not missed.lately(question)
+        if not families and not asks:
+            return None
+        found = contents.imported(
+            store.path,
+            registry,
+            contents.families(registry, question.name, None),
+            device=question.device,
+            sizes=question.sizes,
+            cache=question.cache,
+            elsewhere=ask if asks else None,
+        )
+        if found is not None:
+            contents.queue_check_of_name(store.path, registry, question.name, None, found)
+        return found
+
+    def answered(row: JobRow, device: DeviceInfo) -> str | None:
+        job = store.load_job(row.id)
+        (found,) = contents.best_of_jobs(store.path, registry, (job,), device=device.name, elsewhere=ask)
+        given = found.get("imported") if isinstance(found, dict) and found["match"] != "nearest" else None
+        return str(given["name"]) if given is not None and given["trusted"] else None
 
     def devices() -> tuple[DeviceInfo, ...]:
         return tuple(info for provider in registry.providers.values() for info in provider.devices())
@@ -137,7 +178,27 @@ def work(store: Store, registry: Registry, policy: Callable[[], Policy] = lambda
         busy=busy,
         probe=look,
         again=again,
+        elsewhere=elsewhere,
+        answered=answered,
     )
+
+
+class Missed:
+    """Questions that nobody had an answer to a short while ago: they are not asked again at once."""
+
+    def __init__(self, secs: float = 10.0, most: int = 1000) -> None:
+        self._secs, self._most = secs, most
+        self._asked: dict[str, float] = {}
+
+    def lately(self, question: Question) -> bool:
+        """Whether this was asked within the time; from now on it was."""
+        key = repr(question)
+        before, now = self._asked.pop(key, -self._secs), time.monotonic()
+        self._asked[key] = now if now - before >= self._secs else before
+        if len(self._asked) > self._most:
+            with contextlib.suppress(StopIteration, KeyError, RuntimeError):
+                del self._asked[next(iter(self._asked))]
+        return now - before < self._secs
 
 
 def _settings(arguments: argparse.Namespace) -> Config:

@@ -10,6 +10,7 @@ method needs them, here and nowhere else in the project.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -196,10 +197,17 @@ class Client:
             if len(found) > 1:
                 raise RequestError(f"asks about {len(found)} workloads; best_of_job answers for all", where=str(job))
             return found[0]
-        try:
-            return _answer(best.by_name(self.db, name or "", device=device, sizes=sizes, cache=cache or "warm"))
-        except NothingKnown:
-            return None
+        document = None
+        with contextlib.suppress(NothingKnown):
+            document = best.by_name(self.db, name or "", device=device, sizes=sizes, cache=cache or "warm")
+        if document is None:
+            from fusiond.client import elsewhere
+
+            folder = best.current_folder()
+            document = elsewhere.by_name(
+                self.db, name or "", device=device, sizes=sizes, cache=cache or "warm", folder=folder
+            )
+        return _answer(document)
 
     def best_of_job(
         self,
@@ -215,15 +223,32 @@ class Client:
 
     # --- inside ---
 
+    def asked(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_secs: float = TIMEOUT_SECS,
+        *,
+        query: Sequence[tuple[str, str]] | None = None,
+    ) -> Any:
+        """What the daemon answers to a request of its API; DaemonError when none answers."""
+        return self._ask(method, path, body, timeout_secs, query)
+
     def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_secs: float = TIMEOUT_SECS
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_secs: float = TIMEOUT_SECS,
+        query: Sequence[tuple[str, str]] | None = None,
     ) -> Any:
         import httpx
 
         socket = self._answering()
         try:
             with _http(socket, timeout_secs) as http:
-                response = http.request(method, path, json=body)
+                response = http.request(method, path, json=body, params=httpx.QueryParams(list(query or ())))
         except httpx.TransportError as problem:
             raise _silent(socket, problem, timeout_secs) from None
         return _checked(response)

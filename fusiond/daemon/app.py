@@ -10,6 +10,7 @@
     GET  /best?pair=A,B         the document of `best --json`; also workload=, device=, size=a.n=5, cache=cold
     POST /best                  {"path", "text"?, "device"?, "sizes"?, "cache"?} -> {"answers": [document or error...]}
     GET  /devices  /plugins     lists
+    below /exchange             what other boxes ask and tell (fusiond.daemon.exchange)
     GET  /metrics               for Prometheus
     GET  /openapi.json          all of this for programs
     GET  / and below /page, /answers, /static   the pages (fusiond.web)
@@ -107,6 +108,8 @@ class Actions:
     devices: Callable[[], list[dict[str, Any]]]
     plugins: Callable[[], list[dict[str, Any]]]
     metrics: Callable[[], bytes]
+    elsewhere: Callable[[Question], dict[str, Any] | None] = lambda question: None
+    """What other boxes know where this one has nothing; bounded in time."""
     looked_up: Callable[[str, float], None] = lambda match, secs: None
     """Count a look-up: its `match`, and the seconds that it took."""
 
@@ -202,7 +205,13 @@ class App:
 
     async def _found(self, question: Question) -> dict[str, Any]:
         # In the loop's own thread: it reads the store alone, for less time than handing it to another thread takes.
-        document = self.actions.best(question)
+        try:
+            document = self.actions.best(question)
+        except NothingKnown:
+            found = await run_in_threadpool(self.actions.elsewhere, question)
+            if found is None:
+                raise
+            return found
         if "to_compare" in document:
             async with self._comparing:
                 await run_in_threadpool(self.actions.compare, document)

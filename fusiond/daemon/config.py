@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fusiond.inputs import documents
 from fusiond.inputs.documents import Node
@@ -15,6 +17,15 @@ from fusiond.tuning.contention import Policy
 
 LEVELS = ("debug", "info", "warning", "error")
 _DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|counted(:[a-z0-9]{1,16})?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """One line of `upstream`."""
+
+    url: str
+    """Without a slash at its end."""
+    token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +46,10 @@ class Config:
     """While another process computes on the GPU: `wait`, `share` it, or leave it to them (`exclusive`)."""
     probe_secs: float = 300.0
     """How often a sick device is looked at again."""
+    upstream: tuple[Address, ...] = ()
+    """Daemons that are asked what is not known here, and told what is found."""
+    upstream_secs: float = 2.0
+    """How long one of them is waited for."""
     log_level: str = "info"
     log: str = "text"
     """`text`, or `json`: an object a line."""
@@ -72,6 +87,10 @@ def read(path: Path) -> Config:
         config = dataclasses.replace(config, when_busy=keys["when_busy"].choice(*Policy))
     if "probe_secs" in keys:
         config = dataclasses.replace(config, probe_secs=keys["probe_secs"].number(least=1, most=86400))
+    if "upstream" in keys and keys["upstream"].value is not None:
+        config = dataclasses.replace(config, upstream=_upstreams(keys["upstream"], path.parent))
+    if "upstream_secs" in keys:
+        config = dataclasses.replace(config, upstream_secs=keys["upstream_secs"].number(least=0.05, most=60))
     if "log_level" in keys:
         config = dataclasses.replace(config, log_level=keys["log_level"].choice(*LEVELS))
     if "log" in keys:
@@ -85,6 +104,56 @@ def address(text: str) -> tuple[str, int] | None:
     if match is None or int(match[3]) > 65535:
         return None
     return match[1] or match[2], int(match[3])
+
+
+def _upstreams(node: Node, folder: Path) -> tuple[Address, ...]:
+    """URLs, each alone or with the file that holds its token."""
+    found = []
+    for each in node.sequence() if isinstance(node.value, tuple) else (node,):
+        if isinstance(each.value, dict):
+            keys = each.mapping(known=("url", "token_file"), required=("url",))
+            token = _token(keys["token_file"], folder) if "token_file" in keys else ""
+            found.append(Address(url=_url(keys["url"]), token=token))
+        else:
+            found.append(Address(url=_url(each), token=""))
+    if len({each.url for each in found}) < len(found):
+        raise node.fail("names one twice")
+    return tuple(found)
+
+
+def _url(node: Node) -> str:
+    """`https://box`, or `http://` of this machine: a token goes over no network in the clear."""
+    text = node.text().rstrip("/")
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        raise node.fail(f"is {text[:80]!r}; write https://HOST[:PORT]") from None
+    if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
+        raise node.fail(f"is {text[:80]!r}; write https://HOST[:PORT]")
+    if parts.scheme == "http" and not _is_here(host):
+        raise node.fail(f"is {text[:80]!r}: write https://, or http:// of an SSH tunnel's end on this machine")
+    return text
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _token(node: Node, folder: Path) -> str:
+    path = _path(node, folder)
+    try:
+        mode, text = path.stat().st_mode, files.read_text(path).strip()
+    except OSError as problem:
+        raise node.fail(f"{path} cannot be read: {problem.strerror}") from None
+    if mode & 0o077:
+        raise node.fail(f"{path} can be read by others; `chmod 600` it")
+    if not re.fullmatch(r"[A-Za-z0-9_.~+/=-]{16,200}", text):
+        raise node.fail(f"{path} holds no token; `fusiond tokens add NAME` on the upstream prints one")
+    return text
 
 
 def _address(node: Node) -> tuple[str, int]:

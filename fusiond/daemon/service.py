@@ -23,8 +23,10 @@ from fusiond import __version__
 from fusiond.daemon import logs
 from fusiond.daemon import socket as sockets
 from fusiond.daemon.app import Actions, App, JobQuestion, Question, Submission
+from fusiond.daemon.between import Between
 from fusiond.daemon.complaints import Complaints
 from fusiond.daemon.config import AT_RUN_TIME, Config
+from fusiond.daemon.exchange import Endpoints
 from fusiond.daemon.http import HttpServer
 from fusiond.daemon.limits import Limits
 from fusiond.daemon.lock import StoreLock
@@ -33,7 +35,7 @@ from fusiond.daemon.notify import Notifier
 from fusiond.daemon.stream import Broker
 from fusiond.daemon.worker import RunJob, Stop, Worker
 from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError, StoreUnavailable
-from fusiond.events import Events
+from fusiond.events import Events, JobEnded
 from fusiond.model import NAMED_ONLY, DeviceInfo, JobState
 from fusiond.progress import end_of_row
 from fusiond.store import lookup
@@ -76,6 +78,10 @@ class Work:
     """What is wrong with a sick device, or None when it works again."""
     again: Callable[[str], JobRow] = unchanged
     """Queue what an ended job asked once more."""
+    elsewhere: Callable[[Question], dict[str, Any] | None] = lambda question: None
+    """What other boxes found about a name of which this one knows nothing."""
+    answered: Callable[[JobRow, DeviceInfo], str | None] = lambda row, device: None
+    """By whom a job's question was answered meanwhile, on another box whose key is trusted; None: by nobody."""
 
 
 class Service:
@@ -89,6 +95,7 @@ class Service:
         limits: Limits | None = None,
         notifier: Notifier | None = None,
         reread: Callable[[], Config] | None = None,
+        between: Between | None = None,
     ) -> None:
         """`reread` gives the configuration of now, and applies what the service itself does not use; with it, SIGHUP
         reads the configuration again, without it SIGHUP ends the service as SIGTERM does."""
@@ -103,6 +110,9 @@ class Service:
         self.events = Events(self.broker, logs.follow, log_event, self.metrics)
         self.stopping = threading.Event()
         self._reread = reread
+        self._between = between
+        if between is not None:
+            self.events.subscribe(between.heard)
         self._to_reread = threading.Event()
         self.started = time.monotonic()
         self.workers: list[Worker] = []
@@ -137,7 +147,8 @@ class Service:
     def _serve(self, listener: sockets.Listener) -> int:
         tcp = sockets.listen_tcp(self.config.web) if self.config.web is not None else None
         pages = Pages(self.store, self._devices, self._buttons())
-        app = App(self._actions(), self.broker, pages.routes()).starlette()
+        exchange = Endpoints(self._between.exchange).routes() if self._between is not None else []
+        app = App(self._actions(), self.broker, [*exchange, *pages.routes()]).starlette()
         server = HttpServer(app, self.limits)
         http = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         http.start()
@@ -146,6 +157,8 @@ class Service:
         log.info(
             "serving %s on %s: %s", self.database, self.socket, ", ".join(each.device.name for each in self.workers)
         )
+        if self._between is not None:
+            self._between.start()
         self._notifier.ready(f"serving {self.database}")
         while http.is_alive() and not self.stopping.wait(BEAT_SECS):
             for each in (self._revive, self._same_store, self._still_ours, self._recover, self._reconfigure):
@@ -167,6 +180,8 @@ class Service:
             time.sleep(0.02)
             self._feed_watchdog(server)
         self.broker.close()
+        if self._between is not None:
+            self._between.close()
         if web is not None:
             web.should_exit = True
         server.should_exit = True
@@ -177,7 +192,8 @@ class Service:
     def _serve_web(self, app: Any, listener: sockets.Listener) -> HttpServer:
         """The same over TCP, for whoever has the token: the URL is printed once it listens."""
         token = new_token()
-        server = HttpServer(Access(app, token), self.limits)
+        rights = self._between.rights if self._between is not None else (lambda token: None)
+        server = HttpServer(Access(app, token, rights), self.limits)
         threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="web", daemon=True).start()
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -344,7 +360,13 @@ class Service:
 
         def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
             self.metrics.runs(row.id, device.name)
-            return self.work.run_job(row, device, events, stop)
+            if self._between is None or row.kind != "tune":
+                return self.work.run_job(row, device, events, stop)
+            with self._between.alone(row, device, self.work.answered) as state:
+                if state is None:
+                    return self.work.run_job(row, device, events, stop)
+            events.publish(JobEnded(job=row.id, state=state.value))
+            return state
 
         return Worker(
             device=info,
@@ -375,6 +397,7 @@ class Service:
             devices=self._devices,
             plugins=self.work.plugins,
             metrics=self.metrics.text,
+            elsewhere=self.work.elsewhere,
             looked_up=self.metrics.looked_up,
         )
 

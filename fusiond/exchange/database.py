@@ -52,7 +52,7 @@ CREATE TABLE entries (
 CREATE INDEX entries_of_question ON entries (family, device_key, cache);
 CREATE INDEX entries_of_name ON entries (lookup_name);
 CREATE INDEX entries_of_workload ON entries (workload_key, device_key, cache);
-CREATE TABLE bodies (key TEXT PRIMARY KEY, envelope BLOB NOT NULL);
+CREATE TABLE bodies (number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, envelope BLOB NOT NULL);
 CREATE TABLE programs (digest TEXT PRIMARY KEY, plan BLOB NOT NULL);
 CREATE TABLE signers (public TEXT PRIMARY KEY, name TEXT NOT NULL, trusted_at TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tokens (
@@ -201,9 +201,9 @@ class Exchange:
                 marks = ", ".join("?" * len(row))
                 came = connection.execute(f"INSERT OR IGNORE INTO entries VALUES ({marks})", row).rowcount
                 if came:
-                    connection.execute(
-                        "INSERT OR IGNORE INTO bodies VALUES (?, ?)", [each.key, packed(canonical(each.head()))]
-                    )
+                    envelope = packed(canonical(each.head()))
+                    values = [each.key, envelope]
+                    connection.execute("INSERT OR IGNORE INTO bodies (key, envelope) VALUES (?, ?)", values)
                 new, known = new + came, known + 1 - came
                 for name, plan in each.programs.items():
                     if not connection.execute("SELECT 1 FROM programs WHERE digest = ?", [name]).fetchone():
@@ -259,6 +259,14 @@ class Exchange:
         """Of all entries, in an order that is the same everywhere."""
         where = "" if own is None else f"WHERE own = {int(own)}"
         return [key for (key,) in self._rows(f"SELECT key FROM entries {where} ORDER BY found_at, key")]
+
+    def own_after(self, number: int, limit: int) -> list[tuple[int, str]]:
+        """This box's own entries that came after one, each with its number, in the order in which they came."""
+        return self._rows(
+            "SELECT b.number, b.key FROM bodies b JOIN entries e USING (key) WHERE b.number > ? AND e.own = 1 "
+            "ORDER BY b.number LIMIT ?",
+            [number, limit],
+        )
 
     def envelope(self, key: str) -> str | None:
         """The canonical text of an entry without programs; None when there is none of that key."""
@@ -356,6 +364,10 @@ class Exchange:
         """The number of the last answer of the store that a target was told."""
         rows = self._rows("SELECT record FROM marks WHERE target = ?", [target])
         return int(rows[0][0]) if rows else 0
+
+    def has_upstreams(self) -> bool:
+        """Whether a daemon of this store has ever had anybody to ask."""
+        return bool(self._rows("SELECT 1 FROM marks WHERE target NOT LIKE 'own %' LIMIT 1"))
 
     def set_mark(self, target: str, record: int) -> None:
         with self._writing() as connection:

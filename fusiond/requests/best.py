@@ -38,7 +38,7 @@ def by_name(
     NothingKnown where only other content of that name has an answer. A check of a stale answer is queued.
     """
 
-    where = folder or _current_folder()
+    where = folder or current_folder()
 
     def ask(
         *, strict: bool, says: lookup.Says | None = None, built: frozenset[str] | None = None
@@ -136,7 +136,7 @@ def _imported(
     return found if own is None or (found is not None and found["match"] != "nearest") else own
 
 
-def _current_folder() -> str | None:
+def current_folder() -> str | None:
     try:
         return os.getcwd()
     except OSError:  # somebody has deleted it

@@ -12,13 +12,14 @@ import dataclasses
 import itertools
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fusiond import __version__, names
 from fusiond.errors import FusiondError, MachineFault, NothingKnown, StoreError
 from fusiond.exchange import find
+from fusiond.keys import canonical
 from fusiond.model import Job, Workload, frozen
 from fusiond.registry import Registry
 from fusiond.requests.planning import prepare
@@ -31,6 +32,8 @@ from fusiond.system import driver
 
 log = logging.getLogger(__name__)
 
+Elsewhere = Callable[[str, tuple[str, ...], str, str | None], bool]
+"""(content_family_key, device keys, cache, canonical text of the sizes) -> whether an answer came that is imported."""
 IDLE = -1000
 """The priority of a check that nobody waits for."""
 MAX_BUILT = 16
@@ -137,8 +140,10 @@ def best_of_jobs(
     device: str | None = None,
     sizes: Mapping[str, int] | None = None,
     cache: str | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> tuple[dict[str, Any] | NothingKnown, ...]:
-    """For each job the document of `best --json`, or why there is none. What is given overrules the job.
+    """For each job the document of `best --json`, or why there is none. What is given overrules the job. `elsewhere`
+    is asked for what neither this box nor an import knows.
 
     The store was indexed. RequestError for whatever is wrong with a job.
     """
@@ -150,14 +155,20 @@ def best_of_jobs(
         state = cache or job.search.cache
         key = workload.content_key, where, state
         if key not in found:
-            found[key] = document = _best_of(database, registry, workload, job.path, where, state)
+            found[key] = document = _best_of(database, registry, workload, job.path, where, state, elsewhere)
             if not isinstance(document, NothingKnown):
                 queue_check(database, registry, asked, workload, document)
     return tuple(found.values())
 
 
 def _best_of(
-    database: Path, registry: Registry, workload: Workload, path: str, device: str, cache: str
+    database: Path,
+    registry: Registry,
+    workload: Workload,
+    path: str,
+    device: str,
+    cache: str,
+    elsewhere: Elsewhere | None,
 ) -> dict[str, Any] | NothingKnown:
     try:
         document = lookup.best_of(
@@ -175,7 +186,9 @@ def _best_of(
         return problem
     if document is None or document["match"] == "nearest":
         families = {workload.content_family_key}
-        found = imported(database, registry, families, device=device, sizes=workload.sizes, cache=cache)
+        found = imported(
+            database, registry, families, device=device, sizes=workload.sizes, cache=cache, elsewhere=elsewhere
+        )
         if found is not None and (document is None or found["match"] != "nearest"):
             document = found
     if document is not None:
@@ -194,21 +207,33 @@ def imported(
     device: str | None,
     sizes: Mapping[str, int] | None,
     cache: str,
+    elsewhere: Elsewhere | None = None,
 ) -> dict[str, Any] | None:
-    """What other boxes found for a content on a device like one of this machine; None where nothing was imported."""
+    """What other boxes found for a content on a device like one of this machine; None where nobody did. What was not
+    imported is asked for `elsewhere`."""
     if not os.path.exists(exchange_file(os.fspath(database))):
         return None
-    return find.best_of(
-        database,
-        families=families,
-        sizes=sizes,
-        device=device,
-        devices=devices_here(database, registry, device),
-        cache=cache,
-        driver=driver.version(),
-        version=__version__,
-        says=says(registry),
-    )
+    devices = devices_here(database, registry, device)
+
+    def look() -> dict[str, Any] | None:
+        return find.best_of(
+            database,
+            families=families,
+            sizes=sizes,
+            device=device,
+            devices=devices,
+            cache=cache,
+            driver=driver.version(),
+            version=__version__,
+            says=says(registry),
+        )
+
+    found = look()
+    if elsewhere is None or (found is not None and found["match"] != "nearest"):
+        return found
+    text = canonical(dict(sizes)) if sizes else None
+    came = [elsewhere(family, tuple(sorted(devices)), cache, text) for family in sorted(families)]
+    return look() if any(came) else found
 
 
 def queue_check(

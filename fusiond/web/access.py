@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
@@ -34,12 +35,22 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-class Access:
-    """ASGI middleware: 401 for whoever brings no token, 403 for a wrong one, and for a form of another origin."""
+READABLE = ("/best", "/health", "/devices", "/metrics", "/openapi.json", "/exchange/answer", "/exchange/find")
+"""What a token for programs reads, whatever else it may do."""
+WRITABLE = ("/exchange/answers", "/exchange/claims", "/exchange/claims/release")
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+
+class Access:
+    """ASGI middleware: 401 for whoever brings no token, 403 for a wrong one, and for a form of another origin.
+
+    `rights` says what a bearer's token allows, `read` or `write`, that of no such token None: programs of other boxes
+    have tokens of their own, which open no page.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, rights: Callable[[str], str | None] = lambda token: None) -> None:
         self._app = app
         self._token = token
+        self._rights = rights
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,7 +78,7 @@ class Access:
             return moved
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return None if self._is_it(bearer.strip()) else _no(403, "the token is wrong")
+            return None if self._is_it(bearer.strip()) else self._refused_program(scope, bearer.strip())
         cookie = _cookie(headers.get("cookie", ""))
         if not cookie:
             return _no(401, "a token is needed: the URL that `fusiond serve` printed has it")
@@ -76,6 +87,16 @@ class Access:
         if scope["method"] not in SAFE and not _same_origin(headers):
             return _no(403, "a form of another page")
         return None
+
+    def _refused_program(self, scope: Scope, token: str) -> Response | None:
+        rights = self._rights(token)
+        if rights is None:
+            return _no(403, "the token is wrong")
+        path = scope["path"]
+        if path in WRITABLE:
+            return None if rights == "write" else _no(403, "this token may read, and not write")
+        looks = scope["method"] in SAFE or path == "/exchange/find"
+        return None if looks and path in READABLE else _no(403, "this token is for look-ups and for the exchange")
 
     def _is_it(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode())

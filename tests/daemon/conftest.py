@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from fusiond.client.client import Client
+from fusiond.daemon.between import Between
 from fusiond.daemon.config import Config
 from fusiond.daemon.limits import Limits
-from fusiond.daemon.service import Service
+from fusiond.daemon.service import Service, Work
 from fusiond.errors import DaemonError
 from fusiond.store.database import Store
 from fusiond.testing import daemon
@@ -53,9 +54,12 @@ def running(
     config: Config | None = None,
     limits: Limits | None = None,
     announce: Callable[[str], None] | None = None,
+    between: Between | None = None,
+    work: Work | None = None,
 ) -> Iterator[tuple[Service, Client]]:
     """A service in a thread of this process (without signals), and a client of it."""
-    service = Service(store, config or Config(poll_secs=0.05), daemon.work(store, trial_secs), limits)
+    work = work or daemon.work(store, trial_secs)
+    service = Service(store, config or Config(poll_secs=0.05), work, limits, between=between)
     service.announce = announce or service.announce
     ended: list[int] = []
     thread = threading.Thread(target=lambda: ended.append(service.run()), name="service")

@@ -82,3 +82,40 @@ def test_it_is_found_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_CONFIG_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert config.find() == everybodys / "fusiond" / "fusiond.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("upstream: http://box.example", "write https://, or http:// of an SSH tunnel's end on this machine"),
+        ("upstream: ftp://box", "write https://HOST[:PORT]"),
+        ("upstream: https://anna:secret@box", "write https://HOST[:PORT]"),
+        ("upstream: https://box:99999", "write https://HOST[:PORT]"),
+        ("upstream: [https://box, https://box/]", "names one twice"),
+        ("upstream: [{token_file: x}]", "url"),
+        ("upstream: [{url: https://box, token_file: none}]", "cannot be read"),
+        ("upstream: [{url: https://box, token_file: open}]", "can be read by others; `chmod 600` it"),
+        ("upstream: [{url: https://box, token_file: empty}]", "holds no token"),
+        ("upstream_secs: 0", "upstream_secs"),
+    ],
+)
+def test_a_wrong_upstream_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    for name, content, mode in (("open", "x" * 40, 0o644), ("empty", "", 0o600)):
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(mode)
+    path = tmp_path / "fusiond.yaml"
+    path.write_text(f"{text}\n")
+    with pytest.raises(RequestError) as problem:
+        config.read(path)
+    assert says in str(problem.value)
+
+
+def test_upstreams_and_their_tokens(tmp_path: Path) -> None:
+    (tmp_path / "box.token").write_text("fusiond_abcdefghijklmnop\n")
+    (tmp_path / "box.token").chmod(0o600)
+    path = tmp_path / "fusiond.yaml"
+    path.write_text("upstream: ['http://127.0.0.1:8080', {url: 'https://box/', token_file: box.token}]\n")
+    found = config.read(path).upstream
+    assert [each.url for each in found] == ["http://127.0.0.1:8080", "https://box"]
+    assert [each.token for each in found] == ["", "fusiond_abcdefghijklmnop"]
+    assert "abcdef" not in repr(found)  # in no log

@@ -7,6 +7,7 @@ again. Here accepting pauses for a second, and one line a minute says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -61,6 +62,10 @@ class Acceptor:
                 self._pause(problem)
                 return
             connection.setblocking(False)
+            if connection.family != socket.AF_UNIX:
+                # An answer is two writes, of which the second would wait 40 ms for the first one's acknowledgement.
+                with contextlib.suppress(OSError):
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self._loop.create_task(self._begin(connection))
             self._begun.add(task)
             task.add_done_callback(self._begun.discard)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusiond.model import Ask, Config, Outcome, Trial
+from fusiond.model import Ask, Config, Measurement, Outcome, Purpose, Trial
 from fusiond.search.study import Study
 from fusiond_replay.pack import Pack, Row
 
@@ -31,12 +31,14 @@ OUTCOMES = {
 class Recorded:
     """A pack, ready for many searches."""
 
-    def __init__(self, pack: Pack) -> None:
+    def __init__(self, pack: Pack, samples: int = SAMPLES) -> None:
+        """`samples`: behind the warm-ups, which a search is told the median of."""
         self.pack = pack
+        self.samples = samples
         self.space = pack.space
         self.rows: dict[Config, Row] = {Config.of(pack.values(each)): each for each in pack.rows}
         self.true_us = {config: time for config, row in self.rows.items() if (time := pack.time_us(row)) is not None}
-        self.told_us = {config: pack.time_us(self.rows[config], SAMPLES) or 0.0 for config in self.true_us}
+        self.told_us = {config: pack.time_us(self.rows[config], samples) or 0.0 for config in self.true_us}
         self.best_us = min(self.true_us.values())
         self.scale_us = sorted(self.true_us.values())[len(self.true_us) // 2]
         """Ratios are told against the median config, as if that were the unfused way."""
@@ -48,7 +50,15 @@ class Recorded:
         if row.failure:
             return Trial(outcome=OUTCOMES[row.failure], **plain)
         told_us = self.told_us[ask.config]
-        return Trial(outcome=Outcome.MEASURED, ratio=self.scale_us / told_us, time_us=told_us, **plain)
+        samples_us = self.pack.samples_us(row, self.samples)
+        measured = Measurement(
+            span_us=samples_us,
+            baseline_us=(self.scale_us,) * len(samples_us),
+            clock="device",
+            purpose=Purpose.SEARCH,
+        )
+        ratio = self.scale_us / told_us
+        return Trial(outcome=Outcome.MEASURED, ratio=ratio, time_us=told_us, measurement=measured, **plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

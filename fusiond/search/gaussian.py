@@ -213,10 +213,14 @@ class Process:
         lengths: Lengths,
         rows: Levels,
         trends: Trends | None = None,
+        *,
         room: int = 0,
+        spread: float = 0.0,
     ) -> None:
-        """`rows` are the first ones, added all at once; there is room for `room`, and for more on demand."""
+        """`rows` are the first ones, added all at once; there is room for `room`, and for more on demand. `spread`: the
+        variance of their measurement, in units of the signal's, of rows of which no other is known."""
         self._lengths = lengths
+        self._spread = spread
         self._trends = trends
         self._correlations = Correlations(features, lengths.weights, pool)
         room = max(room, len(rows)) + _STEP
@@ -227,15 +231,15 @@ class Process:
         self.count = 0
         self.extend(rows)
 
-    def extend(self, rows: Levels) -> None:
-        """Several more rows, whatever they will be worth."""
+    def extend(self, rows: Levels, spreads: Reals | None = None) -> None:
+        """Several more rows, whatever they will be worth; `spreads` as `spread`, of each."""
         n, several = self.count, len(rows)
         if not several:
             return
         while n + several > len(self.rows):
             self._grow()
         among, solved = self._between(rows, rows), self._to_pool(rows)
-        among[np.diag_indices(several)] += self._lengths.noise + JITTER
+        among[np.diag_indices(several)] += self._lengths.noise + JITTER + (self._spread if spreads is None else spreads)
         if n:
             known = linalg.solve_triangular(
                 self._factor[:n, :n], self._between(self.rows[:n], rows), lower=True, check_finite=False
@@ -262,7 +266,8 @@ class Process:
         to_rows = self._between(row[None, :], self.rows[:n])[0]
         known = linalg.solve_triangular(self._factor[:n, :n], to_rows, lower=True, check_finite=False)
         before = 1.0 if self._trends is None else 1.0 + float(self._trends.between(row[None, :], row[None, :])[0, 0])
-        own = math.sqrt(max(before + self._lengths.noise + JITTER - float(known @ known), 1e-10))
+        noise = self._lengths.noise + JITTER + self._spread
+        own = math.sqrt(max(before + noise - float(known @ known), 1e-10))
         solved = (to_pool - known.astype(np.float32) @ self._solved[:n]) / np.float32(own)
         self.rows[n] = row
         self._factor[n, :n], self._factor[n, n] = known, own

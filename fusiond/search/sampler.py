@@ -31,9 +31,11 @@ from fusiond.search.features import Feature, features, rough, squared
 from fusiond.search.gaussian import Lengths, Process, Reals, Trends
 from fusiond.search.points import Levels, Points
 from fusiond.search.space import Parameter
-from fusiond.search.values import chosen, standardised
+from fusiond.search.values import chosen, spreads, standardised
 from fusiond.system import blas
 
+SPREAD_OF = "spread"
+"""The attribute of an Optuna trial that holds the standard error of its value."""
 START = 10
 """Asks before the model is used."""
 SPREAD = 1000
@@ -122,7 +124,7 @@ class PointSampler(optuna.samplers.BaseSampler):
             trial = trials[self._asks.numbers[index]]
             if trial.state is not TrialState.RUNNING:
                 value = trial.value if trial.state is TrialState.COMPLETE else None
-                self._asks.tell(index, value)
+                self._asks.tell(index, value, trial.user_attrs.get(SPREAD_OF, 0.0))
                 self._safety.tell(self._asks.rows[index], value is not None)
 
     def _row(self, params: Mapping[str, Any]) -> Levels:
@@ -269,18 +271,21 @@ class _Model:
         else:
             lengths = yield from self._fit(asks, told[:at])
             kept = [told[k] for k in chosen(asks.standardised(told[:at]), MODELLED)]
-        rows = np.stack([asks.rows[each] for each in kept])
-        process = Process(self._features, self._pool, lengths, rows[:0], self._trends, room=len(rows))
+        rows, errors = np.stack([asks.rows[each] for each in kept]), asks.spreads(kept)
+        usual = float(np.median(errors))
+        process = Process(self._features, self._pool, lengths, rows[:0], self._trends, room=len(rows), spread=usual)
         for begin in range(0, len(rows), PART):
             yield None
-            process.extend(rows[begin : begin + PART])
+            process.extend(rows[begin : begin + PART], errors[begin : begin + PART])
         yield process, kept
 
     def _fit(self, asks: _Asks, told: Sequence[int]) -> Generator[None, None, Lengths]:
         values = asks.standardised(told)
         fitted = chosen(values, FITTED)
         those = np.stack([asks.rows[told[k]] for k in fitted])
-        shared = None if self._trends is None else self._trends.between(those, those)
+        shared = np.diag(asks.spreads(told)[fitted])
+        if self._trends is not None:
+            shared += self._trends.between(those, those)
         return gaussian.fit_in_parts(self._features, those, values[fitted], self._lengths, shared)
 
 
@@ -331,6 +336,8 @@ class _Asks:
         self.values: list[float] = []
         """NaN for what failed and what is out."""
         self.failed: list[bool] = []
+        self.errors: list[float] = []
+        """Standard errors of the values."""
         self.out: dict[int, None] = {}
 
     @property
@@ -351,10 +358,17 @@ class _Asks:
         self.rows.append(row)
         self.values.append(np.nan)
         self.failed.append(False)
+        self.errors.append(0.0)
         self.out[self.seen - 1] = None
 
-    def tell(self, index: int, value: float | None) -> None:
+    def spreads(self, indices: Sequence[int]) -> Reals:
+        """Of what is measured of these, see `fusiond.search.values`."""
+        these = (np.array(each)[indices] for each in (self.values, self.failed, self.errors))
+        return spreads(*these)
+
+    def tell(self, index: int, value: float | None, error: float = 0.0) -> None:
         del self.out[index]
+        self.errors[index] = error
         self.failed[index] = value is None
         self.values[index] = np.nan if value is None else value
 

@@ -28,8 +28,9 @@ from optuna.trial import TrialState
 from fusiond.model import GP, Ask, Config, Outcome, Trial, Value
 from fusiond.search.donors import Donor
 from fusiond.search.points import Points
-from fusiond.search.sampler import PointSampler
+from fusiond.search.sampler import SPREAD_OF, PointSampler
 from fusiond.search.space import Parameter, Space
+from fusiond.search.values import spread
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -211,6 +212,7 @@ class Study:
         if trial is None:
             return
         if result is not None and result.outcome is Outcome.MEASURED and result.ratio:
+            trial.set_user_attr(SPREAD_OF, spread(result.measurement))
             self._study.tell(trial, math.log(result.ratio))
         else:
             self._study.tell(trial, state=TrialState.PRUNED)
@@ -278,6 +280,7 @@ class Study:
             state=TrialState.COMPLETE if measured else TrialState.PRUNED,
             value=math.log(result.ratio) if measured and result and result.ratio else None,
             params={each.name: config[each.name] for each in active},
+            user_attrs={SPREAD_OF: spread(result.measurement)} if measured and result else {},
             distributions={each.name: _distribution(each) for each in active},
         )
 

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
+from fusiond.model import Measurement
 from fusiond.search.gaussian import Reals
 
+LEAST_SAMPLES = 3
+MOST_SPREAD = 1.0
+"""What varies more than all values do says nothing more about it."""
 CLIPPED = 0.3
 """This share of the values, the slowest, count as the fastest of them."""
+
+
+def spread(measurement: Measurement | None) -> float:
+    """The standard error of the logarithm of a measured ratio (of a time, where it was measured alone): that of a
+    median of normal samples, from their median absolute deviation. 0 where fewer than three samples say nothing."""
+    if measurement is None or len(measurement.span_us) < LEAST_SAMPLES:
+        return 0.0
+    logs = np.log(measurement.span_us)
+    if measurement.baseline_us:
+        pairs = min(len(logs), len(measurement.baseline_us))
+        logs = logs[:pairs] - np.log(measurement.baseline_us[:pairs])
+    deviation = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
+    return deviation * math.sqrt(math.pi / 2 / len(logs))
+
+
+def spreads(values: Reals, failed: NDArray[np.bool_], errors: Reals) -> Reals:
+    """Standard errors of values as variances of what `standardised` makes of them; what failed has none."""
+    measured = np.isfinite(values)
+    if not measured.any():
+        return np.zeros(len(values))
+    lowest = float(np.quantile(values[measured], CLIPPED))
+    told = np.maximum(np.where(failed, lowest, values)[measured | failed], lowest)
+    found: Reals = np.where(measured, errors, 0.0) ** 2 / (told.var() + 1e-9)
+    return np.minimum(found, MOST_SPREAD)
 
 
 def standardised(values: Reals, failed: NDArray[np.bool_]) -> Reals:

@@ -9,6 +9,7 @@ import numpy as np
 import optuna
 from scipy import optimize, special, stats
 
+from fusiond.model import Measurement, Purpose
 from fusiond.search import features as shipped
 from fusiond.search.points import Points
 from fusiond.search.space import Parameter, Space
@@ -91,6 +92,16 @@ def posterior(gaussian: ModuleType) -> None:
             got, deviation = process.expected(believed, rows[:3])
             assert np.allclose(got, mean, atol=5e-3)
             assert np.allclose(deviation, np.sqrt(np.maximum(left, 1e-9) * variance), atol=5e-3)
+    own = np.linspace(0.0, 0.8, len(rows))
+    own[12:] = 0.3  # of which none is known
+    plain = covariance(gaussian, lengths, rows, rows) + (lengths.noise + gaussian.JITTER) * np.eye(len(rows))
+    process = gaussian.Process(found, pool, lengths, rows[:0], spread=0.3)
+    process.extend(rows[:12], own[:12])
+    process.extend(rows[12:15])
+    for row in rows[15:]:
+        process.add(row)
+    wanted = covariance(gaussian, lengths, pool, rows) @ np.linalg.solve(plain + np.diag(own), values)
+    assert np.allclose(process.expected(values)[0], wanted, atol=5e-3)
 
 
 def likelihood(gaussian: ModuleType) -> None:
@@ -176,6 +187,21 @@ def targets(values: ModuleType) -> None:
     assert list(np.argsort(found[[4, 6, 0]])) == [2, 1, 0]
     assert np.isnan(values.standardised(np.array([np.nan]), np.array([False]))).all()
     assert values.standardised(np.array([np.nan, np.nan]), np.array([True, True])).tolist() == [0.0, 0.0]
+    generator = np.random.default_rng(0)
+    for pairs in (9, 50, 401):
+        a, b = np.exp(generator.normal(3, 0.1, pairs)), np.exp(generator.normal(2, 0.2, pairs))
+        measured = Measurement(span_us=tuple(a), baseline_us=tuple(b), clock="device", purpose=Purpose.SEARCH)
+        wanted = stats.median_abs_deviation(np.log(a / b), scale="normal") * math.sqrt(math.pi / 2 / pairs)
+        assert math.isclose(values.spread(measured), wanted, rel_tol=1e-3)
+    medians = [np.median(generator.normal(size=401)) for _ in range(4000)]
+    many = Measurement(span_us=tuple(np.exp(generator.normal(size=401))), clock="device", purpose=Purpose.SEARCH)
+    assert math.isclose(values.spread(many), float(np.std(medians)), rel_tol=0.15)
+    assert values.spread(None) == 0.0
+    assert values.spread(Measurement(span_us=(1.0, 2.0), clock="device", purpose=Purpose.SEARCH)) == 0.0
+    shares = values.spreads(given, failed, np.array([0.1, 0.5, 0.2, 9.0, 0.0, 9.0, 0.3]))
+    unit = (given[4] - given[0]) / (found[4] - found[0])  # of one standardised value
+    assert np.allclose(shares[[0, 4, 6]], np.array([0.1, 0.0, 0.3]) ** 2 / unit**2)
+    assert shares[3] == shares[5] == 0.0
     several = np.random.default_rng(0).normal(size=1000)
     kept = values.chosen(several, 100)
     assert kept == sorted(set(kept))

@@ -25,11 +25,13 @@ MUTANTS = {
     "posterior": [
         ("believed(self", "found[unknown] = covariance[:, unknown].T @ solved", "found[unknown] = 0.0"),
         ("a row that is added explains nothing", "self._explained += solved * solved", "pass"),
+        ("as sure of a row as of another", "(self._spread if spreads is None else spreads)", "self._spread"),
+        ("a row that is added is exact", "+ JITTER + self._spread\n", "+ JITTER\n"),
         ("several rows forget those before", "among -= known.T @ known", "pass"),
         ("to the pool, too", "solved -= known.T.astype(np.float32) @ self._solved[:n]", "pass"),
         (
             "a row keeps its noise to itself",
-            "own = math.sqrt(max(before + self._lengths.noise",
+            "own = math.sqrt(max(before + noise",
             "own = math.sqrt(max(before - 0.2",
         ),
         ("trends explain nothing beside the pool", "np.ones(len(extra)) + trends", "np.ones(len(extra))"),
@@ -64,6 +66,9 @@ MUTANTS = {
         ),
         ("failures are middling", "np.where(failed, lowest, values)", "np.where(failed, np.nanmedian(values), values)"),
         ("only the best", "*spread.tolist()", ""),
+        ("an error is no variance", "errors, 0.0) ** 2", "errors, 0.0)"),
+        ("as sure of a median as of a mean", "math.sqrt(math.pi / 2 / len(logs))", "math.sqrt(1 / len(logs))"),
+        ("samples without what they were paired with", "logs = logs[:pairs] - np.log(", "logs -= 0 * np.log("),
     ],
     "safety": [
         ("failures are sound", "self._told.append((row, sound))", "self._told.append((row, True))"),

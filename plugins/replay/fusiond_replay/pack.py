@@ -61,8 +61,12 @@ class Pack:
     def time_us(self, row: Row, most: int | None = None) -> float | None:
         """The median of the samples behind the warm-ups, of the first `most` where that is given; None where it
         failed."""
-        kept = row.samples_us[min(self.warmups, max(0, len(row.samples_us) - 1)) :]
-        return statistics.median(kept[:most]) if kept else None
+        kept = self.samples_us(row, most)
+        return statistics.median(kept) if kept else None
+
+    def samples_us(self, row: Row, most: int | None = None) -> tuple[float, ...]:
+        """The samples behind the warm-ups, the first `most` where that is given."""
+        return row.samples_us[min(self.warmups, max(0, len(row.samples_us) - 1)) :][:most]
 
     def values(self, row: Row) -> dict[str, Value]:
         """The config of a row."""

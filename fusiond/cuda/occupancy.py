@@ -6,7 +6,8 @@
     blocks      a plain limit
     barriers    named barriers come from a pool that the resident blocks share
 
-The same as `cuda_occupancy.h` of the toolkit with the shared-memory carve-out at its default (tests compare the two).
+The same as `cuda_occupancy.h` of the toolkit with the shared-memory carve-out at its default, at which all of it can
+be had (tests compare the two). What a launch asks for so that its blocks have it: `carveout_pct`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,16 @@ def occupancy(limits: DeviceLimits, registers: int, shared_bytes: int, threads: 
         ratio=warps / _most_warps(limits),
         limited_by=next(name for name, fit in fitting.items() if fit == blocks),
     )
+
+
+def carveout_pct(limits: DeviceLimits, registers: int, shared_bytes: int, threads: int, *, barriers: int = 0) -> int:
+    """How much of a multiprocessor's shared memory, in per cent of the most that it can have, the blocks take that are
+    resident by `occupancy`: what has to be asked for so that they are. What the system reserves in each block counts,
+    too: a kernel without shared memory needs some."""
+    blocks = occupancy(limits, registers, shared_bytes, threads, barriers=barriers).blocks_per_sm
+    if not limits.shared_bytes_per_sm:
+        return 0
+    return min(100, -(-100 * blocks * _taken(limits, shared_bytes) // limits.shared_bytes_per_sm))
 
 
 def launch_problem(limits: DeviceLimits, registers: int, shared_bytes: int, threads: int) -> str | None:
@@ -106,8 +117,13 @@ def _by_registers(limits: DeviceLimits, registers: int, threads: int) -> int:
 def _by_shared(limits: DeviceLimits, shared_bytes: int) -> int:
     if shared_bytes > limits.shared_bytes_per_block:
         return 0
-    taken = _round_up(shared_bytes + limits.shared_bytes_reserved, limits.shared_granularity_bytes)
+    taken = _taken(limits, shared_bytes)
     return limits.shared_bytes_per_sm // taken if taken else limits.blocks_per_sm
+
+
+def _taken(limits: DeviceLimits, shared_bytes: int) -> int:
+    """Of the multiprocessor's shared memory, by one block."""
+    return _round_up(shared_bytes + limits.shared_bytes_reserved, limits.shared_granularity_bytes)
 
 
 def _by_barriers(limits: DeviceLimits, barriers: int) -> int:

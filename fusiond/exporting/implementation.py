@@ -231,7 +231,7 @@ def _launch(text: Statements, program: Program, names: cxx.Names, writer: Writer
     body = text.block(f"cudaError_t Launcher::launch({signature(program)})")
     body.line(parts.CHECKED.format(seams=seams, events=writer.events))
     _resolve(body, program, names)
-    body.lines(*writer.opt_in(), parts.AFTER_LAST)
+    body.lines(*writer.opt_in(), *writer.carve_outs(), parts.AFTER_LAST)
     if layout.in_graph(program):
         _graph(body, program, names, writer, seams)
     elif program.copies_in_batches:

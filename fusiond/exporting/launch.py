@@ -195,7 +195,7 @@ def _problems(plan: _Plan) -> Iterator[str]:
 
 _LIBRARY = "libcuda.so.1"
 _MAJOR, _MINOR = 75, 76
-_MAX_DYNAMIC_SHARED_BYTES = 8
+_MAX_DYNAMIC_SHARED_BYTES, _SHARED_CARVEOUT = 8, 9
 _NON_BLOCKING = 1
 _NO_TIMING = 2
 _CAPTURE_THREAD_LOCAL = 1
@@ -680,6 +680,9 @@ class _Context:
         if key not in self._functions:
             mangled = image.entries[step["entry"]].encode()
             self._functions[key] = self.driver.handle("cuModuleGetFunction", module, mangled, where=step["name"])
+            if step.get("carveout_pct") is not None:
+                self.driver("cuFuncSetAttribute", self._functions[key], _SHARED_CARVEOUT, step["carveout_pct"],
+                            where=step["name"])  # fmt: skip
         function = self._functions[key]
         if step["shared_bytes"] > self._shared.get(function, 48 << 10):
             self.driver("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_BYTES, step["shared_bytes"],

@@ -269,7 +269,17 @@ class Writer:
             for each in self._program.launches
             if isinstance(each.shared_bytes, Extent) or each.shared_bytes > 48 << 10
         )
-        calls = (f"TRY(opt_in({self.kernel(each)}, {self._number(each.shared_bytes)}));" for each in large)
+        calls = [f"TRY(opt_in({self.kernel(each)}, {self._number(each.shared_bytes)}));" for each in large]
+        return list(dict.fromkeys(calls))
+
+    def carve_outs(self) -> list[str]:
+        """Statements that ask for as much shared memory as the program was measured with."""
+        attribute = "cudaFuncAttributePreferredSharedMemoryCarveout"
+        calls = [
+            f"TRY(cudaFuncSetAttribute({self.kernel(each)}, {attribute}, {each.carveout_pct}));"
+            for each in self._program.launches
+            if each.carveout_pct is not None
+        ]
         return list(dict.fromkeys(calls))
 
     def checks(self, body: Statements) -> None:

@@ -192,6 +192,9 @@ class Launch(_Call):
     cooperative: bool = False
     """All blocks are resident at once, so the kernel may wait for the whole grid (`cooperative_groups::this_grid()`). A
     grid that does not fit is refused at launch."""
+    carveout_pct: int | None = None
+    """How much of the memory that shared memory and the L1 cache divide is asked for as shared memory, in per cent of
+    the most that there is. The driver may give more; None: it chooses."""
 
     needs: ClassVar[SourceKind] = SourceKind.DEVICE
 
@@ -199,6 +202,8 @@ class Launch(_Call):
         grid, block = (" x ".join(number(each) for each in shape) for shape in (self.grid, self.block))
         more = ", cooperative" if self.cooperative else ""
         shared = f"{number(self.shared_bytes)} bytes of dynamic shared memory"
+        if self.carveout_pct is not None:
+            shared += f" (carve-out {self.carveout_pct} %)"
         return f"{self.entry} of {self.source}; grid {grid}, block {block}, {shared}{more}"
 
     def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
@@ -208,6 +213,8 @@ class Launch(_Call):
                 found.append(f"step {self.name!r} has the {what} {shape}")
         if self.shared_bytes < 0:
             found.append(f"step {self.name!r} has {self.shared_bytes} bytes of shared memory")
+        if self.carveout_pct is not None and not 0 <= self.carveout_pct <= 100:
+            found.append(f"step {self.name!r} asks for {self.carveout_pct} % of the shared memory")
         return found
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fusiond.build import nvcc
 from fusiond.cuda.limits import ARCHS, limits
-from fusiond.cuda.occupancy import launch_problem, occupancy
+from fusiond.cuda.occupancy import carveout_pct, launch_problem, occupancy
 
 registers = st.integers(0, 255)
 shared = st.integers(0, 260 * 1024)
@@ -45,6 +45,15 @@ def test_named_barriers_come_from_a_pool_of_the_multiprocessor() -> None:
     assert occupancy(blackwell, 16, 0, 64, barriers=1).blocks_per_sm == 24
     assert occupancy(blackwell, 16, 0, 64, barriers=3).blocks_per_sm == 8
     assert occupancy(blackwell, 16, 0, 64, barriers=3).limited_by == "barriers"
+
+
+def test_so_much_shared_memory_is_asked_for_as_the_resident_blocks_take() -> None:
+    hopper = limits("sm_90")  # 228 KiB, of which each block takes 1 KiB more than it says
+    assert carveout_pct(hopper, 32, 0, 256) == 4
+    assert carveout_pct(hopper, 32, 7 * 1024, 256) == 29  # 8 blocks of 8 KiB
+    assert carveout_pct(hopper, 128, 7 * 1024, 256) == 8  # 2 of them
+    assert carveout_pct(hopper, 32, 227 * 1024, 256) == 100
+    assert carveout_pct(hopper, 32, 300 * 1024, 256) == 0  # it cannot be launched
 
 
 def test_what_builds_and_would_not_launch() -> None:
@@ -96,9 +105,9 @@ ORACLE = r"""
 #include <cstddef>
 #include "cuda_occupancy.h"
 int main() {
-    int major, minor, sm_threads, sm_shared, block_shared, reserved, regs, shared, threads, barriers;
-    while (scanf("%d%d%d%d%d%d%d%d%d%d", &major, &minor, &sm_threads, &sm_shared, &block_shared, &reserved, &regs,
-                 &shared, &threads, &barriers) == 10) {
+    int major, minor, sm_threads, sm_shared, block_shared, reserved, regs, shared, threads, barriers, carveout;
+    while (scanf("%d%d%d%d%d%d%d%d%d%d%d", &major, &minor, &sm_threads, &sm_shared, &block_shared, &reserved, &regs,
+                 &shared, &threads, &barriers, &carveout) == 11) {
         cudaOccDeviceProp device;
         device.computeMajor = major; device.computeMinor = minor;
         device.maxThreadsPerBlock = 1024; device.maxThreadsPerMultiprocessor = sm_threads;
@@ -111,6 +120,7 @@ int main() {
         kernel.partitionedGCConfig = PARTITIONED_GC_OFF; kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
         kernel.maxDynamicSharedSizeBytes = block_shared; kernel.numBlockBarriers = barriers;
         cudaOccDeviceState state;
+        state.carveoutConfig = carveout;
         cudaOccResult result;
         int status = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, shared);
         printf("%d\n", status == 0 ? result.activeBlocksPerMultiprocessor : -status);
@@ -147,11 +157,13 @@ def test_agrees_with_nvidias_calculator(tmp_path: Path) -> None:
         number = int(arch.removeprefix("sm_"))
         values = [*divmod(number, 10), here.threads_per_sm, here.shared_bytes_per_sm, here.shared_bytes_per_block]
         values += [here.shared_bytes_reserved, regs, shared_bytes, block, barriers]
-        lines.append(" ".join(map(str, values)))
+        wanted = carveout_pct(here, regs, shared_bytes, block, barriers=barriers)
+        lines += [" ".join(map(str, [*values, carveout])) for carveout in (-1, wanted)]  # -1: as the driver chooses
     done = subprocess.run([oracle], input="\n".join(lines), capture_output=True, text=True, check=True)
     expected = [int(each) for each in done.stdout.split()]
-    assert len(expected) == len(cases)
-    for case, wanted in zip(cases, expected, strict=True):
+    assert len(expected) == 2 * len(cases)
+    for case, wanted, asked in zip(cases, expected[::2], expected[1::2], strict=True):
         arch, regs, shared_bytes, block, barriers = case
         found = occupancy(limits(arch), regs, shared_bytes, block, barriers=barriers)
         assert found.blocks_per_sm == wanted, case
+        assert asked == wanted, case

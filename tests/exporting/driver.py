@@ -52,6 +52,7 @@ class Driver:
         self.records: dict[int, Op] = {}
         self.functions: dict[int, native.Entry] = {}
         self.opted: dict[int, int] = {}
+        self.carved: dict[int, int] = {}
         self.modules: dict[int, native.Module] = {}
         self.graphs: dict[int, Graph] = {}
         self.captured: list[Op] | None = None
@@ -266,8 +267,8 @@ class Driver:
         return 0
 
     def cuFuncSetAttribute(self, function: Any, attribute: Any, value: Any) -> int:
-        assert attribute.value == 8
-        self.opted[function.value] = value.value
+        assert attribute.value in (8, 9)
+        (self.opted if attribute.value == 8 else self.carved)[function.value] = value.value
         return 0
 
     def cuLaunchKernel(self, function: Any, *rest: Any) -> int:

@@ -95,12 +95,17 @@ def sound(program: Program) -> Program:
     return program
 
 
+CARVE_OUT = 29
+"""Of the launch that has one."""
+
+
 def one() -> Case:
     """One launch of a template in a namespace."""
     n = size("a.n", 1000)
     program = Program(
         name="one launch", buffers=(buffer("a.x", n, Role.INPUT), buffer("y", n, Role.OUTPUT)), sources=(basic,),
-        steps=(launch("scale", SCALE, n, pointer("a.x"), pointer("y"), float32(0.1)),), sizes=(("a.n", 1000),),
+        steps=(launch("scale", SCALE, n, pointer("a.x"), pointer("y"), float32(0.1), carveout_pct=CARVE_OUT),),
+        sizes=(("a.n", 1000),),
     )  # fmt: skip
     return Case(program=sound(program), sizes={"a.n": 77},
                 expected=lambda given, _: {"y": np.float32(0.1) * given["a.x"] + np.float32(5)})  # fmt: skip

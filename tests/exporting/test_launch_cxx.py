@@ -148,10 +148,8 @@ def main_of(case: Case, *, naive: bool = False) -> str:
     ]
     ordered = [each for each in results if "enqueue" in each]
     lines += [*ordered, "        stub::drain();", *(each for each in results if each not in ordered), "    }"]
-    lines.append(
-        '    std::printf("launches %d cooperative %d batches %d captures %d", stub::launches, stub::cooperative,'
-    )
-    return "\n".join([*lines, "        stub::batches, stub::captures);", "}", ""])
+    lines.append('    std::printf("launches %d cooperative %d batches %d captures %d carved %d", stub::launches,')
+    return "\n".join([*lines, "        stub::cooperative, stub::batches, stub::captures, stub::carved);", "}", ""])
 
 
 def program_of(case: Case, folder: Path, library: Path, *flags: str, naive: bool = False) -> Path:
@@ -188,13 +186,13 @@ def check(case: Case, folder: Path, sizes: dict[str, int], *, stream: bool, eage
 
 
 COUNTED = {
-    "one": "launches 2 cooperative 0 batches 0 captures 0",
-    "several": "launches 6 cooperative 0 batches 0 captures 0",
-    "two_streams": "launches 8 cooperative 0 batches 0 captures 0",
-    "graph": "launches 4 cooperative 0 batches 0 captures 1",
-    "cooperative": "launches 2 cooperative 2 batches 0 captures 0",
-    "transfers": "launches 4 cooperative 0 batches 2 captures 0",
-    "seams": "launches 4 cooperative 0 batches 0 captures 0",
+    "one": "launches 2 cooperative 0 batches 0 captures 0 carved 2",
+    "several": "launches 6 cooperative 0 batches 0 captures 0 carved 0",
+    "two_streams": "launches 8 cooperative 0 batches 0 captures 0 carved 0",
+    "graph": "launches 4 cooperative 0 batches 0 captures 1 carved 0",
+    "cooperative": "launches 2 cooperative 2 batches 0 captures 0 carved 0",
+    "transfers": "launches 4 cooperative 0 batches 2 captures 0 carved 0",
+    "seams": "launches 4 cooperative 0 batches 0 captures 0 carved 0",
 }
 
 

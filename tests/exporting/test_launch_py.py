@@ -161,6 +161,17 @@ def test_streams_wait_as_the_plan_says(exported: Callable[..., Exported], tmp_pa
     assert any(wrong)
 
 
+def test_the_carve_out_is_the_one_that_was_measured(exported: Callable[..., Exported]) -> None:
+    """Asked for once; a program that says nothing leaves it to the driver."""
+    for make, wanted in ((programs.one, [programs.CARVE_OUT]), (programs.several, [])):
+        case = make()
+        here = exported(case.program)
+        memory = arrays(case.program, programs.inputs(case.program))
+        for _ in range(2):
+            here.launcher.launch(wrapped(case.program, memory))
+        assert list(here.driver.carved.values()) == wanted
+
+
 def test_launches_on_two_streams_follow_each_other(exported: Callable[..., Exported]) -> None:
     """They share scratch memory."""
     case = programs.several()

@@ -361,6 +361,10 @@ class CudaProgram:
                 with named(f"giving {text} {most_shared} bytes of shared memory"):
                     function.set_attribute(attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, most_shared)
         for step in self.program.launches:
+            if step.carveout_pct is not None:
+                with named(f"step {step.name!r}"):
+                    function = found[step.source, step.entry][0]
+                    function.set_attribute(attribute.PREFERRED_SHARED_MEMORY_CARVEOUT, step.carveout_pct)
             if step.cooperative:
                 self._check_residency(step, found[step.source, step.entry][0])
         return found

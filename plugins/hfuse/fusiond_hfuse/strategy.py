@@ -186,17 +186,12 @@ class Hfuse(StrategyBase[Request, Analysed]):
         ) -> Baseline:
             def program(config: Config) -> Program:
                 threads = {letter: config.integer(f"threads.{letter}") for letter in group.letters}
-                return emit.unfused(
-                    group,
-                    threads,
-                    {
-                        each: resources.own_cap(about, threads[each], config.get(f"cap.{each}", "none"))
-                        for each in group.letters
-                    },
-                    order=order,
-                    streams=streams,
-                    issue=issue,
-                )
+                caps = {
+                    each: resources.own_cap(about, threads[each], config.get(f"cap.{each}", "none"))
+                    for each in group.letters
+                }
+                apart = emit.unfused(group, threads, caps, order=order, streams=streams, issue=issue)
+                return resources.carved(about, apart)
 
             return Baseline(
                 name=name, detail=detail, space=knobs, emit=program, like=None if name == "sequential" else "sequential"
@@ -272,7 +267,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
                 raise ValueError(f"launch is {launch}, and {', '.join(sorted(set(config) ^ used))} fits no group")
         except (KeyError, TypeError, ValueError) as problem:
             return Rejection(rule="not_in_space", nodes=group.names, detail=f"{config}: {problem}")
-        return emit.composed(group, programs, launch)
+        return resources.carved(about, emit.composed(group, programs, launch))
 
     def _pair(self, about: Analysed, letters: str, config: Config) -> Program | Rejection:
         part = about.group.among(letters)

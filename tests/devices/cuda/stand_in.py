@@ -216,7 +216,11 @@ def module(path: str) -> Any:
         event_flags=types.SimpleNamespace(DISABLE_TIMING=2),
         host_alloc_flags=types.SimpleNamespace(DEVICEMAP=2),
         function_attribute=types.SimpleNamespace(
-            MAX_THREADS_PER_BLOCK=0, SHARED_SIZE_BYTES=1, NUM_REGS=4, MAX_DYNAMIC_SHARED_SIZE_BYTES=8
+            MAX_THREADS_PER_BLOCK=0,
+            SHARED_SIZE_BYTES=1,
+            NUM_REGS=4,
+            MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
+            PREFERRED_SHARED_MEMORY_CARVEOUT=9,
         ),
     )
 

@@ -86,6 +86,13 @@ def test_the_limit_on_dynamic_shared_memory_is_raised_by_itself(gpu: Any) -> Non
     assert [line for line in gpu.log() if "attribute" in line] == ["attribute 8 of double_it is 100000"]
 
 
+def test_the_carve_out_is_asked_for_where_the_program_says_so(gpu: Any) -> None:
+    gpu.load(program((launch("a", shared_bytes=1024), launch("b", shared_bytes=1024, carveout_pct=29))))
+    assert [line for line in gpu.log() if "attribute 9" in line] == ["attribute 9 of double_it is 29"]
+    gpu.load(program((launch("a", shared_bytes=1024),)))
+    assert not [line for line in gpu.log() if "attribute 9" in line]
+
+
 def test_copies_fills_and_arenas(gpu: Any) -> None:
     pair = {"arena": "host", "memory": Memory.PINNED}
     of = program(

@@ -30,7 +30,9 @@ enum cudaMemcpyKind {
 };
 enum cudaMemcpySrcAccessOrder { cudaMemcpySrcAccessOrderInvalid, cudaMemcpySrcAccessOrderStream };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
 enum { cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1 };
 struct cudaMemcpyAttributes { cudaMemcpySrcAccessOrder srcAccessOrder; int location[4]; unsigned flags; };
 struct dim3 {
@@ -49,7 +51,7 @@ struct Op {
 using Queue = std::vector<std::shared_ptr<Op>>;
 struct Event { std::shared_ptr<Op> record; };
 struct Graph { Queue ops; };
-struct Kernel { const fusiond_entry* entry; std::size_t shared = 48 << 10; };
+struct Kernel { const fusiond_entry* entry; std::size_t shared = 48 << 10; int carveout_pct = -1; };
 
 inline std::map<const void*, Kernel>& kernels() { static std::map<const void*, Kernel> all; return all; }
 inline std::map<const void*, fusiond_symbol>& symbols() { static std::map<const void*, fusiond_symbol> all; return all; }
@@ -57,7 +59,7 @@ inline std::map<void*, std::size_t> live;
 inline std::map<int, Queue> queues;
 inline std::set<int> capturing;
 inline Queue captured;
-inline int origin = -1, streams = 0, copies = 0, launches = 0, cooperative = 0, batches = 0, captures = 0;
+inline int origin = -1, streams = 0, copies = 0, launches = 0, cooperative = 0, batches = 0, captures = 0, carved = 0;
 
 inline void fail(const char* what) { std::fprintf(stderr, "stub: %s\n", what); std::exit(9); }
 inline int number(Stream* stream) { return reinterpret_cast<std::size_t>(stream) <= 2 ? 0 : stream->number; }
@@ -110,6 +112,7 @@ inline cudaError_t launch(const void* kernel, dim3 grid, dim3 block, void** argu
         std::memcpy(values->back().data(), arguments[i], of.entry->argument_bytes[i]);
     }
     ++launches;
+    carved += of.carveout_pct == 29;
     cooperative += flags != 0;
     enqueue(stream, [=, entry = of.entry] {
         std::vector<void*> places;
@@ -171,7 +174,11 @@ inline cudaError_t cudaGetSymbolAddress(void** to, const void* symbol) {
     *to = stub::symbols().at(symbol).address;
     return cudaSuccess;
 }
-inline cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+inline cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+    if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) {
+        stub::kernels().at(kernel).carveout_pct = value;
+        return value <= 100 ? cudaSuccess : cudaErrorInvalidValue;
+    }
     stub::kernels().at(kernel).shared = static_cast<std::size_t>(value);
     return cudaSuccess;
 }

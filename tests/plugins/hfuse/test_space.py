@@ -10,7 +10,7 @@ import pytest
 
 from fusiond.build import nvcc
 from fusiond.cuda.limits import limits
-from fusiond.cuda.occupancy import occupancy
+from fusiond.cuda.occupancy import carveout_pct, occupancy
 from fusiond.errors import RequestError
 from fusiond.model import CompileFacts, Config, DeviceLimits
 from fusiond.program import Program, Role
@@ -503,6 +503,32 @@ def test_the_writer_is_held_to_the_plan(trading, strategy, h100, monkeypatch):
     found = strategy.emit(analysis, seed, {})
     assert found.rule == "invariant"
     assert "trade registers as [('dec', '232', 'a'), ('inc', '24', 'b')]" in found.detail
+
+
+def test_as_much_shared_memory_is_asked_for_as_the_resident_blocks_take(analyse, strategy, h100):
+    """hist has 4 * bins bytes; its blocks of 512 threads and maxpool's of 256 have 13 and 32 registers."""
+    analysis = analyse("hist", "maxpool", target=h100)
+    _, baseline = strategy.baselines(analysis)[:2]
+    apart = baseline.emit(next(iter(baseline.space.points())))
+    wanted = max(
+        carveout_pct(h100.limits, registers, int(step.shared_bytes), step.block[0] * step.block[1], barriers=1)
+        for step, registers in zip(apart.launches, (13, 32), strict=True)
+    )
+    assert [each.carveout_pct for each in apart.launches] == [wanted, wanted]  # they share multiprocessors
+    for name, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
+        (launch,) = strategy.emit(analysis, config, {}).launches
+        threads, shared = launch.block[0], int(launch.shared_bytes)
+        assert launch.carveout_pct == carveout_pct(h100.limits, 32, shared, threads, barriers=1), name
+    without = analyse("maxpool", "upsample", target=h100)
+    config = dict(strategy.seeds(without, strategy.space(without, {}), {}))["paper_even_split"]
+    assert strategy.emit(without, config, {}).launches[0].carveout_pct is None
+
+
+def test_without_a_compiler_s_facts_the_driver_chooses(analyse, strategy, cpu_target, h100):
+    for target in (cpu_target, dataclasses.replace(h100, facts=lambda source: None)):
+        analysis = analyse("hist", "maxpool", target=target)
+        config = dict(strategy.seeds(analysis, strategy.space(analysis, {}), {}))["given_blocks"]
+        assert strategy.emit(analysis, config, {}).launches[0].carveout_pct is None
 
 
 @pytest.mark.slow

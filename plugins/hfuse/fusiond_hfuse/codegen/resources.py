@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Mapping
 
 from fusiond.cuda.limits import STATIC_SHARED_BYTES
-from fusiond.cuda.occupancy import launch_problem
+from fusiond.cuda.occupancy import carveout_pct, launch_problem
 from fusiond.model import BuildFailed, CompileFacts, Config, Rejection, Value
 from fusiond.program import Launch, Program
 from fusiond.strategy import Target
@@ -231,7 +231,31 @@ def launchable(known: Analysed, group: Group, plan: Plan, program: Program) -> P
     problem = launch_problem(limits, facts.registers, shared, plan.threads)
     if problem is not None:
         return Rejection(rule="launch", nodes=group.names, detail=problem)
-    return program
+    return carved(known, program)
+
+
+def carved(known: Analysed, program: Program) -> Program:
+    """The program with as much shared memory asked for as its blocks need to be resident, where any of its kernels has
+    some and a compiler knows all of them. All launches ask for the same: a multiprocessor that is to be divided
+    otherwise has to run empty first, and kernels on two streams could not share one."""
+    limits = known.target.limits
+    if limits.registers_per_sm <= 0:
+        return program
+    most, any_shared = 0, False
+    for step in program.launches:
+        found = known.target.facts(program.source(step.source))
+        facts = found.get(step.entry) if isinstance(found, Mapping) else None
+        if facts is None:
+            return program
+        threads, shared = volume(step.block), facts.shared_bytes + int(step.shared_bytes)
+        any_shared |= shared > 0
+        most = max(most, carveout_pct(limits, facts.registers, shared, threads, barriers=facts.barriers))
+    if not any_shared:
+        return program
+    steps = (
+        dataclasses.replace(each, carveout_pct=most) if isinstance(each, Launch) else each for each in program.steps
+    )
+    return dataclasses.replace(program, steps=tuple(steps))
 
 
 def _no_room(most: int, shared: int, group: Group) -> Rejection:

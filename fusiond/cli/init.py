@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from fusiond.cli import options, output
@@ -34,13 +35,20 @@ def run(arguments: argparse.Namespace) -> int:
     path, name = _split(arguments.file, registry)
     strategy = next(each for each in registry.strategies.values() if path.suffix in each.drafts)
     job = Job(strategy=strategy.name, request={}, sizes={}, path=str(path))
-    folders = (os.path.relpath(Path(each).expanduser(), path.parent) for each in arguments.include)
+    include = [os.path.relpath(Path(each).expanduser(), path.parent) for each in arguments.include]
+    folders = tuple(Path(each).as_posix() for each in include)
+    whole = path
     try:
-        text = strategy.draft(
-            str(path), name, JobInputs(registry, job), tuple(Path(each).as_posix() for each in folders)
-        )
+        text = strategy.draft(str(path), name, JobInputs(registry, job), folders)
     except RequestError as problem:
-        raise _part_of_another(path, name, problem) from None
+        including = _including(path, strategy.drafts)
+        if including is None:
+            raise
+        try:
+            text = strategy.draft(str(including), name, JobInputs(registry, job), folders)
+        except RequestError:
+            raise _part_of_another(path, including, name, problem) from None
+        whole = including
     root, unknown = documents.drafted(text, "draft")
     kind = next(iter(strategy.names))
     if arguments.output == "-":
@@ -59,21 +67,27 @@ def run(arguments: argparse.Namespace) -> int:
         options.say_json({"wrote": str(target), "strategy": strategy.name, "unknown": [each.key for each in unknown]})
         return 0
     output.say(f"wrote {target}")
+    if whole != path:
+        output.say(f"from {whole.name}, which {path.name} is a part of")
     if unknown:
         output.say(f'to be filled in, where "{documents.UNKNOWN}" stands:')
         output.say(*(f"  line {each.line}: {each.key}" for each in unknown))
     return 0
 
 
-def _part_of_another(path: Path, name: str, problem: RequestError) -> RequestError:
-    """The same problem, and which file beside this one includes it: a part of another file is rarely whole."""
+def _including(path: Path, endings: Collection[str]) -> Path | None:
+    """A file beside this one that includes it: a part of another file is rarely whole."""
     for each in sorted(path.parent.glob("*"))[:_MOST_LOOKED_AT]:
-        if each == path or each.suffix != path.suffix or not each.is_file() or each.stat().st_size > _MOST_BYTES:
+        if each == path or each.suffix not in endings or not each.is_file() or each.stat().st_size > _MOST_BYTES:
             continue
         if re.search(rf'#\s*include\s*"(\./)?{re.escape(path.name)}"', each.read_text("latin-1")):
-            beside = each.with_name(f"{each.name}:{name}" if name else each.name)
-            return RequestError(f"{problem}. {each.name} includes {path.name}: name that file, {beside}")
-    return problem
+            return each
+    return None
+
+
+def _part_of_another(path: Path, including: Path, name: str, problem: RequestError) -> RequestError:
+    beside = including.with_name(f"{including.name}:{name}" if name else including.name)
+    return RequestError(f"{problem}. {including.name} includes {path.name}: name that file, {beside}")
 
 
 _MOST_LOOKED_AT, _MOST_BYTES = 500, 2_000_000

@@ -87,20 +87,30 @@ def test_folders_of_headers(fusiond: Run, source: Path) -> None:
     assert yaml.safe_load(found)["include"] == ["../common"]
 
 
-def test_a_part_of_another_file_says_whose(fusiond: Run, source: Path) -> None:
+def test_a_part_of_another_file_is_drafted_from_that(fusiond: Run, source: Path) -> None:
     part = source.with_name("part.cu")
     part.write_text("__global__ void scale(real* x) { x[threadIdx.x] *= 2; }\n")
     whole = source.with_name("whole.cu")
     whole.write_text('typedef float real;\n#include "./part.cu"\n')
-    said = fusiond("init", f"{part}:scale", "--output", "-")
-    assert f"unknown type name 'real'. whole.cu includes part.cu: name that file, {whole}:scale" in said.err
-    assert yaml.safe_load(fusiond("init", f"{whole}:scale", "--output", "-").out)["source"] == "whole.cu"
+    assert yaml.safe_load(fusiond("init", f"{part}:scale", "--output", "-").out)["source"] == "whole.cu"
+    said = fusiond("init", f"{part}:scale").out
+    assert "from whole.cu, which part.cu is a part of" in said
+    whole.write_text('#include "./part.cu"\n')
+    said = fusiond("init", f"{part}:scale", "--force").err
+    assert "unknown type name 'real'" in said
+    assert f"whole.cu includes part.cu: name that file, {whole}:scale" in said
+
+
+def test_a_kernel_of_a_header_is_drafted(fusiond: Run, source: Path) -> None:
+    header = source.with_name("part.cuh")
+    header.write_text("__global__ void scale(float* x) { x[threadIdx.x] *= 2; }\n")
+    assert yaml.safe_load(fusiond("init", f"{header}:scale", "--output", "-").out)["source"] == "part.cuh"
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["{}/scale.cc"], "is no file that a draft can be made from (.cu)"),
+        (["{}/scale.cc"], "is no file that a draft can be made from (.cu, .cuh)"),
         (["{}/gone.cu"], "there is no file"),
         (["{}/scale.cu:thrice"], "unknown kernel 'thrice'; did you mean 'twice'?"),
         (["{}/scale.cu", "--output", "/nowhere/x.yaml"], "so it has to lie beside it"),

@@ -175,7 +175,7 @@ def unit_of(text: str, missing: tuple[str, ...] = ()) -> Unit:
     lines = text.count("\n") + 1
     return Unit(
         text=text, origins=tuple(("k.cu", at) for at in range(1, lines + 1)), system=(), macros=(), files={},
-        missing=missing,
+        missing=dict.fromkeys(missing, (0,)),
     )  # fmt: skip
 
 

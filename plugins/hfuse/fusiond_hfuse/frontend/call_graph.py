@@ -97,6 +97,7 @@ class CallGraph:
     def mentions(self, function: cindex.Cursor) -> Iterator[tuple[int, str]]:
         """(offset, name) of every place in a function where one of the user's functions may be called."""
         own = {shadows.named(each) for each in self.functions} | self.holders
+        made = self.constructors | self.holders
         elsewhere = set()
         for cursor in cursors.below(function):
             offset = cursor.location.offset
@@ -111,6 +112,10 @@ class CallGraph:
             elif cursor.kind is CursorKind.CALL_EXPR and cursor.spelling in own:
                 if cursor.referenced is not None and shadows.callable_of(cursor.referenced, MAIN):
                     yield -1, cursor.spelling  # a constructor, a conversion: called without being named
+            elif cursor.kind in (CursorKind.TYPE_REF, CursorKind.TEMPLATE_REF):
+                bare = cursor.spelling.partition("<")[0].rpartition("::")[2].rpartition(" ")[2]
+                if bare not in made:
+                    elsewhere.add(offset)  # a type that a method of another one is called like
             elif cursor.kind.is_declaration():
                 elsewhere.add(offset)
         start, end = function.extent.start.offset, function.extent.end.offset

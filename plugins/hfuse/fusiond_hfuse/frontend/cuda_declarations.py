@@ -150,7 +150,7 @@ def _more_real(kind: str, suffix: str) -> list[str]:
     return [f"__host__ __device__ {each};" for each in declared]
 
 
-_STD = """\
+STANDARD = """\
 namespace std {
 template <class T, T V> struct integral_constant {
     static constexpr T value = V; typedef T value_type; typedef integral_constant type;
@@ -271,6 +271,11 @@ DECLARATIONS = f"""\
 #define __launch_bounds__(...) __attribute__((annotate(FUSIOND_STUB_TEXT(launch_bounds __VA_ARGS__))))
 #define __maxnreg__(count) __attribute__((annotate("maxnreg")))
 #define __cluster_dims__(...) __attribute__((annotate("cluster_dims")))
+#define __device_builtin__
+#define __device_builtin_texture_type__
+#define __device_builtin_surface_type__
+#define __cudart_builtin__
+#define __inline_hint__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
@@ -355,8 +360,8 @@ __device__ int __syncthreads_and(int);
 __device__ int __syncthreads_or(int);
 {_functions()}
 {_textures()}
-{_STD}
 """
+"""CUDA's, without what C++'s own headers declare (`STANDARD`)."""
 
 
 def _arithmetic(kind: str, pair: str) -> str:
@@ -391,7 +396,7 @@ struct {kind} {{
     unsigned short __x;
     {kind}() = default;
     __host__ __device__ {kind}(const {kind}_raw&);
-    template <class T, std::enable_if_t<__is_arithmetic(T), int> = 0> __host__ __device__ {kind}(T);
+    template <class T, std::enable_if_t<std::is_arithmetic<T>::value, int> = 0> __host__ __device__ {kind}(T);
     __host__ __device__ operator float() const;
     __host__ __device__ operator {kind}_raw() const;
 }};

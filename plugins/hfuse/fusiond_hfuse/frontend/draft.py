@@ -10,9 +10,9 @@ from fusiond.inputs.documents import UNKNOWN
 from fusiond.language.dtypes import DTYPES, is_float
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import includes, recheck, slicing
-from fusiond_hfuse.frontend.graph import Parameter, Parsed, Unit, Variable
+from fusiond_hfuse.frontend.graph import Field, Parameter, Parsed, Unit, Variable
 from fusiond_hfuse.frontend.launches import Launched, launches
-from fusiond_hfuse.frontend.parse import parse_unit
+from fusiond_hfuse.frontend.parse import parse_kernel
 
 _MOST_ABOVE = 5
 _PLACES = ("", "include", "inc", "common", "Common", "common/inc", "src", "utils")
@@ -32,7 +32,7 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     known = slicing.kernels(unit)
     plain = name.partition("<")[0].strip()
     if plain and not any(f"::{each}".endswith(f"::{plain}") for each in known):
-        left_out = slicing.condition_round(unit, slicing.headers(unit), plain)
+        left_out = slicing.condition_round(unit, plain)
         if left_out is not None:
             line, condition = left_out
             raise RequestError(
@@ -47,9 +47,8 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
         instances = [*dict.fromkeys(f"{entry}{each}" for each in written), ""]
     for instance in instances:
         reading = {"instance": instance or None, "defines": (), "where": path}
-        sliced = slicing.sliced(unit, entry, **reading)  # type: ignore[arg-type]
         try:
-            parsed = parse_unit(sliced, entry, name=last, **reading)  # type: ignore[arg-type]
+            sliced, parsed = parse_kernel(unit, entry, name=last, **reading)  # type: ignore[arg-type]
             break
         except RequestError as problem:  # `k<T><<<...>>>` stands in a template of the host's
             if instance == instances[-1] or not problem.problem.startswith(f"{instance}: use of undeclared"):
@@ -60,7 +59,7 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
         parsed = parsed.replaced(rejections=tuple(left))
     names = tuple(each.name for each in parsed.parameters)
     launched = list(launches(code, last, names))
-    return "\n".join(_lines(path, unit, parsed, instance, launched, include, found)) + "\n"
+    return "\n".join(_lines(path, sliced, parsed, instance, launched, include, found)) + "\n"
 
 
 def _with_headers(inputs: Inputs, path: str, include: tuple[str, ...]) -> tuple[Unit, tuple[str, ...], tuple[str, ...]]:
@@ -136,7 +135,8 @@ def _lines(
         lines.append("sizes: {" + ", ".join(f'{_name(each)}: "{UNKNOWN}"' for each in sizes) + "}")
     lines.append("arguments:" if parsed.parameters else "arguments: []")
     for number, each in enumerate(parsed.parameters):
-        lines += [f"  - {line}" for line in _argument(each, each.name or f"unnamed_{number}")]
+        first, *more = _argument(each, each.name or f"unnamed_{number}")
+        lines += [f"  - {first}", *(f"  {line}" for line in more)]
     if parsed.settable:
         lines.append("constants:")
         lines += [f"  - {_constant(each)}" for each in parsed.settable]
@@ -161,10 +161,20 @@ def _argument(each: Parameter, name: str) -> list[str]:
     if each.bytes and not each.fields:  # an empty struct: what it stands for is in its type
         return [f'{{name: {name}, bytes: "{"00" * each.bytes}"}}']
     if each.fields:
-        numbers = ", ".join(f'"{field.path}": "{UNKNOWN}"' for field in each.fields)
-        return [f"{{name: {name}, struct: {{{numbers}}}}}"]
+        if not any(field.pointer for field in each.fields):
+            numbers = ", ".join(f'"{field.path}": "{UNKNOWN}"' for field in each.fields)
+            return [f"{{name: {name}, struct: {{{numbers}}}}}"]
+        members = [f'    "{field.path}": {_member(field)}' for field in each.fields]
+        return [f"name: {name}", "  struct:", *(f"  {line}" for line in members)]
     value = each.name if _is_size(each) and each.name else f'"{UNKNOWN}"'
     return [f"{{name: {name}, dtype: {_word(each.dtype or UNKNOWN)}, value: {value}}}"]
+
+
+def _member(field: Field) -> str:
+    """A number in a struct, or what it points to: there is no telling whether the kernel writes to it."""
+    if not field.pointer:
+        return f'"{UNKNOWN}"'
+    return f'{{dtype: {_word(field.pointee or UNKNOWN)}, elements: "{UNKNOWN}", role: inout, fill: zeros}}'
 
 
 def _constant(each: Variable) -> str:

@@ -42,10 +42,13 @@ class Unit:
     """Path -> text of every file that went into it."""
     includes: Mapping[int, str] = field(default_factory=dict)
     """The lines, counted from 0, that include a system header."""
-    missing: tuple[str, ...] = ()
-    """Headers that were not read, as they are named: `<cublas_v2.h>`."""
+    missing: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Headers that were not read, as they are named (`<cublas_v2.h>`), and the lines, counted from 0, that ask for
+    them."""
     brought: tuple[str, ...] = ()
     """Headers that those may have brought, whose names the text uses; also in `system`."""
+    host_headers: bool = False
+    """Read with the host compiler's own headers of C++ (host_headers.py)."""
 
     @property
     def whole(self) -> str:

@@ -23,26 +23,28 @@ _DEFINE = re.compile(r"\s*(?:#|%:)\s*(?:define|undef)\s+([A-Za-z_$][\w$]*)")
 _ONCE = re.compile(r"\s*(?:#|%:)\s*pragma\s+once\b")
 _LINE = re.compile(r"\s*(?:#|%:)\s*(?:line\b|\d)")
 _CONDITION = re.compile(r"\s*(?:#|%:)\s*(if|el|endif)")
+_HAS_INCLUDE = re.compile(r"""\b__has_include\s*\(\s*(<[^<>\n]*>|"[^"\n]*")\s*\)""")
 _MAX_DEPTH = 20
 _MAX_LINES = 200_000
 
 IMPLICIT = frozenset({
-    "cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "device_functions.h",
+    "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "device_functions.h",
     "device_atomic_functions.h", "vector_types.h", "vector_functions.h", "builtin_types.h",
 })  # fmt: skip
 """Headers that nvcc includes by itself; they are left out of a fused source."""
 
-_STANDARD = frozenset({
+_OF_CUDA = frozenset({"cuda.h", "cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "math_constants.h"})
+OF_STANDARDS = frozenset({
     "algorithm", "array", "assert.h", "bitset", "cassert", "cctype", "cerrno", "cfloat", "chrono", "cinttypes",
     "climits", "cmath", "complex", "cstdarg", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring", "ctime",
-    "ctype.h", "cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "exception", "float.h", "fstream", "functional",
-    "initializer_list", "inttypes.h",
-    "iomanip", "ios", "iostream", "iterator", "limits", "limits.h", "map", "math.h", "math_constants.h", "memory",
+    "ctype.h", "exception", "float.h", "fstream", "functional", "initializer_list", "inttypes.h",
+    "iomanip", "ios", "iostream", "iterator", "limits", "limits.h", "map", "math.h", "memory",
     "new", "numeric", "optional", "random", "ratio", "sstream", "stdbool.h", "stddef.h", "stdexcept", "stdint.h",
     "stdio.h", "stdlib.h", "string", "string.h", "sys/time.h", "time.h", "tuple", "type_traits", "unordered_map",
     "utility", "vector",
 })  # fmt: skip
-HOISTED = _STANDARD | library_declarations.NAMES.difference({"cooperative_groups/memcpy_async.h"})
+"""C's and C++'s."""
+HOISTED = OF_STANDARDS | _OF_CUDA | library_declarations.NAMES.difference({"cooperative_groups/memcpy_async.h"})
 """Headers that look at no block: C's, C++'s, halves, CUDA's for warps and threads. They stand once, above all
 namespaces. What is for the host is only read over: a file that uses it is refused by the line that does."""
 
@@ -76,7 +78,9 @@ class _Expansion:
         self.macros: dict[str, None] = {}
         self.files: dict[str, str] = {}
         self.includes: dict[int, str] = {}
-        self.missing: dict[str, None] = {}
+        self.missing: dict[str, tuple[int, ...]] = {}
+        self.cub = False
+        """Whether what stands for cub's headers is in the text."""
         self.read: list[set[str]] = [set()]
         """Files with `#pragma once` that the compiler has read for certain when it comes here: whatever the `#if`s say,
         and in each that is open."""
@@ -92,7 +96,7 @@ class _Expansion:
             macros=tuple(self.macros),
             files=dict(self.files),
             includes=dict(self.includes),
-            missing=tuple(self.missing),
+            missing=dict(self.missing),
         )
 
     def _file(self, path: str, where: str, above: tuple[str, ...]) -> None:
@@ -123,6 +127,8 @@ class _Expansion:
                 continue  # nvcc warns about the pragma in a main file
             include = _INCLUDE.fullmatch(directive)
             if include is None:
+                if condition:
+                    line = _HAS_INCLUDE.sub(lambda each: self._has(each, path), line)
                 self._keep("" if _LINE.match(directive) else line, path, number)
                 if define := _DEFINE.match(directive):
                     self.macros.setdefault(define.group(1))
@@ -148,7 +154,9 @@ class _Expansion:
         where = f"{path}:{number}"
         if target.startswith("<") and target.endswith(">"):
             name = target[1:-1].strip()
-            if name in IMPLICIT | HOISTED | GROUPS:
+            if (of_cub := library_declarations.CUB.search(name)) is not None:
+                self._cub(of_cub.group(1), path, number)
+            elif name in IMPLICIT | HOISTED | GROUPS:
                 self._system(name, line, path, number)
             elif name.startswith(_OF_THE_HOST):
                 self._missing(target, path, number)
@@ -158,6 +166,9 @@ class _Expansion:
                 self._missing(target, path, number)
         elif len(target) > 2 and target.startswith('"') and target.endswith('"'):
             name = target[1:-1]
+            if (of_cub := library_declarations.CUB.search(name)) is not None:
+                self._cub(of_cub.group(1), path, number)
+                return
             if name in IMPLICIT | HOISTED | GROUPS:
                 self._system(name, f"#include <{name}>", path, number)
                 return
@@ -168,6 +179,16 @@ class _Expansion:
                 self._own(found, line, path, number, above)
         else:
             self._cannot("#include of a macro is not supported; name the file in quotes", path, number)
+
+    def _has(self, asked: re.Match[str], path: str) -> str:
+        """What `__has_include(...)` comes to, as long as it was."""
+        name = asked.group(1)[1:-1].strip()
+        known = (
+            name in IMPLICIT | HOISTED | GROUPS
+            or library_declarations.CUB.search(name) is not None
+            or self._find(name, path, "") is not None
+        )
+        return f"{int(known)}".ljust(len(asked.group()))
 
     def _own(self, found: str, line: str, path: str, number: int, above: tuple[str, ...]) -> None:
         """The text of a header of the user's, unless it has been read."""
@@ -182,7 +203,23 @@ class _Expansion:
 
     def _missing(self, target: str, path: str, number: int) -> None:
         """A header that is not read: an empty line. A kernel that needs a name from it cannot be read either."""
-        self.missing.setdefault(target)
+        self.missing[target] = (*self.missing.get(target, ()), len(self.lines))
+        self._keep("", path, number)
+
+    def _cub(self, name: str, path: str, number: int) -> None:
+        """cub's primitives see the block: a text of our own takes their place, as if it were a header of the user's.
+        The kernel by itself is compiled with cub on a GPU, and with that text on the processor, which has no cub."""
+        include = f"#include <{name}>"
+        if self.cub:
+            self.includes[len(self.lines)] = f"#ifndef FUSIOND_BARRIER\n{include}\n#endif"
+            self._keep("", path, number)
+            return
+        self.cub = True
+        self.includes[len(self.lines)] = "#ifdef FUSIOND_BARRIER"
+        self._keep("", path, number)
+        for line in library_declarations.cub().splitlines():
+            self._keep(line, path, number)
+        self.includes[len(self.lines)] = f"#else\n{include}\n#endif"
         self._keep("", path, number)
 
     def _system(self, name: str, line: str, path: str, number: int) -> None:

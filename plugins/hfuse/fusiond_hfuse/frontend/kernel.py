@@ -18,7 +18,7 @@ from fusiond.program import (
     Dim3,
 )
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import includes, slicing
+from fusiond_hfuse.frontend import includes
 from fusiond_hfuse.frontend.arguments import (
     IDENTIFIER,
     QUALIFIED,
@@ -37,7 +37,7 @@ from fusiond_hfuse.frontend.graph import (
     buffers_among,
     volume,
 )
-from fusiond_hfuse.frontend.parse import parse_unit
+from fusiond_hfuse.frontend.parse import parse_kernel, parse_unit
 from fusiond_hfuse.frontend.shapes import axes
 
 KEYS = (
@@ -93,9 +93,8 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
         "flags": flags,
         "variables": tuple(each.symbol for each in variables),
     }
-    unit = slicing.sliced(unit, entry, **way)
+    unit, parsed = parse_kernel(unit, entry, name=name, **way)
     reading = functools.partial(parse_unit, unit, entry, name=name, **way)
-    parsed = reading()
     arguments = checked(arguments, parsed.parameters, keys["arguments"])
     check_variables(variables, parsed.variables, sizes)
     if parsed.uses_dynamic_shared and "shared" not in keys:

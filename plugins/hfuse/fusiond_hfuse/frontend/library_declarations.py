@@ -7,6 +7,7 @@ headers themselves stand in the fused source, above all namespaces: none of them
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -21,6 +22,10 @@ _FILES = {
     "curand_kernel.h": "curand_kernel.h",
     "mma.h": "mma.h",
 }
+CUB = re.compile(
+    r"(?:^|/)(cub/(?:cub|(?:block|warp)/\w+|thread/thread_operators|util_type|util_ptx|block/specializations/\w+)\.cuh)$"
+)
+"""cub's headers, as far as headers/cub.h may stand for them, whatever folder they lie in."""
 _STD = ("array", "cmath", "complex", "cstddef", "cstdint", "functional", "limits", "tuple", "type_traits", "utility")
 
 BRINGS = {
@@ -41,9 +46,16 @@ def with_brought(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for name in names for each in (*BRINGS.get(name, ()), name)))
 
 
+@functools.cache
+def cub() -> str:
+    """cub's primitives of blocks and warps, as a text that sees the block as a kernel's own functions do."""
+    return (_FOLDER / "cub.h").read_text()
+
+
 def of(system: Collection[str]) -> str:
     """The declarations of the headers among `system`."""
-    return "".join(text for name, text in _all().items() if name in system)
+    version = "#define CUDA_VERSION 13000\n" if "cuda.h" in system else ""
+    return version + "".join(text for name, text in _all().items() if name in system)
 
 
 @functools.cache

@@ -24,8 +24,10 @@ does not compile any more, is a reason to refuse too (`recheck.py`).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.model import Rejection
@@ -34,9 +36,11 @@ from fusiond_hfuse.frontend import (
     barriers,
     cursors,
     entries,
+    host_headers,
     overloads,
     recheck,
     shadows,
+    slicing,
 )
 from fusiond_hfuse.frontend.call_graph import CallGraph
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
@@ -48,6 +52,51 @@ from fusiond_hfuse.frontend.parameters import Parameters
 from fusiond_hfuse.frontend.recheck import MAIN
 from fusiond_hfuse.frontend.shadowing import Shadowing
 from fusiond_hfuse.frontend.shared_memory import MOVED, SharedMemory
+
+
+def parse_kernel(
+    unit: Unit,
+    entry: str,
+    *,
+    name: str,
+    instance: str | None,
+    defines: tuple[tuple[str, str], ...],
+    where: str,
+    flags: tuple[str, ...] = (),
+    variables: tuple[str, ...] = (),
+) -> tuple[Unit, Parsed]:
+    """The unit cut down to one kernel, and what stands in it: with the declarations that the front end has, or, where
+    these do not suffice, with the headers of the host's compiler. Arguments and errors are those of `parse_unit`."""
+
+    def read(unit: Unit) -> tuple[Unit, Parsed]:
+        how: _How = {"instance": instance, "defines": defines, "where": where, "flags": flags, "variables": variables}
+        sliced = slicing.sliced(unit, entry, **how)
+        return sliced, parse_unit(sliced, entry, name=name, **how)
+
+    found: tuple[Unit, Parsed] | None = None
+    try:
+        found = read(unit)
+        if not any(each.rule == "rewrite" for each in found[1].rejections):
+            return found
+    except UnknownName:
+        raise
+    except RequestError:
+        if not host_headers.available():
+            raise
+    try:
+        return read(dataclasses.replace(unit, host_headers=host_headers.available()))
+    except RequestError:
+        if found is None:
+            raise
+        return found
+
+
+class _How(TypedDict):
+    instance: str | None
+    defines: tuple[tuple[str, str], ...]
+    where: str
+    flags: tuple[str, ...]
+    variables: tuple[str, ...]
 
 
 def parse_unit(
@@ -68,7 +117,7 @@ def parse_unit(
     sets. With `move`, static shared arrays become part of the dynamic one. RequestError for what is no CUDA or has no
     such kernel; what is CUDA, but cannot be fused, is a Rejection in the result.
     """
-    text = (unit.text, unit.origins, unit.system)
+    text = (unit.text, unit.origins, unit.system, unit.host_headers)
     return _parsed(_Request(text, entry, name, instance, defines, where, flags, variables, move, unit))
 
 
@@ -76,7 +125,7 @@ def parse_unit(
 class _Request:
     """All that decides a Parsed; the unit is what the text and the origins are of."""
 
-    text: tuple[str, tuple[tuple[str, int], ...], tuple[str, ...]]
+    text: tuple[str, tuple[tuple[str, int], ...], tuple[str, ...], bool]
     entry: str
     name: str
     instance: str | None
@@ -95,10 +144,12 @@ def _parsed(request: _Request) -> Parsed:
     found: list[Parsed] = []
     readings = recheck.Readings(unit.text)
     for arch in recheck.architectures(unit.text):
+        if unit.host_headers and readings.repeated(unit.text, unit.system, defines, flags, arch):
+            continue
         try:
             tree = recheck.Tree(unit, unit.text, instance, defines, flags, arch)
             try:
-                if readings.repeats(tree.unit):
+                if not unit.host_headers and readings.repeats(tree.unit):
                     continue
                 problem = tree.problem()
                 if problem is not None:

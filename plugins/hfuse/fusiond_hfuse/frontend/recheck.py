@@ -10,17 +10,17 @@ So neither comes to a compiler, let alone to a device.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from clang import cindex
 from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError
 from fusiond.model import Rejection
-from fusiond_hfuse.frontend import cursors, groups, library_declarations, overloads, shadows
-from fusiond_hfuse.frontend.cuda_declarations import DECLARATIONS
+from fusiond_hfuse.frontend import cursors, groups, host_headers, library_declarations, overloads, shadows
+from fusiond_hfuse.frontend.cuda_declarations import DECLARATIONS, STANDARD
 from fusiond_hfuse.frontend.graph import Parameter, Parsed, Unit
-from fusiond_hfuse.frontend.includes import GROUPS, without_comments
+from fusiond_hfuse.frontend.includes import GROUPS, OF_STANDARDS, without_comments
 
 ARCHITECTURES = ("750", "800", "900", "1000", "1200")
 """What `__CUDA_ARCH__` may be; a source that asks for it is read as each, and as a compiler that does not define it."""
@@ -44,6 +44,12 @@ _NOT_CLANG = (
 )
 
 
+_BY_DIRECTIVE = "User-Defined Issue"
+"""Clang's category of `#error`."""
+_TAKEN_BY_NVCC = ("-Wno-register", "-Wno-c++11-narrowing", "-Wno-reserved-user-defined-literal")
+"""What clang takes for errors, unless it is told otherwise, and nvcc does not."""
+
+
 class Tree:
     """A unit's tree in one reading (instance, macros, flags, architecture), and what was wrong with it."""
 
@@ -57,11 +63,14 @@ class Tree:
         arch: str,
         *,
         inside: tuple[str, str] = ("", ""),
+        kernels: bool = True,
     ) -> None:
+        """`inside`: what stands before and behind the text. Without `kernels`, they are device functions, whose bodies
+        clang makes for an instance that is only named."""
         self.where = unit
         self.instance = instance
         self.groups = any(name in GROUPS for name in unit.system)
-        self.declarations = DECLARATIONS + library_declarations.of(unit.system)
+        self.declarations = _declarations(unit.system, unit.host_headers, text)
         self.textures = re.search(r"\b(texture|surface)\s*<", unit.text) is not None
         self.group_declarations = groups.declarations(unit.system) if self.groups else ""
         self._read = (text, defines, flags, arch)
@@ -80,6 +89,7 @@ class Tree:
             f"__device__ void fusiond_instantiate() {{ auto fusiond_f = &{instance}; (void)fusiond_f; }}\n"
         )
         declarations = self.declarations + ("" if inside[0] else self.group_declarations)
+        declarations += "" if kernels else "#undef __global__\n#define __global__ __attribute__((device))\n"
         self.unit = self._parse(unit, inside[0] + text + suffix + inside[1], declarations, defines, flags, arch)
         self.cursor = self.unit.cursor
         self.instantiation: set[str] = set()
@@ -98,7 +108,7 @@ class Tree:
     ) -> cindex.TranslationUnit:
         """`opened`: members that are private may be named."""
         try:
-            return _parse(text, declarations, defines, flags, arch, opened=opened)
+            return _parse(text, declarations, defines, flags, arch, host=unit.host_headers, opened=opened)
         except cindex.TranslationUnitLoadError as problem:
             raise RequestError(f"libclang cannot read it: {problem}", where=unit.where(1)) from None
 
@@ -111,9 +121,12 @@ class Tree:
             if self.textures and "reference to __host__ variable" in each.spelling:
                 continue  # a texture reference: see `barriers.forbidden`
             at = each.location
+            if at.file is not None and at.file.name not in (MAIN, DECLARATIONS_FILE):
+                continue  # the host's headers, which declare for it what CUDA declares for both
             line = at.line - self.before if at.file is not None and at.file.name == MAIN else 1
             notes = any("in instantiation of" in child.spelling for child in each.children)
-            found.append((line, each.spelling, notes))
+            of_user = each.category_name == _BY_DIRECTIVE
+            found.append((line, f"#error {each.spelling}" if of_user else each.spelling, notes))
         return found
 
     def problem(self) -> RequestError | None:
@@ -235,6 +248,24 @@ class Readings:
         """Whether an architecture decides nothing but conditions."""
         self._seen: set[tuple[tuple[int, int], ...]] = set()
 
+    def repeated(
+        self,
+        text: str,
+        system: tuple[str, ...],
+        defines: tuple[tuple[str, str], ...],
+        flags: tuple[str, ...],
+        arch: str,
+    ) -> bool:
+        """The same, without the host's headers, which take long to read and decide no architecture."""
+        try:
+            tree = tolerant(text, system, defines, flags, arch, host=False)
+        except cindex.TranslationUnitLoadError:
+            return False
+        try:
+            return self.repeats(tree)
+        finally:
+            cursors.forget(tree)
+
     def repeats(self, tree: cindex.TranslationUnit) -> bool:
         """Whether a tree is that of an architecture before: the same parts of the text are left out."""
         if not self._decided:
@@ -259,11 +290,19 @@ def tolerant(
     defines: tuple[tuple[str, str], ...],
     flags: tuple[str, ...],
     arch: str,
+    *,
+    host: bool,
 ) -> cindex.TranslationUnit:
-    """The tree of a text that may be wrong. Raises TranslationUnitLoadError."""
-    declarations = DECLARATIONS + library_declarations.of(system)
+    """The tree of a text that may be wrong; `host`: with the host's headers. Raises TranslationUnitLoadError."""
+    declarations = _declarations(system, host, text)
     declarations += groups.declarations(system) if any(name in GROUPS for name in system) else ""
-    return _parse(text, declarations, defines, flags, arch, more=_KEEP_GOING)
+    return _parse(text, declarations, defines, flags, arch, host=host, more=_KEEP_GOING)
+
+
+def _declarations(system: tuple[str, ...], host: bool, text: str) -> str:
+    """What stands before a text that includes these headers."""
+    standard = host_headers.included([each for each in system if each in OF_STANDARDS], text) if host else STANDARD
+    return DECLARATIONS + standard + library_declarations.of(system)
 
 
 _ALIGNED_SHARED = re.compile(
@@ -282,16 +321,19 @@ def _parse(
     flags: tuple[str, ...],
     arch: str,
     *,
+    host: bool,
     opened: bool = False,
     more: int = 0,
 ) -> cindex.TranslationUnit:
-    """`opened`: members that are private may be named. Raises TranslationUnitLoadError."""
+    """`host`: the host's headers are found; `opened`: members that are private may be named. Raises
+    TranslationUnitLoadError."""
     standard = next((flag.partition("=")[2] for flag in flags if "std=" in flag), "c++17")
     arguments = [
         "-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-nostdinc", "-nostdinc++", *_NO_TOOLKIT,
-        f"-std={standard}", "-ferror-limit=0", "-w", "-Wno-register", "-include", DECLARATIONS_FILE,
+        f"-std={standard}", "-ferror-limit=0", "-w", *_TAKEN_BY_NVCC, "-include", DECLARATIONS_FILE,
         *(f"-U{name}" for name in _NOT_CLANG),
         *(["-fno-access-control"] if opened else []),
+        *(each for folder in (host_headers.folders() if host else ()) for each in ("-isystem", folder)),
         *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
     ]  # fmt: skip
     return cindex.Index.create().parse(
@@ -330,9 +372,14 @@ def rejections(
     )
     again = Tree(unit, applied(unit.text, parsed), instance, defines, flags, arch, inside=(head, "}\n"))
     found = []
-    for line, message, _ in again.errors():
-        if message in tree.instantiation:
-            continue
+    errors = [each for each in again.errors() if each[1] not in tree.instantiation]
+    if any(instantiated for _, _, instantiated in errors):
+        whole = Tree(unit, unit.text, instance, defines, flags, arch, kernels=False)
+        own = [each for each in whole.errors() if each[2] and each[1] in {message for _, message, _ in errors}]
+        if own:
+            line, message, _ = own[0]
+            raise RequestError(f"{instance} does not compile: {message}", where=unit.where(line))
+    for line, message, _ in errors:
         at = min(max(line, 1), again.lines)
         if "fusiond_leak" in message or "deleted function '__syncthreads" in message:
             detail = "a built-in variable or the barrier is used where no parameter can stand for it"
@@ -380,21 +427,33 @@ def blanked(data: bytes) -> str:
     return pattern.sub(lambda match: '"' + re.sub(r"[^\n]", " ", match.group()[1:-1]) + '"', text)
 
 
-def _sentence(message: str, missing: tuple[str, ...]) -> str:
+def _sentence(message: str, missing: Collection[str]) -> str:
     """What an error of libclang means to the person who wrote the text."""
+    if message.startswith("#error "):
+        return f"the source says so itself: {message}"
     named = re.match(r"use of undeclared identifier '(cuda[A-Z]\w*)'|unknown type name '(cudaGraph\w+)'", message)
     if named is not None:
         return f"`{named.group(1) or named.group(2)}` on the device needs the device runtime, which no fused kernel has"
+    made = re.match(r"no matching constructor for initialization of '(std::[^']+)'", message)
+    if made is not None:
+        return f"`{made.group(1)}` is the host's: C++'s headers have no constructor of it for the device"
     library = re.match(r"use of undeclared identifier '(cub|thrust|cutlass|cute|at|c10|torch)'", message)
     if library is not None:
         return (
             f"it uses `{library.group(1)}::`, whose headers are not read here: their block primitives take the whole "
             f"block's threads and barrier for their own; cooperative groups and shuffles can be fused"
         )
-    left_out = f" (not read: {', '.join(missing)}; folders of headers go under `include:`)" if missing else ""
-    return f"not CUDA C++ as libclang reads it: {message}{left_out}"
+    if not missing:
+        return f"not CUDA C++ as libclang reads it: {message}"
+    listed = ", ".join([*missing][:_MOST_LISTED]) + (" and others" if len(missing) > _MOST_LISTED else "")
+    left_out = f"not read: {listed}; folders of headers go under `include:`"
+    unknown = re.match(r"(?:use of undeclared identifier|unknown type name|no template named) '(\w+)'", message)
+    if unknown is not None:
+        return f"`{unknown.group(1)}` is declared in none of the files that were read ({left_out})"
+    return f"not CUDA C++ as libclang reads it: {message} ({left_out})"
 
 
+_MOST_LISTED = 6
 _OF_CALLS = re.compile(r"(?:use of undeclared identifier|no matching function for call to|call to) '(\w+)'")
 
 

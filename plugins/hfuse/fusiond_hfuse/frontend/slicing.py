@@ -63,6 +63,8 @@ class _Declaration:
     kernels: set[str] = field(default_factory=set)
     """With their namespaces."""
     always: bool = False
+    repeats: bool = False
+    """It declares once more what CUDA declares."""
 
 
 def sliced(
@@ -78,19 +80,21 @@ def sliced(
     """The unit with all text blank that the kernel does not reach. The arguments are those of `parse.parse_unit`.
     Raises UnknownName where there is no such kernel."""
     system = headers(unit)
-    found = _found((unit.text, system), entry, instance, defines, flags, variables)
+    found = _found((unit.text, system, unit.host_headers), entry, instance, defines, flags, variables)
     if found.error is not None and not found.kernels:
         line, message = found.error
         raise RequestError(f"not CUDA C++ as libclang reads it: {message}", where=unit.where(line))
     if entry not in found.kernels:
-        left_out = condition_round(unit, system, entry, defines, flags)
+        left_out = condition_round(unit, entry, defines, flags)
         if left_out is not None:
             line, condition = left_out
             raise RequestError(f"{entry} stands in what `{condition}` leaves out", where=unit.where(line))
         raise UnknownName("kernel", entry, found.kernels or {"none"}, where=where)
-    own = [each for each in unit.missing if each.startswith('"')]
-    if own and found.undecided is not None:
-        line, name = found.undecided
+    missing = _asked_for(unit, found.unread)
+    for line, name in found.undecided:
+        own = [each for each, lines in missing.items() if each.startswith('"') and min(lines) + 1 < line]
+        if not own:
+            continue  # nothing that may define it stands before it
         raise RequestError(
             f"a condition asks for `{name}`, which {' or '.join(own)} may define; give the header's folder under "
             f"`include:`, or the value under `defines:`",
@@ -98,18 +102,49 @@ def sliced(
         )
     wanted = (*_brought(found.text, CUDA), *_brought(found.text, STANDARD)) if unit.missing else ()
     brought = tuple(each for each in wanted if each not in unit.system)
-    return dataclasses.replace(unit, text=found.text, system=(*unit.system, *brought), brought=brought)
+    unit = _without_idle_headers(unit, found.text)
+    return dataclasses.replace(unit, text=found.text, system=(*unit.system, *brought), brought=brought, missing=missing)
+
+
+def _asked_for(unit: Unit, unread: Iterable[tuple[int, int]]) -> dict[str, tuple[int, ...]]:
+    """Of the headers that were not read, those that a compiler would ask for: no condition leaves them out."""
+    starts = [0]
+    for line in unit.text.encode().split(b"\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    left_out = sorted(unread)
+    found: dict[str, tuple[int, ...]] = {}
+    for header, lines in unit.missing.items():
+        here = [each for each in lines if not any(first <= starts[each] < last for first, last in left_out)]
+        if here:
+            found[header] = tuple(here)
+    return found
+
+
+_LARGE = {"cuda.h": "CUDA_VERSION|CU[a-z]|cu[A-Z]", "curand_kernel.h": "curand", "mma.h": "nvcuda|wmma"}
+"""Headers that are large, or not in every toolkit, and how names of theirs begin."""
+
+
+def _without_idle_headers(unit: Unit, text: str) -> Unit:
+    """The unit without those that only what is gone has asked for."""
+    idle = {each for each in _LARGE if each in unit.system}.difference(_brought(text, _LARGE))
+    if not idle:
+        return unit
+    named = re.compile(rf"\s*#\s*include\s*[<\"]({'|'.join(map(re.escape, idle))})[>\"]")
+    return dataclasses.replace(
+        unit,
+        system=tuple(each for each in unit.system if each not in idle),
+        includes={at: line for at, line in unit.includes.items() if not named.match(line)},
+    )
 
 
 def condition_round(
     unit: Unit,
-    system: tuple[str, ...],
     entry: str,
     defines: tuple[tuple[str, str], ...] = (),
     flags: tuple[str, ...] = (),
 ) -> tuple[int, str] | None:
     """Line and text of the condition that leaves out the kernel of that name; None where none does."""
-    walked = _walked(unit.text, system, defines, flags)
+    walked = _walked(unit.text, headers(unit), unit.host_headers, defines, flags)
     name = re.escape(entry.rpartition("::")[2])
     for start, end in walked.unread:
         if re.search(rf"\b__global__\b[^;{{}}]*\b{name}\s*\(", walked.code[start:end]):
@@ -120,7 +155,7 @@ def condition_round(
 
 def kernels(unit: Unit) -> frozenset[str]:
     """The kernels of a unit, with their namespaces."""
-    return _found((unit.text, headers(unit)), "", None, (), (), ()).kernels
+    return _found((unit.text, headers(unit), unit.host_headers), "", None, (), (), ()).kernels
 
 
 def headers(unit: Unit) -> tuple[str, ...]:
@@ -134,8 +169,9 @@ class _Found:
     kernels: frozenset[str]
     error: tuple[int, str] | None
     """Line and message of the first of them."""
-    undecided: tuple[int, str] | None
-    """Line and name of the first condition, in what is reached or round it, that asks for a macro of no file here."""
+    undecided: tuple[tuple[int, str], ...]
+    """Line and name of each condition, in what is reached or round it, that asks for a macro of no file here."""
+    unread: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +189,7 @@ class _Walked:
 
 @functools.lru_cache(maxsize=8)  # `init` asks for a file's kernels, and then for one of them
 def _walked(
-    text: str, system: tuple[str, ...], defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
+    text: str, system: tuple[str, ...], host: bool, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
 ) -> _Walked:
     code = recheck.blanked(text.encode())
     declarations: dict[tuple[int, int], _Declaration] = {}
@@ -162,14 +198,21 @@ def _walked(
     error: tuple[int, str] | None = None
     readings = recheck.Readings(text)
     for arch in recheck.architectures(text):
+        if host and readings.repeated(text, system, defines, flags, arch):
+            continue
         try:
-            tree = recheck.tolerant(text, system, defines, flags, arch)
+            tree = recheck.tolerant(text, system, defines, flags, arch, host=host)
         except cindex.TranslationUnitLoadError as problem:
             raise RequestError(f"libclang cannot read it: {problem}") from None
         try:
-            if readings.repeats(tree):
+            if not host and readings.repeats(tree):
                 continue
-            wrong = (each for each in tree.diagnostics if each.severity >= cindex.Diagnostic.Error)
+            wrong = (
+                each
+                for each in tree.diagnostics
+                if each.severity >= cindex.Diagnostic.Error
+                and (each.location.file is None or each.location.file.name == recheck.MAIN)
+            )
             error = error or next(((each.location.line, each.spelling) for each in wrong), None)
             walk = _Walk(code, frame)
             for each in walk.declarations(tree.cursor):
@@ -192,7 +235,7 @@ def _walked(
 
 @functools.lru_cache(maxsize=64)
 def _found(
-    read: tuple[str, tuple[str, ...]],
+    read: tuple[str, tuple[str, ...], bool],
     entry: str,
     instance: str | None,
     defines: tuple[tuple[str, str], ...],
@@ -213,10 +256,10 @@ def _found(
     gone += _comments(code, covered, gone)
     gone += [each for each in unread if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
     kept = [(each.start, each.end) for each in groups if id(each) in reached]
-    undecided = _undecided(code, kept, {name for name, _ in defines})
+    undecided = tuple(_undecided(code, kept, {name for name, _ in defines}))
     named |= {word for start, end in walked.frame for word in _words(code[start:end])}
     text = _without(data, code, gone, _idle_macros(code, named))
-    return _Found(text=text, kernels=kernels, error=walked.error, undecided=undecided)
+    return _Found(text=text, kernels=kernels, error=walked.error, undecided=undecided, unread=unread)
 
 
 def _between(covered: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
@@ -248,6 +291,9 @@ def _both(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> list[t
     """What both leave out."""
     pairs = ((max(a[0], b[0]), min(a[1], b[1])) for a in first for b in second)
     return [(start, end) for start, end in pairs if start < end]
+
+
+_BUILT_IN = frozenset(shadows.SHADOWED)
 
 
 class _Walk:
@@ -285,6 +331,11 @@ class _Walk:
         for each in (cursor, *self._below(cursor)):
             self._name(found, each, scope)
         found.host = self._host(cursor)
+        found.repeats = found.names <= _BUILT_IN or (
+            cursor.kind is CursorKind.FUNCTION_DECL
+            and not cursor.is_definition()
+            and cursors.file_of(cursor.canonical) == recheck.DECLARATIONS_FILE
+        )
         yield found
         if cursor.kind in _RECORDS:
             yield from self._methods(cursor)
@@ -344,7 +395,23 @@ class _Walk:
         while end < len(self.code) and self.code.count("(", start, end) > self.code.count(")", start, end):
             end = self.code.find(")", end) + 1 or len(self.code)
         behind = re.compile(r"\s*;").match(self.code, end)
-        return start, behind.end() if behind is not None else end
+        return self._with_heads(start), behind.end() if behind is not None else end
+
+    def _with_heads(self, start: int) -> int:
+        """Where the first `template <...>` of a declaration begins: clang begins a member's template of a template at
+        the second."""
+        while True:
+            before = self.code[:start].rstrip()
+            if not before.endswith(">"):
+                return start
+            depth, at = 1, len(before) - 1
+            while depth and at > 0:
+                at -= 1
+                depth += {">": 1, "<": -1, ";": 99, "{": 99, "}": 99}.get(before[at], 0)
+            head = re.search(r"\btemplate\s*$", before[:at])
+            if depth or head is None:
+                return start
+            start = head.start()
 
 
 def _has(cursor: cindex.Cursor, kinds: Collection[CursorKind]) -> bool:
@@ -368,6 +435,7 @@ def _groups(declarations: Iterable[_Declaration]) -> list[_Declaration]:
             last.kernels |= each.kernels
             last.always |= each.always
             last.host &= each.host
+            last.repeats &= each.repeats
     return [*found, *inner]
 
 
@@ -398,22 +466,24 @@ def _reached(
         seen.add(word)
         words.extend(macros.get(word, set()) - seen)
         for each in by_name.get(word, ()):
-            if each.names <= _BUILT_IN:
+            if each.repeats:
                 continue  # `extern const dim3 blockDim;`, for compilers of the host
             if not each.host and not each.kernels:
                 stay(each)
     return reached, seen
 
 
-_BUILT_IN = frozenset(shadows.SHADOWED)
-
 _CONDITION = re.compile(
     r"^[ \t]*(?:#|%:)[ \t]*(if|ifdef|ifndef|elif|else|endif)\b((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE
 )
 
 
-def _undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) -> tuple[int, str] | None:
-    known = known | _macros(code).keys() | {"defined"}
+_PREDEFINED = frozenset({"defined", "CUDART_VERSION", "CUDA_VERSION"})
+"""What every text knows, as nvcc has it."""
+
+
+def _undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) -> Iterator[tuple[int, str]]:
+    known = known | _macros(code).keys() | _PREDEFINED
     open_: list[tuple[int, list[tuple[int, str]]]] = []
     for each in _CONDITION.finditer(code):
         asks = [
@@ -424,11 +494,10 @@ def _undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) ->
         elif open_ and each.group(1) == "endif":
             start, names = open_.pop()
             if names and any(first < each.end() and start < last for first, last in kept):
-                place, name = names[0]
-                return code.count("\n", 0, place) + 1, name
+                for place, name in names:
+                    yield code.count("\n", 0, place) + 1, name
         elif open_:
             open_[-1][1].extend(asks)
-    return None
 
 
 def _macros(code: str) -> dict[str, set[str]]:

@@ -44,7 +44,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
     job_keys: tuple[str, ...] = ("pair", "kernels", "granularity")
     names: Mapping[str, str] = frozen({"kernel": "pair"})
     orders: tuple[str, ...] = (SAMPLER, "paper")
-    drafts: tuple[str, ...] = (".cu",)
+    drafts: tuple[str, ...] = (".cu", ".cuh")
 
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         return draft.draft(path, name, inputs, include)

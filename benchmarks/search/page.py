@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import runs
 from benchmarks.pages import DOCS, table
 from benchmarks.runs import RESULTS
-from benchmarks.search import cost
+from benchmarks.search import cost, tables
 
 KEPT = RESULTS / "cpu" / "search.json"
 PAGE = DOCS / "results-search.md"
@@ -42,6 +42,14 @@ def keep_costs(found: Sequence[Mapping[str, Any]]) -> None:
     runs.write(KEPT, run | {"costs": list(found)})
 
 
+def keep_scores(found: Sequence[Mapping[str, Any]]) -> None:
+    """In place of those of the same samplers and spaces."""
+    run = kept() or runs.new("search", "", COMMAND, "replayed", {})
+    known = {(each["sampler"], each["pack"]) for each in found}
+    old = [each for each in run.get("scores", ()) if (each["sampler"], each["pack"]) not in known]
+    runs.write(KEPT, run | {"scores": [*old, *found]})
+
+
 def kept() -> dict[str, Any]:
     """The document, empty where nothing is kept."""
     found: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.is_file() else {}
@@ -61,6 +69,10 @@ def render(run: Mapping[str, Any]) -> str:
     alone = [each for each in found if each["ahead"] == 1]
     parts += ["## Beside each other, seed by seed\n", PAIRED, _paired(alone)]
     parts += ["## Space by space\n", _spaces(alone)]
+    if scores := run.get("scores"):
+        named = [{**each, "sampler": _word(each["sampler"])} for each in scores]
+        trials = " or ".join(str(each) for each in sorted({each["trials"] for each in scores}))
+        parts += ["## In seconds, as the community scores it\n", SCORES.format(trials=trials), tables.scores(named)]
     if costs := run.get("costs"):
         parts += ["## What an ask costs\n", COSTS, cost.render(costs)]
     machine = run["machine"]
@@ -154,4 +166,10 @@ PAIRED = _said(
 COSTS = _said(
     """Of fusiond's own sampler, in milliseconds of processor time on a shared machine; the wall's beside it.
     `python -m benchmarks.search --cost --keep`."""
+)
+SCORES = _said(
+    """How far above the expectation of random choice the best time so far is, over the recorded seconds in which that
+    expectation goes from 1 to 95 % of the way from the median to the optimum: 1 is the optimum throughout, 0 is random
+    choice (package `autotuning_methodology`; the curve is the mean over seeds, told times). Searches end after {trials}
+    trials, which may be before that range does."""
 )

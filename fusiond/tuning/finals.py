@@ -15,10 +15,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fusiond.devices.supervisor import RunnerLost
 from fusiond.model import Config, MeasureFailed, Measurement, Outcome, Purpose, Record, Rejection, Trial
 from fusiond.program import Program, SizeError
 from fusiond.tuning import health, verdict
 from fusiond.tuning.context import Context, Odd, Unfused
+from fusiond.tuning.lanes import Lanes
 from fusiond.tuning.measuring import SEEDS, References
 from fusiond.words import counted
 
@@ -175,17 +177,23 @@ def checked(
 # --- measuring ------------------------------------------------------------------------------------------
 
 
-def measure(context: Context, entered: Field, references: References) -> None:
+def measure(lanes: Lanes, entered: Field) -> None:
     """Measure until enough processes are shared by all, or too many were lost. All of it goes into the store; what an
     earlier session of the job measured is not measured again.
 
     A program that fails is struck out for good: it would fail its user too.
     """
+    context = lanes.left[0].context
     if _standing(context, entered):
         context.phase("final", _announced(context, entered))
     while (wanted := _standing(context, entered)) and _needed(context, wanted):
         process = _next_process(context)
-        failed = _process(context, process, wanted, entered, references)
+        lane = lanes.turn(process)
+        try:
+            failed = _process(lane.context, process, wanted, entered, lane.references)
+        except RunnerLost as problem:
+            lanes.lose(lane, problem)
+            continue
         if failed is not None:
             _blame(context, process, *failed, entered)
 

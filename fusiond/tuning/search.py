@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusiond import events as say
-from fusiond.errors import StoreError
+from fusiond.errors import Interrupted, StoreError
 from fusiond.model import Ask, Config, MeasureFailed, Measurement, Outcome, Purpose, Rejection, Trial
 from fusiond.program import Program, SizeError
 from fusiond.requests.planning import inspected, refused_seeds
@@ -21,6 +21,7 @@ from fusiond.search.space import check_seeds
 from fusiond.search.study import Study
 from fusiond.tuning import health, prior
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
+from fusiond.tuning.lanes import Lane, Lanes
 from fusiond.tuning.measuring import References
 from fusiond.tuning.prior import Prior, Pruning
 from fusiond.tuning.recording import Recorder
@@ -44,9 +45,10 @@ class Candidate:
     odd: Program | None
 
 
-def search(context: Context, references: References, odd: Odd | None, baseline: Unfused) -> str:
+def search(lanes: Lanes, baseline: Unfused) -> str:
     """Run the study of a job to its end; every trial is in the store when it is announced. Returns why it ended before
-    its budget was spent; empty when it did not."""
+    its budget was spent; empty when it did not. Where it is to stop, what is being measured is written down first."""
+    context, odd = lanes.left[0].context, lanes.left[0].odd
     asks: list[Ask] = []
     """Not on disk yet: they go there with the next trial, in one commit."""
     kept = prior.prior(context)
@@ -66,12 +68,12 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
     """Trials in a row without a gain."""
     ended = ""
 
-    def record(candidate: Candidate, trial: Trial, best: float, broken: Rejection | None) -> None:
-        """What is left to do for a measured candidate: write it down, say so, and ask for more."""
+    def record(own: Context, candidate: Candidate, trial: Trial, best: float, broken: Rejection | None) -> None:
+        """What is left to do for a candidate that `own` measured: write it down, say so, and ask for more."""
         program = candidate.program if isinstance(candidate.program, Program) else None
         with context.store.transaction():
             context.store.add_asks(context.row.id, asks)
-            context.save_trial(trial, program, baseline.program)
+            own.save_trial(trial, program, baseline.program)
             if broken is not None:
                 context.store.add_rejections(context.row.id, [broken])
         asks.clear()
@@ -85,29 +87,41 @@ def search(context: Context, references: References, odd: Odd | None, baseline: 
             context.events.publish(say.PhaseStarted(job=context.row.id, phase="bounds", detail=loud))
         ahead.told()
 
-    ahead = _Ahead(context, study, odd)
+    ahead = _Ahead(context, study, odd, len(lanes.left))
+    stopped: Interrupted | None = None
     with Recorder(context.measurer) as recorder:
+
+        def following() -> Candidate | None:
+            return None if ended or stopped else ahead.next(recorder)
+
+        def try_out(lane: Lane, candidate: Candidate) -> Trial:
+            own = lane.context, recorder, candidate, lane.references, lane.odd
+            return _trial(*own, baseline, best or None, pruning)
+
         if context.finish():
             ended = "as somebody asked"
         else:
             ahead.begin()
-        while (candidate := ahead.next(recorder)) is not None:
-            trial = _trial(context, recorder, candidate, references, odd, baseline, best or None, pruning)
+        for lane, candidate, trial in lanes.each(following, try_out):
             broken = pruning.learn(trial)
             idle = 0 if (trial.ratio or 0.0) > best else idle + 1
             best = max(best, trial.ratio or 0.0)
             work = context.work(candidate.program) if isinstance(candidate.program, Program) else None
-            recorder.hand_over(work, functools.partial(record, candidate, trial, best, broken))
-            context.pause_point()
+            recorder.hand_over(work, functools.partial(record, lane.context, candidate, trial, best, broken))
+            try:
+                context.pause_point()
+            except Interrupted as stop:
+                stopped = stop
+            if stopped or ended:
+                continue  # what other devices are at is written down, too
             if context.finish():
                 ended = "as somebody asked"
             elif search_plan.patience is not None and best and idle >= search_plan.patience:
                 ended = f"since {counted(idle, 'trial')} in a row brought no gain"
             elif time.monotonic() > deadline:
                 ended = f"after {search_plan.timeout_secs:.0f} s, as the job asks"
-            if ended:
-                recorder.wait()
-                break
+    if stopped is not None:
+        raise stopped
     if ended and study.done < study.budget:
         ended = f"the search ended after {study.done} of {counted(study.budget, 'trial')}, {ended}"
         context.phase("search", ended)
@@ -154,10 +168,11 @@ class _Ahead:
     study always chooses from what it would know if everything were done in turn.
     """
 
-    def __init__(self, context: Context, study: Study, odd: Odd | None) -> None:
+    def __init__(self, context: Context, study: Study, odd: Odd | None, devices: int) -> None:
         self._context, self._study, self._odd = context, study, odd
         jobs = context.measurer.jobs
-        self._ahead = 4 * jobs + 4 if study.whole else min(2 * jobs + 2, MOST_AHEAD)
+        ahead = 4 * jobs + 4 if study.whole else min(2 * jobs + 2, MOST_AHEAD)
+        self._ahead = ahead + 2 * (devices - 1)
         self._waiting: deque[Future[Candidate]] = deque()
         self._under_way = 0
 

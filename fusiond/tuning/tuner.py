@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from fusiond import events as say
 from fusiond.devices.base import DeviceProvider
@@ -34,6 +34,7 @@ from fusiond.tuning import answers, finals, health, profiles
 from fusiond.tuning.baselines import fastest_unfused
 from fusiond.tuning.contention import Contention, Policy
 from fusiond.tuning.context import Context, Odd
+from fusiond.tuning.lanes import Lane, Lanes
 from fusiond.tuning.measuring import Measurer
 from fusiond.tuning.search import search
 from fusiond.tuning.verifying import verify
@@ -83,8 +84,11 @@ class Tuner:
         build_jobs: int | None = None,
         policy: Policy = Policy.SHARE,
         busy: Callable[[DeviceInfo], str | None] = lambda device: None,
+        others: Callable[[DeviceProvider, DeviceInfo], Sequence[Runner]] = lambda provider, device: (),
     ) -> None:
-        """`build_jobs`: how many compilers may run at once; None: as many as there are cores. `busy` says who else
+        """`others`: equal devices that measure candidates of the same job beside its own.
+
+        `build_jobs`: how many compilers may run at once; None: as many as there are cores. `busy` says who else
         computes on a device, `policy` what is done about it."""
         self._store = store
         self._registry = registry
@@ -93,6 +97,9 @@ class Tuner:
         self._least_patience_secs = least_patience_secs
         self._build_jobs = build_jobs
         self._policy, self._busy = policy, busy
+        self._others = others
+        self._helpers: tuple[Runner, ...] = ()
+        """Of the job that runs."""
 
     def run(
         self,
@@ -206,6 +213,7 @@ class Tuner:
         with self._locked(row.id, info, asked_to_stop, waiting):
             contention.wait()
             runner = self._runner(provider, info)
+            self._helpers = tuple(self._others(provider, info))
             measurer = Measurer(
                 provider,
                 runner,
@@ -230,7 +238,8 @@ class Tuner:
                         self._tune(context)
             finally:
                 measurer.close()
-                runner.close()
+                for each in (runner, *self._helpers):
+                    each.close()
 
     @contextlib.contextmanager
     def _locked(
@@ -313,11 +322,17 @@ class Tuner:
         references = health.references(context, "reference")
         odd = self._odd(context)
         baseline, *contenders = fastest_unfused(context, references)
-        ended = search(context, references, odd, baseline)
+        lanes = Lanes(Lane(context=context, references=references, odd=odd))
+        lanes.open(self._helpers, self._odd)
+        ended = search(lanes, baseline)
+        lane = lanes.left[0]  # the first of those that are left
+        context, references, odd = lane.context, lane.references, lane.odd
         entered = finals.field(context, references, baseline, contenders)
-        finals.measure(context, entered, references)
-        answers.publish(context, *answers.conclude(context, entered, references, odd, ended))
+        finals.measure(lanes, entered)
+        lane = lanes.left[0]
+        answers.publish(lane.context, *answers.conclude(lane.context, entered, lane.references, lane.odd, ended))
         profiles.keep(context)
+        profiles.draw(context)
 
     def _announce(self, context: Context) -> None:
         self._events.publish(

@@ -23,6 +23,7 @@ from fusiond.program import Program
 from fusiond.tuning import answers, finals, health, prior
 from fusiond.tuning.context import Context, Odd, Unfused
 from fusiond.tuning.finals import Entrant
+from fusiond.tuning.lanes import Lane, Lanes
 from fusiond.tuning.measuring import References
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ def _conclude(
     finalists: dict[str, Entrant],
 ) -> None:
     entered = finals.field(context, references, baseline, finalists=finalists)
-    finals.measure(context, entered, references)
+    finals.measure(Lanes(Lane(context=context, references=references, odd=odd)), entered)
     found, why = answers.conclude(context, entered, references, odd, record.ended)
     if found is None:  # what is recorded stands: no evidence is no reason to forget it
         raise FusiondError(

@@ -10,9 +10,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks.search import cost, drive, page, samplers
+from benchmarks.search import community, cost, drive, page, samplers
 from benchmarks.search.__main__ import main
 from benchmarks.search.drive import Recorded, curve
 from fusiond.model import Config
@@ -110,6 +111,33 @@ def test_donors_are_spaces_of_the_same_parameters(small: Path, tmp_path: Path) -
     tried = samplers.named(samplers.DONORS, spaces)(spaces[0], 0, 6, 1)
     assert curve(spaces[0], tried, 6).trials_to_near == 1
     assert samplers.named(samplers.DONORS, spaces[:1])(spaces[0], 0, 6, 1) == ()
+
+
+def test_the_best_so_far_at_each_second(small: Path) -> None:
+    """Each config takes half a second; what failed takes as long, and brings nothing."""
+    recorded = Recorded(t4.read(small))
+    order = [Config.of({"x": x, "y": "abc"[y]}) for x, y in ((3, 2), (3, 1), (1, 1), (2, 0), (1, 0))]
+    seconds = np.array([0.0, 0.4, 0.6, 1.0, 1.2, 1.6, 2.1, 2.6, 9.0])
+    found = community._best_ms(recorded, order, seconds, 10.0)
+    assert found.tolist() == [10, 10, 10, 7, 7, 5, 3, 2, 2]
+
+
+def test_the_community_s_score(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the optimum at once 1, of random choice about 0; of what never comes to anything far below."""
+    pytest.importorskip("autotuning_methodology")
+    lines: list[Any] = [{"replay": 1, "name": "line", "parameters": {"x": list(range(400))}, "warmups": 0}]
+    lines += [[[x], [1.0 + x], 0.5] for x in range(400)]
+    path = small.parent / "line.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    recorded = Recorded(t4.read(path))
+    order = list(recorded.rows)
+    searches = [samplers.named("random", ())(recorded, seed, 100, 1) for seed in range(200)]
+    assert community.score(recorded, [order[:100]]) > 0.9
+    assert community.score(recorded, searches) == pytest.approx(0.0, abs=0.1)
+    assert community.score(recorded, [order[:-100:-1]]) < -1
+    assert main([str(path), "--sampler", "random", "--trials", "50", "--seeds", "2", "--score", "--json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)
+    assert (said["pack"], said["sampler"], said["runs"], said["trials"]) == ("line", "random", 2, 50)
 
 
 def test_every_ask_of_a_case_is_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,13 @@ class Prior:
     """Of the study: config and the logarithm of its speed, None where it failed."""
 
     @property
+    def trends(self) -> tuple[Donor, ...]:
+        """What the study may learn from: the donors, and the bounds as one more. A bound is no time, and is told to
+        nobody as one: it is a column that may explain the times, with a weight that is fitted and may be 0."""
+        bounds = tuple((each.config, -math.log(each.bound_us)) for each in self.ranked if each.bound_us > 0)
+        return (*self.donors, bounds) if bounds else self.donors
+
+    @property
     def configs(self) -> tuple[Config, ...]:
         return tuple(each.config for each in self.ranked)
 

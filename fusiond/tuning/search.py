@@ -153,7 +153,7 @@ def _study(context: Context, asks: list[Ask], kept: Prior) -> Study:
         seed=context.search.seed,
         remember=asks.append,
         prior=kept.configs,
-        donors=kept.donors,
+        donors=kept.trends,
         sampler=context.search.sampler,
         asks=store.asks(job),
         trials=store.trials(job),

@@ -1,0 +1,97 @@
+"""Donors: a second size needs a third of the trials, and one that knows nothing costs nothing."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import statistics
+
+import pytest
+
+from fusiond.model import Ask, Config, Outcome, Trial
+from fusiond.search.donors import Donor
+from fusiond.search.space import Parameter, Space
+from fusiond.search.study import Study
+
+SPACE = Space(
+    parameters=(
+        Parameter(name="threads", values=tuple(range(32, 1025, 32))),
+        Parameter(name="items", values=tuple(range(1, 17))),
+        Parameter(name="vector", values=(1, 2, 4)),
+        Parameter(name="cap", values=("none", 32, 64)),
+    ),
+    restrictions=("items % vector == 0",),
+)
+SEEDS = 5
+NEAR = 0.95
+
+
+@functools.cache
+def time_us(config: Config, elements: int) -> float:
+    """A kernel of blocks on 108 multiprocessors: whole waves, registers that limit how many blocks are resident, a
+    latency that resident threads hide, spills below what is needed."""
+    threads, items, vector = (config.integer(name) for name in ("threads", "items", "vector"))
+    needed = 18 + 3 * items + 2 * vector
+    registers = needed if config["cap"] == "none" else min(needed, config.integer("cap"))
+    resident = max(1, min(32, 2048 // threads, 65536 // (registers * threads)))
+    waves = math.ceil(elements / (threads * items) / (108 * resident))
+    traffic = resident * threads * items * (1 + 0.4 / vector) / 2048
+    latency = 6 * max(1.0, 1024 / (resident * threads * vector))
+    return waves * (traffic + latency) * (1 + 0.08 * (needed - registers))
+
+
+def searched(elements: int, seed: int, trials: int, donors: tuple[Donor, ...] = ()) -> list[Config]:
+    study = Study(SPACE, (), budget=trials, seed=seed, remember=lambda ask: None, donors=donors)
+    asked: list[Config] = []
+    while (ask := study.next()) is not None:
+        asked.append(ask.config)
+        study.tell(ask, trial(ask, elements))
+    return asked
+
+
+def trial(ask: Ask, elements: int) -> Trial:
+    us = time_us(ask.config, elements)
+    return Trial(sequence=ask.sequence, config=ask.config, origin="sampler", outcome=Outcome.MEASURED, ratio=1 / us)
+
+
+@functools.cache
+def best_us(elements: int) -> float:
+    return min(time_us(each, elements) for each in SPACE.points())
+
+
+def needed(asked: list[Config], elements: int) -> int:
+    """Trials until the best is within NEAR of the optimum."""
+    wanted = best_us(elements) / NEAR
+    return next((k for k, each in enumerate(asked, 1) if time_us(each, elements) <= wanted), 10**6)
+
+
+def known(asked: list[Config], elements: int) -> Donor:
+    return tuple((each, -math.log(time_us(each, elements))) for each in asked)
+
+
+@pytest.mark.slow
+def test_a_second_size_needs_a_third_of_the_trials() -> None:
+    first, second = [], []
+    for seed in range(SEEDS):
+        asked = searched(3_000_000, seed, 60)
+        first.append(needed(asked, 3_000_000))
+        donor = known(asked, 3_000_000)
+        second.append(needed(searched(20_000_000, 100 + seed, 25, (donor,)), 20_000_000))
+    assert statistics.median(second) <= statistics.median(first) / 3
+
+
+@pytest.mark.slow
+def test_a_donor_that_knows_nothing_costs_nothing() -> None:
+    """Its times are those of the same configs in another order. Seed by seed, within what seeds differ by."""
+    apart = []
+    for seed in range(SEEDS):
+        asked = searched(3_000_000, seed, 60)
+        times = [time_us(each, 3_000_000) for each in asked]
+        random.Random(seed).shuffle(times)
+        mixed = tuple((each, -math.log(us)) for each, us in zip(asked, times, strict=True))
+        plain, misled = searched(20_000_000, seed, 25), searched(20_000_000, seed, 25, (mixed,))
+        shares = [best_us(20_000_000) / min(time_us(each, 20_000_000) for each in run) for run in (plain, misled)]
+        apart.append(shares[0] - shares[1])
+    assert statistics.mean(apart) <= 0.01 + 2 * statistics.stdev(apart) / SEEDS**0.5
+    assert statistics.median(apart) <= 0.02

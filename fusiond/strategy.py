@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, runtime_checkable
 
+from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
 from fusiond.inputs.documents import Node
 from fusiond.model import (
@@ -194,6 +195,11 @@ class Strategy(Protocol[Request, Analysed]):
         at these shapes by itself. None when a config has no such thing."""
         ...
 
+    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
+        """What there is to see of a config that is an answer: who has which threads, what is one kernel, when what is
+        copied. A failure here costs the picture alone."""
+        ...
+
     def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         """Awkward sizes (not divisible by a block) at which a winner is checked too; None when none are known."""
         ...
@@ -236,6 +242,9 @@ class StrategyBase(Generic[Request, Analysed]):
 
     def unfused(self, analysis: Analysis[Request, Analysed], config: Config) -> Program | None:
         return None
+
+    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
+        return ()
 
     def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         return None

@@ -27,19 +27,20 @@ def draw(rows: Sequence[Mapping[str, Any]], gpu: Gpu, path: Path, title: str) ->
         from matplotlib.figure import Figure
     except ImportError:
         raise RequestError("matplotlib is not installed: pip install 'fusiond[plot]'", where="--svg") from None
-    points = [(row, *_point(row)) for row in rows if row["failed"] is None and row["bound_us"]]
-    points = [each for each in points if each[1] > 0]
+    points = of_rows(rows)
     if not points:
         raise RequestError("no launch was counted that there would be a picture of", where="--svg")
-    issue = gpu.multiprocessors * gpu.issue_warps * gpu.clock_mhz / 1e3
+    issue = issue_slots_per_ns(gpu)
     across = [each[1] for each in points]
-    knee = issue / _dram(gpu)
+    knee = issue / sectors_per_ns(gpu)
     low, high = min(*across, knee) / 4, max(*across, knee) * 4
     with rc_context({"svg.hashsalt": "fusiond", "svg.fonttype": "none"}):  # the same file every time
         figure = Figure(figsize=(8, 5), layout="constrained")
         axes = figure.add_subplot()
-        axes.loglog([low, knee, high], [low * _dram(gpu), issue, issue], color="black", linewidth=1)
-        axes.annotate(f"DRAM {gpu.dram_gbs:.0f} GB/s", (low, low * _dram(gpu)), rotation=30, va="bottom", fontsize=8)
+        axes.loglog([low, knee, high], [low * sectors_per_ns(gpu), issue, issue], color="black", linewidth=1)
+        axes.annotate(
+            f"DRAM {gpu.dram_gbs:.0f} GB/s", (low, low * sectors_per_ns(gpu)), rotation=30, va="bottom", fontsize=8
+        )
         axes.annotate(f"issue slots {issue:.0f} Ginstr/s", (high, issue), ha="right", va="bottom", fontsize=8)
         programs = list(dict.fromkeys(row["program"] for row, _, _ in points))
         for number, program in enumerate(programs):
@@ -61,12 +62,23 @@ def draw(rows: Sequence[Mapping[str, Any]], gpu: Gpu, path: Path, title: str) ->
             raise RequestError(f"cannot write {path}: {problem.strerror}", where="--svg") from None
 
 
-def _dram(gpu: Gpu) -> float:
-    """1e9 sectors a second."""
+def of_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], float, float]]:
+    """(row, across, up) of each launch that has a place in the picture."""
+    points = [(row, *point(row)) for row in rows if row["failed"] is None and row["bound_us"]]
+    return [each for each in points if each[1] > 0]
+
+
+def issue_slots_per_ns(gpu: Gpu) -> float:
+    """1e9 instructions of warps a second, at the most."""
+    return gpu.multiprocessors * gpu.issue_warps * gpu.clock_mhz / 1e3
+
+
+def sectors_per_ns(gpu: Gpu) -> float:
+    """1e9 sectors a second, between DRAM and the L2."""
     return gpu.dram_gbs / SECTOR_BYTES
 
 
-def _point(row: Mapping[str, Any]) -> tuple[float, float]:
+def point(row: Mapping[str, Any]) -> tuple[float, float]:
     """Intensity, 1e9 instructions a second; of PTX where nobody could disassemble."""
     if row["warp_instructions"] is not None:
         instructions = sum(row["warp_instructions"].values())

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from fusiond.drawing import Drawing
 from fusiond.errors import FusiondError
 from fusiond.events import Event
 from fusiond.inputs import documents
@@ -259,6 +260,10 @@ class Desk:
     def figures(self, call: Call, number: int, record: Record | None) -> dict[str, float]:
         strategy, analysis = self._of(call, number)
         return dict(strategy.figures(analysis, record, self._known[number]))
+
+    def drawings(self, call: Call, number: int, config: Config) -> tuple[Drawing, ...]:
+        strategy, analysis = self._of(call, number)
+        return tuple(strategy.drawings(analysis, config, self._known[number]))
 
     def unfused(self, call: Call, number: int, config: Config) -> Program | None:
         strategy, analysis = self._of(call, number)

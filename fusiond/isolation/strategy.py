@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
 from fusiond.isolation import lines
 from fusiond.isolation.helpers import Compiler, Files
@@ -124,6 +125,10 @@ class IsolatedStrategy:
         found: Mapping[str, float] = self._ask(analysis, "figures", record, known=answers)
         return found
 
+    def drawings(self, analysis: Analysis, config: Config, answers: Answers) -> tuple[Drawing, ...]:
+        found: tuple[Drawing, ...] = self._ask(analysis, "drawings", config, known=answers)
+        return found
+
     def unfused(self, analysis: Analysis, config: Config) -> Program | None:
         found: Program | None = self._ask(analysis, "unfused", config)
         return found
@@ -152,6 +157,7 @@ _DOING = {
     "emit_baseline": "emit an unfused way of",
     "resolved": "put a config into words for",
     "figures": "count figures for",
+    "drawings": "draw",
     "unfused": "emit the unfused kernels of",
 }
 

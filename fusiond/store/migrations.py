@@ -106,13 +106,18 @@ def m005_faults(database: Database) -> None:
 
 
 @STEPS()
-def m006_profiles(database: Database) -> None:
+def m006_profiles_and_drawings(database: Database) -> None:
     """What programs ask of a GPU, counted or by its counters, as JSON: an object for each launch."""
     database.table("profiles").create(
         {"program_key": str, "gpu": str, "evidence": str, "rows": str, "at": str},
         pk=("program_key", "gpu", "evidence"),
     )
     seal_table(database, "profiles")
+    database.table("drawings").create(  # what there is to see of an answer (`fusiond.drawing`)
+        {"workload_key": str, "device_key": str, "cache": str, "drawings": str},
+        pk=("workload_key", "device_key", "cache"),
+    )
+    seal_table(database, "drawings")
 
 
 def _tallies(database: Database) -> None:

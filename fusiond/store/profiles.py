@@ -1,15 +1,23 @@
-"""What programs ask of a GPU: counted on the processor, or read off the GPU's own counters. Kept with the program, so
-that every trial of it has them, and two kinds of evidence never mix: each has a row of its own."""
+"""What explains an answer: what programs ask of a GPU, and pictures.
+
+Profiles are counted on the processor, or read off the GPU's own counters. They are kept with the program, so that every
+trial of it has them, and two kinds of evidence never mix: each has a row of its own.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from fusiond import drawing
+from fusiond.drawing import Drawing
 from fusiond.keys import canonical
 from fusiond.model import COUNTED, MEASURED
 from fusiond.store.connection import Connected
 from fusiond.store.format import decoded, now
+
+log = logging.getLogger(__name__)
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 _AT_ONCE = 500
@@ -41,3 +49,23 @@ class Profiles(Connected):
             for (row,) in self._sealed(where, [*some, gpu, evidence], skip=True, p="profiles"):
                 found[row["program_key"]] = decoded(row["rows"])
         return found
+
+    def save_drawings(self, workload_key: str, device_key: str, cache: str, drawings: Sequence[Drawing]) -> None:
+        """Write down what there is to see of an answer, in place of what there was."""
+        values = [workload_key, device_key, cache]
+        with self._transaction() as database:
+            database.execute("DELETE FROM drawings WHERE workload_key = ? AND device_key = ? AND cache = ?", values)
+            database.execute(
+                "INSERT INTO drawings (workload_key, device_key, cache, drawings) VALUES (?, ?, ?, ?)",
+                [*values, canonical(drawing.as_json(drawings))],
+            )
+
+    def drawings(self, workload_key: str, device_key: str, cache: str) -> tuple[Drawing, ...]:
+        """What there is to see of an answer; nothing where it is damaged, or of a later version."""
+        where = "FROM drawings d WHERE workload_key = ? AND device_key = ? AND cache = ?"
+        for (row,) in self._sealed(where, [workload_key, device_key, cache], skip=True, d="drawings"):
+            try:
+                return drawing.from_json(decoded(row["drawings"]))
+            except ValueError as problem:
+                log.warning("%s: the pictures of %s are left out: %s", self.path, workload_key, problem)
+        return ()

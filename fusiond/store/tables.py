@@ -47,6 +47,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "probes": "probe_key device_key version time_us measurement_id",
         "calibrations": "device_key driver figures at",
         "profiles": "program_key gpu evidence rows at",
+        "drawings": "workload_key device_key cache drawings",
         "rejections": "job_id rule nodes detail",
         "emitted": "job_id config_key program_key rule nodes detail",
         "records": (
@@ -82,6 +83,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "finals_lost": ("job_id", "process"),
     "asks": ("job_id", "sequence"),
     "profiles": ("program_key", "gpu"),
+    "drawings": ("workload_key", "device_key"),
     "emitted": ("job_id", "config_key"),
     "rejections": ("job_id", "rule"),
     "boards": ("device_key", "uuid"),

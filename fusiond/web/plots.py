@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from markupsafe import Markup, escape
+
+from fusiond.counting import roofline as rooflines
+from fusiond.counting.model import gpu_named
 
 WIDTH, HEIGHT = 720, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 28
@@ -16,7 +20,7 @@ def search(trials: Sequence[tuple[int, float | None]], *, budget: int, noun: str
     `noun` is what the ratio is of (`measured`, `emulated`, `counted`)."""
     values = [ratio for _, ratio in trials if ratio is not None]
     if not values:
-        return _figure(WIDTH, 40, "no trial has a value yet", Markup(""), "")
+        return figure(WIDTH, 40, "no trial has a value yet", Markup(""), "")
     low, high = _range([*values, 1.0])
     last = max(budget, 1 + max(number for number, _ in trials))
 
@@ -45,7 +49,7 @@ def search(trials: Sequence[tuple[int, float | None]], *, budget: int, noun: str
         Markup('<text x="{}" y="{}" text-anchor="end">trial {}</text>').format(WIDTH - _RIGHT, HEIGHT - 8, last),
     ))  # fmt: skip
     said = f"{len(trials)} trials, {len(values)} with a value; the best is {best:.3f} times the unfused way ({noun})"
-    return _figure(WIDTH, HEIGHT, said, inside, "search")
+    return figure(WIDTH, HEIGHT, said, inside, "search")
 
 
 def interval(value: float, low: float, high: float, least_gain: float = 1.0) -> Markup:
@@ -63,7 +67,7 @@ def interval(value: float, low: float, high: float, least_gain: float = 1.0) -> 
         Markup('<circle class="value" cx="{:.1f}" cy="36" r="5"/>').format(x(value)),
         Markup('<text x="{:.1f}" y="20" text-anchor="middle">{:.3f}</text>').format(x(value), value),
     ))  # fmt: skip
-    return _figure(width, height, f"{value:.3f} times, 95 % interval {low:.3f} to {high:.3f}", inside, "gain")
+    return figure(width, height, f"{value:.3f} times, 95 % interval {low:.3f} to {high:.3f}", inside, "gain")
 
 
 def bars(rows: Iterable[tuple[str, float, str]], *, unit: str) -> Markup:
@@ -83,7 +87,50 @@ def bars(rows: Iterable[tuple[str, float, str]], *, unit: str) -> Markup:
             ).format(top + 13, label, kind, top, 440 * value / most, 168 + 440 * value / most, f"{value:,.2f} {unit}")
         )
     said = ", ".join(f"{label} {value:,.2f} {unit}" for label, value, _ in found)
-    return _figure(WIDTH, height, said, Markup("").join(parts), "bars")
+    return figure(WIDTH, height, said, Markup("").join(parts), "bars")
+
+
+def roofline(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
+    """The instruction roofline of counted rows (see `fusiond.counting.roofline`): each launch as a point, unfused and
+    fused; None where no launch was counted."""
+    points = rooflines.of_rows(rows)
+    if not points:
+        return None
+    gpu = gpu_named(points[0][0]["model"])
+    slots, dram = rooflines.issue_slots_per_ns(gpu), rooflines.sectors_per_ns(gpu)
+    knee = slots / dram
+    left, right = (math.log10(each) for each in (min(knee, *(at for _, at, _ in points)) / 4,
+                                                 max(knee, *(at for _, at, _ in points)) * 4))  # fmt: skip
+    top = math.log10(slots * 2)
+    bottom = min(math.log10(10**left * dram), *(math.log10(up) for _, _, up in points)) - 0.2
+
+    def x(at: float) -> float:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * (math.log10(at) - left) / (right - left)
+
+    def y(up: float) -> float:
+        return _TOP + (HEIGHT - _TOP - _BOTTOM) * (top - math.log10(up)) / (top - bottom)
+
+    parts = [
+        Markup('<path class="roof" d="{}"/>').format(
+            _line([(x(10**left), y(10**left * dram)), (x(knee), y(slots)), (x(10**right), y(slots))])
+        ),
+        Markup('<text x="{:.1f}" y="{:.1f}">DRAM {:.0f} GB/s</text>').format(_LEFT + 6, _TOP + 10, gpu.dram_gbs),
+        Markup('<text x="{}" y="{:.1f}" text-anchor="end">issue slots</text>').format(WIDTH - _RIGHT, y(slots) - 5),
+        Markup('<text x="{}" y="{}" text-anchor="end">instructions of warps per DRAM sector</text>').format(
+            WIDTH - _RIGHT, HEIGHT - 8
+        ),
+    ]
+    for row, at, up in points:
+        share = "" if row["occupancy"] is None else f", occupancy {100 * row['occupancy']:.0f} %"
+        said = f"{row['program']} {row['launch']}: bound by {row['binding']}{share}"
+        parts.append(
+            Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="5"><title>{}</title></circle>').format(
+                "unfused" if row["program"] == "native" else "fused", x(at), y(up), said
+            )
+        )
+        parts.append(Markup('<text x="{:.1f}" y="{:.1f}">{}</text>').format(x(at) + 8, y(up) + 12, said))
+    words = "; ".join(f"{row['program']} {row['launch']} is bound by {row['binding']}" for row, _, _ in points)
+    return figure(WIDTH, HEIGHT, f"on {gpu.name}, counted: {words}", Markup("").join(parts), "roofline")
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -114,7 +161,8 @@ def _line(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
-def _figure(width: int, height: int, said: str, inside: Markup, kind: str) -> Markup:
+def figure(width: int, height: int, said: str, inside: Markup, kind: str) -> Markup:
+    """An SVG of so many pixels; `said` is what it shows, in words."""
     return Markup(
         '<svg class="plot {}" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">'
         "<title>{}</title>{}</svg>"

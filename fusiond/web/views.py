@@ -15,7 +15,7 @@ from fusiond.model import COUNTED, JobState, Record
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.trials import TrialLine
-from fusiond.web import plots
+from fusiond.web import drawings, plots
 from fusiond.words import shortened
 
 MOST_JOBS, MOST_ANSWERS = 50, 50
@@ -92,6 +92,7 @@ def job(store: Store, id: str) -> dict[str, Any]:
         "answer": record,
         "path": None if record is None else answer_path(record),
         "left": left(row),
+        "drawings": _drawings(store, row.workload_key, row.device_key, row.search.cache),
         "shortened": shortened,
     }
 
@@ -116,10 +117,19 @@ def answer(store: Store, workload_key: str, device_key: str, cache: str) -> dict
         else None,
         "times": plots.bars(times, unit="us"),
         "counted": [dict(each) for each in record.counted],
+        "roofline": plots.roofline(record.counted) if record.counted else None,
+        "drawings": _drawings(store, workload_key, device_key, cache),
         "sources": _sources(store, record),
         "history": history,
         "text": json.dumps(dict(record.config) if record.config else {}, indent=1),
     }
+
+
+def _drawings(store: Store, workload_key: str, device_key: str | None, cache: str) -> list[tuple[str, Markup]]:
+    """(title, picture) of an answer, as its strategy drew it."""
+    if device_key is None:
+        return []
+    return [(each.title, drawings.svg(each)) for each in store.drawings(workload_key, device_key, cache)]
 
 
 def answer_path(record: Record) -> str:

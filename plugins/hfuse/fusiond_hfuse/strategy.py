@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from fusiond.cuda.limits import BARRIER_IDS
+from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
 from fusiond.keys import text_key
 from fusiond.model import (
@@ -29,11 +30,12 @@ from fusiond.program import Program
 from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond_hfuse import space
-from fusiond_hfuse.analysis import pairing, partition
+from fusiond_hfuse.analysis import drawing, pairing, partition
 from fusiond_hfuse.analysis.request import Analysed, Request, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
 from fusiond_hfuse.frontend import draft, kernel, shapes
 from fusiond_hfuse.frontend.graph import Group, Kernel, Plan
+from fusiond_hfuse.frontend.shapes import shape_of
 
 
 class Hfuse(StrategyBase[Request, Analysed]):
@@ -324,6 +326,19 @@ class Hfuse(StrategyBase[Request, Analysed]):
                 plan = _plan(about, about.group.among(letters), own)
                 threads |= {side.slot.letter: side.threads for side in plan.sides}
         return emit.unfused(about.group, threads, dict.fromkeys(threads))
+
+    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
+        """Threads and blocks of each fused launch of a config."""
+        about = analysis.payload
+        found: list[Drawing] = []
+        for letters, own in _own_configs(config, _groups(about.group, config)):
+            if "kind" in own:
+                plan = _plan(about, about.group.among(letters), own)
+                cap = resources.cap(about, about.group.among(letters), plan, own)
+                traded = plan if isinstance(cap, Rejection) else resources.traded(about, plan, cap, own)
+                shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in plan.sides}
+                found += drawing.of_plan(traded, shapes)
+        return tuple(found)
 
     def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         group = workload.payload.group

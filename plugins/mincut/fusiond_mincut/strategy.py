@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fusiond.cuda.occupancy import launch_problem
+from fusiond.drawing import MOST_NODES, Drawing
 from fusiond.model import Analysis, Config, Job, Record, Rejection, Workload, frozen
 from fusiond.program import Launch, Program
 from fusiond.search.space import Space
@@ -309,6 +310,12 @@ class Mincut(StrategyBase[Request, Analysed]):
         own = {name: _alone(ways.get(str(block), emit.DEFAULT)) for block in chosen.blocks for name in block.kernels}
         found = emit.program(about.pipeline, blocks.unfused(about.pipeline), own)
         return found if isinstance(found, Program) else None
+
+    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
+        """The pipeline, with the blocks of a config's partition."""
+        about = analysis.payload
+        chosen, _ = _chosen(about, config)
+        return () if len(about.pipeline.kernels) > MOST_NODES else (drawing.graph(about.pipeline, chosen),)
 
     def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         return None if dict(workload.sizes) == ODD else ODD

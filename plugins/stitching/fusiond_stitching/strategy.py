@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusiond.cuda.limits import STATIC_SHARED_BYTES
+from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
 from fusiond.model import Analysis, Config, DeviceLimits, Job, Record, Rejection, Value, Workload, frozen
 from fusiond.program import Program
@@ -28,7 +29,7 @@ from fusiond.search.space import EMPTY, Space
 from fusiond.strategy import Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond_stitching import report, requests
 from fusiond_stitching import space as spaces
-from fusiond_stitching.analysis import composition, forms, parts, perflib, planner, policy, traffic, verify
+from fusiond_stitching.analysis import composition, drawing, forms, parts, perflib, planner, policy, traffic, verify
 from fusiond_stitching.analysis.composition import Composed, Way
 from fusiond_stitching.analysis.forms import Forms
 from fusiond_stitching.analysis.parts import Part
@@ -423,6 +424,17 @@ class Stitching(StrategyBase[Request, Analysed]):
                 made = self._composed(about, module, rules, planned, ways)
                 values["schedules"] = report.composed(made, planned, self._times_us(about, answers))
         return Config.of(values)
+
+    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
+        """The module, with the kernels that a config's plan makes of it."""
+        about = analysis.payload
+        plain, _ = spaces.parted(config)
+        module, rules = about.module(plain), self._policy(about.request, plain, about.limits)
+        if about.request.group and rules.rules == "stitch":
+            planned = parts.planned(module, rules, about.limits, perflib.Library(answers))
+        else:
+            planned = planner.remembered(module, rules, about.limits, perflib.Library(answers))
+        return () if planned.problems else (drawing.graph(module, planned.fusion),)
 
     def figures(
         self, analysis: Analysis[Request, Analysed], record: Record | None, answers: Answers

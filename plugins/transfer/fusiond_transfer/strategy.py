@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
 from fusiond.keys import content_key, text_key
 from fusiond.model import Analysis, Config, Job, Rejection, Workload, frozen
@@ -203,6 +204,11 @@ class Transfer(StrategyBase[Request, Analysed]):
             return config
         count = self._schedule(about, config, answers).startups
         return Config.of({**config, "grouping": f"{config['grouping']} ({counted(count, 'message')})"})
+
+    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
+        """The time line of a config's schedule."""
+        found = describe.lanes(self._schedule(analysis.payload, config, answers))
+        return () if found is None else (found,)
 
 
 # --- what the methods share -----------------------------------------------------------------------------

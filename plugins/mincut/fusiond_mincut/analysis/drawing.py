@@ -1,10 +1,13 @@
-"""A planned pipeline for people: Graphviz text with the blocks as boxes, and a plain text for the terminal."""
+"""A planned pipeline for people: Graphviz text with the blocks as boxes, a plain text for the terminal, and a graph for
+pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fusiond.drawing import Edge, Graph, Node
 from fusiond.words import counted
+from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.analysis.partition import Planned
 from fusiond_mincut.frontend.graph import Pipeline
 
@@ -57,3 +60,21 @@ def text(pipeline: Pipeline, planned: Planned) -> str:
     lines.append(f"blocks, {planned.benefit:g} saved:")
     lines += [f"  {each}" for each in planned.partition.blocks]
     return "\n".join(lines) + "\n"
+
+
+def graph(pipeline: Pipeline, chosen: Partition) -> Graph:
+    """The pipeline cut into blocks: an edge between two blocks is an image that is written and read again."""
+    block = {name: number for number, each in enumerate(chosen.blocks) for name in each.kernels}
+    nodes = [Node(name=each.name, text=each.name, group=-1) for each in pipeline.inputs]
+    nodes += [
+        Node(name=each.name, text=f"{each.name} ({each.pattern})", group=block[each.name]) for each in pipeline.kernels
+    ]
+    known = {each.name for each in nodes}
+    edges = (
+        Edge(source=image, target=each.name)
+        for each in pipeline.kernels
+        for image in dict.fromkeys(each.reads)
+        if image in known
+    )
+    cut = counted(len(chosen.blocks), "kernel")
+    return Graph(title=f"The pipeline, cut into {cut}", nodes=tuple(nodes), edges=tuple(edges))

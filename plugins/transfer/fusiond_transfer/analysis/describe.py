@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusiond.drawing import MOST_SPANS, Lane, Lanes, Span
 from fusiond.words import counted
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.intervals import Crossing
@@ -39,6 +40,36 @@ def timeline(schedule: Schedule) -> str:
         cells = [" ".join(_place(each, slot, slots[each.vector]) for each in column) for column in columns]
         lines.append(f"{_label(graph, slot):{_label_width(graph)}} {cells[0]} | {cells[1]}".rstrip())
     return "\n".join(lines)
+
+
+def lanes(schedule: Schedule) -> Lanes | None:
+    """The same for a page: kernels on both sides, and what each message carries, over the slots; None where there is
+    too much to see."""
+    kernels = schedule.graph.kernels
+    if len(kernels) + len(schedule.messages) > MOST_SPANS:
+        return None
+    side = {"device": 0, "host": 1}
+    found = [
+        Lane(
+            name=on,
+            spans=tuple(
+                Span(start=slot, end=slot + 1, text=each.name, kind=side[on])
+                for slot, each in enumerate(kernels)
+                if each.on == on
+            ),
+        )
+        for on in side
+    ]
+    for name, up in (("uploads, before", True), ("downloads, behind", False)):
+        spans = (
+            Span(start=each.slot, end=each.slot + 1, text=" ".join(each.vectors), kind=2 + (not up))
+            for each in schedule.messages
+            if each.up is up
+        )
+        found.append(Lane(name=name, spans=tuple(spans)))
+    messages = counted(len(schedule.messages), "message")
+    title = f"Time line: {messages} for {counted(len(schedule.crossings), 'vector')} to carry"
+    return Lanes(title=title, unit="slot", lanes=tuple(found))
 
 
 def _place(each: Crossing, slot: int, chosen: int) -> str:

@@ -1,0 +1,90 @@
+"""Pictures as data: what a strategy has to show of an answer, for pages and files to draw.
+
+Lanes   :=  title, unit, Lane+      who has which part of an axis: threads, blocks, time
+Lane    :=  name, Span*
+Span    :=  start, end, text, kind
+Graph   :=  title, Node+, Edge*     what depends on what, and what is one kernel
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+MOST_NODES, MOST_LANES, MOST_SPANS = 120, 40, 400
+"""Beyond these nobody sees anything: a strategy draws something coarser, or nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    start: float
+    end: float
+    text: str
+    kind: int = 0
+    """Spans of one kind have one colour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    name: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    title: str
+    unit: str
+    """What the axis counts: `thread`, `block`, `slot`."""
+    lanes: tuple[Lane, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    name: str
+    text: str
+    group: int
+    """Nodes of one group are one kernel; -1: an input, or what no kernel of ours computes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    source: str
+    target: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    title: str
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    """Between two groups, what crosses is written to memory and read again."""
+
+
+Drawing: TypeAlias = Lanes | Graph
+
+
+def as_json(drawings: Sequence[Drawing]) -> list[dict[str, Any]]:
+    return [{"is": type(each).__name__.lower(), **dataclasses.asdict(each)} for each in drawings]
+
+
+def from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Drawing, ...]:
+    """ValueError for what is no picture."""
+    try:
+        return tuple(_drawing(each) for each in entries)
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"not a drawing: {problem}") from problem
+
+
+def _drawing(entry: Mapping[str, Any]) -> Drawing:
+    if entry["is"] == "lanes":
+        lanes = tuple(
+            Lane(name=each["name"], spans=tuple(Span(**span) for span in each["spans"])) for each in entry["lanes"]
+        )
+        return Lanes(title=entry["title"], unit=entry["unit"], lanes=lanes)
+    if entry["is"] == "graph":
+        nodes, edges = tuple(Node(**each) for each in entry["nodes"]), tuple(Edge(**each) for each in entry["edges"])
+        return Graph(title=entry["title"], nodes=nodes, edges=edges)
+    raise ValueError(f"not a drawing: {entry['is']!r}")

@@ -1,0 +1,61 @@
+"""A fused launch for people: which kernel has which threads of a block, with its barrier and registers, and which of
+the launch's blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusiond.drawing import Drawing, Lane, Lanes, Span
+from fusiond_hfuse.frontend.graph import Plan, Shape, Side
+
+
+def of_plan(plan: Plan, shapes: Mapping[str, Shape]) -> tuple[Drawing, ...]:
+    """`shapes`: of each side, by its letter."""
+    return _threads(plan), _blocks(plan, shapes)
+
+
+def _threads(plan: Plan) -> Lanes:
+    lanes = []
+    for number, side in enumerate(plan.sides):
+        first = side.first if plan.kind == "horizontal" and plan.level == "warp" else 0
+        spans = [
+            Span(
+                start=first + each * side.threads,
+                end=first + (each + 1) * side.threads,
+                text=_said(side, each),
+                kind=number,
+            )
+            for each in range(side.virtual)
+        ]
+        lanes.append(Lane(name=f"{side.slot.letter}: {side.slot.kernel.name}", spans=tuple(spans)))
+    if plan.kind == "vertical":
+        title = f"Threads of a block of {plan.threads}: all run one kernel after the other"
+    elif plan.level == "block":
+        title = f"Threads of a block of {plan.threads}: each block is of one kernel"
+    else:
+        title = f"Threads of a block of {plan.threads}: the kernels lie side by side"
+    return Lanes(title=title, unit="thread", lanes=tuple(lanes))
+
+
+def _said(side: Side, number: int) -> str:
+    barrier = f"barrier {side.barrier + number}" if side.barrier else "the block's own barrier"
+    registers = f", {side.registers} registers" if side.registers else ""
+    virtual = f", virtual block {number}" if side.virtual > 1 else ""
+    return f"{side.threads} threads, {barrier}{registers}{virtual}"
+
+
+def _blocks(plan: Plan, shapes: Mapping[str, Shape]) -> Lanes:
+    counts = [-(-int(shapes[side.slot.letter].blocks) // side.virtual) for side in plan.sides]
+    apart = plan.level == "block" and plan.assign == "sequential"
+    total, first, lanes = sum(counts), 0, []
+    for number, (side, count) in enumerate(zip(plan.sides, counts, strict=True)):
+        if plan.level == "block" and not apart:
+            span = Span(start=0, end=total, text=f"{count} of {total} blocks, in proportion", kind=number)
+        elif plan.map == "stride":
+            span = Span(start=0, end=plan.blocks, text=f"{count} blocks, in turns", kind=number)
+        else:
+            span = Span(start=first, end=first + count, text=f"{count} blocks", kind=number)
+        first += count if apart else 0
+        lanes.append(Lane(name=f"{side.slot.letter}: {side.slot.kernel.name}", spans=(span,)))
+    how = f", assigned: {plan.assign}" if plan.level == "block" else ""
+    return Lanes(title=f"Blocks of the launch{how}", unit="block", lanes=tuple(lanes))

@@ -1,0 +1,88 @@
+"""Pictures of answers as SVG: whole, in words, and safe whatever the names are."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from fusiond import drawing
+from fusiond.drawing import Edge, Graph, Lane, Lanes, Node, Span
+from fusiond.store.database import Store
+from fusiond.web import drawings
+
+SVG = "{http://www.w3.org/2000/svg}"
+EVIL = '<script>alert("x")</script>&'
+LANES = Lanes(
+    title="Threads",
+    unit="thread",
+    lanes=(
+        Lane(name="a: hist", spans=(Span(start=0, end=512, text="barrier 1", kind=0),)),
+        Lane(name=EVIL, spans=(Span(start=512, end=768, text=EVIL, kind=9), Span(start=768, end=1024, text="c"))),
+    ),
+)
+GRAPH = Graph(
+    title="Module",
+    nodes=(
+        Node(name="in", text="parameter", group=-1), Node(name="x", text="add", group=0),
+        Node(name="y", text=EVIL, group=0), Node(name="z", text="reduce", group=1),
+    ),
+    edges=(Edge(source="in", target="x"), Edge(source="x", target="y"), Edge(source="y", target="z", text="4 kB"),
+           Edge(source="x", target="z")),
+)  # fmt: skip
+
+
+def tree(picture: drawing.Drawing) -> ElementTree.Element:
+    return ElementTree.fromstring(str(drawings.svg(picture)))
+
+
+def test_lanes_lie_along_one_axis_in_proportion() -> None:
+    rects = tree(LANES).findall(f"{SVG}rect")
+    wide = [float(each.attrib["width"]) for each in rects]
+    starts = [float(each.attrib["x"]) for each in rects]
+    assert wide[0] == pytest.approx(2 * wide[1], abs=2)
+    assert starts[1] == pytest.approx(starts[0] + wide[0], abs=2)
+    assert rects[1].attrib["class"] == "g1"  # ten colours there are not
+
+
+def test_a_graph_goes_down_from_what_reads_nothing() -> None:
+    root = tree(GRAPH)
+    tops = [float(each.attrib["y"]) for each in root.findall(f"{SVG}rect")]
+    assert tops == sorted(set(tops))  # in, x, y, z: each below what it reads
+    cuts = [each.findtext(f"{SVG}title") for each in root.findall(f"{SVG}path") if "cut" in each.attrib["class"]]
+    assert cuts == ["y -> z 4 kB", "x -> z"]  # what two kernels hand over; an input is read by whoever needs it
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    for each in root.findall(f"{SVG}rect"):
+        assert 0 <= float(each.attrib["x"]) <= float(each.attrib["x"]) + float(each.attrib["width"]) <= width
+        assert float(each.attrib["y"]) + float(each.attrib["height"]) <= height
+
+
+@pytest.mark.parametrize("picture", [LANES, GRAPH])
+def test_a_picture_says_in_words_what_it_shows_and_no_name_is_markup(picture: drawing.Drawing) -> None:
+    root = tree(picture)
+    assert not list(root.iter(f"{SVG}script"))
+    assert EVIL in root.attrib["aria-label"]
+    assert root.attrib["role"] == "img"
+
+
+def test_a_cycle_and_nothing_at_all_are_drawn() -> None:
+    nodes = tuple(Node(name=each, text=each, group=0) for each in "ab")
+    loop = Graph(title="", nodes=nodes, edges=(Edge(source="a", target="b"), Edge(source="b", target="a")))
+    for picture in (loop, Graph(title="", nodes=(), edges=()), Lanes(title="", unit="", lanes=())):
+        tree(picture)
+
+
+def test_pictures_are_kept_and_what_is_none_is_left_out(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "fusiond.sqlite") as store:
+        assert store.drawings("w", "d", "warm") == ()
+        store.save_drawings("w", "d", "warm", [LANES, GRAPH])
+        assert store.drawings("w", "d", "warm") == (LANES, GRAPH)
+        store.save_drawings("w", "d", "warm", [GRAPH])
+        assert store.drawings("w", "d", "warm") == (GRAPH,)
+        with store._transaction() as database:
+            database.execute("UPDATE drawings SET drawings = ?", ['[{"is": "hologram"}]'])
+        assert store.drawings("w", "d", "warm") == ()
+    for wrong in ({"is": "lanes"}, {"is": "graph", "title": "", "nodes": [{}], "edges": []}, {}, 3):
+        with pytest.raises(ValueError, match="not a drawing"):
+            drawing.from_json([wrong])  # type: ignore[list-item]

@@ -19,6 +19,8 @@ from fusiond.build.working import sweep
 from fusiond.cli import options, output
 from fusiond.cli.plugins import entry
 from fusiond.client.here import checked
+from fusiond.cluster.provider import ClusterProvider, others, runner
+from fusiond.cluster.rayed import RayCluster
 from fusiond.daemon import config, logs
 from fusiond.daemon.app import JobQuestion, Question, Submission
 from fusiond.daemon.between import Between
@@ -53,6 +55,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--web", metavar="HOST:PORT", help="serve the pages there, too; prints the URL with its token (port 0: any)"
     )
+    parser.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="use the GPUs of a Ray cluster, too: auto, or HOST:PORT of its head (needs fusiond[ray])",
+    )
     parser.add_argument("--socket", metavar="FILE", help="the socket (default: beside the store)")
     parser.add_argument("--db", metavar="FILE", help="the store (default: what the configuration says, or FUSIOND_DB)")
 
@@ -68,7 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
     for state in registry.states:
         if state.problem:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
-    with closing(Store.open(settings.db or options.database(arguments))) as store:
+    with contextlib.ExitStack() as opened:
+        store = opened.enter_context(closing(Store.open(settings.db or options.database(arguments))))
+        if settings.cluster is not None:
+            cluster = RayCluster(settings.cluster, spec=settings.cluster_device, resource=settings.cluster_resource)
+            opened.callback(cluster.close)
+            registry.providers["cluster"] = ClusterProvider(cluster, settings.cluster_device)
         contents.index(store, registry)
         now = _Now(when_busy=settings.when_busy)
 
@@ -125,7 +137,8 @@ def work(
         return tuner.enqueue(store, ready, priority=row.priority)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
-        return Tuner(store, registry, events, policy=policy(), busy=busy).run(row.id, stop, device)
+        made = Tuner(store, registry, events, policy=policy(), busy=busy, runner=runner, others=others)
+        return made.run(row.id, stop, device)
 
     def best(question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
         return contents.best_of_jobs(
@@ -209,6 +222,8 @@ def _settings(arguments: argparse.Namespace) -> Config:
         if web is None:
             raise RequestError(f"is {arguments.web[:40]!r}; write HOST:PORT, as 127.0.0.1:8080", where="--web")
         settings = dataclasses.replace(settings, web=web)
+    if arguments.cluster:
+        settings = dataclasses.replace(settings, cluster=arguments.cluster)
     if arguments.log:
         settings = dataclasses.replace(settings, log=arguments.log)
     if arguments.db:

@@ -16,7 +16,7 @@ from fusiond.system import files
 from fusiond.tuning.contention import Policy
 
 LEVELS = ("debug", "info", "warning", "error")
-_DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|counted(:[a-z0-9]{1,16})?)")
+_DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|cluster(:[0-9]{1,4})?|counted(:[a-z0-9]{1,16})?)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,12 @@ class Config:
     """Host and port of the pages; None: on the socket alone."""
     devices: tuple[str, ...] = ("all",)
     """The devices that get a worker: `all`, `cpu`, `cuda`, `cuda:N`."""
+    cluster: str | None = None
+    """A Ray cluster whose devices are used, too: `auto`, or HOST:PORT of its head."""
+    cluster_resource: str = "GPU"
+    """What Ray counts the devices as."""
+    cluster_device: str = "fusiond.devices.cuda.provider:CudaProvider"
+    """MODULE:CLASS of the kind of device on its nodes."""
     poll_secs: float = 1.0
     """How often a worker looks for jobs that another process queued."""
     when_busy: str = "wait"
@@ -81,6 +87,12 @@ def read(path: Path) -> Config:
         config = dataclasses.replace(config, web=_address(keys["web"]))
     if "devices" in keys:
         config = dataclasses.replace(config, devices=_devices(keys["devices"]))
+    if "cluster" in keys and keys["cluster"].value is not None:
+        config = dataclasses.replace(config, cluster=_plain(keys["cluster"]))
+    if "cluster_resource" in keys:
+        config = dataclasses.replace(config, cluster_resource=_plain(keys["cluster_resource"]))
+    if "cluster_device" in keys:
+        config = dataclasses.replace(config, cluster_device=_plain(keys["cluster_device"]))
     if "poll_secs" in keys:
         config = dataclasses.replace(config, poll_secs=keys["poll_secs"].number(least=0.05, most=3600))
     if "when_busy" in keys:
@@ -104,6 +116,13 @@ def address(text: str) -> tuple[str, int] | None:
     if match is None or int(match[3]) > 65535:
         return None
     return match[1] or match[2], int(match[3])
+
+
+def _plain(node: Node) -> str:
+    text = node.text()
+    if not re.fullmatch(r"[A-Za-z0-9_.:/\[\]-]{1,200}", text):
+        raise node.fail(f"is {text[:80]!r}; letters, digits and _ . : - are allowed")
+    return text
 
 
 def _upstreams(node: Node, folder: Path) -> tuple[Address, ...]:

@@ -1,0 +1,25 @@
+"""The fake device, with a time that each program takes to load: what a trial costs where devices are the bottleneck."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from fusiond.devices.base import Executor
+from fusiond.program import Program
+from fusiond.testing.fakes import FakeExecutor, FakeLoaded, FakeProvider
+
+
+class SleepingExecutor(FakeExecutor):
+    def load(self, program: Program, binaries: Mapping[str, Path]) -> FakeLoaded:
+        time.sleep(float(os.environ.get("FUSIOND_FAKE_LOAD_SECS", "0.2")))
+        return super().load(program, binaries)
+
+
+class SleepingProvider(FakeProvider):
+    """Each program takes FUSIOND_FAKE_LOAD_SECS (0.2) to load; a worker keeps the baseline loaded."""
+
+    def executor(self, name: str) -> Executor:
+        return SleepingExecutor()

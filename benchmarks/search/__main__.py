@@ -40,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--sampler", nargs="+", default=["gp"], metavar="NAME", help=", ".join(samplers.NAMES))
     parser.add_argument("--json", action="store_true", help="a line of JSON for each search")
     parser.add_argument("--keep", action="store_true", help="write what is found to benchmarks/results/cpu/search.json")
+    parser.add_argument("--held-out", action="store_true", help="keep them as spaces that nothing was chosen on")
     parser.add_argument("--score", action="store_true", help="the community's score of each sampler")
     parser.add_argument("--cost", action="store_true", help="time asks and tells on spaces of known sizes")
     parser.add_argument("--page", action="store_true", help="write docs/results-search.md")
@@ -69,7 +70,9 @@ def main(argv: Sequence[str]) -> int:
             if given.json and not given.score:
                 print(json.dumps(each.document(name, seed, sampler)), flush=True)
         if given.keep and not given.score:
-            page.keep([each.document(*names) for *names, each in found], given.ahead, given.trials)
+            page.keep(
+                [each.document(*names) for *names, each in found], given.ahead, given.trials, held_out=given.held_out
+            )
         if given.score:
             _score(given, spaces, tried)
             return

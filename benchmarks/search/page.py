@@ -27,9 +27,9 @@ WORDS = {
 NEVER = 10**9
 
 
-def keep(found: Sequence[Mapping[str, Any]], ahead: int, trials: int) -> None:
+def keep(found: Sequence[Mapping[str, Any]], ahead: int, trials: int, *, held_out: bool = False) -> None:
     """Beside what is kept; in place of what was found before for the same samplers, spaces and asks ahead."""
-    rows = [{**each, "ahead": ahead, "trials": trials} for each in found]
+    rows = [{**each, "ahead": ahead, "trials": trials} | ({"held_out": True} if held_out else {}) for each in found]
     known = {(each["sampler"], each["pack"], ahead) for each in rows}
     old = [each for each in kept().get("found", ()) if (each["sampler"], each["pack"], each["ahead"]) not in known]
     run = runs.new("search", "", COMMAND, "replayed", {})
@@ -58,7 +58,8 @@ def kept() -> dict[str, Any]:
 
 def render(run: Mapping[str, Any]) -> str:
     """The page."""
-    found = run.get("found", ())
+    everything = run.get("found", ())
+    found = [each for each in everything if not each.get("held_out")]
     parts = ["# How good the search is\n", HEAD]
     if not found:
         return "\n".join([*parts, f"Not measured yet: `{COMMAND} --keep`.\n"])
@@ -66,6 +67,12 @@ def render(run: Mapping[str, Any]) -> str:
         rows = [each for each in found if each["ahead"] == ahead]
         parts.append(f"## {'One ask at a time' if ahead == 1 else f'{ahead} asks out at once'}\n")
         parts.append(_summary(rows))
+    if held_out := [each for each in everything if each.get("held_out")]:
+        parts += ["## Spaces that nothing was chosen on\n", HELD_OUT]
+        for ahead in sorted({each["ahead"] for each in held_out}):
+            rows = [each for each in held_out if each["ahead"] == ahead]
+            parts += [f"{'One ask at a time' if ahead == 1 else f'{ahead} asks out at once'}:\n", _summary(rows)]
+        parts += [PAIRED, _paired([each for each in held_out if each["ahead"] == 1])]
     alone = [each for each in found if each["ahead"] == 1]
     parts += ["## Beside each other, seed by seed\n", PAIRED, _paired(alone)]
     parts += ["## Space by space\n", _spaces(alone)]
@@ -84,7 +91,8 @@ def render(run: Mapping[str, Any]) -> str:
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> str:
     head = ("sampler (runs, spaces)", *(f"@{each}" for each in AT), "95 % by 50", "by 100", "median trials to 95 %")
-    return table(head, [_row(name, mine) for name, mine in _by(rows, "sampler").items()])
+    by_sampler = sorted(_by(rows, "sampler").items(), key=lambda each: not each[0].startswith("gp"))
+    return table(head, [_row(name, mine) for name, mine in by_sampler])
 
 
 def _row(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -172,4 +180,11 @@ SCORES = _said(
     expectation goes from 1 to 95 % of the way from the median to the optimum: 1 is the optimum throughout, 0 is random
     choice (package `autotuning_methodology`; the curve is the mean over seeds, told times). Searches end after {trials}
     trials, which may be before that range does."""
+)
+HELD_OUT = _said(
+    """Other kernels and devices, in public repositories: the hub's own (convolutions, dedispersion, pnpoly), those of
+    the first paper on Kernel Tuner, of its visualization and dashboard, and of a paper on constructing spaces (hotspot,
+    expdist, GEMM; some are the union of several incomplete runs). They were read for trying and are not part of
+    fusiond. Eight are of kernels that are among the ten, on other devices. Eight other settings of the sampler were
+    tried on most of them, and none was taken. `--keep --held-out`."""
 )

@@ -124,8 +124,6 @@ WAYS = {
     "block_multiprocessor": "block level",
 }  # fmt: skip
 """As `counted.py` keeps them -> as the page heads them."""
-LEAST_BELIEVED = 0.9
-"""Of the native kernels' instructions."""
 
 
 def _counted(run: Run) -> str:
@@ -133,8 +131,7 @@ def _counted(run: Run) -> str:
     for each in run["pairs"]:
         row = paper.FIGURE_9[each["pair"]]
         slots = (row.native_issue_slot_pct[1], row.free.issue_slot_pct[1], row.capped.issue_slot_pct[1])
-        native = each["ways"]["native"]
-        told = [_way(each["ways"].get(name), native) for name in WAYS]
+        told = [_way(each["ways"].get(name)) for name in WAYS]
         rows.append([each["pair"], *told, " / ".join(f"{value:g}" for value in slots)])
     failed = {found["failed"] for each in run["pairs"] for found in each["ways"].values() if found["failed"]}
     notes = "".join(f"\nNot counted: {why}.\n" for why in sorted(failed))
@@ -148,21 +145,18 @@ def _counted(run: Run) -> str:
 Nothing is measured: each entry is the least time that the counted work takes on this GPU, the part of it that needs so
 long, and how many of the issue slots of that time the instructions of all warps take. A kernel that leaves slots empty
 waits, and what is fused with it can fill them; where native has none to give, fusing has nothing to gain. A share that
-is missing is not known: sampled without a known error, or of fewer instructions than the native kernels have by a
-tenth, which the counter of SASS has been seen to say of loops that it cannot tell apart. The paper's column is what a
-V100's issue slots were used for: native, fused without a bound, and with r0.
+is missing is not known: sampled without a known error. The paper's column is what a V100's issue slots were used for:
+native, fused without a bound, and with r0.
 
 {table(("pair", *WAYS.values(), "V100: issue slots, %"), rows)}{notes}"""
 
 
-def _way(found: dict[str, Any] | None, native: dict[str, Any]) -> str:
+def _way(found: dict[str, Any] | None) -> str:
     if found is None:
         return "none"
     if found["failed"]:
         return "not counted"
-    # Fused kernels do the work of the native ones: with far fewer instructions, those of SASS were told wrongly.
-    believed = native["failed"] is not None or found["instructions"] >= LEAST_BELIEVED * native["instructions"]
-    sure = found["slots_pct"] is not None and found.get("error") is not None and believed
+    sure = found["slots_pct"] is not None and found.get("error") is not None
     slots = f", {found['slots_pct']:.0f} %" if sure else ""
     return f"{found['bound_us']:.1f} us ({found['binding']}{slots})"
 

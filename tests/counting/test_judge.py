@@ -164,7 +164,7 @@ EMULATOR = {
 @pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if k < 2 else pytest.mark.campaign) for k, name in enumerate(EMULATOR)]
+    "name", [pytest.param(name, marks=[] if k < 1 else pytest.mark.campaign) for k, name in enumerate(EMULATOR)]
 )
 def test_a_broken_emulation_is_found_out(
     computed: Outputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

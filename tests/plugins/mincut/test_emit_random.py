@@ -145,7 +145,7 @@ def test_some_random_pipelines(runner, found):
 
 
 @pytest.mark.slow
-@settings(_quiet, max_examples=8)
+@settings(_quiet, max_examples=settings.default.max_examples // 10)
 @given(st.lists(pipelines(), min_size=2, max_size=2), st.sampled_from([(4, 3, 1), (2, 2, 3), (8, 1, 2)]))
 def test_random_pipelines_fused_in_every_way(runner, found, shape):
     x, y, rows = shape

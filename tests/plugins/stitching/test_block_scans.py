@@ -293,7 +293,7 @@ MUTANTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("what", "name", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS])
 def test_a_mutant_of_a_block_s_loop_dies(what: str, name: str, pattern: str, instead: str, runner: Any) -> None:
     found = batch(name)

@@ -79,6 +79,7 @@ def test_a_mutant_dies(
 
 @pytest.mark.slow
 @pytest.mark.sampled(3)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("pattern", "instead"),
     [

@@ -70,20 +70,37 @@ class Lanes:
             raise why if isinstance(why, DeviceSick) else MachineFault(f"every device is lost, lastly: {why}")
 
     def each(
-        self, following: Callable[[], Task | None], do: Callable[[Lane, Task], Done]
+        self,
+        following: Callable[[], Task | None],
+        do: Callable[[Lane, Task], Done],
+        work: Callable[[Task], str | None] = lambda task: None,
     ) -> Iterator[tuple[Lane, Task, Done]]:
         """Do what `following` gives, as many at a time as there are lanes; yields in the order in which they are done.
-        `following` says None when there is nothing now: it is asked again after the next one is done."""
+        `following` says None when there is nothing now: it is asked again after the next one is done. Of tasks whose
+        `work` is equal one is done at a time: what becomes of it answers the others."""
         if len(self.left) == 1:  # here and now, as a job on one device always was
             while (task := following()) is not None:
                 yield self.left[0], task, do(self.left[0], task)
             return
-        again: deque[Task] = deque()
+        aside: deque[Task] = deque()
         idle = deque(self.left)
         under_way: dict[Future[Done], tuple[Lane, Task]] = {}
+
+        def take() -> Task | None:
+            at_work = {work(task) for _, task in under_way.values()} - {None}
+            for each in list(aside):
+                if work(each) not in at_work:
+                    aside.remove(each)
+                    return each
+            while (task := following()) is not None:
+                if work(task) not in at_work:
+                    return task
+                aside.append(task)
+            return None
+
         with ThreadPoolExecutor(len(self.left), thread_name_prefix="lane") as pool:
             while True:
-                while idle and (task := again.popleft() if again else following()) is not None:
+                while idle and (task := take()) is not None:
                     lane = idle.popleft()
                     under_way[pool.submit(do, lane, task)] = lane, task
                 if not under_way:
@@ -93,7 +110,7 @@ class Lanes:
                     try:
                         done = future.result()
                     except (RunnerLost, DeviceSick) as problem:
-                        again.append(task)
+                        aside.appendleft(task)
                         self.lose(lane, problem)
                         continue
                     idle.append(lane)

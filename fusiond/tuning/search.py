@@ -98,16 +98,20 @@ def search(lanes: Lanes, baseline: Unfused) -> str:
             own = lane.context, recorder, candidate, lane.references, lane.odd
             return _trial(*own, baseline, best or None, pruning)
 
+        def work_of(candidate: Candidate) -> str | None:
+            return context.work(candidate.program) if isinstance(candidate.program, Program) else None
+
         if context.finish():
             ended = "as somebody asked"
         else:
             ahead.begin()
-        for lane, candidate, trial in lanes.each(following, try_out):
+        for lane, candidate, trial in lanes.each(following, try_out, work_of):
             broken = pruning.learn(trial)
             idle = 0 if (trial.ratio or 0.0) > best else idle + 1
             best = max(best, trial.ratio or 0.0)
-            work = context.work(candidate.program) if isinstance(candidate.program, Program) else None
-            recorder.hand_over(work, functools.partial(record, lane.context, candidate, trial, best, broken))
+            recorder.hand_over(
+                work_of(candidate), functools.partial(record, lane.context, candidate, trial, best, broken)
+            )
             try:
                 context.pause_point()
             except Interrupted as stop:

@@ -79,7 +79,8 @@ WHOLE = "strategy: toy\nside: 5\nsearch: {trials: 25}\n"
 def test_a_space_that_is_searched_whole_has_the_same_trials(
     store: Store, fakes: Registry, tmp_path: Path, count: int
 ) -> None:
-    alone = run(store, fakes, WHOLE, runner=InProcess)
+    one, options = fleet(1)
+    alone = run(store, fakes, WHOLE, **options)
     devices, options = fleet(count)
     with Store.open(tmp_path / "other.sqlite") as other:
         together = run(other, fakes, WHOLE, **options)
@@ -98,6 +99,8 @@ def test_a_space_that_is_searched_whole_has_the_same_trials(
         }
     assert uuids == {f"FAKE-{number}" for number in range(count)}  # each trial says where it was measured
     assert all(Purpose.FINAL in each.samples for each in devices)  # and so the finals
+    searched = [sum(each.samples.count(Purpose.SEARCH) for each in some) for some in (one, devices)]
+    assert searched[0] == searched[1]  # equal programs are measured once, also where both would be at a time
 
 
 def test_as_many_are_measured_at_a_time_as_there_are_devices(store: Store, fakes: Registry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fusiond import cli
 from fusiond.cli import COMMANDS, examples
 
 Run = Callable[..., Any]
@@ -59,6 +61,25 @@ def test_status_of_a_store(fusiond: Run, done_job: str) -> None:
     assert "1 done job" in said
     assert "hist,maxpool on cpu: fuse, 1.230x" in said
     assert fusiond("status", "--json").json["store"]["jobs"]["done"] == 1
+
+
+def test_the_manual_has_every_command_and_option(fusiond: Run, tmp_path: Path) -> None:
+    """Read by groff, as man does, where there is one: without a warning, and nothing is lost."""
+    source = fusiond("help", "--man").out
+    words = source.replace("\\-", "-")
+    for name in cli.COMMANDS:
+        assert f".SS fusiond {name}\n" in source
+        for action in cli.command_of(name)[1]._actions:
+            assert all(each in words for each in action.option_strings), (name, action)
+    if shutil.which("groff") is None:
+        pytest.skip("groff is not installed: the page is not set")
+    page = tmp_path / "fusiond.1"
+    page.write_text(source)
+    made = subprocess.run(["groff", "-man", "-ww", "-Tutf8", page], capture_output=True, text=True, check=True)
+    assert made.stderr == ""
+    shown = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", made.stdout)
+    assert "fusiond best" in shown
+    assert "--cluster ADDRESS" in shown.replace("\u2010", "-").replace("\u2212", "-")
 
 
 def test_help_is_the_usage_or_a_command_s(fusiond: Run) -> None:

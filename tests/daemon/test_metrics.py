@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,3 +95,29 @@ def test_every_route_is_described_with_its_methods(store: Store, service_of: Cal
         for operation in methods.values():
             named = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}
             assert named == ({"id"} if "{id}" in path else set())
+
+
+def test_the_dashboard_asks_for_what_is_there(service_of: Any, tmp_path: Path) -> None:
+    """Every figure of packaging/grafana/fusiond.json is one that /metrics has, with the labels that group it."""
+    path = Path(__file__).parents[2] / "packaging" / "grafana" / "fusiond.json"
+    dashboard = json.loads(path.read_text())
+    asked = [each["expr"] for panel in dashboard["panels"] for each in panel["targets"]]
+    with Store.open(tmp_path / "fusiond.sqlite") as store, service_of(store) as (service, client):
+        job = tmp_path / "job.yaml"
+        job.write_text("strategy: toy\npair: [a, b]\nsearch: {trials: 2}\n")
+        (id,) = client.submit(job)
+        list(client.watch(id))
+        service.metrics.looked_up("exact", 0.001)
+        text = ""
+        while "fusiond_jobs_ended_total{" not in text:  # those who watch are told first
+            text = service.metrics.text().decode()
+    names = set(re.findall(r"^# TYPE (\S+)", text, flags=re.M))
+    assert len(asked) >= 12
+    for expression in asked:
+        (figure,) = set(re.findall(r"fusiond_\w+", expression))
+        assert figure.removesuffix("_bucket") in names, figure
+        for label in re.findall(r"by \((\w+)\)", expression):
+            assert re.search(rf"^{figure}\{{[^}}]*\b{label}=", text, flags=re.M), (figure, label)
+    used = {name.removesuffix("_bucket") for each in asked for name in re.findall(r"fusiond_\w+", each)}
+    left = {each for each in names - used if not each.endswith("_created")}
+    assert left <= {"fusiond_build_info"}, left  # nothing that is measured is left out

@@ -65,7 +65,7 @@ def _lanes(drawing: Lanes) -> Markup:
         + ", ".join(f"{span.text} ({drawing.unit} {span.start:g} to {span.end:g})" for span in lane.spans)
         for lane in drawing.lanes
     )
-    return figure(WIDTH, bottom + 20, f"{drawing.title}: {said}", Markup("").join(parts), "lanes")
+    return figure(WIDTH, bottom + 20, f"{drawing.title}: {said}", Markup("").join(parts), "lanes", fixed=True)
 
 
 # --- graphs ---------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def _graph(drawing: Graph) -> Markup:
         for number in sorted({each.group for each in drawing.nodes if each.group >= 0})
     )
     height = int(10 + _LAYER * len(layers))
-    return figure(round(total), height, f"{drawing.title}: {said}", Markup("").join(parts), "graph")
+    return figure(round(total), height, f"{drawing.title}: {said}", Markup("").join(parts), "graph", fixed=True)
 
 
 def _at(x: float, y: float) -> str:

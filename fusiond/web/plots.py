@@ -120,7 +120,8 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
             WIDTH - _RIGHT, HEIGHT - 8
         ),
     ]
-    for row, at, up in points:
+    below = 0.0
+    for row, at, up in sorted(points, key=lambda each: -each[2]):
         share = "" if row["occupancy"] is None else f", occupancy {100 * row['occupancy']:.0f} %"
         said = f"{row['program']} {row['launch']}: bound by {row['binding']}{share}"
         parts.append(
@@ -128,7 +129,10 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
                 "unfused" if row["program"] == "native" else "fused", x(at), y(up), said
             )
         )
-        parts.append(Markup('<text x="{:.1f}" y="{:.1f}">{}</text>').format(x(at) + 8, y(up) + 12, said))
+        below = max(below + 13, y(up) + 12)  # labels do not lie on each other
+        side, anchor = (x(at) + 8, "start") if x(at) < WIDTH / 2 else (x(at) - 8, "end")
+        label = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
+        parts.append(label.format(side, below, anchor, f"{row['program']} {row['launch']}: {row['binding']}{share}"))
     words = "; ".join(f"{row['program']} {row['launch']} is bound by {row['binding']}" for row, _, _ in points)
     return figure(WIDTH, HEIGHT, f"on {gpu.name}, counted: {words}", Markup("").join(parts), "roofline")
 
@@ -161,11 +165,18 @@ def _line(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
-def figure(width: int, height: int, said: str, inside: Markup, kind: str) -> Markup:
-    """An SVG of so many pixels; `said` is what it shows, in words."""
+def figure(width: int, height: int, said: str, inside: Markup, kind: str, *, fixed: bool = False) -> Markup:
+    """An SVG of so many pixels, whatever room there is where it is `fixed`; `said` is what it shows, in words."""
+    size = Markup(' width="{}" height="{}"').format(width, height) if fixed else Markup("")
     return Markup(
-        '<svg class="plot {}" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+        '<svg class="plot {}" xmlns="http://www.w3.org/2000/svg"{} viewBox="0 0 {} {}" role="img" aria-label="{}">'
         "<title>{}</title>{}</svg>"
     ).format(
-        kind, width, height, escape(said), escape(said), inside or Markup('<text x="8" y="24">{}</text>').format(said)
+        kind,
+        size,
+        width,
+        height,
+        escape(said),
+        escape(said),
+        inside or Markup('<text x="8" y="24">{}</text>').format(said),
     )

@@ -28,6 +28,13 @@ _WHAT = {
     "emulated": "emulated on the processor",
     "counted": "counted for a GPU that is not here",
 }
+_COUNTED = {
+    "program": "program", "launch": "launch", "kernel": "kernel", "DRAM, bytes": "dram_bytes",
+    "least, bytes": "minimal_bytes", "instructions": "instructions", "shared, wavefronts": "shared_wavefronts",
+    "occupancy": "occupancy", "limited by": "limited_by", "at least, us": "bound_us", "bound by": "binding",
+    "error": "error",
+}  # fmt: skip
+"""Heads of the table of what is counted -> keys of its rows."""
 Look = Callable[[], Sequence[Mapping[str, Any]]]
 """The workers: `device`, `job`, `waiting`."""
 
@@ -116,12 +123,26 @@ def answer(store: Store, workload_key: str, device_key: str, cache: str) -> dict
         if record.speedup and record.ci95 and not counted
         else None,
         "times": plots.bars(times, unit="us"),
-        "counted": [dict(each) for each in record.counted],
+        "counted": [_paid(each) for each in record.counted],
         "roofline": plots.roofline(record.counted) if record.counted else None,
         "drawings": _drawings(store, workload_key, device_key, cache),
         "sources": _sources(store, record),
         "history": history,
         "text": json.dumps(dict(record.config) if record.config else {}, indent=1),
+    }
+
+
+def _paid(row: Mapping[str, Any]) -> dict[str, str]:
+    """A counted launch as a row of the page's table, by its heads."""
+    if row["failed"]:
+        return {**dict.fromkeys(_COUNTED, ""), "program": row["program"], "launch": f"{row['launch']}: {row['failed']}"}
+    values = {key: row.get(key) for key in _COUNTED.values()}
+    values["bound_us"] = f"{row['bound_us']:.3f}"
+    values["occupancy"] = "" if row["occupancy"] is None else f"{100 * row['occupancy']:.0f} %"
+    values["error"] = "unknown" if row["error"] is None else f"{100 * row['error']:.0f} %"
+    return {
+        head: f"{values[key]:,}" if isinstance(values[key], int) else str(values[key] or "")
+        for head, key in _COUNTED.items()
     }
 
 

@@ -160,6 +160,22 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
+class Clockless:
+    """What an Executor of a device without a clock of its own has nothing to say about."""
+
+    def state(self) -> DeviceState:
+        return DeviceState()
+
+    def clock_mhz(self) -> float | None:
+        return None
+
+    def calibrate(self) -> Mapping[str, float]:
+        return {}
+
+    def close(self) -> None:
+        return None
+
+
 class DeviceProvider(Protocol):
     """One kind of device (`cpu`, `cuda`), in the daemon's process. Nothing here may touch the device's context."""
 

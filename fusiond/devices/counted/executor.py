@@ -12,14 +12,14 @@ from pathlib import Path
 from fusiond.counting.cached import counted
 from fusiond.counting.kernels import CountError
 from fusiond.counting.model import Gpu
-from fusiond.devices.base import DataPlane, ExecutionError
+from fusiond.devices.base import Clockless, DataPlane, ExecutionError
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.native import Runtime
-from fusiond.model import DeviceState, Outcome
+from fusiond.model import Outcome
 from fusiond.program import Program, SourceKind
 
 
-class CountedExecutor:
+class CountedExecutor(Clockless):
     """`fusiond.devices.base.Executor` for a GPU that is not here."""
 
     def __init__(self, gpu: Gpu) -> None:
@@ -29,15 +29,6 @@ class CountedExecutor:
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> CountedProgram:
         return CountedProgram(self._cpu.runtime, program, binaries, self._gpu)
-
-    def state(self) -> DeviceState:
-        return DeviceState()
-
-    def clock_mhz(self) -> float | None:
-        return None
-
-    def calibrate(self) -> dict[str, float]:
-        return {}
 
     def close(self) -> None:
         self._cpu.close()

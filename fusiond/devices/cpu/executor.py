@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from fusiond.build import gxx
-from fusiond.devices.base import Array, DataPlane, ExecutionError
+from fusiond.devices.base import Array, Clockless, DataPlane, ExecutionError
 from fusiond.devices.cpu import native
 from fusiond.devices.cpu.memory import Block
 from fusiond.devices.data import HostData
 from fusiond.devices.host import HostLibrary
 from fusiond.language.narrow import numpy_dtype, scalar
-from fusiond.model import DeviceState, Outcome
+from fusiond.model import Outcome
 from fusiond.program import (
     Argument,
     Bytes,
@@ -43,7 +43,7 @@ from fusiond.system import faults
 _CACHE_BYTES = 64 << 20
 
 
-class CpuExecutor:
+class CpuExecutor(Clockless):
     """`fusiond.devices.base.Executor` for the processor."""
 
     def __init__(self) -> None:
@@ -52,18 +52,6 @@ class CpuExecutor:
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> CpuProgram:
         return CpuProgram(self.runtime, program, binaries)
-
-    def state(self) -> DeviceState:
-        return DeviceState()
-
-    def clock_mhz(self) -> float | None:
-        return None
-
-    def calibrate(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        pass
 
 
 class CpuProgram:

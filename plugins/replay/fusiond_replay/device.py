@@ -17,12 +17,12 @@ from pathlib import Path
 
 import fusiond
 from fusiond.cuda.limits import MOST_SHARED_BYTES
-from fusiond.devices.base import Array, Binary, DataPlane, ExecutionError, Executor
+from fusiond.devices.base import Array, Binary, Clockless, DataPlane, ExecutionError, Executor
 from fusiond.devices.data import HostData
 from fusiond.errors import UnknownName
 from fusiond.inputs.fills import fill
 from fusiond.keys import content_key
-from fusiond.model import REPLAYED, BuildFailed, DeviceInfo, DeviceLimits, DeviceState, Outcome, frozen
+from fusiond.model import REPLAYED, BuildFailed, DeviceInfo, DeviceLimits, Outcome, frozen
 from fusiond.program import Fill, Program, Source
 from fusiond.strategy import Facts
 from fusiond_replay import script
@@ -101,7 +101,7 @@ class ReplayProvider:
         return ReplayExecutor()
 
 
-class ReplayExecutor:
+class ReplayExecutor(Clockless):
     """`fusiond.devices.base.Executor`."""
 
     def __init__(self) -> None:
@@ -114,18 +114,6 @@ class ReplayExecutor:
         if found[0].failure == "constraints":
             raise ExecutionError(*_OUTCOMES["constraints"])
         return ReplayProgram(program, found[0])
-
-    def state(self) -> DeviceState:
-        return DeviceState()
-
-    def clock_mhz(self) -> float | None:
-        return None
-
-    def calibrate(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        pass
 
 
 class ReplayProgram:

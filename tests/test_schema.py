@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from fusiond.daemon import config, config_schema
+from fusiond.errors import RequestError
 from fusiond.registry import Registry
 from fusiond.requests import jobs, schema
 
@@ -70,3 +73,43 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], validator: Dr
 
     assert main(["schema", "job"]) == 0
     assert json.loads(capsys.readouterr().out) == validator.schema
+
+
+# --- the daemon's configuration -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def of_config() -> Draft202012Validator:
+    found = config_schema.config()
+    Draft202012Validator.check_schema(found)
+    return Draft202012Validator(found)
+
+
+def test_the_configuration_that_is_shipped_fits_and_has_every_key(of_config: Draft202012Validator) -> None:
+    path = Path(__file__).parents[1] / "configs" / "fusiond.yaml"
+    shipped = yaml.safe_load(path.read_text())
+    assert not list(of_config.iter_errors(shipped))
+    names = {each.name for each in dataclasses.fields(config.Config)}
+    assert names == set(config_schema.config()["properties"]) == set(shipped)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "web: 127.0.0.1:80", "web: '[::1]:0'", "web: 80", "web: host:123456", "devices: gpu",
+        "devices: [cpu, 'cuda:1']", "devices: []", "poll_secs: 0", "poll_secs: 2", "when_busy: never",
+        "when_busy: share", "log: xml", "log_level: loud", "upstream: https://box", "upstream: [https://box]",
+        "upstream: [{url: 'https://box'}]", "upstream: [{token_file: x}]", "upstream: ftp://box", "upstream_secs: 61",
+        "cluster: auto", "cluster:", "db:", "db: x.sqlite", "dbb: x", "[1]",
+    ],
+)  # fmt: skip
+def test_the_schema_says_what_the_daemon_says(of_config: Draft202012Validator, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "fusiond.yaml"
+    path.write_text(f"{text}\n")
+    try:
+        config.read(path)
+    except RequestError:
+        fits = False
+    else:
+        fits = True
+    assert of_config.is_valid(yaml.safe_load(text)) == fits

@@ -1,8 +1,12 @@
-"""`fusiond examples [COPY_TO]`: the job files that come with fusiond."""
+"""`fusiond examples [COPY_TO]`: the job files that come with fusiond.
+
+A copy has the JSON Schema of job files beside it, and each of its jobs a line by which editors find that.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sysconfig
 from pathlib import Path
@@ -10,8 +14,11 @@ from pathlib import Path
 import fusiond
 from fusiond.cli import options, output
 from fusiond.errors import FusiondError, RequestError
+from fusiond.isolation import registry as plugins
+from fusiond.requests import schema
 from fusiond.words import counted
 
+SCHEMA = "job.schema.json"
 INSTALLED = Path("share") / "fusiond" / "examples"
 
 
@@ -29,7 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
         if target.exists():
             raise RequestError(f"{target} is there already; name a folder that is not", where="COPY_TO")
         shutil.copytree(folder, target)
-        written = [str(target / each) for each in files]
+        schema_file = target / SCHEMA
+        schema_file.write_text(json.dumps(schema.job(plugins.load().strategies.values()), indent=1) + "\n")
+        for each in files:
+            if each.suffix == ".yaml":
+                path, up = target / each, "../" * (len(each.parts) - 1)
+                path.write_text(f"# yaml-language-server: $schema={up}{SCHEMA}\n{path.read_text()}")
+        written = [*(str(target / each) for each in files), str(schema_file)]
     if arguments.json:
         options.say_json({"folder": str(folder), "files": [str(each) for each in files], "written": written})
     elif written:

@@ -16,7 +16,7 @@ from fusiond.system import files
 from fusiond.tuning.contention import Policy
 
 LEVELS = ("debug", "info", "warning", "error")
-_DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|cluster(:[0-9]{1,4})?|counted(:[a-z0-9]{1,16})?)")
+DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|cluster(:[0-9]{1,4})?|counted(:[a-z0-9]{1,16})?)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +194,6 @@ def _devices(node: Node) -> tuple[str, ...]:
     if not names:
         raise node.fail("names no device; write all, cpu, cuda, cuda:0 or counted:h100")
     for each in names:
-        if not _DEVICE.fullmatch(each.text()):
+        if not DEVICE.fullmatch(each.text()):
             raise each.fail(f"is {each.text()[:40]!r}; write all, cpu, cuda, cuda:0 or counted:h100")
     return tuple(dict.fromkeys(each.text() for each in names))

@@ -116,6 +116,13 @@ def test_examples_are_listed_and_copied(fusiond: Run, tmp_path: Path) -> None:
     target = tmp_path / "mine"
     copied = fusiond("examples", target)
     assert "fusiond plan" in copied.out
-    assert {str(path.relative_to(target)) for path in target.rglob("*.*")} == set(listed["files"])
+    files = {str(path.relative_to(target)) for path in target.rglob("*.*")}
+    assert files == {*listed["files"], "job.schema.json"}
+    for each in target.rglob("*.yaml"):  # an editor finds the schema, and the rest is as it was
+        first, _, rest = each.read_text().partition("\n")
+        assert (
+            each.parent / first.removeprefix("# yaml-language-server: $schema=")
+        ).resolve() == target / "job.schema.json"
+        assert rest == (examples.examples_folder() / each.relative_to(target)).read_text()
     assert fusiond("examples", target).status == 2
     assert examples.examples_folder().is_dir()

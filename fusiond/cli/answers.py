@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import re
+from typing import Any
 
 from fusiond.cli import options, output, render
 from fusiond.cli.prune import age_secs
 from fusiond.client.client import Client
 from fusiond.errors import NothingKnown, RequestError
+from fusiond.exchange.find import exchange_of
 from fusiond.model import Record, Verdict
 from fusiond.store.format import now
 from fusiond.wire import answer_entry
@@ -25,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--verdict", action="append", choices=[each.value for each in Verdict], help="only these (may be repeated)"
     )
     parser.add_argument("--since", metavar="T", help="only what was found since: 36h, 30d, 8w, or a date as 2026-11-24")
+    parser.add_argument("--imported", action="store_true", help="what other boxes found, in place of this one's")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="at most this many (default 50)")
     options.add_store(parser)
 
@@ -32,6 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     limit = max(1, arguments.limit)
     since = None if arguments.since is None else _moment(arguments.since)
+    if arguments.imported:
+        return _imported(arguments, limit, since)
     with Client(db=options.database(arguments)) as client:
         try:
             found = client.store.answers(
@@ -53,6 +59,53 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         output.say("no answers")
     return 0
+
+
+def _imported(arguments: argparse.Namespace, limit: int, since: str | None) -> int:
+    """Entries of the exchange, the last that came first; whose they are, and what this box has found of them."""
+    exchange = exchange_of(options.database(arguments))
+    found: list[dict[str, Any]] = []
+    names = exchange.signers() if exchange is not None else {}
+    for each in exchange.listed(own=False) if exchange is not None else ():
+        assert exchange is not None
+        body = json.loads(exchange.envelope(each["key"]) or "{}").get("body")
+        if body is None or not _wanted(arguments, body, since):
+            continue
+        found.append({
+            "key": each["key"], "workload": body["workload"]["name"], "strategy": body["strategy"],
+            "sizes": body["workload"]["sizes"], "device": body["device"]["model"], "device_key": body["device"]["key"],
+            "evidence": body["evidence"], "verdict": body["verdict"], "speedup": body["speedup"],
+            "found_at": body["found_at"], "signer": each["signer"], "trusted": names.get(each["signer"]),
+            "refuted": each["refuted"],
+        })  # fmt: skip
+        if len(found) == limit:
+            break
+    if arguments.json:
+        options.say_json(found)
+    elif found:
+        columns = ("found (UTC)", "workload", "strategy", "device", "evidence", "verdict", "gain", "signed by", "here")
+        rows = [
+            (
+                render.when(each["found_at"]), each["workload"], each["strategy"], each["device"], each["evidence"],
+                each["verdict"], render.ratio(each["speedup"]),
+                each["trusted"] or f"{each['signer'][:12]} (not trusted)", each["refuted"],
+            )
+            for each in found
+        ]  # fmt: skip
+        render.table("", columns, rows)
+    else:
+        output.say("no imported answers")
+    return 0
+
+
+def _wanted(arguments: argparse.Namespace, body: dict[str, Any], since: str | None) -> bool:
+    device = options.device(arguments)
+    return (
+        arguments.strategy in (None, body["strategy"])
+        and (not arguments.verdict or body["verdict"] in arguments.verdict)
+        and device in (None, body["device"]["model"], body["device"]["key"], body["device"]["name"])
+        and (since is None or body["found_at"] >= since)
+    )
 
 
 def row(record: Record) -> tuple[str | None, ...]:

@@ -38,6 +38,12 @@ def test_answers_travel_from_store_to_store(fusiond: Run, done_job: str, tmp_pat
     assert said.status == 0
     assert said.out.startswith("1 answer imported, 0 known already, 0 refused\n")
     assert f"`fusiond keys trust {key} --name NAME`" in said.out
+    listed = ["answers", "--imported", "--db", other]
+    (entry,) = fusiond(*listed, "--json").json
+    assert (entry["workload"], entry["signer"], entry["trusted"], entry["refuted"]) == ("hist,maxpool", key, None, None)
+    assert f"{key[:12]} (not trusted)" in fusiond(*listed, "--strategy", "toy", "--verdict", "fuse").out
+    assert fusiond(*listed, "--verdict", "keep").out == "no imported answers\n"
+    assert fusiond("answers", "--imported").out == "no imported answers\n"  # its own is none
     assert fusiond("import", path, "--db", other, "--json").json == {
         "new": 0, "known": 1, "refused": 0, "why": [], "untrusted": [key],
     }  # fmt: skip

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse.frontend import cuda_declarations, cursors, includes, slicing
+from fusiond_hfuse.frontend import cuda_declarations, cursors, directives, includes, slicing
 from fusiond_hfuse.frontend.graph import Unit
 
 YAML = """\
@@ -231,7 +231,7 @@ def test_an_architecture_that_changes_nothing_is_read_once(monkeypatch):
     ):
         walked.clear()
         forget()
-        slicing._walked(text, (), (), ())
+        slicing._walked(text, (), False, (), ())
         assert len(walked) == readings, text
     forget()
 
@@ -298,8 +298,8 @@ WRONG = [
      "cublasHandle_t.*not read: <cublas_v2.h>"),
     ("a condition on a header that is not there", '#include "config.h"\n' + K + "#ifdef WIDE\n    int v = 1;\n#else\n    int v = 2;\n#endif\n" + STORE,
      'k.cu:5: a condition asks for `WIDE`, which "config.h" may define'),
-    ("a library of block primitives", "#include <cub/cub.cuh>\n" + K + "    typedef cub::BlockReduce<int, 128> Reduce;\n    int v = i;\n" + STORE,
-     "k.cu:5: it uses `cub::`, whose headers are not read here: .*cooperative groups and shuffles can be fused"),
+    ("a library that is not read", "#include <thrust/functional.h>\n" + K + "    int v = thrust::plus<int>()(i, 1);\n" + STORE,
+     "k.cu:5: it uses `thrust::`, whose headers are not read here; .*cooperative groups and shuffles can be fused"),
     ("no such kernel", HOST + OTHERS, "unknown kernel 'k'; known: again, grid, image, unknown"),
     ("nothing that can be read", "__global__ void k(int* out {\n", "not CUDA C\\+\\+"),
 ]  # fmt: skip
@@ -322,7 +322,7 @@ def test_only_what_the_kernel_reaches_is_part_of_an_answer(beside_hist):
 
 
 MUTANTS = {
-    "macros are followed": (slicing, "_macros", lambda code: {}),
+    "macros are followed": (directives, "macros", lambda code: {}),
     "headers that others bring": (slicing, "_brought", lambda text, headers: ()),
     "declarations that overlap are one": (slicing, "_groups", lambda found: list(found)),
     "text that is no declaration goes": (slicing, "_between", lambda covered, end: iter(())),

@@ -36,3 +36,4 @@ extern "C" FUSIOND_HIDDEN inline void __assert_fail(const char* text, const char
 #define __CUDACC_VER_MAJOR__ 12
 #define __CUDACC_VER_MINOR__ 8
 #define CUDART_VERSION 12080
+#define CUDA_VERSION 12080

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs.documents import UNKNOWN
@@ -15,7 +17,8 @@ from fusiond_hfuse.frontend.launches import Launched, launches
 from fusiond_hfuse.frontend.parse import parse_kernel
 
 _MOST_ABOVE = 5
-_PLACES = ("", "include", "inc", "common", "Common", "common/inc", "src", "utils")
+_MOST_PARTS = 300
+_PLACES = ("", "include", "includes", "inc", "common", "Common", "common/inc", "src", "utils")
 _OF_LIBRARIES = re.compile(r"<(?:cu|thrust/|cub/|cuda/|nv|npp|GL/|EGL/|GLES|mpi|omp|nccl|torch/|ATen/|c10/|[a-z_]+>)")
 """Headers that are a library's, or have no ending: in no folder of a project."""
 _WRITTEN = re.compile(r"<[\w\s,:*&]*>")
@@ -80,9 +83,10 @@ def _with_headers(inputs: Inputs, path: str, include: tuple[str, ...]) -> tuple[
 
 
 def _folder_of(inputs: Inputs, path: str, header: str) -> str | None:
-    """The nearest folder above a file that holds a header, itself or in one of the usual places."""
+    """The nearest folder above a file that holds a header, itself or in one of the usual places, or in the `include` of
+    a folder in it."""
     for above in range(_MOST_ABOVE):
-        for place in _PLACES:
+        for place in (*_PLACES, *_parts_of(Path(path).parent.joinpath(*[".."] * above))):
             folder = "/".join([*[".."] * above, *([place] if place else [])]) or "."
             try:
                 inputs.beside(path, f"{folder}/{header}", where="")
@@ -90,6 +94,16 @@ def _folder_of(inputs: Inputs, path: str, header: str) -> str | None:
                 continue
             return folder
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def _parts_of(folder: Path) -> tuple[str, ...]:
+    """The `include` folders of a project's parts: `containers/include`."""
+    try:
+        names = sorted(each.name for each in itertools.islice(folder.iterdir(), _MOST_PARTS))
+    except OSError:
+        return ()
+    return tuple(f"{each}/include" for each in names if (folder / each / "include").is_dir())
 
 
 def _entry(path: str, name: str, known: frozenset[str]) -> tuple[str, str]:

@@ -23,29 +23,40 @@ def kernels(nodes: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, cinde
 
 
 def definition(
-    known: list[tuple[str, cindex.Cursor]], entry: str, template: bool, where: str
+    known: list[tuple[str, cindex.Cursor]], entry: str, template: bool, where: str, chosen: cindex.Cursor | None = None
 ) -> tuple[cindex.Cursor, list[cindex.Cursor]]:
-    """The definition of the kernel called `entry`, and all of its declarations. `template`: an instance is named.
-    UnknownName, or a RequestError, where there is none, or several."""
+    """The definition of the kernel called `entry`, and all of its declarations. `template`: an instance is named, which
+    clang finds at `chosen`: of several specialisations the one that is meant. UnknownName, or a RequestError, where
+    there is none, or several."""
     found = [cursor for name, cursor in known if name == entry]
     if not found:
         raise UnknownName("kernel", entry, {name for name, _ in known}, where=where)
     bodies = [cursor for cursor in found if cursor.is_definition()]
-    if len(bodies) != 1:
-        what = "is only declared" if not bodies else "is defined more than once (overloads or specialisations)"
-        raise RequestError(f"{entry} {what}; this version wants one definition", where=where)
-    is_template = bodies[0].kind is CursorKind.FUNCTION_TEMPLATE
-    if is_template and not template:
-        head = ", ".join(_template_parameters(bodies[0]))
-        example = f"{entry}<{', '.join(_example(kind) for kind in _template_kinds(bodies[0]))}>"
+    if template and chosen is not None and len(bodies) > 1:
+        meant = [each for each in bodies if each.location.offset == chosen.location.offset]
+        if len(meant) == 1 and any(each.kind is CursorKind.FUNCTION_TEMPLATE for each in found):
+            return meant[0], found
+    pattern = next((each for each in bodies if each.kind is CursorKind.FUNCTION_TEMPLATE), None)
+    if pattern is not None and not template:
+        head = ", ".join(_template_parameters(pattern))
+        example = f"{entry}<{', '.join(_example(kind) for kind in _template_kinds(pattern))}>"
         raise RequestError(
             f'{entry} is a template <{head}>; say which instance: `instance: "{example}"` in its YAML, '
             f"FILE.cu:'{example}' for `fusiond init`",
             where=where,
         )
+    if len(bodies) != 1:
+        what = "is only declared" if not bodies else "is defined more than once (overloads)"
+        raise RequestError(f"{entry} {what}; this version wants one definition", where=where)
+    is_template = bodies[0].kind is CursorKind.FUNCTION_TEMPLATE
     if template and not is_template:
         raise RequestError(f"{entry} is no template, so it has no instance", where=where)
     return bodies[0], found
+
+
+def other_definitions(body: cindex.Cursor, declarations: list[cindex.Cursor]) -> list[cindex.Cursor]:
+    """The definitions of a kernel that an instance does not come from."""
+    return [each for each in declarations if each.is_definition() and each != body]
 
 
 def template_head(body: cindex.Cursor, data: bytes) -> str:

@@ -41,7 +41,8 @@ OF_STANDARDS = frozenset({
     "iomanip", "ios", "iostream", "iterator", "limits", "limits.h", "map", "math.h", "memory",
     "new", "numeric", "optional", "random", "ratio", "sstream", "stdbool.h", "stddef.h", "stdexcept", "stdint.h",
     "stdio.h", "stdlib.h", "string", "string.h", "sys/time.h", "time.h", "tuple", "type_traits", "unordered_map",
-    "utility", "vector",
+    "utility", "vector", "atomic", "deque", "iosfwd", "istream", "list", "ostream", "queue", "set", "stack", "stdarg.h",
+    "string_view", "typeindex", "typeinfo", "unordered_set", "variant",
 })  # fmt: skip
 """C's and C++'s."""
 HOISTED = OF_STANDARDS | _OF_CUDA | library_declarations.NAMES.difference({"cooperative_groups/memcpy_async.h"})
@@ -82,8 +83,8 @@ class _Expansion:
         self.cub = False
         """Whether what stands for cub's headers is in the text."""
         self.read: list[set[str]] = [set()]
-        """Files with `#pragma once` that the compiler has read for certain when it comes here: whatever the `#if`s say,
-        and in each that is open."""
+        """Files with `#pragma once`, or a guard round all that is in them, that the compiler has read for certain when
+        it comes here: whatever the `#if`s say, and in each that is open."""
         self.guards: dict[str, str] = {}
         """Files with `#pragma once` that it may have read: the macro that says so."""
 
@@ -112,13 +113,18 @@ class _Expansion:
         lines = text.removesuffix("\n").split("\n")
         code = without_comments(text).removesuffix("\n").split("\n")
         depth = len(self.read)
+        rounds: tuple[int, ...] = ()  # the lines of its guard, which leaves out nothing when it is first read
+        if _guarded(code):
+            self.read[-1].add(path)
+            full = [number for number, line in enumerate(code, 1) if line.strip()]
+            rounds = (full[0], full[-1])
         guard = self._guard(path, code)
         if guard:
             self._keep(f"#ifndef {guard}", path, 1)
             self._keep(f"#define {guard}", path, 1)
         for number, (line, bare) in enumerate(zip(lines, code, strict=True), 1):
             directive = _joined(code, number) if bare.lstrip().startswith(("#", "%:")) else ""
-            if condition := _CONDITION.match(directive):
+            if (condition := _CONDITION.match(directive)) and number not in rounds:
                 if condition.group(1) != "if" and len(self.read) > depth:
                     self.read.pop()
                 if condition.group(1) != "endif":
@@ -252,6 +258,24 @@ class _Expansion:
         self.origins.append((path, number))
         if len(self.lines) > _MAX_LINES:
             raise RequestError(f"more than {_MAX_LINES} lines with all its includes", where=path)
+
+
+def _guarded(code: list[str]) -> bool:
+    """Whether a file is empty when it is read again: `#ifndef G`, `#define G` ... `#endif`, and nothing round it."""
+    lines = [line.strip() for line in code if line.strip()]
+    head = re.fullmatch(r"#\s*(?:ifndef\s+(\w+)|if\s+!\s*defined\s*\(?\s*(\w+)\s*\)?)", lines[0]) if lines else None
+    if head is None or len(lines) < 3 or re.match(r"#\s*endif\b", lines[-1]) is None:
+        return False
+    if re.match(rf"#\s*define\s+{head.group(1) or head.group(2)}\b", lines[1]) is None:
+        return False
+    depth = 0
+    for at, line in enumerate(lines):
+        found = _CONDITION.match(line)
+        if found is not None:
+            depth += {"if": 1, "endif": -1}.get(found.group(1), 0)
+            if (depth == 0 or (depth == 1 and found.group(1) == "el")) and at < len(lines) - 1:
+                return False
+    return depth == 0
 
 
 def _joined(code: list[str], number: int) -> str:

@@ -218,7 +218,9 @@ def _read(request: _Request, tree: recheck.Tree) -> tuple[EditedText, Parsed]:
         request.unit, tree, request.name, [(each.extent.start.offset, each.extent.end.offset) for each in macros]
     )
     known = list(entries.kernels(top, ""))
-    body, declarations = entries.definition(known, request.entry, request.instance is not None, request.where)
+    chosen = tree.instantiated() if request.instance is not None else None
+    body, declarations = entries.definition(known, request.entry, request.instance is not None, request.where, chosen)
+    others = entries.other_definitions(body, declarations)
     text.scope = tuple(request.entry.split("::")[:-1])
     text.head = entries.template_head(body, text.data)
     parameters = tree.parameters(body, request.where, Parameters(tree).of)
@@ -237,7 +239,10 @@ def _read(request: _Request, tree: recheck.Tree) -> tuple[EditedText, Parsed]:
 
     shadowing = Shadowing(text, graph, shared)
     for cursor in declarations:
-        shadowing.rewrite(cursor)
+        if cursor in others:
+            shadowing.drop(cursor)
+        if cursor not in others or cursor.kind is CursorKind.FUNCTION_TEMPLATE:
+            shadowing.rewrite(cursor)
     for function in graph.functions:
         if shadows.named(function) in graph.seeing:
             shadowing.hand_on(function)

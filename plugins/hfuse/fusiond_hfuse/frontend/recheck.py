@@ -145,6 +145,15 @@ class Tree:
         """What of cooperative groups is not known."""
         return [(line, message) for line, message, _ in self.errors() if "cooperative_groups" in message]
 
+    def instantiated(self) -> cindex.Cursor | None:
+        """The function that the instance comes from, as clang resolves its name."""
+        for top in cursors.children(self.cursor):
+            if top.spelling == "fusiond_signature":
+                named = [each for each in cursors.below(top) if each.kind is CursorKind.DECL_REF_EXPR]
+                found = [each.referenced for each in named if each.referenced is not None]
+                return next((each for each in found if each.kind in shadows.FUNCTIONS), None)
+        return None
+
     def of_cuda(self) -> frozenset[str]:
         """CUDA's functions, as far as the declarations have them."""
         return frozenset(
@@ -437,11 +446,17 @@ def _sentence(message: str, missing: Collection[str]) -> str:
     made = re.match(r"no matching constructor for initialization of '(std::[^']+)'", message)
     if made is not None:
         return f"`{made.group(1)}` is the host's: C++'s headers have no constructor of it for the device"
-    library = re.match(r"use of undeclared identifier '(cub|thrust|cutlass|cute|at|c10|torch)'", message)
+    of_torch = re.match(r"use of undeclared identifier '(at|c10|torch)'", message)
+    if of_torch is not None:
+        return (
+            f"it uses `{of_torch.group(1)}::`, which is PyTorch's, whose headers are not read here; a copy of the "
+            f"kernel for a plain type (`float`, `__half`) can be fused"
+        )
+    library = re.match(r"use of undeclared identifier '(cub|thrust|cutlass|cute)'", message)
     if library is not None:
         return (
-            f"it uses `{library.group(1)}::`, whose headers are not read here: their block primitives take the whole "
-            f"block's threads and barrier for their own; cooperative groups and shuffles can be fused"
+            f"it uses `{library.group(1)}::`, whose headers are not read here; cub's block and warp primitives, "
+            f"cooperative groups and shuffles can be fused"
         )
     if not missing:
         return f"not CUDA C++ as libclang reads it: {message}"

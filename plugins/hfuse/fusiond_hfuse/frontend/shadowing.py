@@ -62,6 +62,18 @@ class Shadowing:
                     self.text.edit(child.extent.start.offset, child.extent.end.offset, "")
         self._shadow(cursor)
 
+    def drop(self, cursor: cindex.Cursor) -> None:
+        """A definition of the kernel that is not the instance's: of a template the declaration stays, of which the
+        instance's is a specialisation; another specialisation goes."""
+        statement = constructs.body_of(cursor)
+        if statement is None:
+            return
+        start, end = statement.extent.start.offset, statement.extent.end.offset
+        if cursor.kind is CursorKind.FUNCTION_TEMPLATE:
+            self.text.edit(start, end, ";")
+        else:
+            self.text.edit(cursor.extent.start.offset, end, "")
+
     def hand_on(self, function: cindex.Cursor) -> None:
         """A function or method that sees the block gets the shadow parameters; what is called without a list of
         arguments cannot."""

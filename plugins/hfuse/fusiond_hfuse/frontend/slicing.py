@@ -26,16 +26,15 @@ from clang import cindex
 from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import cursors, recheck, shadows
+from fusiond_hfuse.frontend import cursors, directives, recheck, shadows
 from fusiond_hfuse.frontend.graph import Unit
 from fusiond_hfuse.frontend.includes import without_comments
 
-_WORD = re.compile(r"(?<!\w)(?<!\d\.)[A-Za-z_]\w*")
 _RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
             CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
 _REFERENCES = (CursorKind.DECL_REF_EXPR, CursorKind.OVERLOADED_DECL_REF, CursorKind.TYPE_REF, CursorKind.TEMPLATE_REF)
 _OF_DEVICES = (CursorKind.CUDADEVICE_ATTR, CursorKind.CUDAGLOBAL_ATTR)
-_NEEDED_METHODS = (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR, CursorKind.CONVERSION_FUNCTION)
+_NEEDED_METHODS = (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR)
 
 STANDARD = {
     "cfloat": "FLT_|DBL_|LDBL_", "climits": "(?:S?CHAR|U?CHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG)_(?:MAX|MIN)",
@@ -92,7 +91,7 @@ def sliced(
         raise UnknownName("kernel", entry, found.kernels or {"none"}, where=where)
     missing = _asked_for(unit, found.unread)
     for line, name in found.undecided:
-        own = [each for each, lines in missing.items() if each.startswith('"') and min(lines) + 1 < line]
+        own = [each for each, lines in missing.items() if _may_define(each) and min(lines) + 1 < line]
         if not own:
             continue  # nothing that may define it stands before it
         raise RequestError(
@@ -104,6 +103,11 @@ def sliced(
     brought = tuple(each for each in wanted if each not in unit.system)
     unit = _without_idle_headers(unit, found.text)
     return dataclasses.replace(unit, text=found.text, system=(*unit.system, *brought), brought=brought, missing=missing)
+
+
+def _may_define(header: str) -> bool:
+    """Whether a header that was not read may decide what the kernel does: a project's, and none of CUDA's libraries."""
+    return header.startswith('"') and re.match(r'"cu[a-z]+(?:Lt|_v2|_kernel)?\.h"', header) is None
 
 
 def _asked_for(unit: Unit, unread: Iterable[tuple[int, int]]) -> dict[str, tuple[int, ...]]:
@@ -246,19 +250,21 @@ def _found(
     walked = _walked(*read, defines, flags)
     code, groups, unread = walked.code, walked.groups, walked.unread
     kernels = frozenset(name for each in groups for name in each.kernels)
-    begin = {word for text in (instance or "", *variables, *(value for _, value in defines)) for word in _words(text)}
-    reached, named = _reached(groups, entry, begin, _macros(code))
+    given = " ".join([instance or "", *variables, *(value for _, value in defines)])
+    begin = set(directives.words(given))
+    reached, named = _reached(groups, entry, begin, directives.macros(code))
     gone = [(each.start, each.end) for each in groups if id(each) not in reached]
     covered = [*walked.frame, *((each.start, each.end) for each in groups), *unread]
     gone += [
-        each for each in _between(covered, len(data)) if _DIRECTIVE_LINE.sub("", code[slice(*each)]).strip("; \n\t")
+        each for each in _between(covered, len(data)) if directives.LINE.sub("", code[slice(*each)]).strip("; \n\t")
     ]
     gone += _comments(code, covered, gone)
     gone += [each for each in unread if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
     kept = [(each.start, each.end) for each in groups if id(each) in reached]
-    undecided = tuple(_undecided(code, kept, {name for name, _ in defines}))
-    named |= {word for start, end in walked.frame for word in _words(code[start:end])}
-    text = _without(data, code, gone, _idle_macros(code, named))
+    gone += directives.idle_errors(code, kept)
+    undecided = tuple(directives.undecided(code, kept, {name for name, _ in defines}))
+    named |= {word for start, end in walked.frame for word in directives.words(code[start:end])}
+    text = _without(data, code, gone, directives.idle_macros(code, named))
     return _Found(text=text, kernels=kernels, error=walked.error, undecided=undecided, unread=unread)
 
 
@@ -321,7 +327,7 @@ class _Walk:
         start, end = self._extent(cursor)
         if end <= start:
             return
-        found = _Declaration(start, end, words=set(_WORD.findall(self.code[start:end])))
+        found = _Declaration(start, end, words=set(directives.WORD.findall(self.code[start:end])))
         if "##" in self.code:  # names that stand in no text
             found.words |= {each.spelling for each in cursors.below(cursor) if each.kind in _REFERENCES}
         if cursor.kind is CursorKind.USING_DIRECTIVE:
@@ -341,9 +347,12 @@ class _Walk:
             yield from self._methods(cursor)
 
     def _methods(self, record: cindex.Cursor) -> Iterator[_Declaration]:
-        """Those of a record that are the host's: they go though it stays."""
-        for each in cursors.children(record):
-            if each.kind not in shadows.FUNCTIONS or each.kind in _NEEDED_METHODS or not self._host(each):
+        """Those of a record that are the host's: they go though it stays, unless a constructor names them."""
+        methods = [each for each in cursors.children(record) if each.kind in shadows.FUNCTIONS]
+        needed = [each for each in methods if each.kind in _NEEDED_METHODS]
+        named = {word for each in needed for word in directives.words(self.code[slice(*self._extent(each))])}
+        for each in methods:
+            if each.kind in _NEEDED_METHODS or not self._host(each) or each.spelling in named:
                 continue
             if each.kind is CursorKind.CXX_METHOD and each.is_virtual_method():
                 continue
@@ -473,73 +482,9 @@ def _reached(
     return reached, seen
 
 
-_CONDITION = re.compile(
-    r"^[ \t]*(?:#|%:)[ \t]*(if|ifdef|ifndef|elif|else|endif)\b((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE
-)
-
-
-_PREDEFINED = frozenset({"defined", "CUDART_VERSION", "CUDA_VERSION"})
-"""What every text knows, as nvcc has it."""
-
-
-def _undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) -> Iterator[tuple[int, str]]:
-    known = known | _macros(code).keys() | _PREDEFINED
-    open_: list[tuple[int, list[tuple[int, str]]]] = []
-    for each in _CONDITION.finditer(code):
-        asks = [
-            (each.start(), name) for name in _words(each.group(2)) if name not in known and not name.startswith("_")
-        ]
-        if each.group(1).startswith("if"):
-            open_.append((each.start(), asks))
-        elif open_ and each.group(1) == "endif":
-            start, names = open_.pop()
-            if names and any(first < each.end() and start < last for first, last in kept):
-                for place, name in names:
-                    yield code.count("\n", 0, place) + 1, name
-        elif open_:
-            open_[-1][1].extend(asks)
-
-
-def _macros(code: str) -> dict[str, set[str]]:
-    """The words in each macro's text."""
-    found: dict[str, set[str]] = {}
-    for match in _DEFINITION.finditer(code):
-        found.setdefault(match.group(1), set()).update(_WORD.findall(match.group(2)))
-    return found
-
-
-_DEFINITION = re.compile(r"^[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
-
-
-def _idle_macros(code: str, named: set[str]) -> Iterator[tuple[int, int]]:
-    """The definitions of macros that neither what stays names nor a condition: `#define RUN k<<<8, 256>>>(p)` is the
-    host's. Where names are put together (`##`), only those that launch kernels are known not to be a kernel's."""
-    texts = _macros(code)
-    waiting = [*named, *(name for each in _CONDITION.finditer(code) for name in _words(each.group(2)))]
-    used: set[str] = set()
-    while waiting:
-        word = waiting.pop()
-        if word not in used:
-            used.add(word)
-            waiting.extend(texts.get(word, ()))
-    for each in _DEFINITION.finditer(code):
-        if each.group(1) not in used and ("##" not in code or "<<<" in each.group()):
-            yield each.span()
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text)
-
-
-_DIRECTIVE_LINE = re.compile(r"^[ \t]*(?:#|%:)(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
-_DIRECTIVE = re.compile(
-    rb"^[ \t]*(?:#|%:)[ \t]*(?:define|undef|if|ifdef|ifndef|elif|else|endif)\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE
-)
-
-
 def _without(data: bytes, code: str, gone: Iterable[tuple[int, int]], idle: Iterable[tuple[int, int]]) -> str:
     """The text with these places blank, but for preprocessor directives; those of `idle` go too."""
-    kept = [each.span() for each in _DIRECTIVE.finditer(code.encode("latin-1", "replace"))]
+    kept = [each.span() for each in directives.KEPT.finditer(code.encode("latin-1", "replace"))]
     found = bytearray(data)
     for start, end in gone:
         at = start
@@ -553,7 +498,7 @@ def _without(data: bytes, code: str, gone: Iterable[tuple[int, int]], idle: Iter
 
 def _brought(text: str, headers: Mapping[str, str]) -> Iterator[str]:
     """Headers whose names the text uses."""
-    words = set(_WORD.findall(without_comments(text)))
+    words = set(directives.WORD.findall(without_comments(text)))
     for header, beginning in headers.items():
         if any(re.match(beginning, word) for word in words):
             yield header

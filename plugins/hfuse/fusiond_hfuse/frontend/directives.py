@@ -1,0 +1,95 @@
+"""What a file's preprocessor directives decide and name: conditions, macros, `#error`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+WORD = re.compile(r"(?<!\w)(?<!\d\.)[A-Za-z_]\w*")
+_CONDITION = re.compile(
+    r"^[ \t]*(?:#|%:)[ \t]*(if|ifdef|ifndef|elif|else|endif)\b((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE
+)
+_ERROR = re.compile(r"^[ \t]*(?:#|%:)[ \t]*error\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+
+
+def idle_errors(code: str, kept: Collection[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The `#error`s in conditions of which nothing stays: what they complain of is the host's (`no such platform`).
+    What is said of an architecture counts for the kernel."""
+    open_: list[tuple[int, str]] = []
+    errors = [each.span() for each in _ERROR.finditer(code)]
+    for each in _CONDITION.finditer(code):
+        if each.group(1).startswith("if"):
+            open_.append((each.start(), each.group(2)))
+        elif open_ and each.group(1) != "endif":
+            open_[-1] = (open_[-1][0], open_[-1][1] + each.group(2))
+        elif open_:
+            start, asks = open_.pop()
+            if "__CUDA" in asks or any(first < each.end() and start < last for first, last in kept):
+                continue
+            yield from (span for span in errors if start < span[0] < each.end())
+
+
+_PREDEFINED = frozenset({"defined", "CUDART_VERSION", "CUDA_VERSION"})
+"""What every text knows, as nvcc has it."""
+_OF_OTHERS = re.compile(r"(USE_)?(HIP|ROCM)(_|$)")
+"""What compilers for other processors know."""
+
+
+def undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) -> Iterator[tuple[int, str]]:
+    """Line and name of what conditions in and round the places of `kept` ask for, and no file here defines."""
+    known = known | macros(code).keys() | _PREDEFINED
+    open_: list[tuple[int, list[tuple[int, str]]]] = []
+    for each in _CONDITION.finditer(code):
+        asks = [
+            (each.start(), name)
+            for name in words(each.group(2))
+            if name not in known and not name.startswith("_") and not _OF_OTHERS.match(name)
+        ]
+        if each.group(1).startswith("if"):
+            open_.append((each.start(), asks))
+        elif open_ and each.group(1) == "endif":
+            start, names = open_.pop()
+            if names and any(first < each.end() and start < last for first, last in kept):
+                for place, name in names:
+                    yield code.count("\n", 0, place) + 1, name
+        elif open_:
+            open_[-1][1].extend(asks)
+
+
+def macros(code: str) -> dict[str, set[str]]:
+    """The words in each macro's text."""
+    found: dict[str, set[str]] = {}
+    for match in _DEFINITION.finditer(code):
+        found.setdefault(match.group(1), set()).update(WORD.findall(match.group(2)))
+    return found
+
+
+_DEFINITION = re.compile(r"^[ \t]*(?:#|%:)[ \t]*define[ \t]+(\w+)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
+
+
+def idle_macros(code: str, named: set[str]) -> Iterator[tuple[int, int]]:
+    """The definitions of macros that neither what stays names nor a condition: `#define RUN k<<<8, 256>>>(p)` is the
+    host's. Where names are put together (`##`), only those that launch kernels are known not to be a kernel's."""
+    texts = macros(code)
+    waiting = [*named, *(name for each in _CONDITION.finditer(code) for name in words(each.group(2)))]
+    used: set[str] = set()
+    while waiting:
+        word = waiting.pop()
+        if word not in used:
+            used.add(word)
+            waiting.extend(texts.get(word, ()))
+    for each in _DEFINITION.finditer(code):
+        if each.group(1) not in used and ("##" not in code or "<<<" in each.group()):
+            yield each.span()
+
+
+def words(text: str) -> list[str]:
+    """The names in a text."""
+    return WORD.findall(text)
+
+
+LINE = re.compile(r"^[ \t]*(?:#|%:)(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+KEPT = re.compile(
+    rb"^[ \t]*(?:#|%:)[ \t]*(?:define|undef|if|ifdef|ifndef|elif|else|endif)\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE
+)
+"""Those that stay where all round them goes."""

@@ -93,7 +93,9 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, header: dict[str, Any], rows:
     assert "\n" not in str(problem.value)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x1f\x8bzzzz", gzip.compress(b"{}", mtime=0)[:-4], b"\xff\xfe", b"{} {}\n{", b"[1]"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x1f\x8bzzzz", gzip.compress(b"{}", mtime=0)[:-4], b"\xff\xfe", b"{} {}\n{", b"[1]"]
+)
 def test_a_damaged_file_is_one_line(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "bad").write_bytes(data)
     with pytest.raises(RequestError, match=r"^\S*bad"):

@@ -9,8 +9,9 @@ the rows are worth, so that a row is added when its point is chosen and gets its
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,8 @@ TRUST = 1.0
 _REACH = 6.0
 """How far from its median the logarithm of a weight may go."""
 _STEP = 64
-_BLOCK = 8
+_GROUP = 2048
+"""Combinations of levels of a few columns, whose distances fit into the first cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,7 +78,7 @@ def fit_in_parts(
     begin = prior_lengths(features)
     if not features:
         return begin
-    distances = np.stack([squared(each, rows, rows) for each in features])
+    distances = np.stack([squared(each, rows, rows)[_pairs(len(rows))] for each in features])
     centre = np.log(begin.weights)
     medians = np.append(centre, math.log(begin.noise))
     bounds = [(each - _REACH, each + _REACH) for each in centre] + [(math.log(1e-6), 0.0)]
@@ -103,30 +105,44 @@ def fit_in_parts(
 def _surprise(
     theta: Reals, distances: Reals, values: Reals, centre: Reals, shared: Reals | None = None
 ) -> tuple[float, Reals]:
-    """The negative log posterior of the logarithms of weights and noise, and its gradient (equation 5.9 there)."""
+    """The negative log posterior of the logarithms of weights and noise, and its gradient (equation 5.9 there).
+    `distances`: (features, pairs of rows), the pairs as `_pairs` has them."""
     several = len(values)
+    rows, columns = _pairs(several)
     weights, noise = np.exp(theta[:-1]), float(np.exp(theta[-1]))
-    covariance, slope = _matern(np.tensordot(weights, distances, 1), slope=True)
-    covariance[np.diag_indices(several)] += noise + JITTER
+    correlated, slope = _matern(weights @ distances, slope=True)
+    covariance = np.zeros((several, several))
+    covariance[rows, columns] = correlated
+    covariance[np.diag_indices(several)] = 1 + noise + JITTER
     if shared is not None:
         covariance += shared
-    factor = linalg.cholesky(covariance, lower=True, check_finite=False, overwrite_a=True)
-    inverse = linalg.lapack.dpotri(factor, lower=1)[0]
-    inverse = np.tril(inverse) + np.tril(inverse, -1).T
-    alpha = inverse @ values
+    # Only its lower triangle is looked at, which is the upper one for LAPACK.
+    factor, failed = linalg.lapack.dpotrf(covariance.T, lower=0, clean=0, overwrite_a=1)
+    if failed:
+        raise linalg.LinAlgError("a covariance is not positive definite")
+    logs = float(np.log(np.diag(factor)).sum())
+    inverse = linalg.lapack.dpotri(factor, lower=0, overwrite_c=1)[0].T
+    alpha = linalg.blas.dsymv(1.0, inverse.T, values, lower=0)
     fitted = float(values @ alpha)
     variance = (fitted + SIGNAL_WEIGHT) / (several + SIGNAL_WEIGHT)
-    inner = 0.5 * (inverse - np.outer(alpha, alpha) / variance)
-    by_weight = (distances.reshape(len(weights), -1) @ (inner * slope).ravel()) * weights
-    off = (theta - centre) / np.append(np.full(len(weights), LENGTH_SPREAD), NOISE_SPREAD)
+    inner = inverse[rows, columns] - alpha[rows] * alpha[columns] / variance  # of both halves of the pairs
+    by_weight = (distances @ (inner * slope)) * weights
+    by_noise = 0.5 * (float(np.trace(inverse)) - float(alpha @ alpha) / variance) * noise
+    spread = np.append(np.full(len(weights), LENGTH_SPREAD), NOISE_SPREAD)
+    off = (theta - centre) / spread
     total = (
         0.5 * (several + SIGNAL_WEIGHT) * math.log(variance)
         + 0.5 * (fitted + SIGNAL_WEIGHT) / variance
-        + float(np.log(np.diag(factor)).sum())
+        + logs
         + 0.5 * float(off @ off)
     )
-    spread = np.append(np.full(len(weights), LENGTH_SPREAD), NOISE_SPREAD)
-    return total, np.append(by_weight, float(np.trace(inner)) * noise) + off / spread
+    return total, np.append(by_weight, by_noise) + off / spread
+
+
+@functools.lru_cache(maxsize=256)
+def _pairs(several: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Each pair of different rows, once."""
+    return np.tril_indices(several, -1)
 
 
 def _matern(distance: Reals, *, slope: bool = False) -> tuple[Reals, Reals]:
@@ -172,27 +188,26 @@ class Correlations:
         for each, weight in zip(features, weights, strict=True):
             tables[each.column] = tables.get(each.column, 0.0) + each.squared * weight
         self._tables = tables
-        self._features = [(column, table.astype(np.float32)) for column, table in tables.items()]
         self._several = len(pool)
-        self._columns = {column: np.ascontiguousarray(pool[:, column]) for column in tables}
+        self._groups = [
+            ([(column, tables[column].astype(np.float32)) for column in group], _codes(group, tables, pool))
+            for group in _grouped(tables)
+        ]
 
     def to_pool(self, rows: Levels) -> NDArray[np.float32]:
-        """(rows, pool)."""
-        found = np.empty((len(rows), self._several), np.float32)
-        if len(rows) == 1:
-            tables = [table[rows[0, column]][self._columns[column]] for column, table in self._features]
-            found[0] = _correlated(np.sum(tables, axis=0) if tables else np.zeros(self._several, np.float32))
-            return found
-        # A product with tables of zeros and ones is many times quicker than looking each of them up.
-        chosen = [table[rows[:, column]] for column, table in self._features]
-        levels = [
-            np.arange(len(table), dtype=np.int16)[:, None] == self._columns[column] % len(table)
-            for column, table in self._features
-        ]
-        left = np.concatenate(chosen, axis=1) if chosen else np.zeros((len(rows), 1), np.float32)
-        right = np.concatenate(levels).astype(np.float32) if levels else np.zeros((1, self._several), np.float32)
-        for begin in range(0, len(rows), _BLOCK):  # as many rows as stay in the cache
-            found[begin : begin + _BLOCK] = _correlated(left[begin : begin + _BLOCK] @ right)
+        """(rows, pool). A row's distance over a few columns is a short table, so that a look-up or two for each point
+        of the pool are enough; the same to the last bit for one row as for many."""
+        found = np.zeros((len(rows), self._several), np.float32)
+        part = np.empty(self._several, np.float32)
+        for row, distance in zip(rows, found, strict=True):
+            for k, (group, codes) in enumerate(self._groups):
+                short = np.zeros(1, np.float32)
+                for column, table in group:
+                    short = (short[:, None] + table[row[column]]).ravel()
+                np.take(short, codes, out=distance if k == 0 else part, mode="clip")  # quicker than to raise
+                if k:
+                    distance += part
+            _correlate(distance, part)
         return found
 
     def between(self, left: Levels, right: Levels) -> Reals:
@@ -251,9 +266,9 @@ class Process:
         self._factor[n : n + several, n : n + several] = own
         self.rows[n : n + several] = rows
         mine = self._solved[n : n + several]
-        mine[:] = linalg.solve_triangular(
-            own.astype(np.float32), solved, lower=True, check_finite=False, overwrite_b=True
-        )
+        # A product with the inverse of a few rows is several times quicker than solving for the whole pool.
+        inverse = linalg.solve_triangular(own, np.eye(several), lower=True, check_finite=False)
+        np.matmul(inverse.astype(np.float32), solved, out=mine)
         self._explained += np.einsum("ij,ij->j", mine, mine)
         self.count = n + several
 
@@ -325,17 +340,38 @@ class Process:
         self._solved[:n] = solved
 
 
-def _correlated(distance: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Matern 5/2, in place."""
-    root = np.sqrt(np.float32(5) * distance)
-    found: NDArray[np.float32] = root * root
-    found /= 3
-    found += root
-    found += 1
-    np.negative(root, out=root)
-    np.exp(root, out=root)
-    found *= root
+def _grouped(tables: Mapping[int, Reals]) -> list[list[int]]:
+    """Columns side by side, as many as have a table of up to _GROUP combinations."""
+    found: list[list[int]] = []
+    size = _GROUP + 1
+    for column, table in tables.items():
+        size *= len(table)
+        if size > _GROUP:
+            found.append([])
+            size = len(table)
+        found[-1].append(column)
     return found
+
+
+def _codes(group: Sequence[int], tables: Mapping[int, Reals], pool: Levels) -> NDArray[np.intp]:
+    """Where each point of the pool is in such a table; INACTIVE is a table's last place."""
+    found = np.zeros(len(pool), np.intp)
+    for column in group:
+        several = len(tables[column])
+        found = found * several + pool[:, column] % several
+    return found
+
+
+def _correlate(distance: NDArray[np.float32], room: NDArray[np.float32]) -> None:
+    """Matern 5/2 of the squared, weighted distance, in place."""
+    distance *= 5
+    np.sqrt(distance, out=room)
+    distance /= 3
+    distance += room
+    distance += 1
+    np.negative(room, out=room)
+    np.exp(room, out=room)
+    distance *= room
 
 
 def log_improvement(mean: Reals, deviation: Reals, best: float) -> Reals:
@@ -347,3 +383,15 @@ def log_improvement(mean: Reals, deviation: Reals, best: float) -> Reals:
     tail = -0.5 * far * far - 2 * np.log(-far) - 0.5 * math.log(2 * math.pi)
     found: Reals = np.where(above > -5, np.log(np.maximum(plain, 1e-300)), tail) + np.log(deviation)
     return found
+
+
+def promising(above: Reals, least: float, deviation: float) -> NDArray[np.intp]:
+    """Of points so many deviations `above` the best, those whose log_improvement may be `least` or more where no
+    deviation is larger than this one. All others are left out for sure, and there are many of them."""
+    place = int(np.searchsorted(_IMPROVEMENTS, least - math.log(deviation))) - 1
+    return np.flatnonzero(above >= (_ABOVE[place - 1] if place > 0 else -np.inf))
+
+
+_ABOVE = np.linspace(-60.0, 40.0, 2001)
+_IMPROVEMENTS = log_improvement(_ABOVE, np.ones(len(_ABOVE)), 0.0)
+"""Of one deviation; they grow with what is above."""

@@ -161,15 +161,24 @@ class PointSampler(optuna.samplers.BaseSampler):
         mean, deviation = process.expected(process.believed(values), extra)
         self._safety.look()
         any(each.work(asks) for each in self._models)
-        score = gaussian.log_improvement(mean, deviation, float(np.nanmax(values)))
-        if self._safety.failures:
-            score += np.log(self._safety.chance(extra))
-        score[: len(self._taken)][self._taken] = -np.inf
-        best = int(np.argmax(score))
-        if score[best] == -np.inf:
+        best = self._best(mean, deviation, float(np.nanmax(values)), extra)
+        if best is None:
             return self._untried(generator)
         own: Levels = self._pool[best] if extra is None or best < len(self._pool) else extra[best - len(self._pool)]
         return own
+
+    def _best(self, mean: Reals, deviation: Reals, so_far: float, extra: Levels | None) -> int | None:
+        """Where the expected improvement times the chance not to fail is largest, of what was not asked for."""
+        above = (mean - so_far) / deviation
+        above[: len(self._taken)][self._taken] = -np.inf
+        likely = int(np.argmax(above))
+        if above[likely] == -np.inf:
+            return None
+        log_chance = np.log(self._safety.chance(extra)) if self._safety.failures else np.zeros(len(above))
+        least = gaussian.log_improvement(mean[likely, None], deviation[likely, None], so_far)[0] + log_chance[likely]
+        some = gaussian.promising(above, float(least), float(deviation.max()))
+        score = gaussian.log_improvement(mean[some], deviation[some], so_far) + log_chance[some]
+        return int(some[np.argmax(score)])
 
     def _donated(self, points: Levels) -> Reals:
         return np.stack([each.at(points) for each in self._donors], axis=1)

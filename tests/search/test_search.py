@@ -36,15 +36,18 @@ MUTANTS = {
         ),
         ("trends explain nothing beside the pool", "np.ones(len(extra)) + trends", "np.ones(len(extra))"),
         ("the weights of one feature only", "tables.get(each.column, 0.0) + each", "each"),
-        ("levels one off", "== self._columns[column] % len(table)", "== (self._columns[column] + 1) % len(table)"),
+        ("levels one off", "pool[:, column] % several", "(pool[:, column] + 1) % several"),
+        ("one group of columns only", "distance += part", "pass"),
     ],
     "likelihood": [
         ("no prior in the gradient", "noise) + off / spread", "noise) + 0 * off / spread"),
         ("half the slope", "-(5 / 6) * (1 + root)", "-(5 / 12) * (1 + root)"),
-        ("no determinant", "+ float(np.log(np.diag(factor)).sum())", ""),
+        ("no determinant", "        + logs\n", ""),
     ],
     "improvement": [
         ("what is below counts", "above * special.ndtr(above) + density", "above + density"),
+        ("some are left out", "least - math.log(deviation)", "least + math.log(deviation)"),
+        ("none is left out", "_ABOVE[place - 1] if place > 0 else -np.inf", "-np.inf"),
         ("the tail underflows", "np.where(above > -5,", "np.where(above > -500,"),
     ],
     "distances": [
@@ -79,7 +82,11 @@ MUTANTS = {
         ),
     ],
     "searched": [
-        ("the worst is chosen", "best = int(np.argmax(score))", "best = int(np.argmin(score))"),
+        (
+            "the worst is chosen",
+            "int(some[np.argmax(score)])",
+            "int(np.argmin(np.where(self._taken, np.inf, above)))",
+        ),
         ("what was asked is asked again", "self._taken[self._found(row)] = True", "pass"),
         (
             "values of others",

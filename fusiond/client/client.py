@@ -223,18 +223,6 @@ class Client:
 
     # --- inside ---
 
-    def asked(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        timeout_secs: float = TIMEOUT_SECS,
-        *,
-        query: Sequence[tuple[str, str]] | None = None,
-    ) -> Any:
-        """What the daemon answers to a request of its API; DaemonError when none answers."""
-        return self._ask(method, path, body, timeout_secs, query)
-
     def _ask(
         self,
         method: str,

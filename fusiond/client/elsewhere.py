@@ -70,7 +70,7 @@ def _asked(db: Path, method: str, *, query: Any = None, body: Any = None) -> dic
 
     try:
         with Client(db=db) as client:
-            found: dict[str, Any] = client.asked(method, "/best", body, ASK_SECS, query=query)
+            found: dict[str, Any] = client._ask(method, "/best", body, ASK_SECS, query)
             return found
     except (NothingKnown, DaemonError):
         return None

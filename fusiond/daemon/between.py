@@ -8,6 +8,7 @@ that run. Nobody who asks this daemon waits for it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import socket
 import threading
@@ -85,7 +86,7 @@ class Between:
         self._bell.set()
         if self._thread.is_alive():
             self._thread.join(self._secs + 1)
-        self._try(self._release)
+        self._try(functools.partial(self._release, self._done))
         for each in self.upstreams:
             each.close()
 
@@ -159,9 +160,8 @@ class Between:
                 self._done.append((question, upstream))
         self._bell.set()
 
-    def _release(self) -> None:
-        while self._done:
-            question, upstream = self._done.pop()
+    def _release(self, done: list[tuple[str, Upstream]]) -> None:
+        for question, upstream in done:
             with contextlib.suppress(Unreachable):
                 upstream.release(question, self._holder)
 
@@ -212,7 +212,9 @@ class Between:
     def _loop(self) -> None:
         while not self._closing:
             self._bell.clear()
-            for each in (self._publish, self._push, self._release, self._hold):
+            with self._lock:  # those whose answers are in the store by now, and pushed before they are let go
+                done, self._done = self._done, []
+            for each in (self._publish, self._push, functools.partial(self._release, done), self._hold):
                 self._try(each)
             self._bell.wait(BEAT_SECS)
 

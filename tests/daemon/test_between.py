@@ -26,7 +26,7 @@ from fusiond.daemon.config import Address, Config
 from fusiond.errors import NothingKnown
 from fusiond.events import Events
 from fusiond.exchange import find, tokens
-from fusiond.exchange.entry import LINE_BYTES, Entry
+from fusiond.exchange.entry import LINE_BYTES, Entry, canonical
 from fusiond.exchange.records import with_programs
 from fusiond.exchange.signing import Signer
 from fusiond.model import DeviceInfo, JobState
@@ -47,16 +47,18 @@ def tuned(store: Store, text: str = JOB) -> JobRow:
     return row
 
 
-def imported(store: Store, between: Between) -> dict[str, Any] | None:
+def imported(store: Store, between: Between, sizes: dict[str, int] | None = None) -> dict[str, Any] | None:
     """What the daemon does on a miss: look among the imports, then ask."""
 
     def look() -> dict[str, Any] | None:
         return find.best_of(
-            store.path, families={FAMILY}, sizes=None, device=None, devices=[daemon.DEVICE.key], cache="warm",
+            store.path, families={FAMILY}, sizes=sizes, device=None, devices=[daemon.DEVICE.key], cache="warm",
             driver=None, version=__version__,
         )  # fmt: skip
 
-    return look() or (look() if between.ask(FAMILY, (daemon.DEVICE.key,), "warm", None) else None)
+    return look() or (
+        look() if between.ask(FAMILY, (daemon.DEVICE.key,), "warm", canonical(sizes) if sizes else None) else None
+    )
 
 
 def entries_of(between: Between) -> list[Entry]:
@@ -95,7 +97,7 @@ def box(tmp_path: Path) -> Iterator[Callable[..., Box]]:
                 return imported(store, between)
 
             def answered(row: JobRow, device: DeviceInfo) -> str | None:
-                found = imported(store, between)
+                found = imported(store, between, dict(store.load_job(row.id).sizes))
                 return found["imported"]["name"] if found is not None else None
 
             work = dataclasses.replace(daemon.work(store, trial_secs), elsewhere=elsewhere, answered=answered)
@@ -136,7 +138,7 @@ def test_an_answer_is_pushed_and_a_miss_is_asked(box: Callable[..., Box], upstre
     box("a", address("write"), begin=tuned)
     until(lambda: up.between.exchange.count()["imported"] == 1)
     second = box("b", address("read"))
-    found = second.client.asked("GET", "/best", query=[("pair", "maxpool,hist")])
+    found = second.client._ask("GET", "/best", query=[("pair", "maxpool,hist")])
     assert (found["verdict"], found["imported"]["trusted"]) == ("fuse", False)
     assert second.between.exchange.count() == {"own": 0, "imported": 1}  # kept: it needs no upstream any more
 
@@ -340,9 +342,9 @@ BAD: dict[str, Callable[[socket.socket], None]] = {
 def test_a_bad_upstream_costs_a_little_time_and_nothing_else(how: str, box: Callable[..., Box], tmp_path: Path) -> None:
     with server(BAD[how]) as address:
         found = box("a", address, begin=tuned, secs=0.4)
-        assert found.client.asked("GET", "/best", query=[("pair", "hist,maxpool")])["match"] == "exact"  # its own
+        assert found.client._ask("GET", "/best", query=[("pair", "hist,maxpool")])["match"] == "exact"  # its own
         with pytest.raises(NothingKnown):
-            found.client.asked("GET", "/best", query=[("pair", "a,b")])
+            found.client._ask("GET", "/best", query=[("pair", "a,b")])
         assert not found.between.ask("0" * 32, (daemon.DEVICE.key,), "warm", None)
         path = tmp_path / "job.yaml"
         path.write_text(JOB.replace("500", "700"))

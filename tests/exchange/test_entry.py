@@ -78,6 +78,14 @@ def test_no_leaf_can_be_changed(entry: Entry) -> None:
             checked(json.dumps(changed(document, ("programs", *path))))
 
 
+def test_a_key_is_no_matter_of_choice(entry: Entry) -> None:
+    """It is not signed: whoever could choose it would take the place of another entry."""
+    document = json.loads(entry.line())
+    document["key"] = "0" * 64
+    with pytest.raises(Refused, match="is not the digest of its body"):
+        checked(json.dumps(document))
+
+
 def test_no_line_that_was_cut_short_is_taken(entry: Entry) -> None:
     text = entry.line()
     for length in (*range(0, len(text), len(text) // 150), len(text) - 1):

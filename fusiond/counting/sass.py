@@ -179,6 +179,8 @@ class _Blocks:
 
     def __init__(self, name: str, lines: list[_Line], labels: Mapping[str, int]) -> None:
         self._name, self._lines, self._labels = name, lines, labels
+        self._known: dict[int, bool] = {}
+        """First instruction of what is called -> whether it comes back."""
 
     def function(self) -> Function:
         lines = self._lines
@@ -237,7 +239,14 @@ class _Blocks:
         return falls, False, None
 
     def _returns(self, target: int) -> bool:
-        """Whether what is called comes back. Up to sm_80, ptxas leaves loops by calling what ends the kernel."""
+        """Whether what is called comes back. Up to sm_80, ptxas leaves loops by calling what ends the kernel. Calls on
+        the way are judged alike; one that leads round to here again is a jump, too."""
+        if target not in self._known:
+            self._known[target] = False
+            self._known[target] = self._reaches_return(target)
+        return self._known[target]
+
+    def _reaches_return(self, target: int) -> bool:
         seen, waiting = set[int](), [target]
         while waiting:
             at = waiting.pop()
@@ -248,9 +257,11 @@ class _Blocks:
             word = line.instruction.opcode.partition(".")[0]
             if word == "RET":
                 return True
-            if word in (*_JUMPS, "CALL"):
+            jumps = word in _JUMPS and not line.instruction.opcode.startswith("BRA.DIV")
+            gone = jumps or (word == "CALL" and not self._returns(self._target(line)))
+            if gone:
                 waiting.append(self._target(line))
-            if word not in (*_JUMPS, *_LEAVING) or _conditional(line):
+            if not (gone or word in _LEAVING) or _conditional(line):
                 waiting.append(at + 1)
         return False
 

@@ -253,6 +253,20 @@ def test_a_call_that_never_comes_back_is_a_jump() -> None:
     assert [(each.successors, each.calls) for each in sass.parse(guarded)["k"].blocks][1] == ((2, 6), None)
 
 
+def test_a_call_that_comes_back_on_the_way_of_one_that_does_not() -> None:
+    """The function's RET is no way back from what called it."""
+    inner = (
+        "        /*00a0*/                   CALL.REL.NOINC `($inner) ;\n        /*00b0*/                   EXIT ;\n"
+        "$inner:\n        /*00c0*/                   RET.REL.NODEC R20 `(k) ;\n"
+    )
+    text = LISTING.replace("        /*00a0*/                   RET.REL.NODEC R20 `(k) ;\n", inner)
+    blocks = sass.parse(text)["k"].blocks
+    slow = next(each for each in blocks if each.instructions[0].opcode == "MUFU.RCP")
+    assert [(each.successors, each.calls) for each in blocks][1] == ((blocks.index(slow),), None)
+    assert slow.calls is not None
+    assert blocks[slow.calls].instructions[0].opcode == "RET.REL.NODEC"
+
+
 def test_a_jump_to_where_a_register_says_is_refused() -> None:
     with pytest.raises(sass.SassError, match="k: BRX goes where a register says"):
         sass.parse(LISTING.replace("@P0 BRA P1, `(.L_x_1)", "BRX R2 -0x10"))

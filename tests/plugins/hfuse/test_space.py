@@ -489,6 +489,18 @@ def test_registers_on_the_wrong_side_are_seen(trading, strategy, h100, name):
     assert any("trade registers as" in each for each in verify.problems(plan, mutant))
 
 
+@pytest.mark.parametrize("more", [{"map": "pad"}, {"map": "stride", "blocks": 2}])
+@pytest.mark.parametrize("taker", ["a", "b"])
+def test_sides_trade_however_blocks_are_mapped(trading, strategy, h100, more, taker):
+    """Strided ones were refused as faults of our own: the loop stands between the trade and the work."""
+    analysis = trading(h100, facts=used(168, 14, 128))
+    found = strategy.space(analysis, {})
+    seed = dict(strategy.seeds(analysis, found, {}))["registers_traded"]
+    config = Config.of({**seed, **more, "taker": taker})
+    assert found.problems(config) == ()
+    assert isinstance(strategy.emit(analysis, config, {}), Program)
+
+
 def test_the_writer_is_held_to_the_plan(trading, strategy, h100, monkeypatch):
     """A code generator that has the wrong side give is a fault of ours, and no candidate."""
     analysis = trading(h100, facts=used(168, 14, 128))

@@ -164,7 +164,11 @@ def _ticket_problems(plan: Plan, program: Program, launch: Launch) -> list[str]:
     return []
 
 
-_TRADE = re.compile(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32 (\d+);(?:[^{}]*\{){1,2}\s*fusiond_(\w)::fusiond_side\(")
+_TRADE = re.compile(
+    r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32 (\d+);(?:(?!setmaxnreg|fusiond_side|\}).)*fusiond_(\w)::fusiond_side\(",
+    re.DOTALL,
+)
+"""A trade and the side whose work follows it, in the same block of statements or one within it."""
 _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
 _BARRIER = re.compile(r"\bbar(?:rier)?\.(?!warp\b)[\w.:]+\s+[^;]*;")
 _PARTIAL = re.compile(

@@ -61,6 +61,11 @@ HOST = {
         + HEAD + "    int value = i + 1;\n" + TAIL,
     "a kernel for some types": INSTANCE.replace("INSTANCE", "k<int>") + "---" + "template <class T> __global__ void k(T* out, int n) { out[0] = 7; }\n"
         + "template <>\n" + HEAD.replace(" k(", " k<int>(") + "    int value = i + 1;\n" + TAIL,
+    "a kernel declared for all types and defined for two": INSTANCE.replace("INSTANCE", "k<int>") + "---" + "template <class T> __global__ void k(T* out, int n);\n"
+        + "template <>\n" + HEAD.replace(" k(", " k<int>(") + "    int value = i + 1;\n" + TAIL
+        + "template <> __global__ void k<float>(float* out, int n) { out[0] = 7; }\n",
+    "a kernel declared for all types and defined for one": INSTANCE.replace("INSTANCE", "k<int>") + "---" + "template <class T> __global__ void k(T* out, int n);\n"
+        + "template <>\n" + HEAD.replace(" k(", " k<int>(") + "    int value = i + 1;\n" + TAIL,
     "a kernel for all types but some": INSTANCE.replace("INSTANCE", "k<int>") + "---" + "__device__ int lane() { return threadIdx.x; }\ntemplate <class T> " + HEAD.replace("int* out", "T* out") + "    T value = i + 1;\n" + TAIL
         + "template <> __global__ void k<float>(float* out, int n) { out[lane()] = 7; }\n",
 }  # fmt: skip
@@ -92,6 +97,8 @@ REFUSED = {
         r"k\.cu:5: k<float> does not compile: called object type 'float' is not a function"),
     "no instance of one that is for some types": ("template <class T> __global__ void k(T* out, int n) {}\ntemplate <> __global__ void k<int>(int* out, int n) {}\n",
         "k is a template <class T>; say which instance"),
+    "no instance of one that is only declared for all types": ("template <class T> __global__ void k(T* out, int n);\ntemplate <> __global__ void k<int>(int* out, int n) {}\n"
+        "template <> __global__ void k<float>(float* out, int n) {}\n", "k is a template <class T>; say which instance"),
     "PyTorch's types": ("#include <ATen/ATen.h>\n" + HEAD + "    int value = at::maximum(i, n);\n" + TAIL, "`at::`, which is PyTorch's"),
     "an error for an architecture": (HEAD + "#if __CUDA_ARCH__ < 2000\n#error too old\n#endif\n    int value = i;\n" + TAIL, "the source says so itself: #error too old"),
     "a name of a header that is not there": ('#include "names.h"\n' + HEAD + "    int value = named(i);\n" + TAIL,

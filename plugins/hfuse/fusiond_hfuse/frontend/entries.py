@@ -32,11 +32,13 @@ def definition(
     if not found:
         raise UnknownName("kernel", entry, {name for name, _ in known}, where=where)
     bodies = [cursor for cursor in found if cursor.is_definition()]
-    if template and chosen is not None and len(bodies) > 1:
+    if template and chosen is not None:
         meant = [each for each in bodies if each.location.offset == chosen.location.offset]
         if len(meant) == 1 and any(each.kind is CursorKind.FUNCTION_TEMPLATE for each in found):
             return meant[0], found
-    pattern = next((each for each in bodies if each.kind is CursorKind.FUNCTION_TEMPLATE), None)
+    # Where every body is a specialisation's, the template itself may be no more than declared.
+    candidates = found if len(bodies) > 1 else bodies
+    pattern = next((each for each in candidates if each.kind is CursorKind.FUNCTION_TEMPLATE), None)
     if pattern is not None and not template:
         head = ", ".join(_template_parameters(pattern))
         example = f"{entry}<{', '.join(_example(kind) for kind in _template_kinds(pattern))}>"

@@ -234,6 +234,7 @@ def fused(analyse, kernel_file, strategy):
     return fused
 
 
+@pytest.mark.sampled(3)  # each name at either level by turns
 @pytest.mark.parametrize("config", [BESIDE, BY_BLOCK], ids=["warp", "block"])
 @pytest.mark.parametrize("name", FORMS)
 def test_beside_a_histogram(fused, strategy, same, name, config):

@@ -128,6 +128,7 @@ def batch(name: str) -> Batch:
     return dataclasses.replace(found, module=scatter_updates.rewritten(found.module))
 
 
+@pytest.mark.sampled(3)  # each name by a rule or two
 @pytest.mark.parametrize("rules", ["none", "xla", "stages", "blocks"])
 @pytest.mark.parametrize("name", [*CASES, *WIDE])
 def test_every_update_goes_where_xla_puts_it(name: str, rules: str, runner: Any) -> None:

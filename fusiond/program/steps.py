@@ -12,6 +12,7 @@ a class here, a case in each device, and tests.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
@@ -91,7 +92,7 @@ def _struct_problems(struct: Bytes, buffers: Mapping[str, Buffer]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
+class _Step(ABC):
     """What every kind answers; a kind overrides what is different for it."""
 
     name: str
@@ -128,9 +129,9 @@ class _Step:
         """Whether the calling thread does it, after what it waits for. `host_steps` knows which frees go to a pool."""
         return False
 
+    @abstractmethod
     def said(self, number: Callable[[int], str] = str) -> str:
         """What it does, in a few words; `number` writes sizes."""
-        raise NotImplementedError
 
     def problems(self, buffers: Mapping[str, Buffer], sources: Mapping[str, Source]) -> list[str]:
         """Its broken invariants, one line each."""

@@ -14,6 +14,7 @@ there.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -96,7 +97,7 @@ def _sliced(self: Elemental, scope: Scope, instruction: Instruction, indices: In
     return (yield scope, operand.name, tuple(place))
 
 
-class Trips:
+class Trips(ABC):
     """What is alike in all ways to run a loop."""
 
     def __init__(self, writer: Scans, stage: Stage) -> None:
@@ -125,9 +126,9 @@ class Trips:
         kind = type_of(self.loop.body[name])
         return scope.declare(kind, "number", cpp("({})({})", kind.value, scope.index(found)))
 
+    @abstractmethod
     def known(self, scope: Scope, name: str, indices: Indices) -> Code | None:
         """A value of the body that is not computed where it is read."""
-        raise NotImplementedError
 
     def laid(self, scope: Scope, name: str, indices: Indices) -> Indices:
         """Where an element of a trip's part of a stacked result lies in the whole of it."""

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 def keep(context: Context) -> None:
     """Where the device is a GPU that is counted for, what was counted of each candidate is kept; on a GPU, what was
-    counted for both sides of the answer, and what its counters say of them where Nsight Compute is there. A job does
-    not fail for it, and nothing is counted here."""
+    counted for both sides of the answer, and what its counters say of them where Nsight Compute is there and the job is
+    no part of another. A job does not fail for it, and nothing is counted here."""
     gpu = counts.like(context.device)
     if gpu is None:
         return
@@ -71,7 +71,9 @@ def _of_answer(context: Context, gpu: Gpu) -> None:
         if rows:
             context.store.save_profile(key, gpu.name, COUNTED, rows)
         known = context.store.profiles([key], context.device.key, MEASURED)
-        program = None if known or counters.missing() else context.store.program(key)
+        # Nsight Compute takes many seconds for a program, and a job may have twenty parts.
+        silent = known or context.row.parent is not None or counters.missing()
+        program = None if silent else context.store.program(key)
         if program is not None:
             context.phase("counters", f"of the {label} program")
             found = counters.of_program(context.provider, context.device, program)

@@ -91,7 +91,7 @@ def fused(group: Group, limits: DeviceLimits, arch: str) -> Space:
     if "warp" in levels:
         restrictions += _restrictions(counts, limits)
     if limits.registers_per_sm > 0:
-        restrictions += tuple(_trades(group)) if trades else ()
+        restrictions += tuple(_trades(group, limits)) if trades else ()
         restrictions += tuple(_resident_together(group, limits, several, warp="warp" in levels, vertical=bool(both)))
     return Space(parameters=tuple(parameters), restrictions=restrictions)
 
@@ -154,12 +154,20 @@ def trades_registers(group: Group, arch: str) -> bool:
     return len(group.slots) == 2 and number.isdigit() and int(number) >= 90
 
 
-def _trades(group: Group) -> Iterator[str]:
-    """Whole warpgroups, and a number of registers at launch that is known."""
+def _trades(group: Group, limits: DeviceLimits) -> Iterator[str]:
+    """Whole warpgroups, a number of registers at launch that is known, and something to give (`registers.traded`)."""
     steps = " or ".join(f"cap == '{cap}'" for cap in CAPS)
     yield f"taker == 'none' or {steps}"
     for letter in group.letters:
         yield f"taker == 'none' or threads.{letter} % {registers.WARPGROUP} == 0"
+    step, most = registers.STEP, limits.registers_per_thread // registers.STEP * registers.STEP
+    total = " + ".join(f"threads.{letter}" for letter in group.letters)
+    for cap in CAPS:
+        # Of whole warpgroups, so many registers a thread let so many blocks be resident (`registers.fitting`).
+        launched = f"{limits.registers_per_sm} // ({cap.removeprefix(FIT)} * ({total})) // {step} * {step}"
+        for taker, giver in (group.letters, group.letters[::-1]):
+            gain = f"(min({most}, {launched}) - kept) * threads.{giver} >= {step} * threads.{taker}"
+            yield f"taker != '{taker}' or cap != '{cap}' or {gain}"
 
 
 def _own_restrictions(

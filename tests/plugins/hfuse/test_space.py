@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 
@@ -104,6 +105,27 @@ def fits(limits, config):
     return sum(blocks <= resident for blocks in (2, 3, 4, 5, 6, 8, 12, 16))
 
 
+def trades(limits, config):
+    """In how many ways one side of a fused block can give the other one registers, for all caps."""
+    sides = {letter: config[f"threads.{letter}"] for letter in "ab"}
+    found = 0
+    for blocks, (giver, taker) in itertools.product((2, 3, 4, 5, 6, 8, 12, 16), ("ab", "ba")):
+        most = (registers.fitting(limits, sum(sides.values()), blocks) or 0) // 8 * 8
+        for kept in (24, 32, 40, 56, 72, 96):
+            found += registers.traded(most, sides[giver], sides[taker], kept) is not None
+    return found
+
+
+def test_every_trade_that_is_offered_can_be(trading, strategy, h100):
+    """Of batchnorm beside hist, two thirds of what was offered were refused when they were emitted."""
+    analysis = trading(h100, facts=used(168, 14, 128))
+    offered = [each for each in strategy.space(analysis, {}).points() if each.get("taker", "none") != "none"]
+    assert len(offered) > 1000
+    for config in offered[::97]:
+        found = strategy.emit(analysis, config, {})
+        assert "none to give" not in getattr(found, "detail", ""), config
+
+
 def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
     analysis = analyse("hist", "maxpool", target=h100)
     found = strategy.space(analysis, {})
@@ -114,7 +136,7 @@ def test_the_space_on_a_gpu_has_caps(analyse, strategy, h100):
     assert len(free) == (28 * 5 + 15 * 15 * 4 + 8) * 2
     assert len(kept) == sum(3 + fits(h100.limits, each) for each in free)
     beside = [each for each in free if each.get("level") == "warp"]
-    assert found.count() == len(kept) + 2 * 6 * sum(fits(h100.limits, each) for each in beside)  # a or b, six numbers
+    assert found.count() == len(kept) + sum(trades(h100.limits, each) for each in beside)
     assert analysis.report["bound"] == {
         "threads": {"a": 512, "b": 512}, "b1": 9, "b2": 4, "by_shared": 2918, "by_threads": 2, "b0": 2, "r0": 32,
     }  # fmt: skip
@@ -419,7 +441,7 @@ def test_a_light_side_gives_registers(trading, strategy, h100):
     fewer = trading(h100, facts=used(168, 14, 96))
     assert strategy.emit(fewer, seed, {}).rule == "registers"  # who takes would wait for ever
     none = Config.of({**seed, "kept": 96, "cap": "fit6"})
-    assert "there are none to give" in strategy.emit(analysis, none, {}).detail
+    assert strategy.emit(analysis, none, {}).rule == "not_in_space"  # there are none to give
 
 
 def test_who_may_not_trade(trading, strategy, h100, cpu_target):

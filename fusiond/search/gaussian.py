@@ -389,7 +389,7 @@ def promising(above: Reals, least: float, deviation: float) -> NDArray[np.intp]:
     """Of points so many deviations `above` the best, those whose log_improvement may be `least` or more where no
     deviation is larger than this one. All others are left out for sure, and there are many of them."""
     place = int(np.searchsorted(_IMPROVEMENTS, least - math.log(deviation))) - 1
-    return np.flatnonzero(above >= (_ABOVE[place - 1] if place > 0 else -np.inf))
+    return np.flatnonzero(above >= (_ABOVE[place - 1] if place > 0 else np.finfo(above.dtype).min))
 
 
 _ABOVE = np.linspace(-60.0, 40.0, 2001)

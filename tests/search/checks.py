@@ -151,6 +151,10 @@ def improvement(gaussian: ModuleType) -> None:
         for least in (whole.max(), np.quantile(whole, 0.9), whole.min(), whole.min() - 100):
             some = gaussian.promising((mean - shift) / deviation, float(least), 1.5)
             assert set(np.flatnonzero(whole >= least).tolist()) <= set(some.tolist())
+    asked = np.linspace(-200.0, 1.0, 50)
+    asked[::7] = -np.inf  # was asked for, and never is again, however little is to be expected
+    for least in (-10.0, -1e4, -1e9):
+        assert np.isfinite(asked[gaussian.promising(asked, least, 1.0)]).all()
     few = gaussian.promising(
         np.linspace(-5.0, 1.0, 1000), float(gaussian.log_improvement(*np.ones((2, 1)), 0.0)[0]), 1.0
     )

@@ -47,7 +47,8 @@ MUTANTS = {
     "improvement": [
         ("what is below counts", "above * special.ndtr(above) + density", "above + density"),
         ("some are left out", "least - math.log(deviation)", "least + math.log(deviation)"),
-        ("none is left out", "_ABOVE[place - 1] if place > 0 else -np.inf", "-np.inf"),
+        ("none is left out", "_ABOVE[place - 1] if place > 0 else np.finfo(above.dtype).min", "-np.inf"),
+        ("what was asked for is asked for again", "np.finfo(above.dtype).min", "-np.inf"),
         ("the tail underflows", "np.where(above > -5,", "np.where(above > -500,"),
     ],
     "distances": [

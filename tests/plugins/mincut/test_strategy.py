@@ -74,7 +74,8 @@ class TestMincut(StrategyContract):
             job("pipeline: ./mixed.yaml\nblocks: 2\nsizes: {width: 60, height: 300}\n", FILES / "job.yaml"),
         )
 
-    @pytest.mark.slow  # nvcc, where it is there
+    @pytest.mark.slow  # nvcc reports on every kernel
+    @pytest.mark.campaign
     def test_a_plan_can_be_shown(self) -> None:
         super().test_a_plan_can_be_shown()
 

@@ -79,7 +79,7 @@ def test_a_mutant_dies(
 
 @pytest.mark.slow
 @pytest.mark.sampled(3)
-@pytest.mark.sampled(3)
+@pytest.mark.campaign  # twenty seconds each, of which others here are samples
 @pytest.mark.parametrize(
     ("pattern", "instead"),
     [

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, runtime_checkable
 
 from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
@@ -126,6 +126,8 @@ class Strategy(Protocol[Request, Analysed]):
     orders: tuple[str, ...]
     """What `search: {order: ...}` of a job may be; `sampler` always is. In another one's space are only the configs
     that it tries, and its seeds are these, in their order."""
+    documents: Mapping[str, Mapping[str, Any]]
+    """Kind of a document -> its JSON Schema, by which editors complete it (`fusiond schema KIND`)."""
     drafts: tuple[str, ...]
     """How the names of files end from which it can draft a document of the kind that `names` has first: `.cu`."""
 
@@ -212,6 +214,7 @@ class StrategyBase(Generic[Request, Analysed]):
     wrong_versions: tuple[int, ...] = ()
     names: Mapping[str, str] = frozen()
     orders: tuple[str, ...] = (SAMPLER,)
+    documents: Mapping[str, Mapping[str, Any]] = frozen()
     drafts: tuple[str, ...] = ()
 
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:

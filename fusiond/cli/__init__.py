@@ -51,7 +51,7 @@ COMMANDS: Mapping[str, str] = {
     "prune": "give back the disk space of what is not needed any more",
     "doctor": "what works here, what does not, and the remedy",
     "examples": "the job files that come with fusiond: list them, or copy them",
-    "schema": "the JSON Schema of job files or of the configuration, for editors",
+    "schema": "the JSON Schema of a kind of YAML file, for editors",
     "completion": "what a shell completes commands and options by",
     "help": "this, or what a command does and its options",
 }

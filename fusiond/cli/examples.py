@@ -1,6 +1,7 @@
 """`fusiond examples [COPY_TO]`: the job files that come with fusiond.
 
-A copy has the JSON Schema of job files beside it, and each of its jobs a line by which editors find that.
+A copy has the JSON Schemas beside it, those of kernels, pipelines and graphs for one's own, and each of its jobs a line
+by which editors find that of jobs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from fusiond.isolation import registry as plugins
 from fusiond.requests import schema
 from fusiond.words import counted
 
-SCHEMA = "job.schema.json"
 INSTALLED = Path("share") / "fusiond" / "examples"
 
 
@@ -36,13 +36,15 @@ def run(arguments: argparse.Namespace) -> int:
         if target.exists():
             raise RequestError(f"{target} is there already; name a folder that is not", where="COPY_TO")
         shutil.copytree(folder, target)
-        schema_file = target / SCHEMA
-        schema_file.write_text(json.dumps(schema.job(plugins.load().strategies.values()), indent=1) + "\n")
+        schemas = []
+        for kind, found in schema.documents(plugins.load().strategies.values()).items():
+            schemas.append(target / f"{kind}.schema.json")
+            schemas[-1].write_text(json.dumps(found, indent=1) + "\n")
         for each in files:
             if each.suffix == ".yaml":
                 path, up = target / each, "../" * (len(each.parts) - 1)
-                path.write_text(f"# yaml-language-server: $schema={up}{SCHEMA}\n{path.read_text()}")
-        written = [*(str(target / each) for each in files), str(schema_file)]
+                path.write_text(f"# yaml-language-server: $schema={up}job.schema.json\n{path.read_text()}")
+        written = [*(str(target / each) for each in files), *map(str, schemas)]
     if arguments.json:
         options.say_json({"folder": str(folder), "files": [str(each) for each in files], "written": written})
     elif written:

@@ -1,4 +1,4 @@
-"""`fusiond schema job|config`: JSON Schemas of YAML files, by which editors complete them and mark mistakes."""
+"""`fusiond schema KIND`: the JSON Schema of a YAML file, by which editors complete it and mark mistakes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import argparse
 
 from fusiond.cli import options
 from fusiond.daemon import config_schema
+from fusiond.errors import UnknownName
 from fusiond.isolation import registry as plugins
 from fusiond.requests import schema
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what",
-        choices=("job", "config"),
-        help="of job files, or of the daemon's; `# yaml-language-server: $schema=FILE` in such a file names it",
+        "kind",
+        metavar="KIND",
+        help="job, config (the daemon's), or what a job refers to: kernel, pipeline, graph. "
+        "`# yaml-language-server: $schema=FILE` as the first line of a YAML file names its schema",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.what == "config":
-        options.say_json(config_schema.config())
-    else:
-        options.say_json(schema.job(plugins.load().strategies.values()))
+    kind = arguments.kind
+    known = {} if kind == "config" else schema.documents(plugins.load().strategies.values())
+    known["config"] = config_schema.config()
+    if kind not in known:
+        raise UnknownName("kind of file", kind, known)
+    options.say_json(known[kind])
     return 0

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from fusiond.daemon.config import DEVICE, LEVELS, Config
-from fusiond.requests.schema import DIALECT
+from fusiond.inputs.schemas import DIALECT
 from fusiond.tuning.contention import Policy
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copyreg
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import MappingProxyType
 from typing import Any
@@ -52,6 +52,7 @@ class Described:
     names: dict[str, str]
     drafts: tuple[str, ...] = ()
     orders: tuple[str, ...] = (SAMPLER,)
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

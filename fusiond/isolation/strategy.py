@@ -41,6 +41,7 @@ class IsolatedStrategy:
         self.names: Mapping[str, str] = frozen(described.names)
         self.drafts = described.drafts
         self.orders = described.orders
+        self.documents: Mapping[str, Mapping[str, Any]] = described.documents
 
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         job = Job(strategy=self.name, request={}, sizes={}, path=path)

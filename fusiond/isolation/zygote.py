@@ -75,6 +75,7 @@ def described(registry: Registry) -> Description:
                 names=dict(each.names),
                 drafts=tuple(each.drafts),
                 orders=tuple(each.orders),
+                documents={kind: dict(schema) for kind, schema in each.documents.items()},
             )
             for each in registry.strategies.values()
         ),

@@ -1,4 +1,4 @@
-"""Job files and the daemon's configuration as JSON Schema, for editors that complete and check YAML by it.
+"""Job files as JSON Schema, for editors that complete and check YAML by it.
 
 A schema says which keys there are and what they may hold; what only a strategy knows (which sizes a kernel has, what a
 file must say) is left to `fusiond plan`.
@@ -6,20 +6,25 @@ file must say) is left to `fusiond plan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
+from fusiond.inputs.schemas import COUNT, DIALECT, Schema, closed
 from fusiond.model import SAMPLERS, Search
 from fusiond.requests import jobs
 from fusiond.strategy import Strategy
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_SIZES = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}
 _DEVICE = {
     "type": "string",
     "pattern": "^[a-z][a-z0-9_]*(:[a-z0-9]{1,16})?$",
     "examples": ["auto", "cpu", "cuda", "cuda:0", "counted:h100", "all"],
 }
+
+
+def documents(strategies: Iterable[Strategy]) -> dict[str, Schema]:
+    """Kind -> schema, of job files and of the documents that strategies read."""
+    known = sorted(strategies, key=lambda each: each.name)
+    return {"job": job(known), **{kind: schema for each in known for kind, schema in each.documents.items()}}
 
 
 def job(strategies: Iterable[Strategy]) -> dict[str, Any]:
@@ -35,25 +40,31 @@ def job(strategies: Iterable[Strategy]) -> dict[str, Any]:
         "properties": {
             "schema": {"const": jobs.SCHEMA},
             "strategy": {"enum": [each.name for each in known]},
-            "sizes": {**_SIZES, "description": "name: whole number from 1"},
+            "sizes": {
+                "type": "object",
+                "description": "NAME or a.NAME: whole number from 1",
+                "additionalProperties": COUNT,
+            },
             "sweep": {
                 "type": "object",
                 "description": "name: list of sizes; one workload for each combination",
-                "additionalProperties": {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
+                "additionalProperties": {"type": "array", "items": COUNT, "minItems": 1},
             },
             "device": {**_DEVICE, "default": "auto"},
             "accept_constant": {"type": "boolean", "default": False},
-            "search": _closed(
-                trials={"type": "integer", "minimum": 1, "default": default.trials},
-                timeout={"type": ["string", "integer", "number"], "examples": ["90s", "10m", "2h"]},
-                seed={"type": "integer", "minimum": 0, "default": default.seed},
-                least_gain={"type": "number", "minimum": 1, "maximum": 100, "default": default.least_gain},
-                sanitize={"type": "boolean", "default": False},
-                patience={"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["none", None]}]},
-                order={"type": "string", "default": "sampler"},
-                sampler={"enum": list(SAMPLERS)},
+            "search": closed(
+                {
+                    "trials": {"type": "integer", "minimum": 1, "default": default.trials},
+                    "timeout": {"type": ["string", "integer", "number"], "examples": ["90s", "10m", "2h"]},
+                    "seed": {"type": "integer", "minimum": 0, "default": default.seed},
+                    "least_gain": {"type": "number", "minimum": 1, "maximum": 100, "default": default.least_gain},
+                    "sanitize": {"type": "boolean", "default": False},
+                    "patience": {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["none", None]}]},
+                    "order": {"type": "string", "default": "sampler"},
+                    "sampler": {"enum": list(SAMPLERS)},
+                }
             ),
-            "measure": _closed(cache={"enum": list(jobs.CACHES), "default": "warm"}),
+            "measure": closed({"cache": {"enum": list(jobs.CACHES), "default": "warm"}}),
             **own,
         },
         "allOf": [
@@ -64,8 +75,3 @@ def job(strategies: Iterable[Strategy]) -> dict[str, Any]:
             for each in known
         ],
     }
-
-
-def _closed(**properties: Mapping[str, Any]) -> dict[str, Any]:
-    """An object that has no other keys."""
-    return {"type": "object", "properties": properties, "additionalProperties": False}

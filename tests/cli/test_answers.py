@@ -117,7 +117,7 @@ def test_examples_are_listed_and_copied(fusiond: Run, tmp_path: Path) -> None:
     copied = fusiond("examples", target)
     assert "fusiond plan" in copied.out
     files = {str(path.relative_to(target)) for path in target.rglob("*.*")}
-    assert files == {*listed["files"], "job.schema.json"}
+    assert files == {*listed["files"], *(f"{kind}.schema.json" for kind in ("job", "kernel", "pipeline", "graph"))}
     for each in target.rglob("*.yaml"):  # an editor finds the schema, and the rest is as it was
         first, _, rest = each.read_text().partition("\n")
         assert (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fusiond.cuda.limits import BARRIER_IDS
 from fusiond.drawing import Drawing
@@ -33,7 +34,7 @@ from fusiond_hfuse import space
 from fusiond_hfuse.analysis import drawing, pairing, partition
 from fusiond_hfuse.analysis.request import Analysed, Request, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
-from fusiond_hfuse.frontend import draft, kernel, shapes
+from fusiond_hfuse.frontend import draft, kernel, schema, shapes
 from fusiond_hfuse.frontend.graph import Group, Kernel, Plan
 from fusiond_hfuse.frontend.shapes import shape_of
 
@@ -46,6 +47,7 @@ class Hfuse(StrategyBase[Request, Analysed]):
     job_keys: tuple[str, ...] = ("pair", "kernels", "granularity")
     names: Mapping[str, str] = frozen({"kernel": "pair"})
     orders: tuple[str, ...] = (SAMPLER, "paper")
+    documents: Mapping[str, Mapping[str, Any]] = frozen({"kernel": schema.kernel()})
     drafts: tuple[str, ...] = (".cu", ".cuh")
 
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.drawing import MOST_NODES, Drawing
@@ -29,6 +30,7 @@ from fusiond_mincut.analysis.plan import Optimum
 from fusiond_mincut.codegen import emit, probes, shapes, streams
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.codegen.tiles import LOCAL
+from fusiond_mincut.frontend import schema
 from fusiond_mincut.frontend.graph import Pipeline
 from fusiond_mincut.request import Request
 
@@ -87,6 +89,7 @@ class Mincut(StrategyBase[Request, Analysed]):
     version = 2
     job_keys: tuple[str, ...] = ("pipeline", "block", "model", "blocks", "accuracy")
     names: Mapping[str, str] = frozen({"pipeline": "pipeline"})
+    documents: Mapping[str, Mapping[str, Any]] = frozen({"pipeline": schema.pipeline()})
 
     # --- Job -> Workload ---
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fusiond.drawing import Drawing
 from fusiond.errors import RequestError
@@ -26,7 +27,7 @@ from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit, simulate
 from fusiond_transfer.codegen.emit import Way
 from fusiond_transfer.codegen.probes import probes
-from fusiond_transfer.frontend import parser
+from fusiond_transfer.frontend import parser, schema
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_TRIES = 10_000
@@ -65,6 +66,7 @@ class Transfer(StrategyBase[Request, Analysed]):
     version = 1
     job_keys: tuple[str, ...] = ("graph", "allocations", "limits", "tries")
     names: Mapping[str, str] = frozen({"graph": "graph"})
+    documents: Mapping[str, Mapping[str, Any]] = frozen({"graph": schema.graph()})
 
     # --- Job -> Workload ---
 

@@ -1,0 +1,78 @@
+"""A kernel's YAML file as JSON Schema, for editors; `kernel.read` is what counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusiond.inputs.schemas import (
+    COMPARISON,
+    DTYPE,
+    EXPRESSION,
+    FILL,
+    SIZES,
+    TEXT,
+    closed,
+    document,
+    list_of,
+    mapping_of,
+)
+from fusiond.program import Role
+from fusiond_hfuse.frontend.kernel import FLAGS, MAX_BLOCK
+
+_IDENTIFIER = {"type": "string", "pattern": r"^\s*[A-Za-z_][A-Za-z0-9_]{0,63}\s*$"}
+_QUALIFIED = {"type": "string", "pattern": r"^\s*[A-Za-z_]\w*(::[A-Za-z_]\w*)*\s*$"}
+_VALUE = {"type": ["integer", "number", "string"], "description": "a number, or an expression over sizes and block.*"}
+_BUFFER = {
+    "dtype": DTYPE,
+    "elements": EXPRESSION,
+    "role": {"enum": [each.value for each in Role], "description": "input, output, inout (starts filled), scratch"},
+    "fill": FILL,
+    "compare": COMPARISON,
+}
+_MEMBER = {"anyOf": [_VALUE, closed({"dtype": DTYPE, "value": _VALUE}, ["value"]), closed(_BUFFER, ["dtype", "role"])]}
+_LENGTH = {"type": "integer", "minimum": 1, "maximum": MAX_BLOCK[0]}
+_SHAPE = list_of(_LENGTH, least=1, most=3)
+
+
+def kernel() -> dict[str, Any]:
+    """The schema of NAME.yaml beside a .cu file."""
+    name = {"name": _IDENTIFIER}
+    argument = {
+        "description": "of the kernel's parameters, in their order: a buffer (elements), a scalar (value), or a struct",
+        "anyOf": [
+            closed({**name, **_BUFFER}, ["name", "dtype", "elements", "role"]),
+            closed({**name, "dtype": DTYPE, "value": _VALUE}, ["name", "dtype", "value"]),
+            closed({**name, "struct": mapping_of(_MEMBER)}, ["name", "struct"]),
+            closed(
+                {**name, "bytes": {"type": "string", "pattern": r"^\s*([0-9a-fA-F]\s*[0-9a-fA-F]\s*)+$"}},
+                ["name", "bytes"],
+            ),
+        ],
+    }
+    variable = closed({"symbol": _QUALIFIED, **name, **_BUFFER}, ["symbol", "dtype", "elements"])
+    return document(
+        "kernel",
+        {
+            "kernel": {"type": "string", "pattern": r"^\s*[A-Za-z_][A-Za-z0-9_-]{0,63}\s*$"},
+            "summary": TEXT,
+            "source": {**TEXT, "description": "the .cu file, beside this one"},
+            "entry": {**_QUALIFIED, "description": "the __global__ function"},
+            "instance": {"type": "string", "pattern": "<", "examples": ["maxpool<float, 5>"]},
+            "defines": mapping_of({"type": ["integer", "string", "null"]}),
+            "include": list_of(TEXT),
+            "flags": list_of({"type": "string", "pattern": rf"^\s*({FLAGS.pattern})\s*$"}),
+            "sizes": SIZES,
+            "odd": {**SIZES, "description": "awkward sizes, at which a winner is checked too"},
+            "arguments": list_of(argument),
+            "constants": list_of(variable),
+            "block": {
+                "anyOf": [
+                    closed({"shape": _SHAPE, "tune": {"enum": ["x", "y", "z"]}}, ["shape"]),
+                    closed({"shapes": list_of(_SHAPE, least=1)}, ["shapes"]),
+                ]
+            },
+            "grid": list_of(EXPRESSION, least=1, most=3),
+            "shared": {**EXPRESSION, "description": "bytes of the extern __shared__ array"},
+        },
+        ["kernel", "source", "entry", "arguments", "block", "grid"],
+    )

@@ -121,10 +121,14 @@ MOST_JOBS = 1000
 class App:
     """The endpoints, each a coroutine that checks the request, calls one action, and words the answer."""
 
-    def __init__(self, actions: Actions, broker: Broker, pages: Sequence[Route] = ()) -> None:
-        """`pages`: the routes of the pages, beside those of the API."""
+    def __init__(
+        self, actions: Actions, broker: Broker, pages: Sequence[Route] = (), exchange: Sequence[Route] = ()
+    ) -> None:
+        """`pages`: the routes of the pages, beside those of the API; `exchange`: what other boxes ask, where they
+        may."""
         self.actions = actions
         self.pages = pages
+        self.exchange = exchange
         self.broker = broker
         self._comparing = asyncio.Semaphore(_MOST_COMPARING)
 
@@ -143,6 +147,7 @@ class App:
             Route("/plugins", self.plugins),
             Route("/metrics", self.metrics),
             Route("/openapi.json", self.openapi),
+            *self.exchange,
             *self.pages,
         ]
         handlers: dict[Any, Any] = {FusiondError: _fusiond_error, HTTPException: _http_error, Exception: _our_error}
@@ -241,7 +246,7 @@ class App:
         return Response(await run_in_threadpool(self.actions.metrics), media_type=METRICS_TYPE)
 
     async def openapi(self, request: Request) -> Response:
-        return JSONResponse(openapi.document())
+        return JSONResponse(openapi.document(exchange=bool(self.exchange)))
 
 
 # --- requests -------------------------------------------------------------------------------------------

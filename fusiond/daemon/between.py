@@ -90,6 +90,14 @@ class Between:
         for each in self.upstreams:
             each.close()
 
+    def state(self) -> tuple[dict[str, int], list[dict[str, object]]]:
+        """How many entries and claims there are here, and how each upstream stands."""
+        kept = {**self.exchange.count(), "claims": self.exchange.claimed(time.time())}
+        return kept, [
+            {"upstream": each.url, "rests": each.rests, "behind": self.exchange.behind(each.url)}
+            for each in self.upstreams
+        ]
+
     # --- misses ---
 
     @property

@@ -17,6 +17,7 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -35,14 +36,17 @@ PUSH_BYTES = LINE_BYTES + 8_000_000
 MOST_CLAIM_SECS = 600.0
 _MOST_IMPORTING = 2
 """Pushes that are checked at a time: signatures take the processor."""
+Counted = Callable[..., None]
+"""Told of each request: what it is, what came of it, and how often."""
 _KEY = re.compile(r"[0-9a-f]{32}")
 
 
 class Endpoints:
     """Of one exchange."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, counted: Counted = lambda request, result, count=1: None) -> None:
         self._exchange = exchange
+        self._counted = counted
         self._importing = asyncio.Semaphore(_MOST_IMPORTING)
 
     def routes(self) -> list[Route]:
@@ -57,6 +61,7 @@ class Endpoints:
     async def answer(self, request: Request) -> Response:
         given = request.query_params
         text = self._served(given.get("family"), given.get("device"), given.get("cache", "warm"), given.get("sizes"))
+        self._counted("answer", "unknown" if text is None else "found")
         if text is None:
             error = {"kind": "NothingKnown", "where": "", "problem": "nothing is known here"}
             return JSONResponse({"error": error}, status_code=404)
@@ -76,6 +81,9 @@ class Endpoints:
             found.append(text or "null")
             if len(found) % 50 == 0:
                 await asyncio.sleep(0)  # others have their turn
+        known = len(found) - found.count("null")
+        self._counted("find", "found", known)
+        self._counted("find", "unknown", len(found) - known)
         return Response(f'{{"answers":[{",".join(found)}]}}', media_type="application/json")
 
     async def push(self, request: Request) -> Response:
@@ -83,6 +91,8 @@ class Endpoints:
         lines = [each for each in data.split(b"\n") if each.strip()]
         async with self._importing:
             found = await run_in_threadpool(transfer.read, self._exchange, lines)
+        for result in ("new", "known", "refused"):
+            self._counted("push", result, getattr(found, result))
         return JSONResponse({"new": found.new, "known": found.known, "refused": found.refused, "why": found.why})
 
     async def claim(self, request: Request) -> Response:
@@ -93,6 +103,7 @@ class Endpoints:
         at = time.time()
         question, holder = _text(body, "question"), _text(body, "holder")
         granted, by, expires = await run_in_threadpool(self._exchange.claim, question, holder, secs, at)
+        self._counted("claim", "granted" if granted else "held")
         return JSONResponse({"granted": granted, "holder": by, "left_secs": round(expires - at, 3)})
 
     async def release(self, request: Request) -> Response:

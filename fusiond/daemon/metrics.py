@@ -35,6 +35,10 @@ class State:
     devices: Sequence[Mapping[str, Any]]
     """`device`, `job` (None: idle), `waiting` (why it is not used now, or None), `sick` (why, or None)."""
     store_bytes: int
+    exchange: Mapping[str, int] | None = None
+    """`own`, `imported`, `claims`: how many of each; None where nothing is shared."""
+    upstreams: Sequence[Mapping[str, Any]] = ()
+    """`upstream`, `rests` (it failed a moment ago), `behind` (answers of this box that it was not told yet)."""
 
 
 class Metrics:
@@ -50,12 +54,21 @@ class Metrics:
         self._latency = Histogram(
             "fusiond_lookup_seconds", "How long look-ups took.", registry=self._registry, buckets=_BUCKETS
         )
+        self._asked = self._counter(
+            "exchange_requests", "What other boxes asked and told here, by what came of it.", "request", "result"
+        )
+        self._calls = self._counter(
+            "upstream_calls", "What upstreams were asked and told, by what came of it.", "upstream", "call", "result"
+        )
+        self._call_secs = Histogram(
+            "fusiond_upstream_call_seconds", "How long upstreams took.", registry=self._registry, buckets=_BUCKETS
+        )
         self._shares: dict[str, float] = {}
         self._device_of: dict[str, str] = {}
         self._registry.register(_Now(self))
 
-    def _counter(self, name: str, text: str, label: str) -> Counter:
-        return Counter(f"fusiond_{name}_total", text, [label], registry=self._registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"fusiond_{name}_total", text, labels, registry=self._registry)
 
     def __call__(self, event: Event) -> None:
         """Count what happens."""
@@ -75,6 +88,17 @@ class Metrics:
         """A question was answered: `exact`, `stale`, `nearest`, `ambiguous`, `unknown`, or `refused`."""
         self._lookups.labels(match).inc()
         self._latency.observe(secs)
+
+    def served(self, request: str, result: str, count: int = 1) -> None:
+        """Other boxes came: `answer` and `find` with `found` or `unknown`, `push` with `new`, `known` or `refused` for
+        each line, `claim` with `granted` or `held`."""
+        if count:
+            self._asked.labels(request, result).inc(count)
+
+    def called(self, upstream: str, call: str, result: str, secs: float) -> None:
+        """An upstream was asked or told: `answer`, `push`, `claim`, `release`; `ok` or `failed`."""
+        self._calls.labels(upstream, call, result).inc()
+        self._call_secs.observe(secs)
 
     def text(self) -> bytes:
         """All of it, in Prometheus' text format. FusiondErrors of the store."""
@@ -100,6 +124,7 @@ class Metrics:
             jobs.add_metric([name], count)
         yield jobs
         yield from self._devices(state.devices)
+        yield from _exchange(state)
 
     def _devices(self, devices: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
         busy = GaugeMetricFamily("fusiond_device_busy", "Whether a job runs on it.", labels=["device"])
@@ -123,6 +148,21 @@ class Metrics:
             if name in self._shares:
                 share.add_metric([name], self._shares[name])
         yield from (busy, sick, waits, share)
+
+
+def _exchange(state: State) -> Iterator[Metric]:
+    if state.exchange is None:
+        return
+    kept = GaugeMetricFamily("fusiond_exchange_entries", "What is kept for other boxes, and of them.", labels=["kind"])
+    for kind, count in state.exchange.items():
+        kept.add_metric([kind], count)
+    yield kept
+    up = GaugeMetricFamily("fusiond_upstream_up", "0 while it is left alone after a failure.", labels=["upstream"])
+    behind = GaugeMetricFamily("fusiond_upstream_behind", "Answers that it was not told yet.", labels=["upstream"])
+    for each in state.upstreams:
+        up.add_metric([str(each["upstream"])], float(not each["rests"]))
+        behind.add_metric([str(each["upstream"])], float(each["behind"]))
+    yield from (up, behind)
 
 
 class _Now(Collector):

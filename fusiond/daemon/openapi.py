@@ -13,8 +13,8 @@ _WHOLE = {"type": "integer"}
 _STATES = [state.value for state in JobState]
 
 
-def document() -> dict[str, Any]:
-    """The whole document."""
+def document(*, exchange: bool = False) -> dict[str, Any]:
+    """The whole document; `exchange`: with what other boxes ask and tell."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -62,14 +62,51 @@ def document() -> dict[str, Any]:
             "/plugins": {"get": _operation("The plugins, and why one did not load.", "Object")},
             "/metrics": {"get": _operation("For Prometheus.", None, kind="text/plain")},
             "/openapi.json": {"get": _operation("This document.", "Object")},
+            **(_exchange() if exchange else {}),
         },
-        "components": {"schemas": _schemas()},
-    }
+        "components": {
+            "schemas": _schemas(),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "Over TCP; the Unix "
+                                          "socket asks for none. `fusiond tokens add NAME`, or what `serve` prints."}},
+        },
+        "security": [{}, {"token": []}],
+    }  # fmt: skip
+
+
+def _exchange() -> dict[str, Any]:
+    """What other boxes ask and tell (fusiond.daemon.exchange)."""
+    cache = {"type": "string", "enum": ["warm", "cold"], "default": "warm"}
+    line = "a JSON object: an answer with the key, the signature and, where asked for, the programs"
+    return {
+        "/exchange/answer": {
+            "get": _operation(
+                f"What is served to a content: {line}.", "Entry",
+                {**_query("family", "The key of the content without its sizes.", _KEY), "required": True},
+                {**_query("device", "The key of the device.", _KEY), "required": True},
+                _query("cache", "Of warm or of cold caches.", cache),
+                _query("sizes", "The canonical text of all sizes; left out: any.", _TEXT),
+                _query("programs", "Not empty: with the programs.", _TEXT),
+            )
+        },
+        "/exchange/find": {
+            "post": _operation("The same for many contents; null where nothing is known.", "Found", body="Wanted")
+        },
+        "/exchange/answers": {
+            "post": _operation(
+                "Hand over answers, a line each; what became of them.", "Pushed", body="Entry",
+                body_kind="application/x-ndjson",
+            )
+        },
+        "/exchange/claims": {
+            "post": _operation("Ask to tune a question alone for some seconds.", "Claimed", body="Claim")
+        },
+        "/exchange/claims/release": {"post": _operation("Let go of a claim.", "Object", body="Release")},
+    }  # fmt: skip
 
 
 def _operation(
     summary: str, result: str | None, *parameters: Mapping[str, Any], body: str | None = None, status: int = 200,
-    kind: str = "application/json",
+    kind: str = "application/json", body_kind: str = "application/json",
 ) -> dict[str, Any]:  # fmt: skip
     schema = _TEXT if result is None else _reference(result)
     operation: dict[str, Any] = {
@@ -87,7 +124,7 @@ def _operation(
         operation["parameters"] = [dict(each) for each in parameters]
     if body is not None:
         operation["requestBody"] = {
-            "required": True, "content": {"application/json": {"schema": _reference(body)}}
+            "required": True, "content": {body_kind: {"schema": _reference(body)}}
         }  # fmt: skip
     return operation
 
@@ -97,6 +134,9 @@ def _query(name: str, description: str, schema: Mapping[str, Any]) -> dict[str, 
 
 
 _ID = {"name": "id", "in": "path", "required": True, "description": "A job's ID.", "schema": _TEXT}
+
+
+_KEY = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 
 
 def _reference(name: str) -> dict[str, str]:
@@ -137,5 +177,28 @@ def _schemas() -> dict[str, Any]:
             match={"type": "string", "enum": ["exact", "stale", "nearest", "ambiguous"]},
             notes={"type": "array", "items": _TEXT},
         ),
+        "Entry": _object(
+            ("fusiond_answer", "key", "signature", "body"), fusiond_answer=_WHOLE, key=_TEXT, signature=_TEXT,
+            body={"type": "object"}, programs={"type": "object"},
+        ),
+        "Wanted": _object(("questions",), questions={"type": "array", "maxItems": 1000, "items": _object(
+            ("family", "device"), family=_KEY, device=_KEY, cache=_TEXT, sizes={"type": ["string", "null"]},
+        )}),
+        "Found": _object(("answers",), answers={
+            "type": "array", "items": {"anyOf": [_reference("Entry"), {"type": "null"}]}
+        }),
+        "Pushed": _object(
+            ("new", "known", "refused", "why"), new=_WHOLE, known=_WHOLE, refused=_WHOLE,
+            why={"type": "array", "items": _TEXT},
+        ),
+        "Claim": _object(
+            ("question", "holder", "secs"), question=_TEXT, holder=_TEXT,
+            secs={"type": "number", "minimum": 1, "maximum": 600},
+        ),
+        "Claimed": _object(
+            ("granted", "holder", "left_secs"), granted={"type": "boolean"}, holder=_TEXT,
+            left_secs={"type": "number"},
+        ),
+        "Release": _object(("question", "holder"), question=_TEXT, holder=_TEXT),
         "Answers": _object(("answers",), answers={"type": "array", "items": _reference("Answer")}),
     }  # fmt: skip

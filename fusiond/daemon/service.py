@@ -113,6 +113,8 @@ class Service:
         self._between = between
         if between is not None:
             self.events.subscribe(between.heard)
+            for each in between.upstreams:
+                each.heard = self.metrics.called
         self._to_reread = threading.Event()
         self.started = time.monotonic()
         self.workers: list[Worker] = []
@@ -147,8 +149,8 @@ class Service:
     def _serve(self, listener: sockets.Listener) -> int:
         tcp = sockets.listen_tcp(self.config.web) if self.config.web is not None else None
         pages = Pages(self.store, self._devices, self._buttons())
-        exchange = Endpoints(self._between.exchange).routes() if self._between is not None else []
-        app = App(self._actions(), self.broker, [*exchange, *pages.routes()]).starlette()
+        exchange = Endpoints(self._between.exchange, self.metrics.served).routes() if self._between is not None else []
+        app = App(self._actions(), self.broker, pages.routes(), exchange).starlette()
         server = HttpServer(app, self.limits)
         http = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         http.start()
@@ -402,7 +404,10 @@ class Service:
         )
 
     def _state(self) -> State:
+        kept, upstreams = self._between.state() if self._between is not None else (None, [])
         return State(
+            exchange=kept,
+            upstreams=upstreams,
             jobs=self.store.jobs_by_state(),
             devices=[
                 {**entry, "sick": self.store.sick(worker.device.key, worker.device.uuid)}

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -38,6 +38,8 @@ class Upstream:
         self._http = self._client()
         self._rests_until = 0.0
         self._told = ""
+        self.heard: Callable[[str, str, str, float], None] = lambda upstream, call, result, secs: None
+        """Told of each call: to whom, which, `ok` or `failed`, and how long it took."""
         self._lock = threading.Lock()
 
     def _client(self) -> httpx.Client:
@@ -91,6 +93,18 @@ class Upstream:
         """Status and body; 404 is an answer, everything else that is none is a failure."""
         if self.rests:
             raise Unreachable(f"{self.url} failed a moment ago")
+        began, call = time.monotonic(), "push" if path.endswith("answers") else path.rpartition("/")[2].rstrip("s")
+        result = "failed"
+        try:
+            found = self._asked(method, path, query, content)
+            result = "ok"
+        finally:
+            self.heard(self.url, call, result, time.monotonic() - began)
+        return found
+
+    def _asked(
+        self, method: str, path: str, query: Mapping[str, str] | None, content: bytes | None
+    ) -> tuple[int, bytes]:
         outcome: list[tuple[int, bytes] | Unreachable] = []
 
         def request(http: httpx.Client) -> None:

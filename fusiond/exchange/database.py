@@ -305,6 +305,15 @@ class Exchange:
         rows = dict(self._rows("SELECT own, count(*) FROM entries GROUP BY own"))
         return {"own": rows.get(1, 0), "imported": rows.get(0, 0)}
 
+    def behind(self, target: str) -> int:
+        """How many of this box's own answers a target was not told yet."""
+        sql = "SELECT count(*) FROM bodies JOIN entries USING (key) WHERE own AND number > ?"
+        return int(self._rows(sql, [self.mark(target)])[0][0])
+
+    def claimed(self, at: float) -> int:
+        """How many claims hold at a Unix time."""
+        return int(self._rows("SELECT count(*) FROM claims WHERE expires > ?", [at])[0][0])
+
     # --- keys ---
 
     def trust(self, public: str, name: str) -> None:

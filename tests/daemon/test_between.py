@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from jsonschema import Draft202012Validator
 
 from fusiond import __version__
 from fusiond.client.client import Client
@@ -35,6 +36,7 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing import daemon
 from tests.daemon.conftest import running
+from tests.daemon.test_metrics import samples
 
 JOB = "strategy: toy\npair: [hist, maxpool]\nsizes: {a.n: 500}\nsearch: {trials: 3}\n"
 FAMILY = daemon.workload_of(jobs.read("/job.yaml", JOB)[0]).content_family_key
@@ -141,6 +143,52 @@ def test_an_answer_is_pushed_and_a_miss_is_asked(box: Callable[..., Box], upstre
     found = second.client._ask("GET", "/best", query=[("pair", "maxpool,hist")])
     assert (found["verdict"], found["imported"]["trusted"]) == ("fuse", False)
     assert second.between.exchange.count() == {"own": 0, "imported": 1}  # kept: it needs no upstream any more
+
+
+def test_what_goes_between_boxes_is_as_openapi_says_and_is_counted(box: Callable[..., Box], upstream: Upstream) -> None:
+    up, address = upstream
+    first = box("a", address("write"), begin=tuned)
+    until(lambda: up.between.exchange.count()["imported"] == 1)
+    (entry,) = entries_of(up.between)
+    question = {"family": FAMILY, "device": daemon.DEVICE.key}
+    claim = {"question": "q", "holder": "h", "secs": 5}
+    calls: list[tuple[str, str, dict[str, Any]]] = [
+        ("GET", "/exchange/answer", {"params": {**question, "programs": "1"}}),
+        ("GET", "/exchange/answer", {"params": {**question, "device": "0" * 32}}),
+        ("POST", "/exchange/find", {"json": {"questions": [question, {**question, "cache": "cold"}]}}),
+        ("POST", "/exchange/answers", {"content": f"{entry.line()}\nnonsense"}),
+        ("POST", "/exchange/claims", {"json": claim}),
+        ("POST", "/exchange/claims", {"json": {**claim, "holder": "another"}}),
+        ("POST", "/exchange/claims/release", {"json": {"question": "q", "holder": "h"}}),
+        ("POST", "/exchange/claims", {"json": {**claim, "secs": 0}}),
+    ]
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(up.client.socket)), base_url="http://fusiond") as http:
+        document = http.get("/openapi.json").json()
+        for method, path, options in calls:
+            operation = document["paths"][path][method.lower()]
+            response = http.request(method, path, **options)
+            described = operation["responses"].get(str(response.status_code), operation["responses"]["default"])
+            schema = {**described["content"]["application/json"]["schema"], "components": document["components"]}
+            Draft202012Validator(schema).validate(response.json())
+            if "json" in options and response.status_code == 200:  # what is sent is as it says, too
+                sent = operation["requestBody"]["content"]["application/json"]["schema"]
+                Draft202012Validator({**sent, "components": document["components"]}).validate(options["json"])
+        told = samples(http.get("/metrics").text)
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(first.client.socket)), base_url="http://fusiond") as http:
+        pushed = samples(http.get("/metrics").text)
+    counted = {
+        (dict(labels)["request"], dict(labels)["result"]): value
+        for (name, labels), value in told.items() if name == "fusiond_exchange_requests_total"
+    }  # fmt: skip
+    assert counted == {
+        ("push", "new"): 1, ("push", "known"): 1, ("push", "refused"): 1, ("answer", "found"): 1,
+        ("answer", "unknown"): 1, ("find", "found"): 1, ("find", "unknown"): 1, ("claim", "granted"): 1,
+        ("claim", "held"): 1,
+    }  # fmt: skip
+    assert told["fusiond_exchange_entries", (("kind", "imported"),)] == 1
+    where = ("upstream", first.between.upstreams[0].url)
+    assert pushed["fusiond_upstream_calls_total", (("call", "push"), ("result", "ok"), where)] == 1
+    assert (pushed["fusiond_upstream_up", (where,)], pushed["fusiond_upstream_behind", (where,)]) == (1, 0)
 
 
 def test_what_an_upstream_did_not_take_is_pushed_later(

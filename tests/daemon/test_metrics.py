@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -11,7 +12,11 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from fusiond.daemon import openapi
 from fusiond.daemon.app import App
+from fusiond.daemon.between import Between
+from fusiond.daemon.config import Address
+from fusiond.daemon.exchange import Endpoints
 from fusiond.daemon.metrics import Metrics, State
 from fusiond.daemon.stream import Broker
 from fusiond.errors import StoreError
@@ -77,11 +82,30 @@ def test_every_route_is_described_with_its_methods(store: Store, service_of: Cal
         transport = httpx.HTTPTransport(uds=str(client.socket))
         with httpx.Client(transport=transport, base_url="http://fusiond") as http:
             document = http.get("/openapi.json").json()
-    app = App(actions=None, broker=Broker()).starlette()  # type: ignore[arg-type]
+    assert methods_of(document) == served_by(App(actions=None, broker=Broker()))  # type: ignore[arg-type]
+    check_references(document)
+
+
+def test_what_other_boxes_may_ask_is_described_where_they_may(store: Store) -> None:
+    exchange = Endpoints(None).routes()  # type: ignore[arg-type]
+    app = App(actions=None, broker=Broker(), exchange=exchange)  # type: ignore[arg-type]
+    document = openapi.document(exchange=True)
+    assert methods_of(document) == served_by(app)
+    check_references(document)
+
+
+def methods_of(document: Any) -> dict[str, set[str]]:
+    return {path: set(methods) for path, methods in document["paths"].items()}
+
+
+def served_by(app: App) -> dict[str, set[str]]:
     served: dict[str, set[str]] = {}
-    for route in app.routes:
+    for route in app.starlette().routes:
         served.setdefault(route.path, set()).update(each.lower() for each in route.methods - {"HEAD"})  # type: ignore[attr-defined]
-    assert {path: set(methods) for path, methods in document["paths"].items()} == served
+    return served
+
+
+def check_references(document: Any) -> None:
     schemas = document["components"]["schemas"]
 
     def references(value: Any) -> set[str]:
@@ -97,17 +121,40 @@ def test_every_route_is_described_with_its_methods(store: Store, service_of: Cal
             assert named == ({"id"} if "{id}" in path else set())
 
 
+def test_what_goes_on_between_boxes_is_counted() -> None:
+    kept = {"own": 3, "imported": 2, "claims": 1}
+    there = {"upstream": "https://box", "rests": True, "behind": 4}
+    state = State(jobs={}, devices=[], store_bytes=1, exchange=kept, upstreams=[there])
+    metrics = Metrics(lambda: state)
+    metrics.served("push", "new", 2)
+    metrics.served("push", "refused", 0)  # nothing of it: no series
+    metrics.called("https://box", "answer", "failed", 2.0)
+    found = samples(metrics.text().decode())
+    assert found["fusiond_exchange_requests_total", (("request", "push"), ("result", "new"))] == 2
+    assert ("fusiond_exchange_requests_total", (("request", "push"), ("result", "refused"))) not in found
+    where = ("upstream", "https://box")
+    assert found["fusiond_upstream_calls_total", (("call", "answer"), ("result", "failed"), where)] == 1
+    assert found["fusiond_upstream_call_seconds_sum", ()] == 2
+    assert (found["fusiond_upstream_up", (where,)], found["fusiond_upstream_behind", (where,)]) == (0, 4)
+    assert {dict(labels)["kind"]: value for (name, labels), value in found.items()
+            if name == "fusiond_exchange_entries"} == kept  # fmt: skip
+
+
 def test_the_dashboard_asks_for_what_is_there(service_of: Any, tmp_path: Path) -> None:
     """Every figure of packaging/grafana/fusiond.json is one that /metrics has, with the labels that group it."""
     path = Path(__file__).parents[2] / "packaging" / "grafana" / "fusiond.json"
     dashboard = json.loads(path.read_text())
     asked = [each["expr"] for panel in dashboard["panels"] for each in panel["targets"]]
-    with Store.open(tmp_path / "fusiond.sqlite") as store, service_of(store) as (service, client):
+    with Store.open(tmp_path / "fusiond.sqlite") as store, contextlib.ExitStack() as opened:
+        between = Between(store, [Address(url="http://127.0.0.1:9")], 0.1)
+        service, client = opened.enter_context(service_of(store, between=between))
         job = tmp_path / "job.yaml"
         job.write_text("strategy: toy\npair: [a, b]\nsearch: {trials: 2}\n")
         (id,) = client.submit(job)
         list(client.watch(id))
         service.metrics.looked_up("exact", 0.001)
+        service.metrics.served("answer", "found")
+        service.metrics.called("https://box", "answer", "ok", 0.01)
         text = ""
         while "fusiond_jobs_ended_total{" not in text:  # those who watch are told first
             text = service.metrics.text().decode()

@@ -55,6 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--web", metavar="HOST:PORT", help="serve the pages there, too; prints the URL with its token (port 0: any)"
     )
+    parser.add_argument("--tls-cert", metavar="FILE", help="the certificate of --web, in PEM: the pages are HTTPS then")
+    parser.add_argument("--tls-key", metavar="FILE", help="its private key, in PEM")
     parser.add_argument(
         "--cluster",
         metavar="ADDRESS",
@@ -222,6 +224,15 @@ def _settings(arguments: argparse.Namespace) -> Config:
         if web is None:
             raise RequestError(f"is {arguments.web[:40]!r}; write HOST:PORT, as 127.0.0.1:8080", where="--web")
         settings = dataclasses.replace(settings, web=web)
+    if arguments.tls_cert:
+        settings = dataclasses.replace(settings, tls_cert=Path(arguments.tls_cert).expanduser())
+    if arguments.tls_key:
+        settings = dataclasses.replace(settings, tls_key=Path(arguments.tls_key).expanduser())
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        missing = "tls_key" if settings.tls_key is None else "tls_cert"
+        raise RequestError("is missing; a certificate and its key go together", where=missing)
+    if settings.tls_cert is not None and settings.web is None:
+        raise RequestError("is of the pages over TCP; say where with --web HOST:PORT", where="tls_cert")
     if arguments.cluster:
         settings = dataclasses.replace(settings, cluster=arguments.cluster)
     if arguments.log:

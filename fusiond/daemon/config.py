@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from fusiond.daemon import tls
+from fusiond.errors import RequestError
 from fusiond.inputs import documents
 from fusiond.inputs.documents import Node
 from fusiond.system import files
@@ -26,6 +28,8 @@ class Address:
     url: str
     """Without a slash at its end."""
     token: str = field(default="", repr=False)
+    authority: Path | None = None
+    """Of its certificate (PEM), where that is none that everybody trusts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,10 @@ class Config:
     """None: beside the store."""
     web: tuple[str, int] | None = None
     """Host and port of the pages; None: on the socket alone."""
+    tls_cert: Path | None = None
+    """The certificate of `web` (PEM, with the chain); None: plain HTTP."""
+    tls_key: Path | None = None
+    """Its private key."""
     devices: tuple[str, ...] = ("all",)
     """The devices that get a worker: `all`, `cpu`, `cuda`, `cuda:N`."""
     cluster: str | None = None
@@ -85,6 +93,10 @@ def read(path: Path) -> Config:
         config = dataclasses.replace(config, socket=_path(keys["socket"], path.parent))
     if "web" in keys and keys["web"].value is not None:
         config = dataclasses.replace(config, web=_address(keys["web"]))
+    if "tls_cert" in keys and keys["tls_cert"].value is not None:
+        config = dataclasses.replace(config, tls_cert=_path(keys["tls_cert"], path.parent))
+    if "tls_key" in keys and keys["tls_key"].value is not None:
+        config = dataclasses.replace(config, tls_key=_path(keys["tls_key"], path.parent))
     if "devices" in keys:
         config = dataclasses.replace(config, devices=_devices(keys["devices"]))
     if "cluster" in keys and keys["cluster"].value is not None:
@@ -130,9 +142,10 @@ def _upstreams(node: Node, folder: Path) -> tuple[Address, ...]:
     found = []
     for each in node.sequence() if isinstance(node.value, tuple) else (node,):
         if isinstance(each.value, dict):
-            keys = each.mapping(known=("url", "token_file"), required=("url",))
+            keys = each.mapping(known=("url", "token_file", "ca_file"), required=("url",))
             token = _token(keys["token_file"], folder) if "token_file" in keys else ""
-            found.append(Address(url=_url(keys["url"]), token=token))
+            authority = _authority(keys["ca_file"], folder) if "ca_file" in keys else None
+            found.append(Address(url=_url(keys["url"]), token=token, authority=authority))
         else:
             found.append(Address(url=_url(each), token=""))
     if len({each.url for each in found}) < len(found):
@@ -173,6 +186,15 @@ def _token(node: Node, folder: Path) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.~+/=-]{16,200}", text):
         raise node.fail(f"{path} holds no token; `fusiond tokens add NAME` on the upstream prints one")
     return text
+
+
+def _authority(node: Node, folder: Path) -> Path:
+    path = _path(node, folder)
+    try:
+        tls.client(path)
+    except RequestError as problem:
+        raise node.fail(problem.problem) from None
+    return path
 
 
 def _address(node: Node) -> tuple[str, int]:

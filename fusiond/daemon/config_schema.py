@@ -17,13 +17,15 @@ def config() -> dict[str, Any]:
     url = {"type": "string", "pattern": "^https?://"}
     upstream = {
         "type": "object", "required": ["url"], "additionalProperties": False,
-        "properties": {"url": url, "token_file": text},
+        "properties": {"url": url, "token_file": text, "ca_file": text},
     }  # fmt: skip
     one = {"anyOf": [url, upstream]}
     found: dict[str, dict[str, Any]] = {
         "db": text,
         "socket": text,
         "web": {"type": "string", "pattern": r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"},
+        "tls_cert": text,
+        "tls_key": text,
         "devices": {"anyOf": [device, {"type": "array", "items": device, "minItems": 1}]},
         "cluster": text,
         "cluster_resource": text,

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECS = 1.0
 SAY_EVERY_SECS = 60.0
+HANDSHAKE_SECS = 10.0
+_MOST_BEGUN = 256
+"""Connections whose handshakes go on."""
 _AT_ONCE = 32
 """Connections that are accepted in one turn of the loop."""
 _LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -32,8 +36,15 @@ _LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Acceptor:
     """Accepts from one listener; what uvicorn asks of an `asyncio.Server`: `close` and `wait_closed`."""
 
-    def __init__(self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        protocol: Callable[[], asyncio.Protocol],
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
+        """`tls`: what a connection is accepted with now; None: without."""
         self._listener = listener
+        self._tls = tls
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
         self._paused: asyncio.TimerHandle | None = None
@@ -61,6 +72,9 @@ class Acceptor:
                     raise
                 self._pause(problem)
                 return
+            if len(self._begun) >= _MOST_BEGUN:  # handshakes that nobody ends: they have their time, others wait
+                connection.close()
+                continue
             connection.setblocking(False)
             if connection.family != socket.AF_UNIX:
                 # An answer is two writes, of which the second would wait 40 ms for the first one's acknowledgement.
@@ -72,7 +86,9 @@ class Acceptor:
 
     async def _begin(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._protocol, connection)
+            tls = self._tls()
+            secs = None if tls is None else HANDSHAKE_SECS
+            await self._loop.connect_accepted_socket(self._protocol, connection, ssl=tls, ssl_handshake_timeout=secs)
         except OSError as problem:
             log.warning("a connection was lost at its beginning: %s", faults.lacks(problem))
             connection.close()
@@ -89,7 +105,8 @@ class Acceptor:
 class HttpServer(uvicorn.Server):
     """`run(sockets=[listener])` serves until `should_exit` is set."""
 
-    def __init__(self, app: Any, limits: Limits) -> None:
+    def __init__(self, app: Any, limits: Limits, tls: Callable[[], ssl.SSLContext | None] = lambda: None) -> None:
+        self._tls = tls
         super().__init__(
             uvicorn.Config(
                 app,
@@ -123,6 +140,6 @@ class HttpServer(uvicorn.Server):
         def protocol() -> asyncio.Protocol:
             return LimitedProtocol(self.config, self.server_state, self.lifespan.state, loop, self._limits)
 
-        acceptors = [Acceptor(each, protocol) for each in sockets or ()]
+        acceptors = [Acceptor(each, protocol, self._tls) for each in sockets or ()]
         self.servers = cast("list[asyncio.base_events.Server]", acceptors)
         self.started = True

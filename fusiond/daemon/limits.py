@@ -176,7 +176,8 @@ class LimitedProtocol(H11Protocol):
         )
         self.flow.resume_reading()
         self.transport.write(head.encode("ascii") + body)
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS cannot
+            self.transport.write_eof()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_later(self._limits.linger_secs, self.transport.abort)

@@ -33,6 +33,7 @@ from fusiond.daemon.lock import StoreLock
 from fusiond.daemon.metrics import Metrics, State
 from fusiond.daemon.notify import Notifier
 from fusiond.daemon.stream import Broker
+from fusiond.daemon.tcp import Tcp
 from fusiond.daemon.worker import RunJob, Stop, Worker
 from fusiond.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError, StoreUnavailable
 from fusiond.events import Events, JobEnded
@@ -43,7 +44,6 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
 from fusiond.system import driver, faults
-from fusiond.web.access import Access, new_token
 from fusiond.web.pages import Pages, unchanged
 
 log = logging.getLogger(__name__)
@@ -120,6 +120,7 @@ class Service:
         self.workers: list[Worker] = []
         self._threads: list[threading.Thread] = []
         self._lost = False
+        self._tcp: Tcp | None = None
         self._complaints = Complaints(log)
         self._notifier = notifier or Notifier({})
         self._fed_at = -math.inf
@@ -147,14 +148,17 @@ class Service:
             self._lock.release()
 
     def _serve(self, listener: sockets.Listener) -> int:
-        tcp = sockets.listen_tcp(self.config.web) if self.config.web is not None else None
+        where = self.config.web
+        self._tcp = Tcp(where, self.config.tls_cert, self.config.tls_key) if where is not None else None
         pages = Pages(self.store, self._devices, self._buttons())
         exchange = Endpoints(self._between.exchange, self.metrics.served).routes() if self._between is not None else []
         app = App(self._actions(), self.broker, pages.routes(), exchange).starlette()
         server = HttpServer(app, self.limits)
         http = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         http.start()
-        web = self._serve_web(app, tcp) if tcp is not None else None
+        if self._tcp is not None:
+            rights = self._between.rights if self._between is not None else (lambda token: None)
+            self.announce(self._tcp.serve(app, rights, self.limits))
         self._threads = [self._start(worker) for worker in self.workers]
         log.info(
             "serving %s on %s: %s", self.database, self.socket, ", ".join(each.device.name for each in self.workers)
@@ -184,23 +188,12 @@ class Service:
         self.broker.close()
         if self._between is not None:
             self._between.close()
-        if web is not None:
-            web.should_exit = True
+        if self._tcp is not None:
+            self._tcp.stop()
         server.should_exit = True
         http.join(5)
         log.info("stopped")
         return status
-
-    def _serve_web(self, app: Any, listener: sockets.Listener) -> HttpServer:
-        """The same over TCP, for whoever has the token: the URL is printed once it listens."""
-        token = new_token()
-        rights = self._between.rights if self._between is not None else (lambda token: None)
-        server = HttpServer(Access(app, token, rights), self.limits)
-        threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="web", daemon=True).start()
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        self.announce(f"http://{shown}:{port}/?token={token}")
-        return server
 
     def _buttons(self) -> dict[str, Callable[[str], JobRow]]:
         """What the pages may change."""
@@ -260,6 +253,8 @@ class Service:
         self._to_reread.clear()
         try:
             found = self._reread()
+            if self._tcp is not None:
+                self._tcp.renew()
         except RequestError as problem:
             log.error("%s; the configuration stays as it was", problem)
             return

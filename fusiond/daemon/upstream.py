@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from fusiond.daemon import tls
 from fusiond.daemon.config import Address
 from fusiond.exchange.entry import LINE_BYTES
 
@@ -35,6 +36,7 @@ class Upstream:
 
     def __init__(self, address: Address, secs: float) -> None:
         self.url, self._secs, self._address = address.url, secs, address
+        self._trust = tls.client(address.authority)
         self._http = self._client()
         self._rests_until = 0.0
         self._told = ""
@@ -46,8 +48,9 @@ class Upstream:
         token = self._address.token
         headers = {"authorization": f"Bearer {token}"} if token else {}
         return httpx.Client(
-            base_url=self.url, headers=headers, timeout=self._secs, trust_env=False, follow_redirects=False
-        )
+            base_url=self.url, headers=headers, timeout=self._secs, trust_env=False, follow_redirects=False,
+            verify=self._trust,
+        )  # fmt: skip
 
     @property
     def rests(self) -> bool:

@@ -47,7 +47,16 @@ class Access:
     have tokens of their own, which open no page.
     """
 
-    def __init__(self, app: ASGIApp, token: str, rights: Callable[[str], str | None] = lambda token: None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str,
+        rights: Callable[[str], str | None] = lambda token: None,
+        *,
+        secure: bool = False,
+    ) -> None:
+        """`secure`: the cookie goes over TLS alone."""
+        self._secure = secure
         self._app = app
         self._token = token
         self._rights = rights
@@ -74,7 +83,7 @@ class Access:
                 return None
             rest = urlencode([(name, value) for name, value in query if name != "token"])
             moved = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), status_code=303, headers=HEADERS)
-            moved.set_cookie(COOKIE, given[0], httponly=True, samesite="strict", path="/")
+            moved.set_cookie(COOKIE, given[0], httponly=True, samesite="strict", path="/", secure=self._secure)
             return moved
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":

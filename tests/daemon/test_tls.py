@@ -1,0 +1,157 @@
+"""HTTPS by the daemon itself: certificates of an authority that the test makes, checked by httpx and by OpenSSL."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import signal
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from fusiond.cli import main
+from fusiond.daemon import config, tls
+from fusiond.daemon.between import Between
+from fusiond.daemon.config import Address, Config
+from fusiond.daemon.limits import Limits
+from fusiond.daemon.upstream import Unreachable, Upstream
+from fusiond.errors import RequestError
+from fusiond.exchange import tokens
+from fusiond.store.database import Store
+from tests.daemon.conftest import running
+
+
+def certificate(folder: Path, *, name: str = "box", ip: str = "127.0.0.1") -> tuple[Path, Path]:
+    """A certificate that signs itself, for an address, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(who).issuer_name(who).public_key(key.public_key()).serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ip))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    paths = folder / f"{name}.pem", folder / f"{name}.key"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    form, encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, form, encryption))
+    paths[1].chmod(0o600)
+    return paths
+
+
+def test_pages_and_upstreams_over_https(store: Store, tmp_path: Path) -> None:
+    own, key = certificate(tmp_path)
+    strange, _ = certificate(tmp_path, name="strange")
+    urls: list[str] = []
+    settings = Config(poll_secs=0.05, web=("127.0.0.1", 0), tls_cert=own, tls_key=key)
+    between = Between(store, (), 5.0)
+    token = tokens.new()
+    between.exchange.add_token("b", "read", tokens.digest(token))
+    with running(store, config=settings, announce=urls.append, between=between, limits=Limits(header_secs=0.3)):
+        (url,) = urls
+        assert url.startswith("https://127.0.0.1:")
+        base = url.partition("/?")[0]
+        trusted: Any = tls.client(own)
+        moved = httpx.get(url, verify=trusted, headers={"accept": "text/html"})
+        assert moved.status_code == 303
+        assert "secure" in moved.headers["set-cookie"].lower()
+        assert httpx.get(f"{base}/health", verify=trusted).status_code == 401
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(f"{base}/health")
+        with pytest.raises(httpx.HTTPError):  # plain HTTP to a port of HTTPS
+            httpx.get(f"{base.replace('https', 'http')}/health")
+        wanted = {"family": "0" * 32, "device": "1" * 32, "cache": "warm", "sizes": None}
+        known = Upstream(Address(url=base, token=token, authority=own), 5.0)
+        assert known.answer(**wanted) is None  # asked, and nothing is known there
+        known.close()
+        for address in (Address(url=base, token=token, authority=strange), Address(url=base, token=token)):
+            with pytest.raises(Unreachable, match="certificate verify failed"):
+                Upstream(address, 5.0).answer(**wanted)
+        late = ssl.create_default_context(cafile=str(own))
+        host, port = base.removeprefix("https://").split(":")
+        with late.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host) as half:
+            half.sendall(b"GET /health HT")
+            assert half.recv(100).startswith(b"HTTP/1.1 408 ")  # the limits of a connection hold here, too
+
+
+def test_a_renewed_certificate_is_shown_after_sighup(store: Store, tmp_path: Path) -> None:
+    own, key = certificate(tmp_path)
+    urls: list[str] = []
+    settings = Config(poll_secs=0.05, web=("127.0.0.1", 0), tls_cert=own, tls_key=key)
+    with running(store, config=settings, announce=urls.append) as (service, _):
+        service._reread = lambda: settings
+        base = urls[0].partition("/?")[0]
+        before = own.read_text()
+        new, new_key = certificate(tmp_path, name="new")
+        new.rename(own)
+        service._on_signal(signal.SIGHUP, None)
+        seen = before
+        host, port = base.removeprefix("https://").split(":")
+        while seen == before:  # the old key beside the new certificate is refused, and changes nothing
+            if not service._to_reread.is_set() and new_key.exists():
+                assert ssl.get_server_certificate((host, int(port))) == before
+                new_key.rename(key)
+                service._on_signal(signal.SIGHUP, None)
+            seen = ssl.get_server_certificate((host, int(port)))
+        assert seen.split() == own.read_text().split()
+
+
+def test_what_is_no_certificate_is_one_line(tmp_path: Path) -> None:
+    own, key = certificate(tmp_path)
+    other, other_key = certificate(tmp_path, name="other")
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "empty").chmod(0o600)
+    wrong: list[tuple[Path, Path, str]] = [
+        (own, other_key, "no certificate and its key"), (tmp_path / "empty", key, "no certificate and its key"),
+        (own, tmp_path / "empty", "no certificate and its key"), (tmp_path / "none", key, "cannot be read"),
+        (own, tmp_path / "none", "cannot be read"),
+    ]  # fmt: skip
+    for cert, secret, why in wrong:
+        with pytest.raises(RequestError, match=why):
+            tls.server(cert, secret)
+    other_key.chmod(0o604)
+    with pytest.raises(RequestError, match="can be read by everybody"):
+        tls.server(other, other_key)
+    for authority in (tmp_path / "none", tmp_path / "empty"):
+        with pytest.raises(RequestError):
+            tls.client(authority)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--web", "127.0.0.1:0", "--tls-cert", "x.pem"], "tls_key: is missing"),
+     (["--web", "127.0.0.1:0", "--tls-key", "x.key"], "tls_cert: is missing"),
+     (["--tls-cert", "x.pem", "--tls-key", "x.key"], "say where with --web"),
+     (["--web", "127.0.0.1:0", "--tls-cert", "x.pem", "--tls-key", "x.key"], "x.key cannot be read")],
+)  # fmt: skip
+def test_the_command_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert main(["serve", "--db", str(tmp_path / "fusiond.sqlite"), *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_configuration_names_them(tmp_path: Path) -> None:
+    own, _ = certificate(tmp_path)
+    path = tmp_path / "fusiond.yaml"
+    path.write_text("web: 127.0.0.1:8443\ntls_cert: box.pem\ntls_key: box.key\n"
+                    "upstream: [{url: 'https://up', ca_file: box.pem}]\n")  # fmt: skip
+    found = config.read(path)
+    assert (found.tls_cert, found.tls_key) == (own, tmp_path / "box.key")
+    assert found.upstream == (Address(url="https://up", token="", authority=own),)
+    path.write_text("upstream: [{url: 'https://up', ca_file: none.pem}]\n")
+    with pytest.raises(RequestError, match=r"ca_file: .*none\.pem cannot be read"):
+        config.read(path)

@@ -80,6 +80,8 @@ class Row:
     shared_wavefronts: int | None = None
     shared_minimal_wavefronts: int | None = None
     local_bytes: int | None = None
+    registers: int | None = None
+    """Of a thread, as ptxas says; None where it has not said."""
     spill_bytes: int | None = None
     """Registers that ptxas spills to local memory and reads back, were each such instruction executed once by every
     thread; the PTX does not show them. None where ptxas has not said."""
@@ -401,6 +403,7 @@ class _Run:
             shared_wavefronts=total["wavefronts"],
             shared_minimal_wavefronts=total["minimal_wavefronts"],
             local_bytes=total["local_bytes"],
+            registers=facts.registers if facts else None,
             spill_bytes=(facts.spill_store_bytes + facts.spill_load_bytes) * threads * blocks if facts else None,
             instructions=sum(executed.threads.values()) if executed else None,
             instruction_classes=executed.threads if executed else None,

@@ -1,4 +1,5 @@
-"""What is known of the points of a space from elsewhere: another device, other sizes."""
+"""What is known of the points of a space from elsewhere: times on another device, at other sizes, of a workload that is
+nearly the same; facts of what was compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from fusiond.search import gaussian
 from fusiond.search.features import Feature
 from fusiond.search.gaussian import Process, Reals
 from fusiond.search.points import Levels, Points
-from fusiond.search.values import chosen, standardised
+from fusiond.search.values import CLIPPED, chosen, standardised
 
 MODELLED = 250
 """Trials in the model: of more, the best half and as many of the others."""
@@ -24,17 +25,18 @@ _PART = 4096
 
 Donor: TypeAlias = "Sequence[tuple[Config, float | None]]"
 """Configs of this space that were tried elsewhere, and the logarithm of how fast they were there, in any unit; None for
-those that failed."""
+those that failed. As a column: configs of which a fact is known, and the fact."""
 
 
 class Told:
     """What is known of the points of a space from another search of it: what was measured there, and between that what
     a Gaussian process makes of it."""
 
-    def __init__(self, donor: Donor, features: Sequence[Feature], points: Points) -> None:
+    def __init__(self, donor: Donor, features: Sequence[Feature], points: Points, *, clip: bool = True) -> None:
+        """`clip`: how slow the slow ones are says nothing about the fast ones; how many registers they take may."""
         rows = np.stack([points.levels(config) for config, _ in donor])
         logs = np.array([np.nan if value is None else value for _, value in donor])
-        values = standardised(logs, np.isnan(logs))
+        values = standardised(logs, np.isnan(logs), clipped=CLIPPED if clip else 0.0)
         kept = chosen(values, MODELLED)
         fitted = chosen(values, FITTED)
         lengths = gaussian.fit(features, rows[fitted], values[fitted])

@@ -30,7 +30,8 @@ NOISE, NOISE_SPREAD = 1e-3, 1.5
 """Medians and standard deviations of logarithms. The noise is a share of the signal's variance."""
 SIGNAL_WEIGHT = 2.0
 """As how many observations the prior of the signal's variance counts, which is that of the standardised values."""
-ITERATIONS = 30
+ITERATIONS, PAUSE = 30, 15
+"""Of a fit from one start, and after how many of them it pauses, and begins with no curvature known."""
 JITTER = 1e-8
 TRUST = 1.0
 """The variance of the weight of what is known of another problem, in units of the signal's."""
@@ -74,7 +75,7 @@ def fit(
 def fit_in_parts(
     features: Sequence[Feature], rows: Levels, values: Reals, before: Lengths | None = None, shared: Reals | None = None
 ) -> Generator[None, None, Lengths]:
-    """`fit`, which pauses where half of its work is done."""
+    """`fit`, which pauses after each PAUSE iterations."""
     begin = prior_lengths(features)
     if not features:
         return begin
@@ -87,17 +88,21 @@ def fit_in_parts(
     for start in starts:
         if maxima:
             yield
-        maxima.append(
-            optimize.minimize(
+        for left in range(ITERATIONS // PAUSE - 1, -1, -1):
+            found = optimize.minimize(
                 _surprise,
                 start,
                 args=(distances, values, medians, shared),
                 jac=True,
                 method="L-BFGS-B",
                 bounds=bounds,
-                options={"maxiter": ITERATIONS},
+                options={"maxiter": PAUSE},
             )
-        )
+            start = found.x
+            if found.nit < PAUSE or not left:
+                break
+            yield
+        maxima.append(found)
     found = min(maxima, key=lambda each: float(each.fun))
     return Lengths(weights=np.exp(found.x[:-1]), noise=float(np.exp(found.x[-1])))
 

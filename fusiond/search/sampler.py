@@ -5,9 +5,11 @@ What it asks for is a pure function of its seed, of what was told, and of what i
     start      else the first START asks lie as far as can be from each other, among SPREAD points that are drawn
     donors     where something is known of the same points elsewhere (another device, other sizes), the best by it come
                first, and what it says of each point is a trend of the model, with a weight that is fitted
+    columns    facts of points (registers, occupancy, spills) are trends, too, and say nothing of what is fast
     model      a Gaussian process over the values of all asks; failures count as the slowest of what was measured, and
                asks that are out are believed to be what the model makes of them
     choice     the point of the pool whose expected improvement, times the chance that it does not fail, is largest
+    move       where the last STALL trials brought nothing better, one ask in MOVES is the best neighbour of the best
 
 The pool is the space itself up to POOL points, else points drawn uniformly from it and the neighbours of the best. The
 lengths of the model are fitted again each time that a fifth more was told.
@@ -15,8 +17,8 @@ lengths of the model are fitted again each time that a fifth more was told.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import optuna
@@ -26,12 +28,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 from fusiond.model import Config
 from fusiond.search import gaussian
-from fusiond.search.donors import FITTED, LEAST_DONATED, MODELLED, Donor, Told
-from fusiond.search.features import Feature, features, rough, squared
-from fusiond.search.gaussian import Lengths, Process, Reals, Trends
+from fusiond.search.asks import Asks
+from fusiond.search.donors import LEAST_DONATED, Donor, Told
+from fusiond.search.features import features, rough, squared
+from fusiond.search.gaussian import Reals, Trends
+from fusiond.search.models import Model
 from fusiond.search.points import Levels, Points
+from fusiond.search.safety import Safety
 from fusiond.search.space import Parameter
-from fusiond.search.values import chosen, spreads, standardised
 from fusiond.system import blas
 
 SPREAD_OF = "spread"
@@ -45,22 +49,8 @@ DRAWN = 10_000
 """Points of the pool of a larger one."""
 NEAR_BEST, NEIGHBOURS = 3, 400
 """Of so many of the best, up to so many neighbours are looked at beside a pool that was drawn."""
-GROWTH = 1.2
-"""The lengths are fitted again when the number of told trials has grown by this factor, or by REFIT."""
-REFIT = 50
-FIRST_FIT = 3
-PART = 40
-"""Rows that are added to a new process at one ask, of those that it begins with."""
-ADDED = 8
-"""And of those that were asked for since its fit."""
-LAG = 25
-"""So many told trials after the last that it knows, or half of those until the next one, a fit is used."""
-FAILURE_SHARPNESS = 4.0
-"""A failure says as much about its surroundings as a time does at half the prior's lengths."""
-
-
-_Made: TypeAlias = "tuple[Process, list[int]]"
-"""A process, and the asks that are its rows."""
+STALL, MOVES = 30, 5
+"""Where so many trials that were told brought nothing better, one ask in MOVES is the best neighbour of the best."""
 
 
 class PointSampler(optuna.samplers.BaseSampler):
@@ -72,7 +62,9 @@ class PointSampler(optuna.samplers.BaseSampler):
         distributions: Mapping[str, BaseDistribution],
         seed: int,
         donors: Sequence[Donor] = (),
+        columns: Sequence[Donor] = (),
     ) -> None:
+        """`donors` and `columns`: as `fusiond.search.study.Study` has them."""
         self.chosen: Config | None = None
         """What the last ask was for; None when no point is left."""
         self._points = points
@@ -83,13 +75,17 @@ class PointSampler(optuna.samplers.BaseSampler):
         generator = np.random.default_rng((seed, 0))
         self._whole = points.count is not None and points.count <= POOL
         self._pool = points.all() if self._whole else np.unique(_drawn(points, DRAWN, generator), axis=0)
-        self._donors = [Told(each, self._features, points) for each in donors if len(each) >= LEAST_DONATED]
-        self._trends = Trends(self._donated, self._pool) if self._donors else None
+        guesses = [Told(each, self._features, points) for each in donors if len(each) >= LEAST_DONATED]
+        facts = [Told(each, self._features, points, clip=False) for each in columns if len(each) >= LEAST_DONATED]
+        self._guesses = len(guesses)
+        """So many of what is known, the first ones, say what is fast."""
+        self._known = [*guesses, *facts]
+        self._trends = Trends(self._at, self._pool) if self._known else None
         self._columns = [np.ascontiguousarray(each) for each in self._pool.T]
         self._taken = np.zeros(len(self._pool), np.bool_)
-        self._asks = _Asks()
-        self._safety = _Safety(self._features, self._pool)
-        self._models = [_Model(each, self._pool, self._trends) for each in (self._features, rough(self._features))]
+        self._asks = Asks()
+        self._safety = Safety(self._features, self._pool)
+        self._models = [Model(each, self._pool, self._trends) for each in (self._features, rough(self._features))]
 
     # --- Optuna's interface ---
 
@@ -149,9 +145,9 @@ class PointSampler(optuna.samplers.BaseSampler):
         measured = int(np.isfinite(asks.values).sum())
         if not len(self._pool):
             return self._untried(generator)
-        if measured < 3 and self._trends is not None and asks.seen < START:
+        if measured < 3 and self._guesses and asks.seen < START:
             return self._best_elsewhere()
-        if measured < 3 or (asks.seen < START and self._trends is None):
+        if measured < 3 or (asks.seen < START and not self._guesses):
             for each in (*self._models, *self._models):
                 each.work(asks)
             return self._spread()
@@ -161,15 +157,50 @@ class PointSampler(optuna.samplers.BaseSampler):
         mean, deviation = process.expected(process.believed(values), extra)
         self._safety.look()
         any(each.work(asks) for each in self._models)
-        best = self._best(mean, deviation, float(np.nanmax(values)), extra)
+        so_far = float(np.nanmax(values))
+        best = None
+        if self._stalled():
+            best = self._best(mean, deviation, so_far, extra, self._beside(extra))
+        if best is None:
+            best = self._best(mean, deviation, so_far, extra)
         if best is None:
             return self._untried(generator)
         own: Levels = self._pool[best] if extra is None or best < len(self._pool) else extra[best - len(self._pool)]
         return own
 
-    def _best(self, mean: Reals, deviation: Reals, so_far: float, extra: Levels | None) -> int | None:
+    def _stalled(self) -> bool:
+        """Whether this ask is a move: one in MOVES, where the last STALL that were told brought nothing better."""
+        told = self._asks.told
+        values = np.array(self._asks.values)[told]
+        return len(told) - 1 - int(np.nanargmax(values)) >= STALL and self._asks.seen % MOVES == 0
+
+    def _beside(self, extra: Levels | None) -> NDArray[np.bool_]:
+        """Which points of the pool, then of `extra`, are one parameter away from the best that still has such ones that
+        were not asked for; none of them where the best few have none."""
+        values = np.array(self._asks.values)
+        order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")[:NEAR_BEST]
+        found = np.zeros(len(self._pool) + (0 if extra is None else len(extra)), np.bool_)
+        for index in order:
+            row = self._asks.rows[index]
+            found = _one_apart(self._columns, row) & ~self._taken
+            if extra is not None:
+                found = np.append(found, _one_apart(list(extra.T), row))
+            if found.any():
+                break
+        return found
+
+    def _best(
+        self,
+        mean: Reals,
+        deviation: Reals,
+        so_far: float,
+        extra: Levels | None,
+        among: NDArray[np.bool_] | None = None,
+    ) -> int | None:
         """Where the expected improvement times the chance not to fail is largest, of what was not asked for."""
         above = (mean - so_far) / deviation
+        if among is not None:
+            above[~among] = -np.inf
         above[: len(self._taken)][self._taken] = -np.inf
         likely = int(np.argmax(above))
         if above[likely] == -np.inf:
@@ -180,13 +211,13 @@ class PointSampler(optuna.samplers.BaseSampler):
         score = gaussian.log_improvement(mean[some], deviation[some], so_far) + log_chance[some]
         return int(some[np.argmax(score)])
 
-    def _donated(self, points: Levels) -> Reals:
-        return np.stack([each.at(points) for each in self._donors], axis=1)
+    def _at(self, points: Levels) -> Reals:
+        return np.stack([each.at(points) for each in self._known], axis=1)
 
     def _best_elsewhere(self) -> Levels | None:
         """The untried point of the pool that is best on the average of what is known elsewhere."""
         assert self._trends is not None
-        mean = self._trends.pool.mean(axis=1)
+        mean = self._trends.pool[:, : self._guesses].mean(axis=1)
         mean[self._taken] = -np.inf
         best: Levels = self._pool[int(np.argmax(mean))]
         return best
@@ -226,197 +257,14 @@ class PointSampler(optuna.samplers.BaseSampler):
         return np.array(found, np.int16).reshape(len(found), len(self._points.parameters))
 
 
-class _Model:
-    """The Gaussian process over the asks, with lengths that are fitted again as their number grows.
-
-    A fit to the first `at` that were told is used from `at + _lag(at)` on. In between it is worked at, a part at each
-    ask, so that no ask pays for all of it. Which fit is used depends on the number of told alone.
-    """
-
-    def __init__(self, features: Sequence[Feature], pool: Levels, trends: Trends | None) -> None:
-        self._features = features
-        self._pool = pool
-        self._trends = trends
-        self._lengths: Lengths | None = None
-        self._chained = 0
-        self._used: _Fit | None = None
-        self._next: _Fit | None = None
-
-    def process(self, asks: _Asks) -> tuple[Process, Reals]:
-        """With all asks that belong to it, and what they are worth, standardised; NaN for those that are out."""
-        told = asks.told
-        at = _used_fit(len(told))
-        if self._used is None or at != self._used.at:
-            self._used, self._next = self._begun(asks, told, at), None
-        while self._used.go_on(asks):
-            pass
-        return self._used.process, asks.standardised(self._used.kept)
-
-    def work(self, asks: _Asks) -> bool:
-        """Do a part of the fit that is used next, where what it needs is told; whether there was one to do."""
-        told = asks.told
-        at = _last_fit(len(told))
-        if len(told) < FIRST_FIT or (self._used is not None and at <= self._used.at):
-            return False
-        self._next = self._begun(asks, told, at)
-        return self._next.behind(asks) >= ADDED and self._next.go_on(asks)
-
-    def _begun(self, asks: _Asks, told: Sequence[int], at: int) -> _Fit:
-        if self._next is not None and self._next.at == at:
-            return self._next
-        return _Fit(at, told[at - 1], self._parts(asks, told, at))
-
-    def _parts(self, asks: _Asks, told: Sequence[int], at: int) -> Iterator[_Made | None]:
-        """Gives None at each pause, and at last the process after a fit to the first `at` that were told. Up to
-        MODELLED each fit begins where the last one ended, also after an interruption; later ones all begin where that
-        ended, so that few are repeated."""
-        while self._chained < (following := _next_fit(self._chained)) <= min(at, MODELLED):
-            self._lengths = yield from self._fit(asks, told[:following])
-            self._chained = following
-        if at <= MODELLED:
-            assert self._lengths is not None
-            lengths = self._lengths
-            kept = list(range(told[at - 1] + 1))
-        else:
-            lengths = yield from self._fit(asks, told[:at])
-            kept = [told[k] for k in chosen(asks.standardised(told[:at]), MODELLED)]
-        rows, errors = np.stack([asks.rows[each] for each in kept]), asks.spreads(kept)
-        usual = float(np.median(errors))
-        process = Process(self._features, self._pool, lengths, rows[:0], self._trends, room=len(rows), spread=usual)
-        for begin in range(0, len(rows), PART):
-            yield None
-            process.extend(rows[begin : begin + PART], errors[begin : begin + PART])
-        yield process, kept
-
-    def _fit(self, asks: _Asks, told: Sequence[int]) -> Generator[None, None, Lengths]:
-        values = asks.standardised(told)
-        fitted = chosen(values, FITTED)
-        those = np.stack([asks.rows[told[k]] for k in fitted])
-        shared = np.diag(asks.spreads(told)[fitted])
-        if self._trends is not None:
-            shared += self._trends.between(those, those)
-        return gaussian.fit_in_parts(self._features, those, values[fitted], self._lengths, shared)
-
-
-class _Fit:
-    """A process with the lengths of one fit, as far as it is made."""
-
-    def __init__(self, at: int, through: int, parts: Iterator[_Made | None]) -> None:
-        """`parts` gives None until it is done. All asks behind the one numbered `through` are rows."""
-        self.at = at
-        self._through = through
-        self._parts = parts
-        self._made: _Made | None = None
-
-    @property
-    def process(self) -> Process:
-        assert self._made is not None
-        return self._made[0]
-
-    @property
-    def kept(self) -> list[int]:
-        """The asks that are rows of the process, in its order."""
-        assert self._made is not None
-        return self._made[1]
-
-    def go_on(self, asks: _Asks) -> bool:
-        """Do the next part; False where there is nothing to do. Rows that were asked for since enter one by one, so
-        that its figures are the same to the last bit however its parts fell to the asks."""
-        if self._made is None:
-            self._made = next(self._parts)
-            return True
-        first = asks.seen - self.behind(asks)
-        for index in range(first, min(first + ADDED, asks.seen)):
-            self.process.add(asks.rows[index])
-            self.kept.append(index)
-        return first < asks.seen
-
-    def behind(self, asks: _Asks) -> int:
-        """How many asks are to be rows and are not."""
-        return asks.seen if self._made is None else asks.seen - 1 - max(self.kept[-1], self._through)
-
-
-class _Asks:
-    """All that was asked, in order; what came of it, as far as it is told."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self.rows: list[Levels] = []
-        self.values: list[float] = []
-        """NaN for what failed and what is out."""
-        self.failed: list[bool] = []
-        self.errors: list[float] = []
-        """Standard errors of the values."""
-        self.out: dict[int, None] = {}
-
-    @property
-    def seen(self) -> int:
-        return len(self.rows)
-
-    @property
-    def told(self) -> list[int]:
-        """Those that are not out, in order."""
-        return [each for each in range(self.seen) if each not in self.out]
-
-    def standardised(self, indices: Sequence[int]) -> Reals:
-        """Of these, see `fusiond.search.values`."""
-        return standardised(np.array(self.values)[indices], np.array(self.failed)[indices])
-
-    def add(self, number: int, row: Levels) -> None:
-        self.numbers.append(number)
-        self.rows.append(row)
-        self.values.append(np.nan)
-        self.failed.append(False)
-        self.errors.append(0.0)
-        self.out[self.seen - 1] = None
-
-    def spreads(self, indices: Sequence[int]) -> Reals:
-        """Of what is measured of these, see `fusiond.search.values`."""
-        these = (np.array(each)[indices] for each in (self.values, self.failed, self.errors))
-        return spreads(*these)
-
-    def tell(self, index: int, value: float | None, error: float = 0.0) -> None:
-        del self.out[index]
-        self.errors[index] = error
-        self.failed[index] = value is None
-        self.values[index] = np.nan if value is None else value
-
-
-class _Safety:
-    """How likely a point is not to fail: what became of those around it, weighted by their correlation with it."""
-
-    def __init__(self, features: Sequence[Feature], pool: Levels) -> None:
-        weights = gaussian.prior_lengths(features).weights * FAILURE_SHARPNESS
-        self._near = gaussian.Correlations(features, weights, pool)
-        self.failures = 0
-        self._told: list[tuple[Levels, bool]] = []
-        self._summed = 0
-        self._sums = np.zeros((2, len(pool)))
-
-    def tell(self, row: Levels, sound: bool) -> None:
-        self._told.append((row, sound))
-        self.failures += not sound
-
-    def look(self) -> None:
-        """Take in what was told, one after the other, so that the sums are the same after an interruption. At each ask,
-        failures or none: the first of them must not pay for all that was told before."""
-        for row, sound in self._told[self._summed :]:
-            near = self._near.to_pool(row[None, :])[0]
-            self._sums[0] += near
-            if sound:
-                self._sums[1] += near
-        self._summed = len(self._told)
-
-    def chance(self, extra: Levels | None) -> Reals:
-        """At each point of the pool, then of `extra`. One sound trial is taken for granted everywhere."""
-        self.look()
-        sums = self._sums
-        if extra is not None and len(extra):
-            near = self._near.between(np.stack([row for row, _ in self._told]), extra)
-            sound = np.array([each for _, each in self._told], float)
-            sums = np.concatenate([sums, [near.sum(axis=0), sound @ near]], axis=1)
-        found: Reals = (sums[1] + 1) / (sums[0] + 1)
-        return found
+def _one_apart(columns: Sequence[Levels], row: Levels) -> NDArray[np.bool_]:
+    """Where points differ from this one in a single parameter that both have."""
+    apart = np.zeros(len(columns[0]), np.int16)
+    for column, level in zip(columns, row, strict=True):
+        if level >= 0:
+            apart += (column != level) & (column >= 0)
+    found: NDArray[np.bool_] = apart == 1
+    return found
 
 
 def _drawn(points: Points, many: int, generator: np.random.Generator) -> Levels:
@@ -427,26 +275,6 @@ def _drawn(points: Points, many: int, generator: np.random.Generator) -> Levels:
         except ValueError:
             many //= 10
     return np.empty((0, len(points.parameters)), np.int16)
-
-
-def _last_fit(told: int) -> int:
-    """The last number of told trials, up to this one, at which lengths are fitted."""
-    at = FIRST_FIT
-    while (following := _next_fit(at)) <= told:
-        at = following
-    return at
-
-
-def _used_fit(told: int) -> int:
-    """The last fit that is used when so many were told."""
-    at = FIRST_FIT
-    while (following := _next_fit(at)) + min(LAG, (_next_fit(following) - following) // 2) <= told:
-        at = following
-    return at
-
-
-def _next_fit(at: int) -> int:
-    return FIRST_FIT if at < FIRST_FIT else max(at + 1, min(int(at * GROWTH), at + REFIT))
 
 
 def _positions(parameter: Parameter) -> dict[tuple[type, Any], int]:

@@ -59,12 +59,14 @@ class Study:
         remember: Callable[[Ask], None],
         prior: Sequence[Config] = (),
         donors: Sequence[Donor] = (),
+        columns: Sequence[Donor] = (),
         sampler: str = GP,
         asks: Iterable[Ask] = (),
         trials: Iterable[Trial] = (),
     ) -> None:
         """`prior`: configs that something is known of, the most promising first; what is no point of the space is left
-        out. `donors`: what other searches of the same configs found (another device, other sizes); likewise.
+        out. `donors`: what other searches of the same configs found (another device, other sizes, a workload that is
+        nearly the same), `columns`: facts of configs that may explain their times (registers, spills); likewise.
         `asks` and `trials` are those of an earlier session of the same job, in order."""
         self._space = space
         self._seed = seed
@@ -85,7 +87,8 @@ class Study:
         self._distributions = {each.name: _distribution(each) for each in several}
         self._by_points: PointSampler | None = None
         if sampler == GP and not self.whole:
-            self._by_points = PointSampler(self._points, self._distributions, self._number(0), self._sound(donors))
+            known = self._sound(donors), self._sound(columns)
+            self._by_points = PointSampler(self._points, self._distributions, self._number(0), *known)
         self._study = optuna.create_study(direction="maximize", sampler=self._by_points or self._sampler(0))
         self._seeds = _distinct(seeds)
         self._prior = tuple(each for each in prior if not space.problems(each))

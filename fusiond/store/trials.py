@@ -51,7 +51,7 @@ class CountedTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindredTrial:
-    """A candidate of a workload that differs from another one in nothing but sizes, on any device."""
+    """A candidate of a workload that has something in common with another one, on any device."""
 
     workload_key: str
     device_key: str
@@ -228,12 +228,18 @@ class Trials(Connected):
         """What became of the candidates of a family of workloads, on every device: the last `most` of those that were
         written down before the first trial of the job `before`, in their order; of a job without trials, none. A
         damaged one is left out, and said so in the log."""
+        return self._of_workloads("w.family_key = ?", [family_key], before, most)
+
+    def near_trials(self, strategy: str, family_key: str, *, before: str, most: int) -> list[KindredTrial]:
+        """The same for all other workloads of a strategy: which of them are near, their configs have to say."""
+        return self._of_workloads("w.strategy = ? AND w.family_key <> ?", [strategy, family_key], before, most)
+
+    def _of_workloads(self, where: str, values: Sequence[str], before: str, most: int) -> list[KindredTrial]:
         rows = self._sealed(
             "FROM trials t JOIN jobs j ON j.id = t.job_id JOIN devices d ON d.device_key = t.device_key "
-            "JOIN workloads w ON w.workload_key = j.workload_key "
-            "WHERE w.family_key = ? AND t.role = 'candidate' AND t.job_id <> ? "
-            "AND t.id < (SELECT min(id) FROM trials WHERE job_id = ?) ORDER BY t.id DESC LIMIT ?",
-            [family_key, before, before, most],
+            f"JOIN workloads w ON w.workload_key = j.workload_key WHERE {where} AND t.role = 'candidate' "
+            "AND t.job_id <> ? AND t.id < (SELECT min(id) FROM trials WHERE job_id = ?) ORDER BY t.id DESC LIMIT ?",
+            [*values, before, before, most],
             skip=True,
             t="trials",
             d="devices",

@@ -1,7 +1,8 @@
 """What is known before a search: what it begins with, and need not measure.
 
 Trials of the same workload on other devices, and of the same at other sizes, are donors of the study: each is a trend
-of its model, whose weight is what this job's own times make of it.
+of its model, whose weight is what this job's own times make of it. Where there are few, so are trials of workloads that
+are nearly the same: those of the strategy whose configs are points of this space, parts of a pipeline among them.
 
 Bounds that were counted for a GPU are used on a GPU of that kind. A bound and a time never meet in one model. Bounds
 give an order: the best of them are seeds, and the sampler's start-up is drawn by their rank. And they rule out: what
@@ -11,15 +12,18 @@ below its bound shows that the bounds are wrong, and ends that.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from fusiond.counting.model import GPUS, Gpu
 from fusiond.model import COUNTED, Config, Outcome, Record, Rejection, Trial
 from fusiond.search.donors import Donor
-from fusiond.store.trials import CountedTrial
+from fusiond.search.space import Space
+from fusiond.store.trials import CountedTrial, KindredTrial
 from fusiond.tuning.context import Context
 from fusiond.tuning.counts import like, like_model
 
@@ -27,6 +31,15 @@ SEEDS = 3
 """Configs of the lowest bounds that are tried first, the winner by bounds among them."""
 MOST_DONATED, MOST_DONORS = 4000, 6
 """Trials that are looked at, the last ones; and devices or sizes of which they are used."""
+LEAST_NEAR, MOST_NEAR = 10, 2
+"""Configs that a workload must have in common with this one to be near, and how many near ones are used."""
+FACTS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], float]] = {
+    "registers": lambda rows: max(each["registers"] for each in rows),
+    "occupancy": lambda rows: min(each["occupancy"] for each in rows),
+    "spills": lambda rows: math.log1p(sum(each["spill_bytes"] for each in rows)),
+    "instructions": lambda rows: math.log1p(sum(each["ptx_instructions"] for each in rows)),
+}
+"""Of the launches of a program, as they were counted (`fusiond.counting.run.Row`). TypeError where one is unknown."""
 _FAILED = frozenset(
     {
         Outcome.REFUSED,
@@ -60,6 +73,8 @@ class Prior:
 
     donors: tuple[Donor, ...] = ()
     """Of the study: config and the logarithm of its speed, None where it failed."""
+    columns: tuple[Donor, ...] = ()
+    """Of the study: config and a fact of it, one column for each of FACTS that differs."""
 
     @property
     def trends(self) -> tuple[Donor, ...]:
@@ -73,18 +88,33 @@ class Prior:
         return tuple(each.config for each in self.ranked)
 
 
-def prior(context: Context) -> Prior:
-    """What was known before this job began, so that one that is interrupted goes on with what it began with."""
-    return dataclasses.replace(_counted(context), donors=_donors(context))
+def prior(context: Context, space: Space) -> Prior:
+    """What was known before this job began, so that one that is interrupted goes on with what it began with. `space`:
+    the job's own."""
+    found = _counted(context)
+    return dataclasses.replace(found, donors=_donors(context, space), columns=_columns(context, found))
 
 
-def _donors(context: Context) -> tuple[Donor, ...]:
-    """A donor for each device (of the same evidence) and size; those with most trials."""
-    kindred = context.store.kindred_trials(
-        context.prepared.workload.family_key, before=context.row.id, most=MOST_DONATED
-    )
+def _donors(context: Context, space: Space) -> tuple[Donor, ...]:
+    """A donor for each device (of the same evidence) and size; those with most trials. Where these are few, workloads
+    with most configs in common."""
+    workload, job = context.prepared.workload, context.row.id
+    own = _by_workload(context, context.store.kindred_trials(workload.family_key, before=job, most=MOST_DONATED))
+    if len(own) >= MOST_NEAR:
+        return own[:MOST_DONORS]
+    others = context.store.near_trials(workload.strategy, workload.family_key, before=job, most=MOST_DONATED)
+    near: list[Donor] = []
+    for donor in _by_workload(context, others):
+        common = tuple((config, value) for config, value in donor if not space.problems(config))
+        if sum(value is not None for _, value in common) >= LEAST_NEAR:
+            near.append(common)
+    return (*own, *sorted(near, key=len, reverse=True)[:MOST_NEAR])
+
+
+def _by_workload(context: Context, trials: Iterable[KindredTrial]) -> tuple[Donor, ...]:
+    """A donor for each device and workload of which something was measured, that with most trials first."""
     found: dict[tuple[str, str], dict[Config, float | None]] = {}
-    for each in kindred:
+    for each in trials:
         if each.evidence != context.device.evidence:
             continue
         donor = found.setdefault((each.device_key, each.workload_key), {})
@@ -92,8 +122,26 @@ def _donors(context: Context) -> tuple[Donor, ...]:
             donor[each.config] = -math.log(each.time_us)
         elif each.outcome in _FAILED:
             donor.setdefault(each.config, None)
-    largest = sorted(found.values(), key=len, reverse=True)[:MOST_DONORS]
+    largest = sorted(found.values(), key=len, reverse=True)
     return tuple(tuple(each.items()) for each in largest if any(value is not None for value in each.values()))
+
+
+def _columns(context: Context, kept: Prior) -> tuple[Donor, ...]:
+    """What is known of the programs whose bounds were counted. A fact that is the same for all explains nothing."""
+    if kept.gpu is None:
+        return ()
+    profiles = context.store.profiles({each.program_key for each in kept.ranked}, kept.gpu.name, COUNTED)
+    found: list[Donor] = []
+    for fact in FACTS.values():
+        column: list[tuple[Config, float]] = []
+        for each in kept.ranked:
+            rows = profiles.get(each.program_key)
+            with contextlib.suppress(KeyError, TypeError):  # an older profile, or one of a launch that was not counted
+                if rows:
+                    column.append((each.config, fact(rows)))
+        if len({value for _, value in column}) > 1:
+            found.append(column)
+    return tuple(found)
 
 
 def _counted(context: Context) -> Prior:
@@ -201,7 +249,7 @@ class Pruning:
 
 def figures(context: Context) -> dict[str, float]:
     """For the record of a job that had bounds; see FIGURES."""
-    kept = prior(context)
+    kept = _counted(context)
     if kept.gpu is None:
         return {}
     trials, rejections = context.store.trials(context.row.id), context.store.rejections(context.row.id)

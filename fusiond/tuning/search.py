@@ -17,7 +17,7 @@ from fusiond.errors import Interrupted, StoreError
 from fusiond.model import Ask, Config, MeasureFailed, Measurement, Outcome, Purpose, Rejection, Trial
 from fusiond.program import Program, SizeError
 from fusiond.requests.planning import inspected, refused_seeds
-from fusiond.search.space import check_seeds
+from fusiond.search.space import Space, check_seeds
 from fusiond.search.study import Study
 from fusiond.tuning import health, prior
 from fusiond.tuning.context import Context, Odd, Unfused, outcome_of
@@ -51,11 +51,12 @@ def search(lanes: Lanes, baseline: Unfused) -> str:
     context, odd = lanes.left[0].context, lanes.left[0].odd
     asks: list[Ask] = []
     """Not on disk yet: they go there with the next trial, in one commit."""
-    kept = prior.prior(context)
-    study = _study(context, asks, kept)
+    space = context.strategy.space(context.analysis, context.answers)
+    kept = prior.prior(context, space)
+    study = _study(context, asks, space, kept)
     known = f"; bounds of {counted(len(kept.ranked), 'config')} are known" if kept.ranked else ""
     if kept.donors and not study.whole:
-        known += f"; {counted(sum(map(len, kept.donors)), 'trial')} of other devices or sizes"
+        known += f"; {counted(sum(map(len, kept.donors)), 'trial')} of other devices, sizes or workloads"
     context.phase("search", ("the whole space" if study.whole else f"{study.budget} configs") + known)
     search_plan = context.search
     begun, busy = time.monotonic(), context.measurer.busy_secs
@@ -140,9 +141,8 @@ def search(lanes: Lanes, baseline: Unfused) -> str:
     return ended
 
 
-def _study(context: Context, asks: list[Ask], kept: Prior) -> Study:
+def _study(context: Context, asks: list[Ask], space: Space, kept: Prior) -> Study:
     store, job = context.store, context.row.id
-    space = context.strategy.space(context.analysis, context.answers)
     own = context.strategy.seeds(context.analysis, space, context.answers)
     seeds, refused = check_seeds(space, (*own, *prior.seeds(context, kept)))
     if context.row.space_hash is None:
@@ -158,6 +158,7 @@ def _study(context: Context, asks: list[Ask], kept: Prior) -> Study:
         remember=asks.append,
         prior=kept.configs,
         donors=kept.trends,
+        columns=kept.columns,
         sampler=context.search.sampler,
         asks=store.asks(job),
         trials=store.trials(job),

@@ -9,7 +9,7 @@ import numpy as np
 import optuna
 from scipy import optimize, special, stats
 
-from fusiond.model import Measurement, Purpose
+from fusiond.model import Config, Measurement, Purpose
 from fusiond.search import features as shipped
 from fusiond.search.points import Points
 from fusiond.search.space import Parameter, Space
@@ -264,11 +264,11 @@ def searched(sampler: ModuleType) -> None:
     assert sum(failures[20:]) <= 10
 
 
-def safety(sampler: ModuleType) -> None:
+def safety(safety: ModuleType) -> None:
     """Where much failed, little is expected to go well; where nothing is known, one sound trial stands for it."""
     found = shipped.features(SPACE.parameters)
     pool = POINTS.draw(200, np.random.default_rng(1))
-    own = sampler._Safety(found, pool)
+    own = safety.Safety(found, pool)
     assert np.allclose(own.chance(None), 1.0)
     for row in POINTS.draw(60, np.random.default_rng(2)):
         own.tell(row, bool(row[0] == 0))
@@ -280,6 +280,59 @@ def safety(sampler: ModuleType) -> None:
     assert chance.min() > 0
     assert chance.max() <= 1
     row = POINTS.draw(1, np.random.default_rng(3))[0]
-    alone = sampler._Safety(found, row[None, :])
+    alone = safety.Safety(found, row[None, :])
     alone.tell(row, False)
     assert math.isclose(alone.chance(None)[0], 0.5, rel_tol=1e-6)
+
+
+def moves(sampler: ModuleType) -> None:
+    """Where times have nothing to do with one another, a search stalls: then every fifth ask differs in one parameter
+    that both have from one of the three best (from the best itself, as long as that has such neighbours)."""
+    distributions = {each.name: optuna.distributions.CategoricalDistribution(each.values) for each in SPACE.parameters}
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    own = sampler.PointSampler(POINTS, distributions, 3)
+    study = optuna.create_study(direction="maximize", sampler=own)
+    generator = np.random.default_rng(8)
+    told: list[tuple[float, Config]] = []
+    moved, elsewhere = 0, 0
+    for number in range(75):
+        trial = study.ask()
+        _ = trial.relative_params
+        config = own.chosen
+        assert config is not None
+        for parameter in SPACE.parameters:
+            if parameter.name in config:
+                trial.suggest_categorical(parameter.name, parameter.values)
+        values = [value for value, _ in told]
+        near = [
+            sum(config[name] != each[name] for name in config if name in each) == 1
+            for _, each in sorted(told, key=lambda pair: -pair[0])[:3]
+        ]
+        if told and number - 1 - int(np.argmax(values)) >= 30:
+            moved += number % 5 == 0
+            elsewhere += not near[0]
+            assert number % 5 or near[0]
+        value = 5.0 if number == 20 else float(generator.normal())
+        told.append((value, config))
+        study.tell(trial, value)
+    assert moved >= 4
+    assert elsewhere >= 10  # what the model makes of it is no neighbour
+
+
+def told(asks: ModuleType) -> None:
+    """What is told out of order is there in the order of asks, and what failed has no value."""
+    own = asks.Asks()
+    for number in range(5):
+        own.add(number, np.array([number], np.int16))
+    assert own.told == []
+    own.tell(3, 2.0, 0.1)
+    own.tell(0, None)
+    own.tell(1, -1.0, 0.2)
+    assert own.told == [0, 1, 3]
+    assert list(own.out) == [2, 4]
+    assert np.isnan(own.values[0])
+    assert own.standardised([0, 1, 3]).tolist()[:2] == [own.standardised([0, 1, 3]).min()] * 2
+    assert np.argmax(own.standardised([0, 1, 3])) == 2
+    assert np.isnan(own.standardised([2, 3])[0])
+    assert own.spreads([0, 1, 3])[0] == 0.0
+    assert own.spreads([0, 1, 3])[1] == own.spreads([0, 1, 3])[2] * 4

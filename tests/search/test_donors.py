@@ -6,6 +6,8 @@ import functools
 import math
 import random
 import statistics
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,55 @@ def test_a_donor_that_knows_nothing_costs_nothing() -> None:
         apart.append(shares[0] - shares[1])
     assert statistics.mean(apart) <= 0.01 + 2 * statistics.stdev(apart) / SEEDS**0.5
     assert statistics.median(apart) <= 0.02
+
+
+# --- columns: facts of configs ---
+
+
+def spilled(config: Config) -> int:
+    """A fact that no parameter tells, as what a compiler makes of a kernel: 0 for a few."""
+    return zlib.crc32(config.key.encode()) % 8
+
+
+def best_with_spills(asked: Sequence[Config]) -> float:
+    """The share of the optimum after these."""
+    return least_with_spills() / min(time_with_spills(each) for each in asked)
+
+
+def time_with_spills(config: Config) -> float:
+    return time_us(config, 3_000_000) * (1 + spilled(config))
+
+
+@functools.cache
+def least_with_spills() -> float:
+    return min(time_with_spills(each) for each in SPACE.points())
+
+
+def with_columns(seed: int, trials: int, columns: tuple[Donor, ...]) -> list[Config]:
+    study = Study(SPACE, (), budget=trials, seed=seed, remember=lambda ask: None, columns=columns)
+    asked: list[Config] = []
+    while (ask := study.next()) is not None:
+        asked.append(ask.config)
+        ratio = 1 / time_with_spills(ask.config)
+        plain = {"sequence": ask.sequence, "config": ask.config, "origin": ask.origin}
+        study.tell(ask, Trial(outcome=Outcome.MEASURED, ratio=ratio, **plain))
+    return asked
+
+
+@pytest.mark.slow
+def test_a_fact_that_explains_times_helps_and_one_that_does_not_costs_nothing() -> None:
+    """Known of a third of the configs; then in another order."""
+    some = [each for each in SPACE.points() if zlib.crc32(each.key[::-1].encode()) % 3 == 0]
+    facts = [math.log1p(spilled(each)) for each in some]
+    shares: dict[str, list[float]] = {"none": [], "known": [], "mixed": []}
+    for seed in range(SEEDS):
+        mixed = random.Random(seed).sample(facts, len(facts))
+        columns = {"none": (), "known": (tuple(zip(some, facts, strict=True)),)}
+        columns["mixed"] = (tuple(zip(some, mixed, strict=True)),)
+        for name, each in columns.items():
+            shares[name].append(best_with_spills(with_columns(seed, 30, each)))
+    gains = [one - other for one, other in zip(shares["known"], shares["none"], strict=True)]
+    losses = [one - other for one, other in zip(shares["none"], shares["mixed"], strict=True)]
+    print(shares)
+    assert statistics.mean(gains) >= 0.1
+    assert statistics.mean(losses) <= 0.01 + 2 * statistics.stdev(losses) / SEEDS**0.5

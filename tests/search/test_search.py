@@ -19,7 +19,9 @@ CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "distances": ("features", checks.distances),
     "targets": ("values", checks.targets),
     "searched": ("sampler", checks.searched),
-    "safety": ("sampler", checks.safety),
+    "safety": ("safety", checks.safety),
+    "moves": ("sampler", checks.moves),
+    "told": ("asks", checks.told),
 }
 MUTANTS = {
     "posterior": [
@@ -89,11 +91,20 @@ MUTANTS = {
             "int(np.argmin(np.where(self._taken, np.inf, above)))",
         ),
         ("what was asked is asked again", "self._taken[self._found(row)] = True", "pass"),
+    ],
+    "moves": [
+        ("never", "self._asks.seen % MOVES == 0", "False"),
+        ("anywhere", "above[~among] = -np.inf", "pass"),
+        ("two parameters away", "return found\n\n\ndef _drawn", "return ~found\n\n\ndef _drawn"),
+        ("beside the slowest", "np.argsort(-np.where(", "np.argsort(np.where("),
+    ],
+    "told": [
         (
             "values of others",
             "self.values[index] = np.nan if value is None else value",
             "self.values[0] = np.nan if value is None else value",
         ),
+        ("as they come", "bisect.insort(self.told, index)", "self.told.append(index)"),
     ],
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,12 @@ from fusiond.model import Config, DeviceInfo, Outcome, Record, Trial
 from fusiond.program import Program
 from fusiond.registry import Registry
 from fusiond.requests import jobs
+from fusiond.search.study import Study
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.trials import CountedTrial
 from fusiond.testing.fakes import FakeExecutor, FakeLoaded, FakePlugin, FakeProvider, InProcess, ToyStrategy
-from fusiond.tuning import counts, prior, tuner
+from fusiond.tuning import counts, prior, search, tuner
 
 BOARD = "NVIDIA H100 80GB HBM3"
 SIDE = 12
@@ -185,7 +187,7 @@ def test_the_best_of_another_device_or_size_comes_first_and_an_interruption_chan
     found = tuned(store, HERE, 12, text=JOB + more)
     asked = [each.config for each in found.trials if each.origin == "sampler"]
     assert asked[0] == min((each for each in costs if each != found.trials[0].config), key=lambda each: costs[each])
-    assert found.phases["search"] == "12 configs; 40 trials of other devices or sizes"
+    assert found.phases["search"] == "12 configs; 40 trials of other devices, sizes or workloads"
     assert all(config == Config.of({"x": 3, "y": 5}) for config in asked[:1])
     with Store.open(tmp_path / "again.sqlite") as again:
         tuned(again, HERE if more else Device("cuda:0", "NVIDIA A100-SXM4-80GB", "sm_80"), 40)
@@ -193,6 +195,48 @@ def test_the_best_of_another_device_or_size_comes_first_and_an_interruption_chan
             tuned(again, HERE, 12, text=JOB + more, killed_after=9)
         resumed = tuned(again, HERE, 12, text=JOB + more)
         assert [each.config for each in resumed.trials] == [each.config for each in found.trials]
+
+
+def test_so_does_the_best_of_a_workload_that_is_nearly_the_same(store: Store) -> None:
+    """The strategy's, with its configs, and another text; not one whose configs are none of this one's."""
+    first = tuned(store, HERE, 40)
+    costs = {each.config: each.time_us or 0.0 for each in first.of(Outcome.MEASURED)}
+    found = tuned(store, HERE, 12, text=JOB.replace("300", "290"))
+    assert found.row.workload_key != first.row.workload_key
+    asked = [each.config for each in found.trials if each.origin == "sampler"]
+    assert asked[0] == min((each for each in costs if each != found.trials[0].config), key=lambda each: costs[each])
+    assert found.phases["search"] == "12 configs; 40 trials of other devices, sizes or workloads"
+    few = tuned(store, HERE, 8, text=JOB.replace(f"side: {SIDE}", "side: 3"))
+    common = sum(each.config["x"] < 3 and each.config["y"] < 3 for each in [*first.trials, *found.trials])  # type: ignore[operator]
+    assert common < 2 * prior.LEAST_NEAR
+    assert few.phases["search"] == "8 configs"
+
+
+def test_facts_of_counted_programs_are_columns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are known and not the same for all; what an older profile lacks is left out."""
+    trials = tuned(store, COUNTED, 60).of(Outcome.MEASURED)
+    keys = sorted({each.program_key or "" for each in trials})
+    for k, key in enumerate(keys):
+        rows = [
+            {"registers": registers, "occupancy": occupancy, "spill_bytes": 8 * k, "ptx_instructions": 100}
+            for registers, occupancy in ((20 + k % 7, 1.0), (18, 0.5))
+        ]
+        if k == 5:
+            del rows[0]["spill_bytes"]
+        store.save_profile(key, H100.name, "counted", rows)
+    given: dict[str, Any] = {}
+
+    def study(*args: Any, **more: Any) -> Study:
+        given.update(more)
+        return Study(*args, **more)
+
+    monkeypatch.setattr(search, "Study", study)
+    found = tuned(store, HERE, 20)
+    registers, spills = (dict(each) for each in given["columns"])  # occupancy and instructions say nothing
+    number = {each.config: keys.index(each.program_key or "") for each in trials}
+    assert registers == {config: 20 + k % 7 for config, k in number.items()}
+    assert spills == pytest.approx({config: math.log1p(16 * k) for config, k in number.items() if k != 5})
+    assert {each.origin for each in found.trials} >= {"sampler"}
 
 
 @pytest.mark.sampled(2)

@@ -25,6 +25,8 @@ class JobStarted:
     device: str
     budget: int
     known: int
+    parent: str | None = None
+    """The job of which it is a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,12 @@ class PhaseStarted:
     job: str
     phase: str
     detail: str = ""
+    number: int | None = None
+    """Which of several, from 1: a part, a process of the finals."""
+    of: int | None = None
+    """How many there are."""
+    then_secs: float | None = None
+    """Of a search: how long what comes after it takes, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

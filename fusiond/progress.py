@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Progress:
     """`event` says which fields are set; all others are None.
 
-    job       state, workload, device, done, budget, best, problem: how the job stands
-    phase     phase, detail
+    job       state, workload, device, done, budget, best, problem: how the job stands; parent, where it is a part
+    phase     phase, detail; number and of (a part, a process of the finals), then_secs (what comes after a search)
     baseline  detail (its name), time_us
     trial     outcome, detail (the config), ratio, reason, done, budget, best
     record    detail (the verdict)
@@ -44,8 +44,12 @@ class Progress:
     state: str | None = None
     workload: str | None = None
     device: str | None = None
+    parent: str | None = None
     phase: str | None = None
     detail: str | None = None
+    number: int | None = None
+    of: int | None = None
+    then_secs: float | None = None
     outcome: str | None = None
     reason: str | None = None
     ratio: float | None = None
@@ -84,9 +88,13 @@ def of_event(event: Event) -> Progress:
                 device=event.device,
                 done=event.known,
                 budget=event.budget,
+                parent=event.parent,
             )
         case PhaseStarted():
-            return Progress(job=event.job, event="phase", phase=event.phase, detail=event.detail or None)
+            return Progress(
+                job=event.job, event="phase", phase=event.phase, detail=event.detail or None, number=event.number,
+                of=event.of, then_secs=event.then_secs,
+            )  # fmt: skip
         case BaselineMeasured():
             return Progress(job=event.job, event="baseline", detail=event.name, time_us=event.time_us)
         case TrialFinished():

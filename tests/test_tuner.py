@@ -181,7 +181,12 @@ def test_a_deadly_candidate_kills_only_the_child(store: Store, fakes: Registry, 
     ],
 )
 def test_the_winner_is_sanitized_if_the_job_asks(
-    store: Store, fakes: Registry, fault: str, config: dict[str, int] | None, says: str
+    store: Store,
+    fakes: Registry,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
+    config: dict[str, int] | None,
+    says: str,
 ) -> None:
     """A winner in which something is found is struck out, and the next one takes its place."""
     text = f'strategy: toy\nfaults: {{"3,5": "{fault}"}}\nsearch: {{sanitize: true}}\n'
@@ -196,6 +201,8 @@ def test_the_winner_is_sanitized_if_the_job_asks(
         assert dict(record.config) in ({"x": 3, "y": 4}, {"x": 3, "y": 6})
         struck = [each.detail for each in store.rejections(row.id) if each.rule == "struck_out"]
         assert struck == ["the last check: crashed: the device's own checker: racy"]
+        (said,) = [each.message for each in caplog.records if "struck out" in each.message]
+        assert said.startswith("x=3 y=5 is struck out of the finals")  # as people know it: a config, no key
 
 
 def sick_after(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -428,9 +435,11 @@ def test_a_finalist_that_crashes_in_any_process_is_struck_out(store: Store, fake
 
 
 @pytest.mark.slow
-def test_a_noisy_process_is_replaced_by_another(store: Store, fakes: Registry) -> None:
+def test_a_noisy_process_is_replaced_by_another(
+    store: Store, fakes: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once more in the same process, and if that is no better, all of them in another; one line says so."""
     row = submit(store, fakes, "strategy: toy\n")
-    """Once more in the same process, and if that is no better, all of them in another."""
     run(store, fakes, row, runner=failing(Outcome.TOO_NOISY, 0, 3, 4))
     record = recorded(store, row, fakes)
     assert record.config is not None
@@ -438,6 +447,8 @@ def test_a_noisy_process_is_replaced_by_another(store: Store, fakes: Registry) -
     assert record.program_key is not None
     assert sorted(store.finals(row.id)[record.program_key]) == [0, 1, 3, 4, 5]
     assert store.lost_finals(row.id) == {2: (record.program_key, Outcome.TOO_NOISY, "illegal address")}
+    said = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert said == ["final of x=3 y=5, process 2: too_noisy: illegal address"]
     assert len({tuple(sorted(each)) for each in store.finals(row.id).values()}) == 1
 
 

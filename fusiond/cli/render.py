@@ -9,21 +9,26 @@ import contextlib
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live as Drawn
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 from fusiond.cli import output
 from fusiond.cli.answer import microseconds
 from fusiond.progress import Progress
+from fusiond.standing import Standing, Standings
 from fusiond.words import shortened, shown
 
 UNCUT = 10_000
@@ -157,23 +162,40 @@ class Lines:
             self.say(text)
 
 
+class _About(ProgressColumn):
+    """A text that is looked at each time that the bar is drawn."""
+
+    def __init__(self, text: Callable[[Standing], str], standing: Callable[[], Standing | None]) -> None:
+        super().__init__()
+        self._text, self._standing = text, standing
+
+    def render(self, task: Task) -> Text:
+        standing = self._standing()
+        return Text("" if standing is None else shown(self._text(standing)))
+
+
 class Live:
-    """A bar with phase, trials done, best so far and time left; what matters scrolls by above it."""
+    """A bar with phase, part, trials done, best so far and time left; what matters scrolls by above it."""
 
     def __init__(self) -> None:
+        self._standings = Standings()
+        self._job = ""
+        self._phase = "starting"
+
+        def standing() -> Standing | None:
+            return self._standings.of(self._job)
+
         self._bar = Bar(
             SpinnerColumn(),
             TextColumn("{task.fields[phase]}"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[best]}"),
-            TimeRemainingColumn(),
+            _About(lambda each: "" if each.best is None else f"best {each.best:.2f}x", standing),
+            _About(lambda each: "" if each.left_secs is None else f"about {duration(each.left_secs)} left", standing),
             console=Console(stderr=True, emoji=False, highlight=False),
             transient=True,
         )
-        self._task: TaskID = self._bar.add_task("", total=None, phase="starting", best="")
-        self._stands: dict[str, tuple[int, int | None, str]] = {}
-        """Job -> trials done, their budget, the best so far: what a part found is nothing of its whole."""
+        self._task: TaskID = self._bar.add_task("", total=None, phase="starting")
 
     def __enter__(self) -> Live:
         self._bar.start()
@@ -188,23 +210,83 @@ class Live:
         self._bar.console.print(escape(shortened(shown(text))))
 
     def show(self, progress: Progress) -> None:
-        if progress.phase:
-            self._bar.update(self._task, phase=escape(shortened(shown(_phase(progress)), 200)))
-        last = self._stands.get(progress.job, (0, None, ""))
-        done, budget, best = self._stands[progress.job] = (
-            last[0] if progress.done is None else progress.done,
-            last[1] if progress.budget is None else progress.budget,
-            last[2] if progress.best is None else f"best {progress.best:.2f}x",
-        )
-        self._bar.update(self._task, completed=done, total=budget, best=best)
-        if progress.event in ("job", "baseline", "record", "ended"):
+        if progress.parent is None and progress.event == "job":
+            self._job = progress.job
+        self._standings.tell(progress)
+        standing = self._standings.of(self._job)
+        if standing is not None:
+            part = f"part {standing.part} of {standing.parts}, " if standing.part is not None else ""
+            if progress.phase and not _quiet(progress) and progress.phase != "part":
+                self._phase = _phase(progress)
+            if standing.final is not None:
+                self._phase = f"final {standing.final} of {standing.finals}"
+            text = escape(shortened(shown(part + self._phase), 200))
+            self._bar.update(self._task, phase=text, completed=standing.done, total=standing.budget)
+        if progress.event in ("job", "baseline", "record", "ended") or progress.phase == "part":
             self.say(line(progress))
+
+
+def watching(draw: Callable[[], Sequence[TableOf]], secs: float) -> None:
+    """Tables that are drawn anew until Ctrl-C ends it; where the output is no terminal, one after the other."""
+    if not sys.stdout.isatty():
+        while True:
+            for each in draw():
+                table(each.title, each.columns, each.rows)
+            sys.stdout.flush()
+            time.sleep(secs)
+    console = _Console(emoji=False, highlight=False)
+    with Drawn(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as screen:
+        while True:
+            screen.update(Group(*map(_grid, draw())), refresh=True)
+            time.sleep(secs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOf:
+    """A table that is drawn again and again."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+def _grid(each: TableOf) -> Table:
+    grid = Table(box=box.SIMPLE_HEAD, title=each.title or None, title_justify="left", pad_edge=False)
+    for name in each.columns:
+        grid.add_column(name, overflow="ellipsis", no_wrap=True)
+    for row in each.rows:
+        grid.add_row(*("" if cell is None else escape(shown(str(cell))) for cell in row))
+    return grid
+
+
+def bar(done: int, of: int | None, width: int = 16) -> str:
+    """`####........  12/64`, in characters that every terminal has."""
+    if not of:
+        return str(done) if done else ""
+    full = min(width, round(width * done / of))
+    return f"{'#' * full}{'.' * (width - full)} {done}/{of}"
 
 
 def _phase(progress: Progress) -> str:
     """`search: 12 candidates`; `waiting for pid 4711 of anna` needs no other word."""
     phase, detail = progress.phase or "", progress.detail or ""
+    if progress.number is not None:
+        phase += f" {progress.number} of {progress.of}"
     return detail if detail.startswith(phase) and detail else f"{phase}: {detail}" if detail else phase
+
+
+def _quiet(progress: Progress) -> bool:
+    """What moves a bar, and is no line: the processes of the finals one by one, what a search will cost."""
+    return not progress.detail and (progress.number is not None or progress.then_secs is not None)
+
+
+def duration(secs: float | None) -> str:
+    """`2 min`, `40 s`: about how long; nothing where that is not known."""
+    if secs is None:
+        return ""
+    if secs >= 5400:
+        return f"{secs / 3600:.1f} h"
+    return f"{secs / 60:.0f} min" if secs >= 90 else f"{secs:.0f} s"
 
 
 def line(progress: Progress) -> str:
@@ -216,7 +298,7 @@ def line(progress: Progress) -> str:
                 text += f": {progress.workload} on {progress.device}, {progress.done} of {progress.budget} trials"
             return f"{text}: {progress.problem}" if progress.state == "waiting" and progress.problem else text
         case "phase":
-            return _phase(progress)
+            return "" if _quiet(progress) else _phase(progress)
         case "baseline":
             return f"unfused, {progress.detail}: {microseconds(progress.time_us or 0.0)}"
         case "trial":

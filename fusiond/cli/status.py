@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import Any
 
 from fusiond.cli import options, output
 from fusiond.cli.counts import size
 from fusiond.client.client import Client
-from fusiond.errors import DaemonError, NothingKnown
+from fusiond.errors import DaemonError, NothingKnown, RequestError
 from fusiond.wire import answer_entry
 from fusiond.words import counted, shortened
 
@@ -17,11 +18,29 @@ LATEST = 5
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--watch",
+        metavar="SECS",
+        nargs="?",
+        type=float,
+        const=1.0,
+        help="show devices and queue until Ctrl-C, every SECS seconds (default 1)",
+    )
     options.add_store(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     with Client(db=options.database(arguments)) as client:
+        if arguments.watch is not None:
+            if arguments.json:
+                raise RequestError("goes on for ever, and --json is one document", where="--watch")
+            if not 0.1 <= arguments.watch <= 3600:
+                raise RequestError(f"is {arguments.watch:g}; write 0.1 to 3600 seconds", where="--watch")
+            from fusiond.cli import live  # rich takes longer to load than all of the rest
+
+            with contextlib.suppress(KeyboardInterrupt):  # that is how one ends it
+                live.watch(client, lambda: _document(client), arguments.watch)
+            return 0
         document = _document(client)
     if arguments.json:
         options.say_json(document)
@@ -54,7 +73,7 @@ def _say(document: dict[str, Any]) -> None:
             f"up {_duration(daemon['uptime_secs'])}"
         )
     for each in daemon.get("workers", ()):
-        doing = f"runs {each['job']}" if each["job"] else "idle"
+        doing = f"runs {each['job']}{_progress(each.get('progress'))}" if each["job"] else "idle"
         waits = f"; waits: {shortened(each['waiting'], 160)}" if each["waiting"] else ""
         output.say(f"device     {each['device']}: {doing}{waits}")
     output.say(f"store      {store['path']} ({size(store['bytes'])})")
@@ -63,6 +82,17 @@ def _say(document: dict[str, Any]) -> None:
     for place, each in enumerate(document["answers"]):
         output.say(f"{'answers' if place == 0 else '':<10} {each['found_at'][:16]}  {each['workload']} on "
                    f"{each['device']}: {each['verdict']}{_gain(each)}")  # fmt: skip
+
+
+def _progress(found: dict[str, Any] | None) -> str:
+    """`: hist,maxpool, part 2 of 3, search 12/64, about 40 s left`."""
+    if found is None:
+        return ""
+    part = f", part {found['part']} of {found['parts']}" if found["part"] is not None else ""
+    where = f"final {found['final']} of {found['finals']}" if found["final"] is not None else found["phase"]
+    trials = f" {found['done']}/{found['budget']}" if found["budget"] and found["final"] is None else ""
+    left = f", about {_duration(found['left_secs'])} left" if found["left_secs"] is not None else ""
+    return f": {found['workload']}{part}, {where}{trials}{left}"
 
 
 def _gain(each: dict[str, Any]) -> str:

@@ -472,10 +472,16 @@ class Service:
             self._wake()
 
     def _devices(self) -> list[dict[str, Any]]:
-        return [
-            {"device": each.device.name, "job": each.job, "waiting": each.held or self.broker.waiting(each.job)}
-            for each in self.workers
-        ]
+        found = []
+        for each in self.workers:
+            standing = self.broker.standings.of(each.job)
+            found.append({
+                "device": each.device.name,
+                "job": each.job,
+                "waiting": each.held or self.broker.waiting(each.job),
+                "progress": standing.as_json() if standing is not None else None,
+            })  # fmt: skip
+        return found
 
 
 def _lives(thread: threading.Thread) -> bool:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from fusiond.events import Event
 from fusiond.model import JobState
 from fusiond.progress import Progress, end_of_row, of_event, of_row
+from fusiond.standing import Standings
 from fusiond.store.jobs import JobRow
 
 QUEUE_LINES = 1000
@@ -42,6 +43,7 @@ class Broker:
     def __init__(self) -> None:
         self._watchers: list[_Watcher] = []
         self._phases: dict[str, Progress] = {}
+        self.standings = Standings()
         self._lock = threading.Lock()
         self.closing = False
 
@@ -50,12 +52,18 @@ class Broker:
         self.publish(of_event(event))
 
     def publish(self, progress: Progress) -> None:
+        """To whoever watches that job, and, but for its end, the one whose part it is."""
+        whole = self.standings.whole(progress.job)
+        self.standings.tell(progress)
+        if progress.parent is not None:
+            whole = progress.parent
+        to = {progress.job} if progress.event == "ended" else {progress.job, whole}
         with self._lock:
             if progress.event == "phase":
                 self._phases[progress.job] = progress
             elif progress.event == "ended":
                 self._phases.pop(progress.job, None)
-            watchers = [each for each in self._watchers if each.job == progress.job]
+            watchers = [each for each in self._watchers if each.job in to]
         for each in watchers:
             each.offer(progress)
 

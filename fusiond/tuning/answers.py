@@ -75,7 +75,7 @@ def conclude(
         health.after(context, checks, references)
         if not isinstance(checks, MeasureFailed):
             break
-        finals.strike(context, chosen.key, checks.outcome, f"the last check: {checks.outcome.value}: {checks.reason}")
+        finals.strike(context, entrant, checks.outcome, f"the last check: {checks.outcome.value}: {checks.reason}")
     unjudged = _unjudged(context, entered) if chosen.verdict is Verdict.KEEP else ""
     if unjudged:  # it might have been the one that is faster
         chosen = dataclasses.replace(chosen, verdict=Verdict.UNDECIDED)

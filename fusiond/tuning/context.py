@@ -94,9 +94,9 @@ class Context:
         if self.stop():
             raise Interrupted("stopped")
 
-    def phase(self, phase: str, detail: str = "") -> None:
+    def phase(self, phase: str, detail: str = "", number: int | None = None, of: int | None = None) -> None:
         self.pause_point()
-        self.events.publish(say.PhaseStarted(job=self.row.id, phase=phase, detail=detail))
+        self.events.publish(say.PhaseStarted(job=self.row.id, phase=phase, detail=detail, number=number, of=of))
 
     def candidate(self, config: Config) -> Program | Rejection:
         """What a config is, emitted once: it is in the store before anything is built of it, and taken from there ever

@@ -49,6 +49,11 @@ class Entrant:
     def key(self) -> str:
         return self.program.key
 
+    def __str__(self) -> str:
+        """As people know it: `threads.a=256 threads.b=128`, `streams at threads.a=512`."""
+        config = str(self.config) or "the only config"
+        return f"{self.name} at {config}" if self.name else config
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incumbent:
@@ -186,8 +191,13 @@ def measure(lanes: Lanes, entered: Field) -> None:
     context = lanes.left[0].context
     if _standing(context, entered):
         context.phase("final", _announced(context, entered))
+    told = 0
     while (wanted := _standing(context, entered)) and _needed(context, wanted):
         process = _next_process(context)
+        shared = 1 + len(verdict.shared(context.store.finals(context.row.id), wanted))
+        if shared != told:
+            told = shared
+            context.phase("final", number=shared, of=verdict.LEAST_PROCESSES)
         lane = lanes.turn(process)
         try:
             failed = _process(lane.context, process, wanted, entered, lane.references)
@@ -196,6 +206,11 @@ def measure(lanes: Lanes, entered: Field) -> None:
             continue
         if failed is not None:
             _blame(context, process, *failed, entered)
+
+
+def expected_secs(context: Context) -> float:
+    """About how long the finals of a search take that has not begun yet: the finalists, and two unfused ways."""
+    return context.measurer.expected_secs(FINALISTS + 2) * verdict.LEAST_PROCESSES
 
 
 def _announced(context: Context, entered: Field) -> str:
@@ -249,22 +264,24 @@ def _process(
 def _blame(context: Context, process: int, entrant: Entrant, failed: MeasureFailed, entered: Field) -> None:
     reason = f"process {process}: {failed.outcome.value}: {failed.reason}"
     if failed.outcome not in PASSING:
-        strike(context, entrant.key, failed.outcome, reason)
+        strike(context, entrant, failed.outcome, reason)
         return
-    log.warning("final of %s, %s", entrant.key, reason)
+    log.warning("final of %s, %s", entrant, reason)
     context.store.lose_final(context.row.id, process, entrant.key, failed.outcome, failed.reason)
     culprits = Counter(key for key, _, _ in context.store.lost_finals(context.row.id).values())
     others = sum(count for key, count in culprits.items() if key != entrant.key)
     # A rival must stay: without it a candidate might win that should not. Nor may the incumbent go by being noisy.
     if entrant.key in entered.finalists and culprits[entrant.key] >= max(PATIENCE, 4 * others):
         why = f"too noisy or lost in {culprits[entrant.key]} processes, lastly {reason}"
-        strike(context, entrant.key, failed.outcome, why)
+        strike(context, entrant, failed.outcome, why)
 
 
-def strike(context: Context, key: str, outcome: Outcome, why: str) -> None:
+def strike(context: Context, entrant: Entrant, outcome: Outcome, why: str) -> None:
     """Take a program out of the finals, for good."""
-    log.error("%s is struck out of the finals: %s", key, why)
-    context.store.add_rejections(context.row.id, [Rejection(rule=STRUCK_OUT, nodes=(key, outcome.value), detail=why)])
+    log.error("%s is struck out of the finals: %s", entrant, why)
+    context.store.add_rejections(
+        context.row.id, [Rejection(rule=STRUCK_OUT, nodes=(entrant.key, outcome.value), detail=why)]
+    )
 
 
 def struck_out(context: Context, *, passing: bool = True) -> dict[str, str]:

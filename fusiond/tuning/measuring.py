@@ -25,7 +25,7 @@ from fusiond.devices.timing import Sampling, Session
 from fusiond.errors import DeviceError
 from fusiond.exporting.bundle import write_bundle
 from fusiond.keys import content_key
-from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome
+from fusiond.model import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.program import Program, Source
 from fusiond.system import faults, files
 from fusiond.tuning.contention import Contention, Policy
@@ -77,6 +77,8 @@ class Measurer:
         self._contention = contention or Contention()
         self._session = Session()
         self.busy_secs = 0.0
+        self._said_spoilt = False
+        """Whether the child that runs now was said to be noisy."""
         """How long the device was asked for something, child processes that had to be started included."""
         self._sampled_secs: list[float] = []
         """How long each of the last samples took, from the request to the answer."""
@@ -239,7 +241,11 @@ class Measurer:
             if not reason:
                 return replace(reply, effort=replace(reply.effort, thrown_away=tuple(reasons)))
             reasons.append(reason)
-            log.warning("%s: a batch is thrown away: %s", self._runner.device.name, reason)
+            # Once for each process; of one of the finals its own outcome tells.
+            quiet = self._said_spoilt or plan.purpose is Purpose.FINAL
+            log.log(logging.DEBUG if quiet else logging.WARNING, "%s: a batch is thrown away: %s",
+                    self._runner.device.name, reason)  # fmt: skip
+            self._said_spoilt = True
             if self._contention.policy is not Policy.SHARE and max(reply.before.others, reply.after.others):
                 self._runner.fresh()  # what is left of us on the device is in their way, and would be taken for theirs
                 self._contention.wait()
@@ -291,6 +297,7 @@ class Measurer:
 
     def fresh(self) -> None:
         """Let the next request be the first of a new child process."""
+        self._said_spoilt = False
         self._runner.fresh()
 
 

@@ -324,6 +324,9 @@ class Tuner:
         baseline, *contenders = fastest_unfused(context, references)
         lanes = Lanes(Lane(context=context, references=references, odd=odd))
         lanes.open(self._helpers, self._odd)
+        self._events.publish(
+            say.PhaseStarted(job=context.row.id, phase="search", then_secs=finals.expected_secs(context))
+        )
         ended = search(lanes, baseline)
         lane = lanes.left[0]  # the first of those that are left
         context, references, odd = lane.context, lane.references, lane.odd
@@ -342,6 +345,7 @@ class Tuner:
                 device=context.device.name,
                 budget=context.prepared.job.search.trials,
                 known=len(self._store.trials(context.row.id)),
+                parent=context.row.parent,
             )
         )
 
@@ -362,13 +366,14 @@ class Tuner:
     def _parts(self, context: Context) -> None:
         """The records of the smaller workloads that this one builds on; those that are missing are tuned first,
         here: by that name of the device, so that a worker of another one never takes the part meanwhile."""
-        for job in context.strategy.parts(context.analysis):
+        wanted = context.strategy.parts(context.analysis)
+        for number, job in enumerate(wanted, 1):
             part = prepare(self._registry, dataclasses.replace(job, device=context.device.name))
             key = part.workload.key
             if not self._answered(context, part):
                 if context.finish():
                     continue
-                context.phase("part", part.workload.name)
+                context.phase("part", part.workload.name, number, len(wanted))
                 row = self._part_of(context, part)
                 self._store.claim(this_process(), job=row.id)
                 try:

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from fusiond.daemon.stream import QUEUE_LINES, Broker
-from fusiond.events import JobEnded, PhaseStarted
+from fusiond.events import JobEnded, JobStarted, PhaseStarted
 from fusiond.model import JobState
 from fusiond.progress import Progress
 from fusiond.requests import jobs
@@ -111,3 +111,28 @@ def test_closing_ends_the_streams(store: Store, row: JobRow) -> None:
         return await asyncio.wait_for(collect(broker, store, row.id), 5)
 
     assert [each.event for each in asyncio.run(watch())] == ["job"]
+
+
+def test_a_part_is_told_to_those_who_watch_the_whole_and_its_end_is_not_theirs(store: Store, row: JobRow) -> None:
+    broker = Broker()
+    part = JobStarted(job="part", workload="a", device="cpu", budget=3, known=0, parent=row.id)
+
+    def work() -> None:
+        broker(PhaseStarted(job=row.id, phase="part", detail="a", number=2, of=3))
+        broker(part)
+        broker(PhaseStarted(job="part", phase="search", detail="3 configs"))
+        broker(JobEnded(job="part", state="done"))
+        broker(PhaseStarted(job="part", phase="search", detail="of nobody"))
+        broker(PhaseStarted(job=row.id, phase="answer"))
+        broker(JobEnded(job=row.id, state="done"))
+
+    async def watch() -> list[Progress]:
+        threading.Timer(0.1, work).start()
+        return await collect(broker, store, row.id)
+
+    found = asyncio.run(watch())[1:]
+    assert [(each.job == row.id, each.phase or each.event) for each in found] == [
+        (True, "part"), (False, "job"), (False, "search"), (True, "answer"), (True, "ended"),
+    ]  # fmt: skip
+    assert (found[0].number, found[0].of, found[1].parent) == (2, 3, row.id)
+    assert broker.standings.of(row.id) is None

@@ -1,0 +1,97 @@
+"""What `fusiond status --watch` shows: a row for each device with what it does, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fusiond.cli import render
+from fusiond.client.client import Client
+from fusiond.errors import NothingKnown
+from fusiond.model import JobState
+from fusiond.store.jobs import JobRow
+from fusiond.words import counted, shortened
+
+MOST_WAITING = 12
+_OPEN = (JobState.RUNNING, JobState.WAITING, JobState.QUEUED)
+
+
+def watch(client: Client, look: Callable[[], Mapping[str, Any]], secs: float) -> None:
+    """Until Ctrl-C. `look` gives the document of `fusiond status`."""
+
+    def draw() -> Sequence[render.TableOf]:
+        document = look()
+        try:
+            rows = client.jobs(_OPEN, 100)
+        except NothingKnown:
+            rows = ()
+        return tables(document, rows)
+
+    render.watching(draw, secs)
+
+
+def tables(document: Mapping[str, Any], open_jobs: Sequence[JobRow]) -> Sequence[render.TableOf]:
+    """Devices, the queue, the latest answers; empty ones are left out."""
+    daemon = document["daemon"]
+    workers = daemon.get("workers", ())
+    running = {each["job"] for each in workers}
+    # Of what runs without the daemon the store knows as much as this.
+    elsewhere = [
+        each for each in open_jobs
+        if each.state is JobState.RUNNING and each.id not in running and each.parent not in running
+    ]  # fmt: skip
+    busy = [each for each in workers if each["job"] or each["waiting"]]
+    idle = [each["device"] for each in workers if each not in busy]
+    devices = [*map(_device, busy), *map(_without_daemon, elsewhere)]
+    if idle:
+        devices.append((", ".join(idle), None, "idle", None, None, None, None, None))
+    waiting = [each for each in open_jobs if each.state is not JobState.RUNNING and each.id not in running]
+    title = f"fusiond {daemon['state']}" + ("" if daemon["state"] == "absent" else f", pid {daemon['pid']}")
+    more = len(waiting) - MOST_WAITING
+    found = [
+        render.TableOf(
+            title=title,
+            columns=("device", "job", "workload", "part", "now", "trials", "best", "left"),
+            rows=devices,
+        ),
+        render.TableOf(
+            title=f"{counted(len(waiting), 'job')} to come" + (f", the first {MOST_WAITING}" if more > 0 else ""),
+            columns=("job", "state", "workload", "device", "trials", "why"),
+            rows=[
+                (each.id, each.state.value, each.workload_name, each.device, f"{each.trials}/{each.budget}",
+                 shortened(each.waiting_for or each.problem or "", 80))
+                for each in waiting[::-1][:MOST_WAITING]
+            ],
+        ),
+        render.TableOf(
+            title="the latest answers",
+            columns=("found (UTC)", "workload", "device", "verdict", "gain"),
+            rows=[
+                (each["found_at"][:16].replace("T", " "), each["workload"], each["device"], each["verdict"],
+                 render.ratio(each["speedup"]))
+                for each in document["answers"]
+            ],
+        ),
+    ]  # fmt: skip
+    return [each for each in found if each.rows]
+
+
+def _device(each: Mapping[str, Any]) -> tuple[object, ...]:
+    found = each.get("progress")
+    if each["job"] is None or found is None:
+        waits = f"waits: {shortened(each['waiting'], 60)}" if each["waiting"] else "begins"
+        return each["device"], each["job"], None, None, waits, None, None, None
+    part = f"{found['part']} of {found['parts']}: {shortened(found['part_name'], 24)}" if found["part"] else None
+    now = f"final {found['final']} of {found['finals']}" if found["final"] else found["phase"]
+    if each["waiting"]:
+        now = f"waits: {shortened(each['waiting'], 60)}"
+    left = render.duration(found["left_secs"])
+    best = render.ratio(found["best"])
+    trials = render.bar(found["done"], found["budget"])
+    return each["device"], each["job"], shortened(found["workload"], 32), part, now, trials, best, left
+
+
+def _without_daemon(row: JobRow) -> tuple[object, ...]:
+    trials = render.bar(row.trials, row.budget)
+    name = shortened(row.workload_name, 32)
+    return row.device, row.id, name, None, "runs without the daemon", trials, render.ratio(row.best_ratio), None

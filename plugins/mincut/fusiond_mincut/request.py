@@ -15,7 +15,7 @@ from fusiond.strategy import Inputs
 from fusiond_mincut.analysis import benefit, blocks, legality
 from fusiond_mincut.analysis.benefit import Model
 from fusiond_mincut.codegen import emit
-from fusiond_mincut.frontend import graph, parser
+from fusiond_mincut.frontend import graph, parser, printer
 from fusiond_mincut.frontend.graph import Pipeline
 
 SIZES = ("width", "height")
@@ -147,11 +147,12 @@ def content(asked: Request) -> dict[str, Any]:
         "image": image,
         "inputs": [
             {"name": each.name, "dtype": each.dtype, "channels": each.channels, "single": each.single,
-             "fill": each.fill.content}
+             "fill": each.fill.content, **({"size": printer.size(each.area, pipeline)} if each.area else {})}
             for each in pipeline.inputs
         ],
         "outputs": list(pipeline.outputs),
         "parameters": document.get("parameters"),
         "masks": document.get("masks"),
+        **({"tables": document["tables"]} if "tables" in document else {}),
         "kernels": {each.name: document["kernels"][each.name] for each in pipeline.kernels},
     }  # fmt: skip

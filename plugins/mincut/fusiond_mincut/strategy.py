@@ -86,7 +86,7 @@ class Mincut(StrategyBase[Request, Analysed]):
     """Kernels of an image pipeline that become one, each pixel's intermediate values in registers or shared memory."""
 
     name = "mincut"
-    version = 2
+    version = 3
     job_keys: tuple[str, ...] = ("pipeline", "block", "model", "blocks", "accuracy")
     names: Mapping[str, str] = frozen({"pipeline": "pipeline"})
     documents: Mapping[str, Mapping[str, Any]] = frozen({"pipeline": schema.pipeline()})

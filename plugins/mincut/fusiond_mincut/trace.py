@@ -18,8 +18,9 @@
 A function takes images (its parameters are the inputs' names) and returns one image or several: the outputs. Each
 call of a stage is a kernel, called as the stage unless it is given a name. Inside a stage, operators are C's: `/` of
 integers truncates, `image[dx, dy]` is the pixel at constant offsets, `image.r` a channel. A Python int is an int32, a
-float is a float32. `C` has the functions of `expr.FUNCTIONS`, casts, `select`, window operations over a `mask`, and
-`let`.
+float is a float32. `C` has the functions of `expr.FUNCTIONS`, casts, `select`, window operations over a `mask`, `let`,
+the pixel's place `C.x`, `C.y` and the size of its image `C.width`, `C.height`; `C.at(image, x, y)` reads a pixel at
+computed coordinates, `C.lookup(table, i)` an element of a `table` or of an image's first row.
 """
 
 from __future__ import annotations
@@ -27,15 +28,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
+from fusiond.program import Fill
+from fusiond_mincut.frontend import areas, graph, masks, syntax
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend import graph, masks, syntax
 from fusiond_mincut.frontend.expr import Access, Expr, TypeProblem
-from fusiond_mincut.frontend.graph import Border, Image, Kernel, Pipeline
+from fusiond_mincut.frontend.graph import Area, Border, Image, Kernel, Pipeline, Step
 from fusiond_mincut.frontend.masks import Mask
 
 Number = int | float
+Size = tuple[int | str, int | str]
+Steps = int | Fraction | tuple[int | Fraction, int | Fraction]
 
 
 class Value:
@@ -46,6 +51,8 @@ class Value:
     def __init__(self, expr: Expr, channels: int = 1, single: bool = False, whole: bool = False) -> None:
         self.expr = expr
         self._channels = channels
+        self._of = channels
+        """Channels of the image, also of one of them."""
         self._single = single
         self._whole = whole
         """An image as it was handed in, which can be indexed."""
@@ -65,7 +72,15 @@ class Value:
         if channel >= self._channels:
             raise TypeProblem(f"an image of {self._channels} channels has no .{syntax.CHANNELS[channel]}")
         seen = self.expr
-        return Value(Access(seen.image, seen.dx, seen.dy, channel, seen.dtype), whole=self._whole)
+        found = Value(Access(seen.image, seen.dx, seen.dy, channel, seen.dtype), whole=self._whole)
+        found._of = self._of
+        return found
+
+    def _memory(self) -> tuple[Access, int]:
+        """The image as it was handed in, or a channel of it, and how many channels it has."""
+        if not isinstance(self.expr, Access) or not self._whole or self._single:
+            raise TypeProblem("only an image can be read at coordinates")
+        return self.expr, self._of
 
     @property
     def r(self) -> Value:
@@ -226,11 +241,13 @@ def _joined(op: str, left: object, right: object) -> Value:
 class _C:
     """What bodies call by name: `C.sqrt(x)`, `C.uchar(x)`, `C.sum(m, x)`."""
 
-    def __getattr__(self, name: str) -> Callable[..., Value]:
+    def __getattr__(self, name: str) -> Any:
         if name in tree.FUNCTIONS:
             return lambda *arguments: Value(tree.call(name, *(_expr(each) for each in arguments)))
         if name in syntax.TYPES:
             return lambda argument: Value(tree.cast(_expr(argument), syntax.TYPES[name]))
+        if name in tree.POSITIONS:
+            return Value(tree.position(name))
         if name in masks.WINDOWED:
             return lambda over, inner: Value(masks.windowed(name, over, _expr(inner)))
         raise AttributeError(f"C has no {name}")
@@ -243,6 +260,17 @@ class _C:
 
     def either(self, one: Value, other: Value) -> Value:
         return _joined("||", one, other)
+
+    def at(self, image: Value, x: Value | Number, y: Value | Number) -> Value:
+        """A pixel of an image in memory, `x` from its left and `y` from its top; outside it the border decides."""
+        seen, channels = image._memory()
+        return Value(tree.fetch(seen.image, _expr(x), _expr(y), seen.channel, channels, seen.dtype))
+
+    def lookup(self, table: Table | Value, index: Value | Number) -> Value:
+        """An element of a table, or of the first row of an image."""
+        if isinstance(table, Value):
+            return self.at(table, index, 0)
+        return Value(tree.lookup(table.name, table.values, _expr(index), table.dtype))
 
     def let(self, name: str, value: Value) -> Value:
         """A value under a name: computed once, and inside a window operation the value at its centre."""
@@ -263,6 +291,24 @@ def mask(name: str, rows: Sequence[Sequence[Number | None]]) -> Mask:
     return masks.checked(name, tuple(tuple(row) for row in rows))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Constants that `C.lookup` reads."""
+
+    name: str
+    dtype: str
+    values: tuple[Number, ...]
+
+
+def table(name: str, values: Sequence[Number]) -> Table:
+    """Integers are int32; with one that is none, all are float32. TypeProblem when a value does not fit."""
+    _named(name)
+    if not values:
+        raise TypeProblem(f"the table {name} is empty")
+    dtype = "int32" if all(isinstance(each, int) for each in values) else "float32"
+    return Table(name=name, dtype=dtype, values=tuple(tree.const(each, dtype).value for each in values))
+
+
 # --- stages ---------------------------------------------------------------------------------------------
 
 
@@ -279,6 +325,8 @@ class _Trace:
 
     dtype: str
     channels: int
+    width: int
+    height: int
     images: dict[str, Image] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
     lets: list[tuple[str, Expr]] = field(default_factory=list)
@@ -297,6 +345,12 @@ class Stage:
     reduce: str | None
     dtype: str | None
     channels: int | None
+    scan: str | None = None
+    hysteresis: bool = False
+    size: Size | None = None
+    step: Steps | Mapping[str, Steps] = 1
+    origin: tuple[int, int] = (0, 0)
+    bins: Size = (256, 1)
 
     def __call__(self, *images: Handle, name: str | None = None) -> Handle:
         if not _tracing:
@@ -314,22 +368,33 @@ class Stage:
             raise TypeProblem(f"{chosen} is called with {len(images)} image(s): {problem}") from None
         current.lets.clear()
         channels = _counted(current.channels if self.channels is None else self.channels)
-        if self.reduce is not None and self.reduce not in graph.REDUCTIONS:
-            raise TypeProblem(f"{self.reduce!r} is no reduction; it can be {', '.join(graph.REDUCTIONS)}")
+        if self.reduce is not None and self.reduce not in (*graph.REDUCTIONS, graph.HISTOGRAM):
+            raise TypeProblem(
+                f"{self.reduce!r} is no reduction; it can be {', '.join(graph.REDUCTIONS)}, {graph.HISTOGRAM}"
+            )
+        if self.scan is not None and self.scan not in graph.AXES:
+            raise TypeProblem(f"{self.scan!r} is no axis; it can be {', '.join(graph.AXES)}")
         if self.mask is not None and (not isinstance(self.mask, tuple) or len(self.mask) != 2):
             raise TypeProblem(f"{self.mask!r} is no mask's size; (width, height) is wanted")
         values = [_value(each.image) for each in images]
         found = self.body(*values)
         bodies = tuple(_bound(_expr(each), current.lets) for each in (found if isinstance(found, tuple) else (found,)))
+        histogram = self.reduce == graph.HISTOGRAM
+        if histogram and len(bodies) == 1:
+            bodies = (*bodies, tree.Const(0, "int32"))
+        area, steps = self._places(images, bodies, current)
         kernel = Kernel(
             name=chosen,
-            pattern="global" if self.reduce else "local" if self.mask else "point",
+            pattern=self._pattern,
             mask=self.mask or (1, 1),
             bodies=bodies,
             dtype=_held(self.dtype or current.dtype),
             channels=channels,
             borders=self._borders(images),
-            reduction=self.reduce,
+            area=area,
+            steps=steps,
+            reduction=self.reduce or self.scan,
+            bins=(_area(self.bins, current) or areas.WHOLE) if histogram else None,
         )
         if channels == 1 and any(each.channel is None for each in kernel.accesses):
             raise TypeProblem(f"{chosen} computes one channel, and reads an image of three; say .r, .g or .b")
@@ -339,6 +404,32 @@ class Stage:
         current.images[chosen] = kernel.image
         current.kernels.append(kernel)
         return Handle(image=kernel.image)
+
+    @property
+    def _pattern(self) -> str:
+        if self.reduce is not None:
+            return "global"
+        if self.scan is not None or self.hysteresis:
+            return "scan" if self.scan is not None else "hysteresis"
+        return "local" if self.mask else "point"
+
+    def _places(
+        self, images: Sequence[Handle], bodies: Sequence[Expr], current: _Trace
+    ) -> tuple[Area | None, dict[str, Step]]:
+        pixels = {each.image for body in bodies for each in tree.accesses(body)}
+        read = {each.image.name: each.image for each in images if each.image.name in pixels and not each.image.single}
+        names = list(inspect.signature(self.body).parameters)
+        given = {handle.image.name: name for name, handle in zip(names, images, strict=False)}
+        steps = {}
+        for name in read:
+            step = self.step.get(given[name], 1) if isinstance(self.step, Mapping) else self.step
+            ratios = [Fraction(each) for each in (step if isinstance(step, tuple) else (step, step))]
+            if any(not 0 < part <= areas.LONGEST_STEP for ratio in ratios for part in ratio.as_integer_ratio()):
+                raise TypeProblem(f"{step!r} is no step; numbers up to {areas.LONGEST_STEP} and their ratios are")
+            (across, by_across), (down, by_down) = (each.as_integer_ratio() for each in ratios)
+            steps[name] = Step(times=(across, down), by=(by_across, by_down), origin=self.origin)
+        own = areas.derived(read, steps) if self.size is None else _area(self.size, current)
+        return own, {name: step for name, step in steps.items() if step != Step() or read[name].area != own}
 
     def _borders(self, images: Sequence[Handle]) -> dict[str, Border]:
         if self.border is None:
@@ -364,6 +455,12 @@ def _named(name: str) -> None:
     problem = syntax.name_problem(name) if isinstance(name, str) else f"{name!r} is no name"
     if problem is not None:
         raise TypeProblem(problem)
+
+
+def _area(size: Size, current: _Trace) -> Area | None:
+    scope = syntax.Scope(images={})
+    sides = (areas.checked(syntax.parse(str(side), scope), current.width, current.height) for side in size)
+    return areas.of(*sides)
 
 
 def _held(dtype: str) -> str:
@@ -397,6 +494,12 @@ def _border(given: str | tuple[str, Number], image: Image) -> Border:
     return Border(mode=mode, value=tree.const(value, image.dtype).value if mode == "constant" else 0)
 
 
+def _number_of(name: str, value: Number) -> Image:
+    dtype = "int32" if isinstance(value, int) else "float32"
+    fill = Fill(kind="constant", low=tree.const(value, dtype).value)
+    return Image(name=name, dtype=dtype, single=True, fill=fill)
+
+
 def _fresh(name: str, taken: Mapping[str, Image]) -> str:
     number = 1
     while (chosen := name if number == 1 else f"{name}{number}") in taken:
@@ -424,31 +527,67 @@ def stage(
     reduce: str | None = None,
     dtype: str | None = None,
     channels: int | None = None,
+    scan: str | None = None,
+    hysteresis: bool = False,
+    size: Size | None = None,
+    step: Steps | Mapping[str, Steps] = 1,
+    origin: tuple[int, int] = (0, 0),
+    bins: Size = (256, 1),
 ) -> Callable[[Callable[..., Any]], Stage]:
-    """A function of pixels as a kernel: local with a `mask` (width, height), global with `reduce`, else a point kernel.
+    """A function of pixels as a kernel: local with a `mask` (width, height), global with `reduce` (sum, min, max,
+    histogram), running sums with `scan` (x, y), `hysteresis`, else a point kernel.
 
     `border` is a mode, ("constant", value), or one for each parameter. The function returns the value of its pixel, or
-    a tuple of one for each channel.
+    a tuple of one for each channel; of a histogram a bin, or a bin and a row of an image of `bins`.
+
+    `size` is that of its image, in numbers or as `"width / 2"`. Pixel i reads round pixel i * step + origin of an
+    image: a number or a Fraction, one for each axis, or one for each parameter.
     """
 
     def decorated(body: Callable[..., Any]) -> Stage:
-        return Stage(body=body, mask=mask, border=border, reduce=reduce, dtype=dtype, channels=channels)
+        return Stage(
+            body=body, mask=mask, border=border, reduce=reduce, dtype=dtype, channels=channels, scan=scan,
+            hysteresis=hysteresis, size=size, step=step, origin=origin, bins=bins,
+        )  # fmt: skip
 
     return decorated
 
 
 def traced(
-    function: Callable[..., Any], *, width: int, height: int, dtype: str = "int32", channels: int = 1
+    function: Callable[..., Any],
+    *,
+    width: int,
+    height: int,
+    dtype: str = "int32",
+    channels: int = 1,
+    sizes: Mapping[str, Size] | None = None,
+    parameters: Mapping[str, Number] | None = None,
 ) -> Pipeline:
-    """The pipeline that a function of images is. TypeProblem, in one line, when it is none."""
+    """The pipeline that a function of images is. TypeProblem, in one line, when it is none.
+
+    `sizes`: of parameters that have other sizes than width and height. `parameters`: those that are no images but one
+    number of the launch, with the number that they are measured with.
+    """
     _held(dtype)
     _sized(width, height, _counted(channels))
     for name in inspect.signature(function).parameters:
         _named(name)
-    current = _Trace(dtype=dtype, channels=channels)
+    current = _Trace(dtype=dtype, channels=channels, width=width, height=height)
+    names, numbers, other = inspect.signature(function).parameters, parameters or {}, sizes or {}
+    for name in (*numbers, *other):
+        if name not in names:
+            raise TypeProblem(f"{name!r} is no parameter of {function.__name__}")
     inputs = [
-        Image(name=name, dtype=dtype, channels=channels, fill=graph.FILLS[dtype])
-        for name in inspect.signature(function).parameters
+        _number_of(name, numbers[name])
+        if name in numbers
+        else Image(
+            name=name,
+            dtype=dtype,
+            channels=channels,
+            fill=graph.FILLS[dtype],
+            area=_area(other[name], current) if name in other else None,
+        )
+        for name in names
     ]
     current.images |= {each.name: each for each in inputs}
     _tracing.append(current)
@@ -460,7 +599,7 @@ def traced(
     if not all(isinstance(each, Handle) for each in handles):
         raise TypeProblem("a pipeline returns one image, or a tuple of images: its outputs")
     for each in current.kernels:
-        _sized(width, height, each.channels)
+        _sized(*each.image.sides(width, height), each.channels)
     by_name = {each.name: each for each in current.kernels}
     order = graph.topological({each.name: each.reads for each in current.kernels})
     pipeline = Pipeline(

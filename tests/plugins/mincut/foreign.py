@@ -35,7 +35,7 @@ class Foreign:
 FOREIGN: dict[str, Foreign] = {}
 
 
-def _foreign(text: str, *, frame: int = 0, tolerance: float = 0.0, off: float = 0.0) -> Callable[[Any], Any]:
+def foreign(text: str, *, frame: int = 0, tolerance: float = 0.0, off: float = 0.0) -> Callable[[Any], Any]:
     """Registers an oracle: its name is the pipeline's, the text lacks only the first line."""
 
     def register(oracle: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> Any:
@@ -79,7 +79,7 @@ SOBEL_Y = [[-1, -2, -1], [0, 0, 0], [1, 2, 1]]
 GAUSS5 = np.outer([1, 4, 6, 4, 1], [1, 4, 6, 4, 1])
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: uint8}}
 inputs: [src]
 outputs: [marked]
@@ -130,7 +130,7 @@ def _sorted_pairs() -> str:
     return "\n".join(["    let:", *lines, f'    body: "{names[4]}"'])
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: uint8}}
 inputs: [src]
 outputs: [median]
@@ -157,7 +157,7 @@ def _morphology(steps: str, size: int) -> str:
             f"masks: {{box: {_ones(size, size)}}}\nkernels:\n{''.join(kernels)}")  # fmt: skip
 
 
-@_foreign(_morphology("eded"[:2] + "de", 5))
+@foreign(_morphology("eded"[:2] + "de", 5))
 def open_close(images: Mapping[str, Array]) -> Mapping[str, Array]:
     image, box = images["src"], {"size": (5, 5), "mode": "nearest"}
     opened = ndimage.grey_dilation(ndimage.grey_erosion(image, **box), **box)
@@ -167,7 +167,7 @@ def open_close(images: Mapping[str, Array]) -> Mapping[str, Array]:
 NEAR, FAR = gauss(5, 1.0), gauss(9, 1.6)
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: float32}}
 inputs: [src]
 outputs: [difference]
@@ -182,7 +182,7 @@ def dog(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"difference": cv2.filter2D(image, -1, NEAR) - cv2.filter2D(image, -1, FAR)}
 
 
-@_foreign("""\
+@foreign("""\
 image: {width: 97, height: 61, dtype: int32}
 inputs: [src]
 outputs: [determinant]
@@ -214,7 +214,7 @@ def _arc(name: str, comparison: str) -> str:
     return "".join(f'      {name}{number}: "{value.format(*names)}"\n' for number, value in arcs.items())
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: uint8}}
 inputs: [src]
 outputs: [corner]
@@ -238,7 +238,7 @@ def fast(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"corner": found}
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: float32}}
 inputs: [src]
 outputs: [smooth]
@@ -274,7 +274,7 @@ def _means(names: Mapping[str, str], radius: int) -> str:
     )
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: float32}}
 inputs: [guide, src]
 outputs: [filtered]
@@ -301,7 +301,7 @@ def guided(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"filtered": (mean(a) * guide + mean(b)).astype(np.float32)}
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: float32}}
 inputs: [src]
 outputs: [normal]
@@ -320,7 +320,7 @@ def lcn(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"normal": (centred / np.maximum(spread, 0.01)).astype(np.float32)}
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: float32}}
 inputs: [before, after]
 outputs: [u, v]
@@ -365,7 +365,7 @@ def _diffusion(times: int) -> str:
             f"kernels:\n{''.join(kernels)}")  # fmt: skip
 
 
-@_foreign(_diffusion(5), tolerance=1e-5)
+@foreign(_diffusion(5), tolerance=1e-5)
 def perona_malik(images: Mapping[str, Array]) -> Mapping[str, Array]:
     image = images["src"].astype(np.float64)
     for _ in range(5):
@@ -376,7 +376,7 @@ def perona_malik(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"k4": image.astype(np.float32)}
 
 
-@_foreign("""\
+@foreign("""\
 image: {width: 97, height: 61, dtype: uint8}
 inputs: [src]
 outputs: [stretched]
@@ -390,7 +390,7 @@ def contrast_stretch(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"stretched": ((image - image.min()) * 255 // (image.max() - image.min())).astype(np.uint8)}
 
 
-@_foreign("""\
+@foreign("""\
 image: {width: 97, height: 61, dtype: int32}
 inputs: [src]
 outputs: [mixed]
@@ -408,7 +408,7 @@ def mixed_stencils(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"mixed": wide * 3 - _correlate(image, [[1], [0], [-1]], "grid-wrap")}
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: uint8, channels: 3}}
 inputs: [raw]
 outputs: [shown]
@@ -439,14 +439,14 @@ def isp(images: Mapping[str, Array]) -> Mapping[str, Array]:
 # --- ten more -------------------------------------------------------------------------------------------
 
 
-@_foreign(_morphology("ed", 3).replace("outputs: [k1]", "outputs: [hat]")
+@foreign(_morphology("ed", 3).replace("outputs: [k1]", "outputs: [hat]")
           + '  hat: {pattern: point, reads: [src, k1], body: "src - k1"}\n')  # fmt: skip
 def top_hat(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"hat": cv2.morphologyEx(images["src"], cv2.MORPH_TOPHAT, np.ones((3, 3), np.uint8),
                                     borderType=cv2.BORDER_REPLICATE)}  # fmt: skip
 
 
-@_foreign(
+@foreign(
     """\
 image: {width: 97, height: 61, dtype: uint8}
 inputs: [src]
@@ -464,7 +464,7 @@ def gradient_of_a_disc(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"gradient": grown - ndimage.grey_erosion(images["src"], footprint=disc, mode="reflect")}
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: uint8}}
 inputs: [src]
 outputs: [marked]
@@ -478,7 +478,7 @@ def adaptive_threshold(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"marked": cv2.adaptiveThreshold(image, 255, cv2.ADAPTIVE_THRESH_MEAN_C, cv2.THRESH_BINARY, 11, 5)}
 
 
-@_foreign("""\
+@foreign("""\
 image: {width: 97, height: 61, dtype: int32}
 inputs: [src]
 outputs: [size]
@@ -494,7 +494,7 @@ def scharr(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"size": (np.abs(dx) + np.abs(dy)).astype(np.int32)}
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: float32}}
 inputs: [src]
 outputs: [peak]
@@ -508,7 +508,7 @@ def peaks(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"peak": ((ndimage.maximum_filter(image, 7, mode="nearest") == image) & (image > 0.5)).astype(np.uint8)}
 
 
-@_foreign("""\
+@foreign("""\
 image: {width: 97, height: 61, dtype: uint8, channels: 3}
 inputs: [src]
 outputs: [gray]
@@ -519,7 +519,7 @@ def gray(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"gray": cv2.cvtColor(images["src"], cv2.COLOR_RGB2GRAY)}
 
 
-@_foreign("""\
+@foreign("""\
 image: {width: 97, height: 61, dtype: int32}
 inputs: [src]
 outputs: [zero]
@@ -537,7 +537,7 @@ def zero_crossings(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"zero": ((bent > 0) & (least < 0)).astype(np.int32)}
 
 
-@_foreign(f"""\
+@foreign(f"""\
 image: {{width: 97, height: 61, dtype: float32}}
 inputs: [src]
 outputs: [lit]
@@ -552,7 +552,7 @@ def local_tone_mapping(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"lit": np.clip((image - base) * 1.5 + base * 0.8, 0, 1).astype(np.float32)}
 
 
-@_foreign("""\
+@foreign("""\
 image: {width: 97, height: 61, dtype: uint8}
 inputs: [src]
 outputs: [alive]
@@ -572,7 +572,7 @@ def game_of_life(images: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"alive": alive}
 
 
-@_foreign("""\
+@foreign("""\
 image: {width: 97, height: 61, dtype: int32}
 inputs: [src]
 outputs: [emboss]

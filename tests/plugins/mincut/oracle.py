@@ -10,11 +10,27 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
-from fusiond_mincut.frontend.expr import Access, Binary, Call, Cast, Const, Expr, Let, Local, Select, Unary
-from fusiond_mincut.frontend.graph import Border, Kernel, Pipeline
+from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend.expr import (
+    Access,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Fetch,
+    Let,
+    Local,
+    Lookup,
+    Select,
+    Unary,
+)
+from fusiond_mincut.frontend.graph import HISTOGRAM, Border, Kernel, Pipeline, Step
 
 Array = NDArray[np.generic]
+_SAME = Step()
 Images = Mapping[str, Array]
 """Shape (height, width, channels); of what a global kernel makes (1, 1, channels)."""
 
@@ -24,17 +40,29 @@ def run(pipeline: Pipeline, inputs: Images) -> dict[str, Array]:
     images = dict(inputs)
     with np.errstate(all="ignore"):
         for kernel in pipeline.kernels:
-            images[kernel.name] = evaluate(kernel, images, pipeline.width, pipeline.height)
+            bins = pipeline.sides(kernel.name)
+            images[kernel.name] = evaluate(kernel, images, *pipeline.domain(kernel), bins)
     return images
 
 
-def evaluate(kernel: Kernel, images: Images, width: int, height: int) -> Array:
+def evaluate(kernel: Kernel, images: Images, width: int, height: int, bins: tuple[int, int] = (1, 1)) -> Array:
+    if kernel.reduction == HISTOGRAM:
+        both = [np.broadcast_to(_value(body, kernel, images, {}, (height, width), 0), (height, width)).reshape(-1)
+                for body in kernel.bodies]  # fmt: skip
+        edges = [np.arange(n + 1) - 0.5 for n in reversed(bins)]
+        return np.histogram2d(both[1], both[0], bins=edges)[0].astype(np.int32)[:, :, None]
     channels = []
     for channel in range(kernel.channels):
-        value = _value(kernel.body(channel), kernel, images, {}, (height, width))
+        value = _value(kernel.body(channel), kernel, images, {}, (height, width), channel)
         value = np.broadcast_to(_converted(value, kernel.dtype), (height, width))
         channels.append(value)
     image = np.stack(channels, axis=-1)
+    if kernel.pattern == "hysteresis":
+        parts, _ = ndimage.label(image[:, :, 0] >= 1, np.ones((3, 3)))
+        return np.isin(parts, np.unique(parts[image[:, :, 0] >= 2]))[:, :, None].astype(kernel.dtype)
+    if kernel.pattern == "scan":
+        wide = np.float64 if kernel.dtype.startswith("float") else np.int64
+        return np.cumsum(image, axis=int(kernel.reduction == "x"), dtype=wide).astype(kernel.dtype)
     if kernel.reduction is None:
         return image
     if kernel.reduction == "sum":
@@ -47,7 +75,11 @@ def evaluate(kernel: Kernel, images: Images, width: int, height: int) -> Array:
 
 def indices(offset: int, size: int, mode: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """For each position of a row the pixel that `position + offset` stands for, and whether it is one (constant)."""
-    at = np.arange(size) + offset
+    return exchanged(np.arange(size) + offset, size, mode)
+
+
+def exchanged(at: NDArray[np.int64], size: int, mode: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The pixels of a row of `size` that positions stand for, and whether they are any (constant)."""
     inside = (at >= 0) & (at < size)
     if mode == "clamp":
         at = np.clip(at, 0, size - 1)
@@ -63,35 +95,56 @@ def indices(offset: int, size: int, mode: str) -> tuple[NDArray[np.int64], NDArr
     else:
         at = np.clip(at, 0, size - 1)
         return at, inside
-    return at, np.ones(size, bool)
+    return at, np.ones(np.shape(at), bool)
 
 
-def pixels(image: Array, access: Access, border: Border, shape: tuple[int, int]) -> Array:
+def pixels(image: Array, access: Access, border: Border, shape: tuple[int, int], step: Step = _SAME) -> Array:
     """The image as it is seen from every pixel at the access' offset: shape (height, width), the image's dtype."""
     assert access.channel is not None
     plane = image[:, :, access.channel]
     if plane.shape == (1, 1) and shape != (1, 1) and access.dx == access.dy == 0:
         return np.broadcast_to(plane, shape)
-    columns, column_inside = indices(access.dx, shape[1], border.mode)
-    rows, row_inside = indices(access.dy, shape[0], border.mode)
+    (columns, column_inside), (rows, row_inside) = (
+        exchanged(np.arange(count) * step.times[axis] // step.by[axis] + step.origin[axis] + offset, side, border.mode)
+        for axis, count, offset, side in (
+            (0, shape[1], access.dx, plane.shape[1]),
+            (1, shape[0], access.dy, plane.shape[0]),
+        )
+    )
     seen = plane[rows][:, columns]
     outside = ~(row_inside[:, None] & column_inside[None, :])
     return np.where(outside, np.asarray(border.value, plane.dtype), seen)
 
 
-def _value(expr: Expr, kernel: Kernel, images: Images, names: Mapping[str, Array], shape: tuple[int, int]) -> Array:
+def _value(
+    expr: Expr, kernel: Kernel, images: Images, names: Mapping[str, Array], shape: tuple[int, int], channel: int = 0
+) -> Array:
     def of(each: Expr) -> Array:
-        return _value(each, kernel, images, names, shape)
+        return _value(each, kernel, images, names, shape, channel)
 
     match expr:
         case Const(value, dtype):
             return np.asarray(value, dtype)
+        case Access(image=image, dx=dx, dy=dy) if image in tree.POSITIONS.values():
+            rows, columns = np.indices(shape, np.int32)
+            return {tree.X: columns + dx, tree.Y: rows + dy}.get(
+                image, np.asarray(shape[image == tree.WIDTH], np.int32)
+            )  # fmt: skip
         case Access(image=image):
-            return pixels(images[image], expr, kernel.border(image), shape)
+            own = Access(image, expr.dx, expr.dy, channel if expr.channel is None else expr.channel, expr.dtype)
+            return pixels(images[image], own, kernel.border(image), shape, kernel.steps.get(image, Step()))
+        case Fetch(image, x, y, own):
+            plane = images[image][:, :, channel if own is None else own]
+            border = kernel.border(image)
+            columns, across = exchanged(of(x), plane.shape[1], border.mode)
+            rows, down = exchanged(of(y), plane.shape[0], border.mode)
+            return np.where(across & down, plane[rows, columns], np.asarray(border.value, plane.dtype))
+        case Lookup(_, values, index, dtype):
+            return np.asarray(values, dtype)[np.clip(of(index), 0, len(values) - 1)]
         case Local(name):
             return names[name]
         case Let(name, value, body):
-            return _value(body, kernel, images, {**names, name: of(value)}, shape)
+            return _value(body, kernel, images, {**names, name: of(value)}, shape, channel)
         case Cast(operand, dtype):
             return _converted(of(operand), dtype)
         case Select(condition, then, other):
@@ -152,7 +205,7 @@ def _converted(value: Array, dtype: str) -> Array:
     """As C converts, with what C leaves open as expr.py says."""
     if value.dtype == np.dtype(dtype):
         return value
-    if dtype in ("float32", "float64"):
+    if dtype in ("float16", "float32", "float64"):
         return value.astype(dtype)
     if np.issubdtype(value.dtype, np.floating):
         whole = np.where(np.isnan(value), 0, np.clip(np.trunc(value.astype(np.float64)), -(2.0**31), 2.0**31 - 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,7 +128,7 @@ def images(given: Pipeline, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDA
     found = {}
     for name, image in given.images.items():
         if name in arrays:
-            height, width = (1, 1) if image.single else (given.height, given.width)
+            width, height = given.sides(name)
             found[name] = arrays[name].reshape(height, width, image.channels)
     return found
 
@@ -168,7 +169,9 @@ def compare(given: Pipeline, got: Arrays | native.Fault, expected: Mapping[str, 
     """
     assert isinstance(got, dict), f"{what}: {got}"
     for name, image in images(given, got).items():
-        if image.dtype == np.float32:
+        if image.dtype == np.float16:
+            np.testing.assert_allclose(image, expected[name], rtol=2e-3, atol=1e-5, err_msg=f"{name} {what}")
+        elif image.dtype == np.float32:
             np.testing.assert_allclose(image, expected[name], rtol=2e-5, atol=1e-6, err_msg=f"{name} {what}")
         else:
             np.testing.assert_array_equal(image, expected[name], err_msg=f"{name} {what}")
@@ -180,10 +183,9 @@ def batched(programs: Sequence[Program]) -> list[Program]:
     for program in programs:
         for source in program.sources:
             places.setdefault(source.text, len(places))
-    parts = [bodies.UCHAR, bodies.INT]
-    parts += [
-        f"namespace n{number} {{\n{text.replace(bodies.UCHAR, '').replace(bodies.INT, '').replace(_C, '')}}}\n"
-        for text, number in places.items()
+    parts = [
+        *_ALL_TYPES,
+        *(f"namespace n{n} {{\n{_TYPES.sub('', text).replace(_C, '')}}}\n" for text, n in places.items()),
     ]
     entries = [
         f"n{places[source.text]}::{entry}"
@@ -203,6 +205,16 @@ def batched(programs: Sequence[Program]) -> list[Program]:
 
 
 _C = 'extern "C" '
+_TYPES = re.compile(r"(?:#include <cuda_fp16.h>\n)?typedef unsigned char.*?a NaN would not be 0\n", re.DOTALL)
+_EVERY_DTYPE = """\
+pipeline: every
+image: {width: 8, height: 8, dtype: uint16}
+inputs: [a, {name: b, dtype: int16}, {name: c, dtype: float16}]
+outputs: [k]
+kernels:
+  k: {pattern: point, reads: [a, b, c], body: "a + b + int(c)"}
+"""
+_ALL_TYPES = bodies.types(parser.read(documents.parse(_EVERY_DTYPE, "every.yaml")), ["k"])
 
 
 # --- many cases at once ---------------------------------------------------------------------------------

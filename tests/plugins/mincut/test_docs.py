@@ -29,11 +29,13 @@ def cells(heading: str) -> list[str]:
 
 
 def test_the_examples_are_a_job_and_a_pipeline() -> None:
-    job, pipeline = blocks("yaml")
+    job, pipeline, sizes = blocks("yaml")
     (found,) = jobs.read("job.yaml", job)
     jobs.check_keys(found, strategy.Mincut.job_keys)
     made = parser.read(documents.parse(pipeline, "edges.yaml"))
     assert [each.name for each in made.kernels] == ["blurred", "brightest", "marked"]
+    made = parser.read(documents.parse(sizes, "blend.yaml"))
+    assert [made.sides(name) for name in ("mask", "half", "out")] == [(480, 270), (960, 540), (1920, 1080)]
 
 
 def test_the_python_example_makes_the_file_it_says() -> None:

@@ -214,7 +214,7 @@ def sized_by_one_number(image: Any) -> Any:
     return image
 
 
-@stage(dtype="float16")
+@stage(dtype="float64")
 def half(image: Any) -> Any:
     return image
 
@@ -258,7 +258,7 @@ def averaged(image: Any) -> Any:
         (lambda src: two_borders(src, src), "two_borders reads 'src' with two borders; one is wanted"),
         (lambda src: flat(src), "constant whole offsets"),
         (lambda src: sized_by_one_number(src), "3 is no mask's size; (width, height) is wanted"),
-        (lambda src: half(src), "an image holds uint8, int16, uint16, int32, float32, not 'float16'"),
+        (lambda src: half(src), "an image holds uint8, int16, uint16, int32, float16, float32, not 'float64'"),
         (lambda src: five_channels(src), "5 channels; an image has 1 to 4"),
         (lambda src: averaged(src), "'mean' is no reduction; it can be sum, min, max"),
         (lambda src: product(src, name="x"), "x is called with 1 image(s): missing a required argument"),

@@ -80,7 +80,8 @@ class Edge:
 
 def scenario(pipeline: Pipeline, producer: str, consumer: str) -> str:
     """What fusing an edge would be, if it is legal."""
-    if not pipeline.kernel(consumer).windowed(producer):
+    reader = pipeline.kernel(consumer)
+    if not reader.windowed(producer) and producer not in reader.steps:
         return "point_based"
     return "local_to_local" if pipeline.kernel(producer).pattern == "local" else "point_to_local"
 

@@ -37,7 +37,7 @@ def paper(pipeline: Pipeline, model: Model, limit: int = LIMIT) -> Found:
     }
     found: list[tuple[str, ...]] = []
     seen: set[frozenset[str]] = set()
-    layer = [frozenset({each.name}) for each in pipeline.kernels if each.pattern != "global"]
+    layer = [frozenset({each.name}) for each in pipeline.kernels if not each.boundary]
     complete = True
     while layer and complete:
         grown: dict[frozenset[str], None] = {}
@@ -64,7 +64,7 @@ def _feeding(pipeline: Pipeline, block: frozenset[str]) -> list[str]:
         name
         for name in names
         if name not in pipeline.outputs
-        and pipeline.kernel(name).pattern != "global"
+        and not pipeline.kernel(name).boundary
         and all(reader in block for reader in pipeline.readers[name])
     ]
 
@@ -73,7 +73,7 @@ def general(pipeline: Pipeline, limit: int = LIMIT) -> Found:
     """Blocks of two kernels and more that `legality.general` accepts, as far as they grow through such blocks."""
     around = _linked(pipeline)
     found: list[tuple[str, ...]] = []
-    layer = [frozenset({each.name}) for each in pipeline.kernels if each.pattern != "global"]
+    layer = [frozenset({each.name}) for each in pipeline.kernels if not each.boundary]
     complete = True
     while layer and complete:
         grown: dict[frozenset[str], None] = {}

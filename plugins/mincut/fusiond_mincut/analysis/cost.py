@@ -44,16 +44,42 @@ class Cost:
 def cost(pipeline: Pipeline, kernels: Block) -> Cost:
     """What a block of point and local kernels, or one global kernel, takes for one pixel of the image."""
     stored = [pipeline.images[name] for name in (*kernels.inputs, *kernels.outputs)]
-    moved = sum(each.channels * DTYPES[each.dtype].bytes for each in stored if not each.single)
-    needed = halos(pipeline, kernels)
-    operations = float(ACCESS * sum(each.channels for each in stored))
+    moved = sum(
+        each.channels * DTYPES[each.dtype].bytes * _share(pipeline, each.name) for each in stored if not each.single
+    )
+    operations = ACCESS * sum(each.channels * _share(pipeline, each.name) for each in stored)
+    times = evaluated(pipeline, kernels)
     for name in kernels.kernels:
         kernel = pipeline.kernel(name)
         counted = kernel.operations
         often = kernel.channels / len(kernel.bodies)  # one body is counted once
         shared = ACCESS * any(kernel.windowed(image) for image in kernel.reads)
-        operations += (counted.alu + SFU * counted.sfu + shared) * often * overlap(needed.get(name, Halo()))
+        operations += (counted.alu + SFU * counted.sfu + shared) * often * times[name]
     return Cost(bytes=float(moved), operations=operations)
+
+
+def _share(pipeline: Pipeline, image: str) -> float:
+    """Pixels of an image for each of the pipeline."""
+    width, height = pipeline.sides(image)
+    return width * height / (pipeline.width * pipeline.height)
+
+
+def evaluated(pipeline: Pipeline, kernels: Block) -> dict[str, float]:
+    """Kernel -> how often it is computed for each pixel of the pipeline. A stage that is needed by a step only is
+    computed once for each place where it is read."""
+    needed = halos(pipeline, kernels)
+    whole = _share(pipeline, kernels.outputs[0])
+    if pipeline.kernel(kernels.kernels[0]).boundary:
+        width, height = pipeline.domain(pipeline.kernel(kernels.kernels[0]))
+        return {kernels.kernels[0]: width * height / (pipeline.width * pipeline.height)}
+    found: dict[str, float] = {}
+    for name in reversed(kernels.kernels):
+        found[name] = whole * overlap(needed[name]) if name in needed else 0.0
+        for reader in pipeline.readers[name]:
+            if reader in found and (name in pipeline.kernel(reader).steps or name not in needed):
+                places = sum(each.image == name for each in pipeline.kernel(reader).accesses)
+                found[name] += places * found[reader]
+    return found
 
 
 def overlap(halo: Halo) -> float:

@@ -11,7 +11,13 @@ from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.analysis.partition import Planned
 from fusiond_mincut.frontend.graph import Pipeline
 
-_SHAPES: Mapping[str, str] = {"point": "ellipse", "local": "box", "global": "hexagon"}
+_SHAPES: Mapping[str, str] = {
+    "point": "ellipse",
+    "local": "box",
+    "global": "hexagon",
+    "scan": "hexagon",
+    "hysteresis": "hexagon",
+}
 
 
 def dot(pipeline: Pipeline, planned: Planned) -> str:

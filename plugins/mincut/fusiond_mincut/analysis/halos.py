@@ -42,7 +42,8 @@ class Halo:
 
 
 def halos(pipeline: Pipeline, block: Block) -> dict[str, Halo]:
-    """Where each image of a block is needed, as the halo round the rectangle of a block of threads.
+    """Where each image of a block is needed, as the halo round the rectangle of a block of threads; images that are
+    read by a step, or at computed coordinates, on the way are not there.
 
     It is the sum along every path, not the largest radius of one stage (where the paper's width of the fused interior,
     section IV-B, has the larger radius).
@@ -50,7 +51,9 @@ def halos(pipeline: Pipeline, block: Block) -> dict[str, Halo]:
     found: dict[str, Halo] = {name: Halo() for name in block.outputs}
     for name in reversed(block.kernels):
         kernel = pipeline.kernel(name)
-        for image in kernel.reads:
+        if name not in found:
+            continue
+        for image in kernel.aligned:
             if pipeline.images[image].single:
                 continue
             found[image] = found.get(image, Halo()).union(found[name] + _window(kernel, image))

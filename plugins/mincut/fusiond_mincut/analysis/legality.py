@@ -2,7 +2,8 @@
 
 Two levels. `paper`: the rules of Qiao et al. (section II-B), with which Algorithm 1 is run.
 
-    global           a global kernel stands alone
+    global           a global kernel, a scan or a hysteresis stands alone
+    iteration_space  all kernels compute the same pixels, and read them one for one (section II-B2)
     connected        every kernel is linked to the others through edges inside the block
     external_output  only one image leaves the block (figure 2c)
     external_input   a kernel inside reads no image from outside, unless the block's first kernels read it too (2b, 2d)
@@ -11,11 +12,13 @@ Two levels. `paper`: the rules of Qiao et al. (section II-B), with which Algorit
 
 `general`: what the generated kernels can do: global, and
 
+    gather           no kernel reads at computed coordinates what the block makes: that has to lie in memory
+    iteration_space  the images that leave the block have one size; others are computed where they are read
+
     convex           no path leaves the block and comes back
     connected        every kernel is linked to the others, through edges or images that two of them read
 
-All images of a pipeline have one width and height, so the paper's equal iteration spaces (section II-B2) hold of any
-block; how many channels a kernel computes at a pixel is its own affair.
+How many channels a kernel computes at a pixel is its own affair.
 
 The last rule of the paper's level closes a hole of Algorithm 1 as published: legality alone would fuse what the weights
 say must not be fused. And every edge is judged here as an edge of *this* block: one that is illegal as a pair, because
@@ -51,6 +54,7 @@ def paper(pipeline: Pipeline, kernels: Iterable[str], model: Model) -> Iterator[
         return
     rules: tuple[Callable[[], Iterator[Rejection]], ...] = (
         lambda: _global(pipeline, members),
+        lambda: _iteration_space(pipeline, members),
         lambda: _external_output(pipeline, members),
         lambda: _external_input(pipeline, members),
         lambda: _connected(pipeline, members, shared=False),
@@ -67,6 +71,8 @@ def general(pipeline: Pipeline, kernels: Iterable[str]) -> Iterator[Rejection]:
     if len(members) < 2:
         return
     yield from _global(pipeline, members)
+    yield from _gather(pipeline, members)
+    yield from _stored_sizes(pipeline, members)
     yield from _connected(pipeline, members, shared=True)
     yield from _convex(pipeline, members)
 
@@ -151,9 +157,44 @@ def _leaves(pipeline: Pipeline, name: str, inside: set[str]) -> bool:
 
 def _global(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
     for name in members:
-        if pipeline.kernel(name).pattern == "global":
-            detail = f"{name} reduces a whole image: it is a kernel by itself, and a boundary for all others"
+        if pipeline.kernel(name).boundary:
+            detail = f"{name} takes a whole image ({pipeline.kernel(name).pattern}): it is a kernel by itself, and a "
+            detail += "boundary for all others"
             yield Rejection(rule="global", nodes=members, detail=detail)
+            return
+
+
+def _gather(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
+    inside = set(members)
+    for name in members:
+        for image in pipeline.kernel(name).fetched:
+            if image in inside:
+                detail = f"{name} reads {image} at computed coordinates: it has to lie in memory"
+                yield Rejection(rule="gather", nodes=members, detail=detail)
+                return
+
+
+def _iteration_space(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
+    """The paper's: equal iteration spaces, read one for one."""
+    yield from _gather(pipeline, members)
+    inside = set(members)
+    first = pipeline.kernel(members[0])
+    for name in members:
+        kernel = pipeline.kernel(name)
+        far = next((image for image in kernel.steps if image in inside), None)
+        if far is not None or kernel.area != first.area:
+            detail = f"{name} reads {far} by a step" if far else f"{name} has another size than {first.name}"
+            yield Rejection(rule="iteration_space", nodes=members, detail=detail)
+            return
+
+
+def _stored_sizes(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
+    inside = set(members)
+    stored = [name for name in members if _leaves(pipeline, name, inside)]
+    for name in stored[1:]:
+        if pipeline.kernel(name).area != pipeline.kernel(stored[0]).area:
+            detail = f"{stored[0]} and {name} leave the block and have different sizes"
+            yield Rejection(rule="iteration_space", nodes=members, detail=detail)
             return
 
 

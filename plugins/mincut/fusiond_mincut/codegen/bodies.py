@@ -22,8 +22,9 @@ from collections.abc import Iterable, Mapping
 from fusiond.codegen.code import Code, bare, call, cpp
 from fusiond.codegen.literals import literal
 from fusiond.codegen.operators import ATOM, UNARY, Term, atom, binary, choice, prefix
-from fusiond.codegen.statements import Statements, folded, function
+from fusiond.codegen.statements import Statements, folded, function, wrapped
 from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend.borders import FUNCTIONS, MAPPED
 from fusiond_mincut.frontend.expr import (
     COMPARISONS,
     LOGICAL,
@@ -33,18 +34,29 @@ from fusiond_mincut.frontend.expr import (
     Cast,
     Const,
     Expr,
+    Fetch,
     Let,
     Local,
+    Lookup,
     Select,
     Unary,
 )
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
-STORED = {"uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "float32": "float"}
+STORED = {
+    "uint8": "uchar",
+    "int16": "short",
+    "uint16": "ushort",
+    "int32": "int",
+    "float16": "__half",
+    "float32": "float",
+}
 """What an image's pixel is in memory."""
 TYPES = {**STORED, "int32": "Int", "float64": "double"}
 """What a value is in the text."""
 CHANNELS = "rgba"
+_MEMORY = "&"
+"""Before the name of an image: a stage is given the image itself, not a pixel of it."""
 
 UCHAR = "typedef unsigned char uchar;\n"
 INT = """\
@@ -98,18 +110,47 @@ def types(pipeline: Pipeline, kernels: Iterable[str]) -> tuple[str, str]:
         for dtype, name in _SHORTS.items()
         if dtype in held
     )
-    small = UCHAR + ("typedef unsigned short ushort;\n" if "uint16" in held else "")
+    small = UCHAR + ("typedef unsigned short ushort;\n" if held & {"uint16", "float16"} else "")
+    small = "#include <cuda_fp16.h>\n" * ("float16" in held) + small
     return small, INT.replace(_FIRST, wide + _FIRST) if wide else INT
 
 
+def index_maps(modes: Iterable[str]) -> list[str]:
+    """The text of the index maps of these border modes."""
+    wanted = set(modes)
+    return [FUNCTIONS[mode] for mode in MAPPED if mode in wanted]
+
+
+def fetched_modes(kernels: Iterable[Kernel]) -> set[str]:
+    """The border modes of what is read at computed coordinates."""
+    return {kernel.border(image).mode for kernel in kernels for image in kernel.fetched}
+
+
 def stages(kernel: Kernel, suffix: str = "") -> str:
-    """The functions of a kernel, one for each body; their names end with `suffix`."""
-    return "".join(_stage(kernel, body, number, suffix) for number, body in enumerate(kernel.bodies))
+    """The functions of a kernel, one for each body, and what they call; their names end with `suffix`."""
+    nodes = [each for body in kernel.bodies for each in tree.walk(body)]
+    tables = {each.table: each for each in nodes if isinstance(each, Lookup)}
+    fetches = {(each.image, each.dtype): each for each in nodes if isinstance(each, Fetch)}
+    parts = [_table(kernel, each, suffix) for each in tables.values()]
+    parts += [_fetch(kernel, each, suffix) for each in fetches.values()]
+    return "".join([*parts, *(_stage(kernel, body, number, suffix) for number, body in enumerate(kernel.bodies))])
 
 
 def pixels(kernel: Kernel, channel: int) -> tuple[Access, ...]:
-    """What the function that computes a channel takes, in order; a `channel` of None is the one being computed."""
-    return tree.accesses(kernel.bodies[channel if len(kernel.bodies) > 1 else 0])
+    """What the function that computes a channel takes, in order; a `channel` of None is the one being computed. Of an
+    image that is read at computed coordinates it takes what `image_of` names."""
+    body = kernel.bodies[channel if len(kernel.bodies) > 1 else 0]
+    images = (each for each in tree.walk(body) if isinstance(each, Fetch))
+    return (*tree.accesses(body), *dict.fromkeys(_memory(each) for each in images))
+
+
+def _memory(fetch: Fetch) -> Access:
+    return Access(_MEMORY + fetch.image, 0, 0, fetch.channel, fetch.dtype)
+
+
+def image_of(access: Access) -> str | None:
+    """The image that a stage is given whole, as `NAME_image + channel, width, height`; None where it is a pixel."""
+    return access.image.removeprefix(_MEMORY) if access.image.startswith(_MEMORY) else None
 
 
 def stage_of(kernel: Kernel, channel: int) -> str:
@@ -126,6 +167,8 @@ def offset_name(name: str, dx: int, dy: int, channel: int | None = None) -> str:
 
 def constant(value: int | float, dtype: str) -> Code:
     """A constant as a C++ expression of its type in TYPES."""
+    if dtype == "float16":
+        return call(TYPES[dtype], literal(value, "float32"))
     if dtype == "int32":
         return call("Int", bare(literal(value, dtype)))
     return cpp("{}({})", TYPES[dtype], int(value)) if dtype in tree.INTEGERS else literal(value, dtype)
@@ -135,23 +178,62 @@ def _stage(kernel: Kernel, body: Expr, channel: int, suffix: str) -> str:
     taken = pixels(kernel, channel)
     parameters = {each: _parameter(each, taken) for each in taken}
     statements = Statements()
-    result = _Trees(parameters, statements).value(tree.converted(body, kernel.dtype))
+    result = _Trees(kernel, parameters, statements, suffix).value(tree.converted(body, kernel.dtype))
     statements.line(folded(cpp("return {};", result.code)))
     head = f"__device__ __forceinline__ {TYPES[kernel.dtype]} {stage_of(kernel, channel)}{suffix}"
-    return function(head, (f"{TYPES[each.dtype]} {name}" for each, name in parameters.items()), statements)
+    given = (f"{TYPES[each.dtype]} {name}" if image_of(each) is None else _whole(each, name)
+             for each, name in parameters.items())  # fmt: skip
+    return function(head, given, statements)
+
+
+def _whole(access: Access, name: str) -> str:
+    return f"const {STORED[access.dtype]}* __restrict__ {name}, int {name}_width, int {name}_height"
+
+
+def _fetch(kernel: Kernel, fetch: Fetch, suffix: str) -> str:
+    """The function that reads a pixel of an image at any coordinates, its border included."""
+    border, name = kernel.border(fetch.image), f"{kernel.name}_{fetch.image}_at{suffix}"
+    kind, stored = TYPES[fetch.dtype], STORED[fetch.dtype]
+    body = Statements()
+    if border.mode == "constant":
+        body.line("if ((unsigned)x.v >= (unsigned)width || (unsigned)y.v >= (unsigned)height)")
+        body.line(cpp("    return {};", constant(border.value, fetch.dtype)))
+        column, row = "x.v", "y.v"
+    else:
+        column, row = (f"{border.mode}_index({axis}.v, {side})" for axis, side in (("x", "width"), ("y", "height")))
+    place = f"{row} * width + {column}"
+    body.line(f"return image[{place if fetch.channels == 1 else f'({place}) * {fetch.channels}'}];")
+    parameters = [f"const {stored}* __restrict__ image", "int width", "int height", "Int x", "Int y"]
+    return function(f"__device__ __forceinline__ {kind} {name}", parameters, body)
+
+
+def _table(kernel: Kernel, lookup: Lookup, suffix: str) -> str:
+    """A table in global memory: lanes read it at different places, which constant memory would serve one by one."""
+    name, stored = f"{kernel.name}_{lookup.table}_table{suffix}", STORED[lookup.dtype]
+    given = wrapped([literal(each, lookup.dtype) for each in lookup.values])
+    last = len(lookup.values) - 1
+    return (
+        f"static __device__ const {stored} {name}[{last + 1}] = {{\n    {given}}};\n"
+        f"__device__ __forceinline__ {TYPES[lookup.dtype]} {name}_at(Int i) "
+        f"{{ return {name}[::min(::max(i.v, 0), {last})]; }}\n"
+    )
 
 
 def _parameter(access: Access, taken: tuple[Access, ...]) -> str:
     """The channel is named only where one image is read at several."""
     channels = {each.channel for each in taken if each.image == access.image}
-    return offset_name(access.image, access.dx, access.dy, access.channel if len(channels) > 1 else None)
+    channel = access.channel if len(channels) > 1 else None
+    image = image_of(access)
+    if image is not None:
+        return f"{image}_image{'' if channel is None else CHANNELS[channel]}"
+    return offset_name(access.image.replace("@", "pixel_"), access.dx, access.dy, channel)
 
 
 class _Trees:
     """Prints trees; what Let binds becomes a declaration in `statements`."""
 
-    def __init__(self, pixels: Mapping[Access, str], statements: Statements) -> None:
-        self.pixels, self.statements = pixels, statements
+    def __init__(self, kernel: Kernel, pixels: Mapping[Access, str], statements: Statements, suffix: str) -> None:
+        self.kernel, self.pixels, self.statements, self.suffix = kernel, pixels, statements, suffix
         self.locals: dict[str, Code] = {}
         self.bound: Counter[str] = Counter()
 
@@ -163,6 +245,12 @@ class _Trees:
                 return Term(constant(value, dtype), UNARY if signed else ATOM)
             case Access():
                 return atom(self.pixels[expr])
+            case Fetch(image, x, y):
+                memory = self.pixels[_memory(expr)]
+                read, sides = f"{self.kernel.name}_{image}_at{self.suffix}", (f"{memory}_width", f"{memory}_height")
+                return Term(call(read, memory, *sides, self.value(x).code, self.value(y).code))
+            case Lookup(table, _, index):
+                return Term(call(f"{self.kernel.name}_{table}_table{self.suffix}_at", self.value(index).code))
             case Local(name):
                 return Term(self.locals[name])
             case Let(name, value, body):

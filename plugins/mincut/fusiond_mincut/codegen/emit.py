@@ -18,13 +18,14 @@ from fusiond.language.extents import ceil_div, size
 from fusiond.model import Rejection
 from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond_mincut.analysis.blocks import Block, Partition
-from fusiond_mincut.codegen import reductions, source, strips, windows
-from fusiond_mincut.codegen.paths import Shape, evaluations, tile_holds
+from fusiond_mincut.codegen import boundaries, source, strips, windows
+from fusiond_mincut.codegen.launches import CudaLaunch
+from fusiond_mincut.codegen.paths import Paths, Shape, evaluations, tile_holds
 from fusiond_mincut.codegen.separation import separated
 from fusiond_mincut.codegen.strips import Strip
 from fusiond_mincut.codegen.tiles import LOCAL, Layout, layout, tiles_behind
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.graph import Kernel, Pipeline
+from fusiond_mincut.frontend.graph import Pipeline
 
 MOST_KERNELS = 100
 """Of one block: all their values may live at once."""
@@ -61,20 +62,6 @@ ACROSS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CudaLaunch:
-    """One launch of an entry; `arguments` are the images (then width and height) in the order of its parameters."""
-
-    entry: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    images: tuple[str, ...]
-    reads: int
-    """So many of the images, the first ones, are read; the others are written."""
-    scalars: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CudaKernel:
     """The CUDA text of a block and its launches: one, or two for a reduction (`scratch` is between them)."""
 
@@ -95,7 +82,7 @@ class CudaKernel:
 
 def choices(pipeline: Pipeline, block: Block) -> tuple[str, ...]:
     """The ways of tiles.LOCAL that differ in which stages of the block have tiles; `tile` alone when none ever has."""
-    if _is_global(pipeline, block):
+    if _is_boundary(pipeline, block):
         return ("tile",)
     found: dict[frozenset[str], str] = {}
     for local in LOCAL:
@@ -110,15 +97,15 @@ def has_choice(pipeline: Pipeline, block: Block) -> bool:
 
 def shared_bytes(pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT) -> int:
     """The shared memory that a block of threads needs for its tiles; nothing is written for it."""
-    if _is_global(pipeline, block):
-        return reductions.shared_bytes(pipeline.kernel(block.kernels[0]), params.block_x * params.block_y)
+    if _is_boundary(pipeline, block):
+        return boundaries.shared_bytes(pipeline.kernel(block.kernels[0]), params.block_x * params.block_y)
     return _planned(pipeline, block, params)[2].shared_bytes
 
 
 def block_kernel(
     pipeline: Pipeline, block: Block, params: BlockParams = DEFAULT, *, shared_limit_bytes: int = MOST_SHARED_BYTES
 ) -> CudaKernel | Rejection:
-    """The kernel of a convex block of point and local kernels, or of one global kernel.
+    """The kernel of a convex block of point and local kernels, or of one that is a boundary (global and its like).
 
     A Rejection is what `refused` says. ValueError for a global kernel among others, and for an unknown `local`.
     """
@@ -126,8 +113,8 @@ def block_kernel(
     if found is not None:
         return found
     shape = _shape(params)
-    if _is_global(pipeline, block):
-        return _reduction(pipeline, pipeline.kernel(block.kernels[0]), shape)
+    if _is_boundary(pipeline, block):
+        return _boundary(pipeline, block, shape)
     whole, inner, planned = _planned(pipeline, block, params)
     if params.local == ROWS:
         split, made = _strip(pipeline, block, params)
@@ -136,6 +123,9 @@ def block_kernel(
     else:
         text = source.text(whole, inner, planned, shape, entry(block))
         rectangle = shape.width, shape.height
+    width, height = pipeline.sides(block.outputs[0])
+    paths = Paths(pipeline=whole, block=inner, layout=planned, shape=shape)
+    sizes = [side for name in paths.other_areas for side in whole.sides(name)]
     return CudaKernel(
         name=_name(block, "-"),
         text=text,
@@ -144,12 +134,12 @@ def block_kernel(
         launches=(
             CudaLaunch(
                 entry=entry(block),
-                grid=(ceil_div(pipeline.width, rectangle[0]), ceil_div(pipeline.height, rectangle[1]), 1),
+                grid=(ceil_div(width, rectangle[0]), ceil_div(height, rectangle[1]), 1),
                 block=(params.block_x, params.block_y, 1),
                 shared_bytes=planned.shared_bytes,
                 images=(*block.inputs, *block.outputs),
                 reads=len(block.inputs),
-                scalars=(pipeline.width, pipeline.height),
+                scalars=(width, height, *sizes),
             ),
         ),
     )
@@ -235,16 +225,17 @@ def refused(
         return Rejection(rule=rule, nodes=block.kernels, detail=detail)
 
     shape = _shape(params)
-    if params.local == ROWS and not _is_global(pipeline, block):
+    if params.local == ROWS and not _is_boundary(pipeline, block):
         if params.block_x != strips.LANES or params.across not in ACROSS or params.pixels < 1:
             return no("block_shape", f"{params}: strips have 32 lanes with {', '.join(map(str, ACROSS))} pixels across")
-        unfit = strips.problem(_strip(pipeline, block, params)[1])
+        unfit = strips.problem(_strip(pipeline, block, params)[1], map(pipeline.kernel, block.kernels))
         if unfit is not None:
             return no("strip", unfit)
     if min(shape.x, shape.y, shape.rows) < 1 or shape.threads > MOST_THREADS:
         return no("block_shape", f"{shape.x} x {shape.y} threads with {shape.rows} pixels each; at most {MOST_THREADS}")
-    if -(-pipeline.height // shape.height) > MOST_GRID_Y:
-        return no("block_shape", f"{pipeline.height} rows need more than {MOST_GRID_Y} blocks of {shape.height}")
+    rows = pipeline.sides(block.outputs[0])[1]
+    if -(-rows // shape.height) > MOST_GRID_Y:
+        return no("block_shape", f"{rows} rows need more than {MOST_GRID_Y} blocks of {shape.height}")
     if any(pipeline.images[name].elements(pipeline.width, pipeline.height) >= 2**31
            for name in (*block.inputs, *block.outputs)):  # fmt: skip
         return no("image_size", "an image of 2^31 elements and more; indices are 32 bits wide")
@@ -253,7 +244,7 @@ def refused(
     needed = shared_bytes(pipeline, block, params)
     if needed > shared_limit_bytes:
         return no("shared_memory", f"needs {needed} bytes of shared memory; a block may have {shared_limit_bytes}")
-    if _is_global(pipeline, block):
+    if _is_boundary(pipeline, block):
         return None
     return _too_much(pipeline, block, params, no)
 
@@ -285,6 +276,7 @@ def recomputed(pipeline: Pipeline, block: Block, planned: Layout) -> int:
     MOST_RECOMPUTED."""
     places = {name: {(0, 0)} for name in (*block.outputs, *planned.tiles)}
     nodes = 0
+    costs = evaluations(pipeline, block)
     for name in reversed(block.kernels):
         kernel = pipeline.kernel(name)
         here = places.get(name, set())
@@ -293,7 +285,9 @@ def recomputed(pipeline: Pipeline, block: Block, planned: Layout) -> int:
         if nodes > MOST_RECOMPUTED:
             break
         for each in kernel.accesses:
-            if each.image in block.kernels and each.image not in planned.tiles:
+            if each.image in block.kernels and each.image in kernel.steps:
+                nodes += costs[each.image] * size
+            elif each.image in block.kernels and each.image not in planned.tiles:
                 places.setdefault(each.image, set()).update((x + each.dx, y + each.dy) for x, y in here)
     return nodes
 
@@ -304,6 +298,9 @@ def _anywhere(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -
     for name in block.kernels:
         kernel = pipeline.kernel(name)
         for image in kernel.reads:
+            if image in block.kernels and image in kernel.steps:
+                found.add(image)
+                continue
             if image not in block.kernels or not kernel.windowed(image):
                 continue
             window, mode = kernel.window(image), kernel.border(image).mode
@@ -316,11 +313,11 @@ def _anywhere(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape) -
     return found
 
 
-def _is_global(pipeline: Pipeline, block: Block) -> bool:
-    patterns = [pipeline.kernel(name).pattern for name in block.kernels]
-    if "global" in patterns and len(patterns) > 1:
-        raise ValueError(f"a global kernel is a block of its own, not one of {block}")
-    return patterns == ["global"]
+def _is_boundary(pipeline: Pipeline, block: Block) -> bool:
+    boundary = [pipeline.kernel(name).pattern for name in block.kernels if pipeline.kernel(name).boundary]
+    if boundary and len(block.kernels) > 1:
+        raise ValueError(f"a {boundary[0]} kernel is a block of its own, not one of {block}")
+    return bool(boundary)
 
 
 def _shape(params: BlockParams) -> Shape:
@@ -361,24 +358,7 @@ def entry(block: Block) -> str:
     return f"{_name(block, '_')}_kernel"
 
 
-def _reduction(pipeline: Pipeline, kernel: Kernel, shape: Shape) -> CudaKernel:
-    written = reductions.reduction(pipeline, kernel, shape.threads)
-    first = CudaLaunch(
-        entry=written.entries[0],
-        grid=(written.blocks, 1, 1),
-        block=(shape.threads, 1, 1),
-        shared_bytes=written.shared_bytes,
-        images=(*kernel.reads, written.partial.name),
-        reads=len(kernel.reads),
-        scalars=(pipeline.width * pipeline.height,),
-    )
-    second = CudaLaunch(
-        entry=written.entries[1],
-        grid=(1, 1, 1),
-        block=(shape.threads, 1, 1),
-        shared_bytes=written.shared_bytes,
-        images=(written.partial.name, kernel.name),
-        reads=1,
-        scalars=(written.blocks,),
-    )
-    return CudaKernel(name=kernel.name, text=written.text, launches=(first, second), scratch=(written.partial,))
+def _boundary(pipeline: Pipeline, block: Block, shape: Shape) -> CudaKernel:
+    kernel = pipeline.kernel(block.kernels[0])
+    written = boundaries.written(pipeline, kernel, shape.threads)
+    return CudaKernel(name=kernel.name, text=written.text, launches=written.launches, scratch=written.scratch)

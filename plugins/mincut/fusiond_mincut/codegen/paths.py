@@ -24,12 +24,13 @@ from fusiond.codegen.operators import PRECEDENCE, Term, atom, binary, cast, pref
 from fusiond.codegen.statements import Statements, function, wrapped
 from fusiond_mincut.analysis.blocks import Block
 from fusiond_mincut.analysis.halos import Halo
-from fusiond_mincut.codegen.bodies import CHANNELS, STORED, TYPES, constant, offset_name, pixels, stage_of
+from fusiond_mincut.codegen.bodies import CHANNELS, STORED, TYPES, constant, image_of, offset_name, pixels, stage_of
 from fusiond_mincut.codegen.tiles import Layout, Loop, Tile, tiles_behind
 from fusiond_mincut.codegen.windows import Window, extracted
 from fusiond_mincut.frontend import borders
+from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import INT32, Access
-from fusiond_mincut.frontend.graph import Border, Image, Kernel, Pipeline
+from fusiond_mincut.frontend.graph import Area, Border, Image, Kernel, Pipeline, Step
 
 X, Y, X0, Y0, TX, TY, COLUMN, ROW = map(atom, ("x", "y", "x0", "y0", "tx", "ty", "i", "j"))
 NEUTRAL = {
@@ -114,16 +115,63 @@ class Paths:
             self.constants[name] = f"__constant__ {stored} {name}[{len(window.factors)}] = {{\n    {given}}};\n"
         return name
 
+    @cached_property
+    def area(self) -> Area | None:
+        """Of the images that the block stores: `width` and `height` of its text."""
+        return self.pipeline.images[self.block.outputs[0]].area
+
+    @cached_property
+    def other_areas(self) -> tuple[str, ...]:
+        """One image of every other size: it is a parameter under that image's name."""
+        images = (self.pipeline.images[name] for name in (*self.block.inputs, *self.block.kernels))
+        first: dict[Area | None, str] = {}
+        for each in images:
+            if not each.single and each.area != self.area:
+                first.setdefault(each.area, each.name)
+        return tuple(first.values())
+
+    def sides(self, image: str) -> tuple[str, str]:
+        """The parameters that hold an image's width and height."""
+        area = self.pipeline.images[image].area
+        name = next((each for each in self.other_areas if self.pipeline.images[each].area == area), None)
+        return ("width", "height") if name is None else (f"{name}_width", f"{name}_height")
+
+    def whole(self, image: str, channel: int) -> list[str]:
+        """What a stage is given that reads an image at computed coordinates."""
+        return [f"{image}_image{f' + {channel}' if channel else ''}", *self.sides(image)]
+
+    def steps_inside(self) -> list[str]:
+        """What has to hold for a block of threads at (x0, y0) so that all that it reads by steps lies in the images."""
+        found = []
+        for name in self.block.kernels:
+            kernel, halo = self.pipeline.kernel(name), self.layout.halos.get(name)
+            for image, step in kernel.steps.items() if halo is not None else ():
+                assert halo is not None
+                left, right, up, down = kernel.window(image)
+                width, height = self.sides(image)
+                for axis, before, behind, last, low, high, side in (
+                    (0, halo.left, halo.right, self.shape.width - 1, left, right, width),
+                    (1, halo.up, halo.down, self.shape.height - 1, up, down, height),
+                ):
+                    start = (X0, Y0)[axis]
+                    found.append(f"{stepped(_plus(start, -before), step, axis).code} >= {low}")
+                    end = _plus(stepped(_plus(start, last + behind), step, axis), high)
+                    found.append(f"{end.code} < {side}")
+        return list(dict.fromkeys(found))
+
+    def _sizes(self) -> list[str]:
+        return ["width", "height", *(side for name in self.other_areas for side in self.sides(name))]
+
     def parameters(self, *more: str, outputs: bool) -> list[str]:
-        """All that a function is given, with `more` behind width and height."""
+        """All that a function is given, with `more` behind the sizes."""
         found = [f"const {STORED[each.dtype]}* __restrict__ {each.name}_image" for each in self.inputs]
         if outputs:
             found += [f"{STORED[each.dtype]}* __restrict__ {each.name}_image" for each in self.outputs]
-        return [*found, "int width", "int height", *more]
+        return [*found, *(f"int {each}" for each in self._sizes()), *more]
 
     def arguments(self, *more: str, outputs: bool) -> list[str]:
         images = (*self.inputs, *self.outputs) if outputs else self.inputs
-        return [*(f"{each.name}_image" for each in images), "width", "height", *more]
+        return [*(f"{each.name}_image" for each in images), *self._sizes(), *more]
 
     @property
     def _thread(self) -> str:
@@ -296,13 +344,15 @@ def evaluations(pipeline: Pipeline, block: Block) -> dict[str, int]:
     together: dict[str, frozenset[str]] = {}
     """Stage -> the stages that are computed at its pixel with it."""
     for name in block.kernels:
-        own = {each.image for each in pipeline.kernel(name).accesses if each.image in found and each.dx == each.dy == 0}
+        kernel = pipeline.kernel(name)
+        own = {each.image for each in kernel.accesses
+               if each.image in found and each.dx == each.dy == 0 and each.image not in kernel.steps}  # fmt: skip
         together[name] = frozenset({name}).union(*(together[each] for each in own))
         found[name] = len(together[name]) + sum(
             found[each.image]
             for stage in together[name]
             for each in pipeline.kernel(stage).accesses
-            if each.image in found and (each.dx or each.dy)
+            if each.image in found and (each.dx or each.dy or each.image in pipeline.kernel(stage).steps)
         )
     return found
 
@@ -323,6 +373,8 @@ class Scope:
     """The pixel may lie outside the tiles."""
     values: dict[tuple[str, int, int, int], Code] = field(default_factory=dict)
     indices: dict[str, Code] = field(default_factory=dict)
+    places: dict[tuple[object, ...], Term] = field(default_factory=dict)
+    """Coordinates in images of other pixels -> the variable that holds them."""
 
     def own(self, name: str, channel: int) -> Code:
         """A stage at the pixel itself: read back where there is a tile."""
@@ -350,9 +402,16 @@ class Scope:
         """What `reader`, computed at an offset from the pixel, reads."""
         name = access.image
         channel = channel if access.channel is None else access.channel
+        whole = image_of(access)
+        if whole is not None:
+            return joined(", ", self.paths.whole(whole, channel))
+        if name in tree.POSITIONS.values():
+            return self._position(reader, access, dx, dy)
         image = self.paths.pipeline.images[name]
         if image.single:
             return cpp("{}_image[{}]", name, channel)
+        if name in reader.steps:
+            return self._stepped(reader, access, dx, dy, channel)
         stage, tile = self.paths.kernel(name), self._tile(name)
         border = reader.border(name)
         unexchanged = access.dx == access.dy == 0 or (tile is not None and tile.repeats and border.mode == "repeat")
@@ -364,12 +423,59 @@ class Scope:
                 return self._read_tile(tile, dx, dy, channel)
             if stage:
                 return self.value(name, dx, dy, channel)
-            return _element(image, _plus(X, dx), _plus(Y, dy), channel)
+            return self._element(image, _plus(X, dx), _plus(Y, dy), channel)
         if tile:
             return self._exchanged(border, access, lambda x, y: self._tile_at(tile, reader, border, channel, x, y))
         if stage:
             return self._exchanged(border, access, lambda x, y: self._stage_at(reader, border, name, channel, x, y))
-        return self._exchanged(border, access, lambda x, y: _element(image, x, y, channel))
+        return self._exchanged(border, access, lambda x, y: self._element(image, x, y, channel))
+
+    def _element(self, image: Image, x: Term, y: Term, channel: int) -> Code:
+        return _element(image, x, y, channel, self.paths.sides(image.name)[0])
+
+    def _position(self, reader: Kernel, access: Access, dx: int, dy: int) -> Code:
+        """Where the pixel is that `reader` computes, or the size of its image."""
+        if access.image in (tree.X, tree.Y):
+            return (_plus(X, dx + access.dx) if access.image == tree.X else _plus(Y, dy + access.dy)).code
+        return named(self.paths.sides(reader.name)[access.image == tree.HEIGHT])
+
+    def _stepped(self, reader: Kernel, access: Access, dx: int, dy: int, channel: int) -> Code:
+        """A pixel of an image that is read by a step: of a stage of the block it is computed there."""
+        name, border = access.image, reader.border(access.image)
+        image, step, sides = self.paths.pipeline.images[name], reader.steps[name], self.paths.sides(name)
+        places = []
+        for axis, (own, offset) in enumerate(((X, dx), (Y, dy))):
+            place = self._place(name, step, axis, _plus(own, offset), offset)
+            places.append(_plus(place, (access.dx, access.dy)[axis]))
+        stage = self.paths.kernel(name)
+
+        def at(x: Term, y: Term) -> Code:
+            return self.paths.call_at(name, channel, x, y) if stage else self._element(image, x, y, channel)
+
+        if not self.border:  # `steps_inside` holds
+            return at(*places)
+        if border.mode == "constant":
+            there = binary("&&", *(inside(place, atom(side)) for place, side in zip(places, sides, strict=True)))
+            value = call(TYPES[access.dtype], at(*places))
+            return cpp("{} ? {} : {}", there.code, value, constant(border.value, access.dtype))
+        self.paths.modes.add(border.mode)
+        mapped = []
+        for axis, (place, side) in enumerate(zip(places, sides, strict=True)):
+            key = (name, step, axis, place.code, border.mode)
+            if key not in self.places:
+                variable = f"{name}_{'xy'[axis]}{len(self.places)}"
+                index = call(f"{border.mode}_index", place.code, side)
+                self.places[key] = Term(self.body.declare("int", variable, index))
+            mapped.append(self.places[key])
+        return at(*mapped)
+
+    def _place(self, name: str, step: Step, axis: int, own: Term, offset: int) -> Term:
+        """The variable with the coordinate of `name` that belongs to a pixel."""
+        key = (name, step, axis, offset)
+        if key not in self.places:
+            variable = f"{name}_{'xy'[axis]}{len(self.places)}"
+            self.places[key] = Term(self.body.declare("int", variable, stepped(own, step, axis).code))
+        return self.places[key]
 
     # --- large windows ---
 
@@ -404,7 +510,7 @@ class Scope:
         across, down = binary("+", _plus(X, window.left + dx), COLUMN), binary("+", _plus(Y, window.up + dy), ROW)
         if not self.border or (tile is not None and tile.repeats and border.mode == "repeat"):
             if tile is None:
-                return _element(image, across, down, channel)
+                return self._element(image, across, down, channel)
             tx = binary("+", _plus(TX, tile.halo.left - self.halo.left + window.left + dx), COLUMN)
             ty = binary("+", _plus(TY, tile.halo.up - self.halo.up + window.up + dy), ROW)
             return _cell(tile, ty, tx, channel)
@@ -413,19 +519,20 @@ class Scope:
         def at(x: Term, y: Term) -> Code:
             if tile:
                 return self._tile_at(tile, reader, border, channel, x, y)
-            return (
-                self._stage_at(reader, border, image.name, channel, x, y) if stage else _element(image, x, y, channel)
-            )
+            if stage:
+                return self._stage_at(reader, border, image.name, channel, x, y)
+            return self._element(image, x, y, channel)
 
+        sides = self.paths.sides(image.name)
         if border.mode == "constant":
-            there = binary("&&", inside(wx, atom("width")), inside(wy, atom("height")))
+            there = binary("&&", inside(wx, atom(sides[0])), inside(wy, atom(sides[1])))
             value = call(TYPES[image.dtype], at(wx, wy))
             return cpp("({} ? {} : {})", there.code, value, constant(border.value, image.dtype))
         self.paths.modes.add(border.mode)
         index = f"{border.mode}_index"
         mapped = (
-            body.declare("int", "ix", call(index, wx.code, "width")),
-            body.declare("int", "iy", call(index, wy.code, "height")),
+            body.declare("int", "ix", call(index, wx.code, sides[0])),
+            body.declare("int", "iy", call(index, wy.code, sides[1])),
         )
         return at(*map(Term, mapped))
 
@@ -465,7 +572,8 @@ class Scope:
 
     def _exchanged(self, border: Border, access: Access, read: Callable[[Term, Term], Code]) -> Code:
         """An access at the border: `read` at the pixel that it means, or the constant."""
-        axes = ((X, "width", access.dx, "we"), (Y, "height", access.dy, "ns"))
+        width, height = self.paths.sides(access.image)
+        axes = ((X, width, access.dx, "we"), (Y, height, access.dy, "ns"))
         if border.mode != "constant":
             return read(*(self._coordinate(*each, border.mode) for each in axes))
         lies = [
@@ -503,9 +611,16 @@ def _plus(value: Term, offset: int) -> Term:
     return binary("+" if offset > 0 else "-", value, atom(str(abs(offset)))) if offset else value
 
 
-def _element(image: Image, x: Term, y: Term, channel: int) -> Code:
+def stepped(own: Term, step: Step, axis: int) -> Term:
+    """The coordinate of another image that belongs to a pixel."""
+    times, by, origin = step.times[axis], step.by[axis], step.origin[axis]
+    found = binary("*", own, atom(str(times))) if times > 1 else own
+    return _plus(binary("/", found, atom(str(by))) if by > 1 else found, origin)
+
+
+def _element(image: Image, x: Term, y: Term, channel: int, width: str = "width") -> Code:
     """The element of an image in global memory: channels are interleaved."""
-    index = Term(cpp("{} * width + {}", y.within(PRECEDENCE["*"]), x.within(PRECEDENCE["+"])), PRECEDENCE["+"])
+    index = Term(cpp("{} * {} + {}", y.within(PRECEDENCE["*"]), width, x.within(PRECEDENCE["+"])), PRECEDENCE["+"])
     if image.channels > 1:
         index = binary("+", binary("*", index, atom(str(image.channels))), atom(str(channel)))
     return cpp("{}_image[{}]", image.name, index.code)

@@ -8,15 +8,15 @@ The order of the operations is fixed by the shape of the launch, so a float sum 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fusiond.codegen.code import Code, call, cpp
 from fusiond.codegen.operators import atom, cast
 from fusiond.codegen.statements import Statements, function
 from fusiond.language.extents import ceil_div, least
 from fusiond.program import Buffer, Role
-from fusiond_mincut.codegen import bodies
-from fusiond_mincut.codegen.bodies import STORED, TYPES, constant, offset_name, stage_of, stages
+from fusiond_mincut.codegen import bodies, flat
+from fusiond_mincut.codegen.bodies import STORED, TYPES, constant, offset_name
+from fusiond_mincut.codegen.flat import Written
+from fusiond_mincut.codegen.launches import CudaLaunch
 from fusiond_mincut.frontend.expr import INT32
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
@@ -26,44 +26,45 @@ _BYTES = 4
 """Of what is accumulated: a uint8 is, in 32 bits (the low eight bits of a sum do not depend on the others)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduction:
-    text: str
-    entries: tuple[str, str]
-    blocks: int
-    """Of the first launch."""
-    shared_bytes: int
-    partial: Buffer
-    """What the first launch leaves to the second: one value per block and channel."""
-
-
 def shared_bytes(kernel: Kernel, threads: int) -> int:
     """One value for each thread, channel by channel."""
     return threads * _BYTES
 
 
-def reduction(pipeline: Pipeline, kernel: Kernel, threads: int) -> Reduction:
-    """The text of a global kernel for blocks of `threads`."""
-    pixels = pipeline.width * pipeline.height
-    blocks = least(MOST_BLOCKS, ceil_div(pixels, threads * PIXELS_PER_THREAD))
-    held = "float32" if kernel.dtype == "float32" else "int32"
+def reduction(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
+    """The two kernels of a reduction for blocks of `threads`."""
+    width, height = pipeline.domain(kernel)
+    blocks = least(MOST_BLOCKS, ceil_div(width * height, threads * PIXELS_PER_THREAD))
+    held = flat.accumulated(kernel)
     entries = (f"{kernel.name}_kernel", f"{kernel.name}_finish")
     parts = [
-        f"// {kernel.name}: {kernel.reduction} over the pixels of {', '.join(kernel.reads)} in the pipeline"
-        f" {pipeline.name}. Written by fusiond.\n",
-        *bodies.types(pipeline, [kernel.name]),
-        stages(kernel),
+        *flat.head(pipeline, kernel, str(kernel.reduction)),
         _block_reduce(kernel, held, threads),
         _first(pipeline, kernel, held, entries[0], threads),
         _second(kernel, held, entries[1], threads),
     ]
-    return Reduction(
-        text="\n".join(parts),
-        entries=entries,
-        blocks=blocks,
-        shared_bytes=shared_bytes(kernel, threads),
-        partial=Buffer(name=f"{kernel.name}.partial", dtype=held, elements=blocks * kernel.channels, role=Role.SCRATCH),
+    # What the first launch leaves to the second: one value per block and channel.
+    partial = Buffer(name=f"{kernel.name}.partial", dtype=held, elements=blocks * kernel.channels, role=Role.SCRATCH)
+    bytes_ = shared_bytes(kernel, threads)
+    first = CudaLaunch(
+        entry=entries[0],
+        grid=(blocks, 1, 1),
+        block=(threads, 1, 1),
+        shared_bytes=bytes_,
+        images=(*kernel.reads, partial.name),
+        reads=len(kernel.reads),
+        scalars=flat.scalars(pipeline, kernel),
     )
+    second = CudaLaunch(
+        entry=entries[1],
+        grid=(1, 1, 1),
+        block=(threads, 1, 1),
+        shared_bytes=bytes_,
+        images=(partial.name, kernel.name),
+        reads=1,
+        scalars=(blocks,),
+    )
+    return Written(text="\n".join(parts), launches=(first, second), scratch=(partial,))
 
 
 def _neutral(kernel: Kernel, held: str) -> Code:
@@ -106,23 +107,18 @@ def _first(pipeline: Pipeline, kernel: Kernel, held: str, entry: str, threads: i
     body = _body(kind)
     body.lines(*(f"{kind} {_total(kernel, c)} = {_neutral(kernel, held)};" for c in range(kernel.channels)))
     # Unsigned: one step beyond the last of almost 2^31 pixels must not be negative.
-    body.line(f"const unsigned step = gridDim.x * {threads}, end = pixels;")
-    loop = body.block(f"for (unsigned i = blockIdx.x * {threads} + threadIdx.x; i < end; i += step)")
+    body.line(f"const unsigned step = gridDim.x * {threads}, end = (unsigned)width * height;")
+    loop = body.block(f"for (unsigned pixel = blockIdx.x * {threads} + threadIdx.x; pixel < end; pixel += step)")
+    loop.line("const int i = pixel;")
     for channel in range(kernel.channels):
-        reads = []
-        for each in bodies.pixels(kernel, channel):
-            image, at = pipeline.images[each.image], channel if each.channel is None else each.channel
-            place = at if image.single else _place("i", image.channels, at)
-            reads.append(f"{each.image}_image[{place}]")
-        total, value = _total(kernel, channel), call(stage_of(kernel, channel), *reads)
+        total, value = _total(kernel, channel), flat.value(pipeline, kernel, channel)
         loop.line(f"{total} = {_combined(kernel, held, total, call(kind, value))};")
     for channel in range(kernel.channels):
-        total, place = _total(kernel, channel), _place("blockIdx.x", kernel.channels, channel)
+        total, place = _total(kernel, channel), flat.place("blockIdx.x", kernel.channels, channel)
         body.line(f"{total} = over_the_block({total}, lanes);")
         body.line(f"if (threadIdx.x == 0) partial[{place}] = {_stored(held, total)};")
-    images = [pipeline.images[name] for name in kernel.reads]
-    parameters = [f"const {STORED[each.dtype]}* __restrict__ {each.name}_image" for each in images]
-    return _kernel(entry, threads, [*parameters, f"{STORED[held]}* __restrict__ partial", "int pixels"], body)
+    given = [*flat.parameters(pipeline, kernel), f"{STORED[held]}* __restrict__ partial", *flat.sizes(kernel)]
+    return flat.entry(entry, threads, given, body)
 
 
 def _second(kernel: Kernel, held: str, entry: str, threads: int) -> str:
@@ -130,7 +126,7 @@ def _second(kernel: Kernel, held: str, entry: str, threads: int) -> str:
     body = _body(kind)
     for channel in range(kernel.channels):
         total, name = _total(kernel, channel), offset_name(kernel.name, 0, 0, channel)
-        partial = call(kind, f"partial[{_place('i', kernel.channels, channel)}]")
+        partial = call(kind, f"partial[{flat.place('i', kernel.channels, channel)}]")
         body.line(f"{kind} {total} = {_neutral(kernel, held)};")
         body.line(f"for (int i = threadIdx.x; i < blocks; i += {threads})")
         body.line(f"    {total} = {_combined(kernel, held, total, partial)};")
@@ -138,15 +134,7 @@ def _second(kernel: Kernel, held: str, entry: str, threads: int) -> str:
         body.line(cpp("if (threadIdx.x == 0) {}_image[{}] = {};", kernel.name, channel, _stored(kernel.dtype, found)))
     parameters = [f"const {STORED[held]}* __restrict__ partial", f"{STORED[kernel.dtype]}* __restrict__ "
                   f"{kernel.name}_image", "int blocks"]  # fmt: skip
-    return _kernel(entry, threads, parameters, body)
-
-
-def _kernel(entry: str, threads: int, parameters: list[str], body: Statements) -> str:
-    return function(f'extern "C" __global__ void __launch_bounds__({threads})\n{entry}', parameters, body)
-
-
-def _place(pixel: str, channels: int, channel: int) -> str:
-    return pixel if channels == 1 else f"{pixel} * {channels} + {channel}"
+    return flat.entry(entry, threads, parameters, body)
 
 
 def _total(kernel: Kernel, channel: int) -> str:
@@ -154,4 +142,5 @@ def _total(kernel: Kernel, channel: int) -> str:
 
 
 def _stored(dtype: str, value: str) -> Code:
+    """A value as a pixel of an image."""
     return cast("int", atom(value)).code if dtype == "int32" else cpp("{}", value)

@@ -22,15 +22,17 @@ nothing outside; all others are the frame's (source.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import groupby
 
 from fusiond.codegen.code import call
 from fusiond.codegen.statements import Statements, function
 from fusiond_mincut.analysis.blocks import Block
-from fusiond_mincut.codegen.bodies import STORED, TYPES, pixels, stage_of
+from fusiond_mincut.codegen.bodies import STORED, TYPES, image_of, pixels, stage_of
+from fusiond_mincut.codegen.paths import Paths
 from fusiond_mincut.codegen.strips import Held, Strip, chunk
 from fusiond_mincut.codegen.tiles import BYTES
+from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Access
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
@@ -45,15 +47,25 @@ _SHUFFLES = {
     "uchar": ("(int)value", "(uchar){}"),
     "short": ("(int)value", "(short){}"),
     "ushort": ("(int)value", "(ushort){}"),
+    "__half": ("(int)__half_as_ushort(value)", "__ushort_as_half((ushort){})"),
 }
-_VECTORS = {"uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "float32": "float"}
+_VECTORS = {
+    "uint8": "uchar",
+    "int16": "short",
+    "uint16": "ushort",
+    "int32": "int",
+    "float16": "half",
+    "float32": "float",
+}
+"""What the functions that load and store are called by, and of which CUDA has vectors; not of halves, which are moved
+as ushort."""
 _WORDS = {8: "uint2", 16: "uint4"}
 """By bytes."""
 
 
-def text(pipeline: Pipeline, block: Block, made: Strip, parameters: Iterable[str], apart: Collection[str]) -> str:
-    """The function `strip`, and what it calls; `parameters` are those of the images, width and height. The stages that
-    `apart` names have functions that end with `_strip`."""
+def text(pipeline: Pipeline, block: Block, made: Strip, paths: Paths, apart: Collection[str]) -> str:
+    """The function `strip`, and what it calls, with the parameters of the other ways (`paths`). The stages that `apart`
+    names have functions that end with `_strip`."""
     reach = [max((getattr(each.halo, side) for each in made.held.values()), default=0)
              for side in ("left", "right", "up", "down")]  # fmt: skip
     body = Statements()
@@ -77,7 +89,7 @@ def text(pipeline: Pipeline, block: Block, made: Strip, parameters: Iterable[str
     for first, names in groupby(block.kernels, key=lambda name: made.held[name].first_step):
         inner = _from(loop, first, made)
         for name in names:
-            _compute(inner, pipeline, pipeline.kernel(name), made, "_strip" if name in apart else "")
+            _compute(inner, paths, pipeline, pipeline.kernel(name), made, "_strip" if name in apart else "")
             if name in block.outputs:
                 _store(inner, made.held[name], made)
     for each in made.held.values():
@@ -86,7 +98,7 @@ def text(pipeline: Pipeline, block: Block, made: Strip, parameters: Iterable[str
         body.line(f"#pragma unroll\nfor (int t = {made.first_step}; t < 0; ++t) step(t);")
     body.line(f"#pragma unroll {_unrolled(pipeline, block, made)}\nfor (int t = 0; t < {made.rows}; ++t) step(t);")
     head = "template <bool edge>\n__device__ __forceinline__ void strip"
-    strip = function(head, [*parameters, "int x0", "int y0"], body, below=True)
+    strip = function(head, paths.parameters("int x0", "int y0", outputs=True), body, below=True)
     return "\n".join([*_helpers(block, made), strip])
 
 
@@ -143,23 +155,36 @@ def _load(body: Statements, held: Held, made: Strip) -> None:
     _neighbours(body, held, made)
 
 
-def _compute(body: Statements, pipeline: Pipeline, kernel: Kernel, made: Strip, suffix: str) -> None:
+def _compute(body: Statements, paths: Paths, pipeline: Pipeline, kernel: Kernel, made: Strip, suffix: str) -> None:
     held = made.held[kernel.name]
     loop = body.block(f"#pragma unroll\nfor (int p = 0; p < {made.across}; ++p)")
     for channel in range(kernel.channels):
-        given = [_value(pipeline, kernel, each, channel, made) for each in pixels(kernel, channel)]
+        given = [_value(paths, pipeline, kernel, each, channel, made) for each in pixels(kernel, channel)]
         target = f"{kernel.name}_rows[{held.depth - 1}][{_at(held, channel)}]"
         loop.line(f"{target} = {call(stage_of(kernel, channel) + suffix, *given)};")
     _neighbours(body, held, made)
 
 
-def _value(pipeline: Pipeline, kernel: Kernel, access: Access, channel: int, made: Strip) -> str:
+def _value(paths: Paths, pipeline: Pipeline, kernel: Kernel, access: Access, channel: int, made: Strip) -> str:
     channel = channel if access.channel is None else access.channel
+    whole = image_of(access)
+    if whole is not None:
+        return ", ".join(paths.whole(whole, channel))
+    if access.image in tree.POSITIONS.values():
+        return _position(access, made.held[kernel.name])
     if pipeline.images[access.image].single:
         return f"{access.image}_image[{channel}]"
     read = made.held[access.image]
     row = read.depth - 1 - (read.halo.down - made.held[kernel.name].halo.down - access.dy)
     return f"{access.image}_rows[{row}][{_at(read, channel, access.dx)}]"
+
+
+def _position(access: Access, held: Held) -> str:
+    """Of pixel p of the row that step t computes."""
+    if access.image in (tree.X, tree.Y):
+        first, offset = ("x + p", access.dx) if access.image == tree.X else ("y + t", access.dy + held.halo.down)
+        return f"{first} {'+' if offset > 0 else '-'} {abs(offset)}" if offset else first
+    return "width" if access.image == tree.WIDTH else "height"
 
 
 def _at(held: Held, channel: int, dx: int = 0) -> str:
@@ -262,10 +287,16 @@ def _loader(dtype: str, count: int) -> str:
     elif count > 4:
         words, each = _WORDS[count * BYTES[dtype]], 4 // BYTES[dtype]
         body.line(f"const {words} v = *reinterpret_cast<const {words}*>(from);")
-        body.lines(*(f"to[{i}] = ({kind})(v.{'xyzw'[i // each]} >> {i % each * 32 // each});" for i in range(count)))
+        parts = [f"v.{'xyzw'[i // each]} >> {i % each * 32 // each}" for i in range(count)]
+        if dtype == "float16":
+            body.lines(*(f"to[{i}] = __ushort_as_half((ushort)({part}));" for i, part in enumerate(parts)))
+        else:
+            body.lines(*(f"to[{i}] = ({kind})({part});" for i, part in enumerate(parts)))
     else:
+        vector = "ushort" if dtype == "float16" else vector
         body.line(f"const {vector}{count} v = *reinterpret_cast<const {vector}{count}*>(from);")
-        body.lines(*(f"to[{i}] = v.{'xyzw'[i]};" for i in range(count)))
+        convert = "__ushort_as_half({})" if dtype == "float16" else "{}"
+        body.lines(*(f"to[{i}] = {convert.format('v.' + 'xyzw'[i])};" for i in range(count)))
     return "\n".join([head, "{", *(f"    {each}" for each in body.printed()), "}", ""])
 
 
@@ -277,15 +308,15 @@ def _storer(dtype: str, count: int) -> str:
         body.line(f"*to = ({stored})from[0];")
     elif count > 4:
         bits, each = 8 * BYTES[dtype], 4 // BYTES[dtype]
+        own = "__half_as_ushort(from[{}])" if dtype == "float16" else f"(from[{{}}] & {2**bits - 1}u)"
         words = [
-            " | ".join(
-                f"(from[{each * word + i}] & {2**bits - 1}u)" + (f" << {bits * i}" if i else "") for i in range(each)
-            )
+            " | ".join(own.format(each * word + i) + (f" << {bits * i}" if i else "") for i in range(each))
             for word in range(count // each)
         ]
         vector_type = _WORDS[count * BYTES[dtype]]
         body.line(f"*reinterpret_cast<{vector_type}*>(to) = make_{vector_type}({', '.join(words)});")
     else:
-        given = ", ".join(f"({stored})from[{i}]" for i in range(count))
+        own = "__half_as_ushort(from[{}])" if dtype == "float16" else f"({stored})from[{{}}]"
+        given, vector = ", ".join(own.format(i) for i in range(count)), "ushort" if dtype == "float16" else vector
         body.line(f"*reinterpret_cast<{vector}{count}*>(to) = make_{vector}{count}({given});")
     return "\n".join([head, "{", *(f"    {each}" for each in body.printed()), "}", ""])

@@ -91,7 +91,7 @@ class _Split:
 
     def _column(self, source: Source, window: Taps, dtype: str) -> list[tuple[Expr, Number]] | None:
         """The column's terms over the stage that computes the row; None where the window is not split."""
-        if len(window) < self.least:
+        if len(window) < self.least or source[0] in self.kernel.steps:
             return None
         parts = _rank_one(window) if dtype == "int32" else _nearly_rank_one(window)
         if parts is None:
@@ -115,6 +115,8 @@ class _Split:
         if not gathered(expr, expr.function, found) or len(found) != 1:
             return None
         source, window = next(iter(found.items()))
+        if source[0] in self.kernel.steps:
+            return None
         columns, rows = sorted({dx for dx, _ in window}), sorted({dy for _, dy in window})
         if len(window) != len(columns) * len(rows) or min(len(columns), len(rows)) < 2 or len(window) < self.least:
             return None
@@ -137,6 +139,7 @@ class _Split:
                 bodies=(body,),
                 dtype=body.dtype,
                 channels=self.kernel.channels,
+                area=self.kernel.area,
                 borders={source[0]: self.kernel.border(source[0])},
             )
             border = self.kernel.border(source[0])
@@ -155,7 +158,7 @@ def linear(expr: Expr, factor: Number, taps: dict[Source, Taps]) -> bool:
     """Adds `factor` times a tree to `taps`; whether it is a sum of pixels with constant factors, of one dtype."""
     match expr:
         case Access(image, dx, dy, channel, dtype) | Cast(Access(image, dx, dy, channel, dtype), "int32" | "float32"):
-            if dtype.startswith("float") and expr.dtype == "int32":
+            if image in tree.POSITIONS.values() or (dtype.startswith("float") and expr.dtype == "int32"):
                 return False
             window = taps.setdefault((image, channel, dtype), {})
             window[dx, dy] = window.get((dx, dy), 0) + factor
@@ -176,6 +179,8 @@ def linear(expr: Expr, factor: Number, taps: dict[Source, Taps]) -> bool:
 def gathered(expr: Expr, function: str, found: dict[Source, set[tuple[int, int]]]) -> bool:
     match expr:
         case Access(image, dx, dy, channel, dtype) | Cast(Access(image, dx, dy, channel, dtype), "int32" | "float32"):
+            if image in tree.POSITIONS.values():
+                return False
             found.setdefault((image, channel, dtype), set()).add((dx, dy))
             return not (dtype.startswith("float") and expr.dtype == "int32")
         case Call(name, arguments, "int32" | "float32") if name == function:
@@ -252,4 +257,8 @@ def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
             return Call(function, tuple(change(each) for each in arguments), dtype)
         case tree.Let(name, value, body, dtype):
             return tree.Let(name, change(value), change(body), dtype)
+        case tree.Fetch(image, x, y, channel, channels, dtype):
+            return tree.Fetch(image, change(x), change(y), channel, channels, dtype)
+        case tree.Lookup(table, values, index, dtype):
+            return tree.Lookup(table, values, change(index), dtype)
     return expr

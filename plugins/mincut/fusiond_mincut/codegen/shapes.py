@@ -85,7 +85,7 @@ def space(pipeline: Pipeline, block: Block) -> Space:
 def strips(pipeline: Pipeline, block: Block) -> tuple[str, ...]:
     """Those of STRIPS in which a block can be computed: of a global kernel none. What 8 and 16 pixels across are for
     are images of bytes."""
-    if any(pipeline.kernel(name).pattern == "global" for name in block.kernels):
+    if any(pipeline.kernel(name).boundary for name in block.kernels):
         return ()
     wide = 16 if all(pipeline.images[name].dtype == "uint8" for name in (*block.inputs, *block.outputs)) else 4
     return tuple(

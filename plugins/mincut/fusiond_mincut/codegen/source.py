@@ -15,7 +15,6 @@ from fusiond_mincut.codegen.bodies import TYPES
 from fusiond_mincut.codegen.paths import Paths, Shape
 from fusiond_mincut.codegen.strips import Strip
 from fusiond_mincut.codegen.tiles import Layout
-from fusiond_mincut.frontend import borders
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
 Split = tuple[Pipeline, Block]
@@ -26,11 +25,11 @@ def text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, entry:
     paths = Paths(pipeline=pipeline, block=block, layout=planned, shape=shape)
     reach = planned.reach
     ways = [paths.path("interior", border=False), paths.path("border", border=True)]
-    if not reach:  # nothing is read beside the own pixel
+    if not reach and not paths.steps_inside():  # nothing is read beside the own pixel
         ways = [paths.path("pixels", border=True)]
     far = [paths.passes()] if planned.passes else []
     parts = [_header(pipeline, block, planned), *bodies.types(pipeline, block.kernels)]
-    parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
+    parts += bodies.index_maps(paths.modes | bodies.fetched_modes(map(pipeline.kernel, block.kernels)))
     parts += paths.constants.values()
     for name in block.kernels:
         parts.append(f"// {_described(pipeline.kernel(name))}\n{bodies.stages(paths.stages[name][0])}")
@@ -50,7 +49,7 @@ def strips(
     frame = [paths.path("frame", border=True)] if reach else []
     far = [paths.passes()] if planned.passes and reach else []
     parts = [_header(pipeline, block, planned), *bodies.types(pipeline, block.kernels)]
-    parts += [borders.FUNCTIONS[mode] for mode in borders.MAPPED if mode in paths.modes]
+    parts += bodies.index_maps(paths.modes | bodies.fetched_modes(map(pipeline.kernel, block.kernels)))
     parts += paths.constants.values()
     written = block.kernels if reach else ()
     for name in written:
@@ -65,7 +64,7 @@ def strips(
             parts.append(f"// {name}, in strips\n{bodies.stages(kernel, '_strip')}")
     parts += [_tiles(planned)] if planned.rounds else []
     parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *far, *frame]
-    parts.append(rolling.text(*split, made, paths.parameters(outputs=True), changed))
+    parts.append(rolling.text(*split, made, paths, changed))
     parts.append(_strips_kernel(paths, entry, planned, shape, made))
     return "\n".join(parts)
 
@@ -141,11 +140,12 @@ def _kernel(paths: Paths, entry: str, planned: Layout, shape: Shape) -> str:
         body.line("Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);")
     body.line(f"const int x0 = blockIdx.x * {shape.width}, y0 = blockIdx.y * {shape.height};")
     reach = planned.reach
-    if reach:
+    by_steps = "".join(f"\n    && {each}" for each in paths.steps_inside())
+    if reach or by_steps:
         body.lines(
             "// All threads go one way. What the stages read round the block adds up.",
             f"if (x0 >= {reach.left} && x0 + {shape.width + reach.right} <= width"
-            f" && y0 >= {reach.up} && y0 + {shape.height + reach.down} <= height)",
+            f" && y0 >= {reach.up} && y0 + {shape.height + reach.down} <= height{by_steps})",
             f"    {call('interior', *given)};",
             "else",
             f"    {call('border', *given)};",

@@ -10,8 +10,9 @@ from fusiond.program import Launch, Pointer, Program, Role
 def concurrent(program: Program, *, issue: str = "streams") -> Program:
     """A program whose launches wait for the writers of what they read, and for nobody else.
 
-    Every image has one writer, the first launch that names it. A launch goes on in the stream of the first launch that
-    it waits for and that nobody has followed yet; otherwise it takes a stream of its own.
+    An image is written by the first launch that names it, and by those behind it that are of the same source. A launch
+    goes on in the stream of the first launch that it waits for and that nobody has followed yet; otherwise it takes a
+    stream of its own.
     """
     given = {each.name for each in program.buffers if each.role is Role.INPUT}
     writer: dict[str, Launch] = {}
@@ -29,6 +30,7 @@ def concurrent(program: Program, *, issue: str = "streams") -> Program:
         )
         tails[stream] = step.name
         for name in named:
-            writer.setdefault(name, placed)
+            if name not in writer or writer[name].source == step.source:
+                writer[name] = placed
         steps.append(placed)
     return dataclasses.replace(program, steps=tuple(steps), issue=issue)

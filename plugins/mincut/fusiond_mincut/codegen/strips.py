@@ -15,12 +15,13 @@ there is neither shared memory nor a barrier.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fusiond_mincut.analysis.blocks import Block
 from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.codegen.tiles import BYTES
-from fusiond_mincut.frontend.graph import Pipeline
+from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
 LANES = 32
 MOST_HELD = 192
@@ -90,7 +91,7 @@ class Strip:
 
 def strip(pipeline: Pipeline, block: Block, *, across: int, rows: int, warps: int) -> Strip:
     """How the warps of `block` run over the image. `pipeline` may hold stages that others were split into."""
-    needed = halos(pipeline, block)
+    needed = {name: Halo() for name in block.kernels} | halos(pipeline, block)
     depth: dict[str, int] = dict.fromkeys(needed, 1)
     left: dict[str, int] = dict.fromkeys(needed, 0)
     right: dict[str, int] = dict.fromkeys(needed, 0)
@@ -127,8 +128,11 @@ def strip(pipeline: Pipeline, block: Block, *, across: int, rows: int, warps: in
     )
 
 
-def problem(made: Strip) -> str | None:
-    """Why a strip is not worth writing down; None where it is."""
+def problem(made: Strip, kernels: Iterable[Kernel]) -> str | None:
+    """Why a strip of these kernels is not worth writing down; None where it is."""
+    for kernel in kernels:
+        if kernel.steps:
+            return f"{kernel.name} reads {min(kernel.steps)} by a step, and rows roll in step"
     lanes = made.last_lane - made.first_lane + 1
     if lanes < LEAST_LANES:
         return f"of {LANES} lanes {max(lanes, 0)} would store something; at least {LEAST_LANES}"

@@ -8,6 +8,9 @@ offsets on any way from it to an output, for each side by itself.
     round 2:  for each position of tile c (reads a and b)                barrier
     finally:  for each own pixel: compute and store the outputs
 
+A stage that the outputs need by a step only (every second pixel of it, say) has neither halo nor tile: it is computed
+where it is read.
+
 A stage gets a tile when a stage of the block reads it at another pixel than the own (`mixed`: when it is a local stage
 too, while point stages are computed again for each such pixel), or when it is a local stage that several loops need
 (else it would be computed several times). Everything else is computed in registers, where it is needed. Tiles of one
@@ -28,7 +31,7 @@ from fusiond_mincut.analysis.blocks import Block
 from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.frontend.graph import Image, Pipeline
 
-BYTES = {"uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "float32": 4}
+BYTES = {"uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "float16": 2, "float32": 4}
 """Of a pixel's channel."""
 
 
@@ -175,14 +178,14 @@ def periodic(pipeline: Pipeline, block: Block) -> set[str]:
         kernel = pipeline.kernel(name)
         if all(
             image in able and (not kernel.windowed(image) or kernel.border(image).mode == "repeat")
-            for image in kernel.reads
+            for image in kernel.aligned
             if image in inside
         ):
             able.add(name)
     wanted: set[str] = set()
     for name in reversed(block.kernels):
         kernel = pipeline.kernel(name)
-        for image in kernel.reads:
+        for image in kernel.aligned:
             repeated = kernel.windowed(image) and kernel.border(image).mode == "repeat"
             if image in able and (repeated or name in wanted):
                 wanted.add(image)
@@ -198,7 +201,7 @@ def wrapped(pipeline: Pipeline, block: Block, names: set[str], repeating: set[st
         kernel = pipeline.kernel(name)
         return {
             image
-            for image in kernel.reads
+            for image in kernel.aligned
             if image in inside - repeating and kernel.windowed(image) and kernel.border(image).mode == "repeat"
         }
 
@@ -211,14 +214,14 @@ def _ancestors(pipeline: Pipeline, block: Block, names: set[str]) -> set[str]:
     found = set(names)
     for name in reversed(block.kernels):
         if name in found:
-            found |= set(pipeline.kernel(name).reads) & set(block.kernels)
+            found |= set(pipeline.kernel(name).aligned) & set(block.kernels)
     return found
 
 
 def tiles_behind(pipeline: Pipeline, block: Block, layout: Layout, name: str) -> set[str]:
-    """The tiles that a stage without one is computed from."""
+    """The tiles that a stage without one is computed from. (What is read by a step is computed from no tile.)"""
     found: set[str] = set()
-    for image in pipeline.kernel(name).reads:
+    for image in pipeline.kernel(name).aligned:
         if image in layout.tiles:
             found.add(image)
         elif image in block.kernels:
@@ -231,18 +234,17 @@ def _tiled(pipeline: Pipeline, block: Block, needed: dict[str, Halo], local: str
     names: set[str] = set()
     round_it: set[str] = set()
     """Stages that are computed at other pixels than that of a loop."""
-    for name in reversed(block.kernels):
+    near = [name for name in block.kernels if name in needed]
+    for name in reversed(near):
         if name in round_it and (local == "tile" or kernels[name].pattern == "local"):
             names.add(name)
-        for image in kernels[name].reads:
+        for image in kernels[name].aligned:
             if image in kernels and (kernels[name].windowed(image) or name in round_it - names):
                 round_it.add(image)
     while True:
         loops = _loops_of(pipeline, block, _places(pipeline, block, needed, names, set()), names)
         more = {
-            name
-            for name, kernel in kernels.items()
-            if name not in names and kernel.pattern == "local" and len(loops[name]) > 1
+            name for name in near if name not in names and kernels[name].pattern == "local" and len(loops[name]) > 1
         }
         if not more:
             return names
@@ -260,7 +262,7 @@ def _loops_of(
             found[name] = {places[name]}
         elif name in block.outputs:
             found[name].add(None)
-        for image in pipeline.kernel(name).reads:
+        for image in pipeline.kernel(name).aligned:
             if image in found and image not in names:
                 found[image] |= found[name]
     return found
@@ -277,7 +279,7 @@ def _places(
     for name in block.kernels:
         kernel = pipeline.kernel(name)
         reads: dict[str, bool] = {}
-        for image in kernel.reads:
+        for image in kernel.aligned:
             if image not in behind:
                 continue
             found = {image: False} if image in names else behind[image]

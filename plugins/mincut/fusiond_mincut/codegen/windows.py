@@ -15,7 +15,7 @@ does that is read round a pixel, and so do its borders.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from fusiond_mincut.analysis.blocks import Block
@@ -61,7 +61,7 @@ def extracted(kernel: Kernel, taken: Iterable[str]) -> tuple[Kernel, dict[str, W
     have."""
     if len(kernel.accesses) < LEAST:
         return kernel, {}
-    finder = _Finder(kernel=kernel.name, taken=set(taken), found={})
+    finder = _Finder(kernel=kernel.name, steps=kernel.steps, taken=set(taken), found={})
     bodies = tuple(finder.body(each) for each in kernel.bodies)
     return (dataclasses.replace(kernel, bodies=bodies) if finder.found else kernel), {
         each.name: each for each in finder.found.values()
@@ -71,6 +71,8 @@ def extracted(kernel: Kernel, taken: Iterable[str]) -> tuple[Kernel, dict[str, W
 @dataclass(slots=True)
 class _Finder:
     kernel: str
+    steps: Collection[str]
+    """Images at other pixels: the loops read round the own."""
     taken: set[str]
     found: dict[Expr, Window]
 
@@ -102,7 +104,7 @@ class _Finder:
         return self._window(expr.function, expr.dtype, source, dict.fromkeys(window, 1))
 
     def _window(self, kind: str, dtype: str, source: Source, taps: Taps) -> Window | None:
-        if len(taps) < LEAST:
+        if len(taps) < LEAST or source[0] in self.steps:
             return None
         left, up = min(dx for dx, _ in taps), min(dy for _, dy in taps)
         width, height = max(dx for dx, _ in taps) - left + 1, max(dy for _, dy in taps) - up + 1
@@ -172,7 +174,11 @@ def staged(pipeline: Pipeline, block: Block, width: int, height: int) -> tuple[P
                 image = pipeline.images[name]
                 left, right, up, down = kernel.window(name)
                 pixels = (width + left + right) * (height + up + down)
-                if image.single or pixels * image.channels * BYTES[image.dtype] > MOST_STAGED_BYTES:
+                if (
+                    image.single
+                    or name in kernel.fetched
+                    or pixels * image.channels * BYTES[image.dtype] > MOST_STAGED_BYTES
+                ):
                     continue
                 if name not in copies:
                     stem = f"{name}_staged"
@@ -180,7 +186,12 @@ def staged(pipeline: Pipeline, block: Block, width: int, height: int) -> tuple[P
                     taken.add(own)
                     body = Access(name, 0, 0, None, image.dtype)
                     copies[name] = Kernel(
-                        name=own, pattern="point", bodies=(body,), dtype=image.dtype, channels=image.channels
+                        name=own,
+                        pattern="point",
+                        bodies=(body,),
+                        dtype=image.dtype,
+                        channels=image.channels,
+                        area=image.area,
                     )
                     kernels.append(copies[name])
                     members.append(own)

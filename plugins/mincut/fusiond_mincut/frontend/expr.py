@@ -1,7 +1,9 @@
 """The tree of a kernel's body: typed as C types it, one node for each operation.
 
     Expr = Const(value)                                  3, 0x1f, 0.04, 0.04f
-         | Access(image, dx, dy, channel)                src[1, -1], src, src.r[0, 1]
+         | Access(image, dx, dy, channel)                src[1, -1], src, src.r[0, 1]; x, y, width, height (POSITIONS)
+         | Fetch(image, x, y, channel)                   at(src, x, y): a pixel of an image in memory, anywhere
+         | Lookup(table, index)                          lookup(gamma, src): an element of a table of constants
          | Local(name)                                   a name bound by a Let around it
          | Unary(op, operand)                            op: - ~ !
          | Binary(op, left, right)                       op: + - * / % << >> & | ^ && || < <= > >= == !=
@@ -10,9 +12,10 @@
          | Call(function, arguments)                     min, sqrt, ... (FUNCTIONS)
          | Let(name, value, body)                        value is computed once, body uses it by name
 
-Every node knows its `dtype`: uint8, int16, uint16, int32, float32 or float64. All conversions that C does by itself (an
-integer of 8 or 16 bits is an int32 in arithmetic; int32 with float32 is float32; float64 wins) stand in the tree as
-implicit Casts, so that both operands of an operation have one type. Where C leaves the result open, it is defined here:
+Every node knows its `dtype`: uint8, int16, uint16, int32, float16, float32 or float64. All conversions that C does by
+itself (an integer of 8 or 16 bits is an int32 in arithmetic, a float16 a float32; int32 with float32 is float32;
+float64 wins) stand in the tree as implicit Casts, so that both operands of an operation have one type. Where C leaves
+the result open, it is defined here:
 
 - int32 arithmetic wraps round at 32 bits (`-`, `*`, `<<`, `abs` of the least number too).
 - `/` and `%` of integers truncate towards zero; by zero both give 0; the least number by -1 wraps (and leaves 0).
@@ -31,9 +34,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-DTYPES = ("uint8", "int16", "uint16", "int32", "float32")
+DTYPES = ("uint8", "int16", "uint16", "int32", "float16", "float32")
 """What an image can hold."""
-_RANK = {"uint8": 0, "int16": 0, "uint16": 0, "int32": 1, "float32": 2, "float64": 3}
+POSITIONS = {"x": "@x", "y": "@y", "width": "@width", "height": "@height"}
+"""Name in a body -> the image that it is read as: the column and the row of a pixel, and how many there are of either.
+No image of a pipeline can have these names."""
+X, Y, WIDTH, HEIGHT = POSITIONS.values()
+_RANK = {"uint8": 0, "int16": 0, "uint16": 0, "int32": 1, "float16": 2, "float32": 2, "float64": 3}
 INT32 = (-(2**31), 2**31 - 1)
 INTEGERS = {"uint8": (0, 255), "int16": (-(2**15), 2**15 - 1), "uint16": (0, 2**16 - 1), "int32": INT32}
 """Dtype -> least, most."""
@@ -69,6 +76,31 @@ class Access:
     dx: int
     dy: int
     channel: int | None
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A pixel of an image in memory, `x` from the left and `y` from the top (int32); outside it the border decides.
+
+    `channel` of `channels` that the image has, None: the one that is being computed.
+    """
+
+    image: str
+    x: Expr
+    y: Expr
+    channel: int | None
+    channels: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """An element of a table of constants, the nearest one where `index` (int32) is outside."""
+
+    table: str
+    values: tuple[int | float, ...]
+    index: Expr
     dtype: str
 
 
@@ -131,7 +163,7 @@ class Let:
     dtype: str
 
 
-Expr: TypeAlias = Const | Access | Local | Unary | Binary | Select | Cast | Call | Let
+Expr: TypeAlias = Const | Access | Fetch | Lookup | Local | Unary | Binary | Select | Cast | Call | Let
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +224,10 @@ def const(value: int | float, dtype: str) -> Const:
         if not isinstance(value, int) or not least <= value <= most:
             raise TypeProblem(f"{value!r} is no {dtype} ({least} to {most})")
         return Const(int(value), dtype)
+    packed = {"float16": "<e", "float32": "<f", "float64": "<d"}[dtype]
     try:
         number = float(value)
-        rounded = struct.unpack("<f", struct.pack("<f", number))[0] if dtype == "float32" else number
+        rounded = struct.unpack(packed, struct.pack(packed, number))[0]
     except OverflowError:
         raise TypeProblem(f"{value!r} does not fit {dtype}") from None
     if number - number != 0:
@@ -203,7 +236,9 @@ def const(value: int | float, dtype: str) -> Const:
 
 
 def promoted(expr: Expr) -> Expr:
-    """As C has it in arithmetic: an integer of 8 or 16 bits becomes an int32."""
+    """As C has it in arithmetic: an integer of 8 or 16 bits becomes an int32, a float16 a float32."""
+    if expr.dtype == "float16":
+        return converted(expr, "float32")
     return converted(expr, "int32") if expr.dtype in INTEGERS else expr
 
 
@@ -283,6 +318,27 @@ def let(name: str, value: Expr, body: Expr) -> Expr:
     return Let(name, value, body, body.dtype)
 
 
+def position(name: str) -> Access:
+    """The value of a name of POSITIONS."""
+    return Access(POSITIONS[name], 0, 0, 0, "int32")
+
+
+def fetch(image: str, x: Expr, y: Expr, channel: int | None, channels: int, dtype: str) -> Fetch:
+    """TypeProblem where a coordinate is no whole number."""
+    return Fetch(image, _whole(x, "at"), _whole(y, "at"), channel, channels, dtype)
+
+
+def lookup(table: str, values: tuple[int | float, ...], index: Expr, dtype: str) -> Lookup:
+    """TypeProblem where the index is no whole number."""
+    return Lookup(table, values, _whole(index, "lookup"), dtype)
+
+
+def _whole(expr: Expr, function: str) -> Expr:
+    if expr.dtype not in INTEGERS:
+        raise TypeProblem(f"{function} takes whole numbers, not a {expr.dtype}; write int(...)")
+    return promoted(expr)
+
+
 # --- walking --------------------------------------------------------------------------------------------
 
 
@@ -299,6 +355,10 @@ def children(expr: Expr) -> tuple[Expr, ...]:
             return arguments
         case Let(value=value, body=body):
             return (value, body)
+        case Fetch(x=x, y=y):
+            return (x, y)
+        case Lookup(index=index):
+            return (index,)
     return ()
 
 
@@ -322,7 +382,7 @@ def depth(expr: Expr) -> int:
 
 
 def accesses(expr: Expr) -> tuple[Access, ...]:
-    """The distinct pixels that are read, in the order in which they first stand."""
+    """The distinct pixels that are read at fixed offsets, and positions, in the order in which they first stand."""
     return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Access)))
 
 
@@ -347,12 +407,23 @@ def map_accesses(expr: Expr, change: Callable[[Access], Expr]) -> Expr:
             return Call(function, tuple(map_accesses(each, change) for each in arguments), dtype)
         case Let(name, value, body, dtype):
             return Let(name, map_accesses(value, change), map_accesses(body, change), dtype)
+        case Fetch(image, x, y, channel, channels, dtype):
+            return Fetch(image, map_accesses(x, change), map_accesses(y, change), channel, channels, dtype)
+        case Lookup(table, values, index, dtype):
+            return Lookup(table, values, map_accesses(index, change), dtype)
     return expr
 
 
 def shifted(expr: Expr, dx: int, dy: int) -> Expr:
     """The same tree seen from another pixel; what a Local around it holds stays what it is."""
-    return map_accesses(expr, lambda each: Access(each.image, each.dx + dx, each.dy + dy, each.channel, each.dtype))
+
+    def moved(each: Access) -> Expr:
+        if each.image in (WIDTH, HEIGHT):
+            return each
+        across, down = (0 if each.image == Y else dx), (0 if each.image == X else dy)
+        return Access(each.image, each.dx + across, each.dy + down, each.channel, each.dtype)
+
+    return map_accesses(expr, moved)
 
 
 def operations(expr: Expr) -> Operations:
@@ -368,6 +439,8 @@ def operations(expr: Expr) -> Operations:
                 total += _ALU
             case Call(function=function):
                 total += FUNCTIONS[function].cost
+            case Fetch() | Lookup():  # the address
+                total += _ALU
             case Cast(operand=operand, dtype=dtype):
                 if not isinstance(operand, Const) and _real(operand.dtype) != _real(dtype):
                     total += _ALU

@@ -1,15 +1,23 @@
 """An image pipeline: kernels that read images and make one image each.
 
     Pipeline = name, width, height, inputs (Image ...), outputs (names), kernels (Kernel ...) in topological order
-    Image    = name, dtype, channels (1 to 4: interleaved, channel fastest), single
-    Kernel   = name, pattern, mask (w, h), borders, bodies, dtype, channels, reduction
+    Image    = name, dtype, channels (1 to 4: interleaved, channel fastest), single, area
+    Kernel   = name, pattern, mask (w, h), borders, bodies, dtype, channels, area, steps, reduction
     Border   = clamp | mirror | reflect | repeat | constant(value)
+    Area     = width, height: trees over those of the pipeline (None: just these)
+    Step     = which pixel of another image belongs to a pixel: (x times / by + origin, and y alike)
 
-A kernel's image has the kernel's name. All images have the pipeline's width and height, except that a `global` kernel
-makes a `single` value per channel, which every pixel of its readers sees.
+A kernel's image has the kernel's name and area. A `global` kernel that sums, or takes the least or the greatest, makes
+a `single` value per channel, which every pixel of its readers sees.
 
 - point: reads every image at its own pixel only. local: reads a window of `mask` pixels round it, both sides odd.
-- global: reads like a point kernel, and reduces the values of all pixels by `reduction` (sum, min, max) in its dtype.
+- global: reads like a point kernel, and reduces the values of all pixels by `reduction` (sum, min, max) in its dtype;
+  by `histogram`: adds 1 to the element (body, row) of its image for each pixel, where there is such an element.
+- scan: sums that run along the rows (reduction `x`) or the columns (`y`) of its image, each with its own pixel in it.
+- hysteresis: 1 where a pixel hangs together, through its eight neighbours, with one whose value is 2 or more over
+  pixels whose value is 1 or more; else 0.
+- What is read has the kernel's area, or there is a step for it. Images are also read at any coordinates (expr.Fetch);
+  these have to lie in memory.
 - A kernel has one body for all channels (accesses with channel None are at the channel that is computed), or one for
   each channel. The value of a body is converted to the kernel's dtype as C does it (expr.py says how).
 - A border says what stands outside an image, for one reader of it, in its own coordinates:
@@ -32,17 +40,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from fusiond.language.extents import least, most
 from fusiond.program import Fill
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.expr import Access, Expr, Operations
+from fusiond_mincut.frontend.expr import Access, Expr, Fetch, Operations
 
-PATTERNS = ("point", "local", "global")
+PATTERNS = ("point", "local", "global", "scan", "hysteresis")
+BOUNDARIES = ("global", "scan", "hysteresis")
+"""Patterns that are never fused: they cut a pipeline in two."""
 BORDERS = ("clamp", "mirror", "reflect", "repeat", "constant")
 WIDEST_IMAGE = 65_536
 TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """A pipeline's name."""
 ACCURACIES = ("strict", "relaxed")
 REDUCTIONS = ("sum", "min", "max")
+HISTOGRAM = "histogram"
+AXES = ("x", "y")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +71,60 @@ FILLS = {
     "int16": Fill(kind="integers", low=-32768, high=32767),
     "uint16": Fill(kind="integers", low=0, high=65535),
     "int32": Fill(kind="integers", low=0, high=255),
+    "float16": Fill(kind="uniform", low=0, high=1),
     "float32": Fill(kind="uniform", low=0, high=1),
 }
 """What an image holds that comes from outside, when nobody says what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Area:
+    """How many pixels an image has across and down: int32 trees of numbers, the pipeline's width and height, and
+    + - * / % min max."""
+
+    width: Expr
+    height: Expr
+
+    def at(self, width: int, height: int) -> tuple[int, int]:
+        """In a pipeline of this width and height, which may be Extents. ValueError for a tree of other nodes."""
+        return _counted(self.width, width, height), _counted(self.height, width, height)
+
+
+def _counted(expr: Expr, width: int, height: int) -> int:
+    def of(each: Expr) -> int:
+        return _counted(each, width, height)
+
+    match expr:
+        case tree.Const(int(value)):
+            return value
+        case Access(image=tree.WIDTH):
+            return width
+        case Access(image=tree.HEIGHT):
+            return height
+        case tree.Binary("+", left, right):
+            return of(left) + of(right)
+        case tree.Binary("-", left, right):
+            return of(left) - of(right)
+        case tree.Binary("*", left, right):
+            return of(left) * of(right)
+        case tree.Binary("/", left, right) if int(of(right)) > 0:
+            return of(left) // of(right)
+        case tree.Binary("%", left, right) if int(of(right)) > 0:
+            return of(left) % of(right)
+        case tree.Call("min", arguments):
+            return least(*map(of, arguments))
+        case tree.Call("max", arguments):
+            return most(*map(of, arguments))
+    raise ValueError("a size is made of whole numbers, width, height, + - * / % min and max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The pixel of an image that belongs to pixel i of a kernel, along each axis: i * times / by + origin."""
+
+    times: tuple[int, int] = (1, 1)
+    by: tuple[int, int] = (1, 1)
+    origin: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +136,17 @@ class Image:
     """One value per channel, instead of one per pixel."""
     fill: Fill = field(default_factory=Fill)
     """What an input holds."""
+    area: Area | None = None
+
+    def sides(self, width: int, height: int) -> tuple[int, int]:
+        """Its width and height in a pipeline of this width and height."""
+        if self.single:
+            return 1, 1
+        return (width, height) if self.area is None else self.area.at(width, height)
 
     def elements(self, width: int, height: int) -> int:
-        return self.channels * (1 if self.single else width * height)
+        across, down = self.sides(width, height)
+        return self.channels * (across * down)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +161,45 @@ class Kernel:
     channels: int = 1
     borders: Mapping[str, Border] = field(default_factory=dict)
     """Image -> what stands outside it; of every image that is read at another pixel than the own."""
+    area: Area | None = None
+    """The pixels that are computed; of a global kernel those that are reduced."""
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    """Of every image that is read at pixels other than the own by number, or that has another area."""
     reduction: str | None = None
+    bins: Area | None = None
+    """Of a histogram: the area of its image."""
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """The distinct pixels that are read, over all bodies."""
-        return tuple(dict.fromkeys(each for body in self.bodies for each in tree.accesses(body)))
+        """The distinct pixels that are read at fixed offsets, over all bodies."""
+        found = dict.fromkeys(each for body in self.bodies for each in tree.accesses(body))
+        return tuple(each for each in found if each.image not in tree.POSITIONS.values())
+
+    @cached_property
+    def fetched(self) -> tuple[str, ...]:
+        """The images that are read at coordinates which are computed, in the order of their names."""
+        nodes = (node for body in self.bodies for node in tree.walk(body))
+        return tuple(sorted({node.image for node in nodes if isinstance(node, Fetch)}))
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """The images that are read, in the order of their names."""
-        return tuple(sorted({each.image for each in self.accesses}))
+        return tuple(sorted({*(each.image for each in self.accesses), *self.fetched}))
+
+    @cached_property
+    def aligned(self) -> tuple[str, ...]:
+        """The images that are read round the own pixel, in the order of their names."""
+        return tuple(sorted({each.image for each in self.accesses} - set(self.steps)))
+
+    @property
+    def boundary(self) -> bool:
+        """Whether it is never fused."""
+        return self.pattern in BOUNDARIES
+
+    @property
+    def single(self) -> bool:
+        """Whether it makes one value per channel."""
+        return self.reduction in REDUCTIONS
 
     @cached_property
     def _windows(self) -> Mapping[str, tuple[int, int, int, int]]:
@@ -139,7 +239,8 @@ class Kernel:
     @property
     def image(self) -> Image:
         """The image that it makes."""
-        return Image(name=self.name, dtype=self.dtype, channels=self.channels, single=self.pattern == "global")
+        area = self.area if self.bins is None else self.bins
+        return Image(name=self.name, dtype=self.dtype, channels=self.channels, single=self.single, area=area)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +262,14 @@ class Pipeline:
         """What the analysis has found out about single kernels and edges, by question: it is asked again for every
         block that they are in."""
         return {}
+
+    def sides(self, image: str) -> tuple[int, int]:
+        """Width and height of an image."""
+        return self.images[image].sides(self.width, self.height)
+
+    def domain(self, kernel: Kernel) -> tuple[int, int]:
+        """Width and height of the pixels that a kernel computes, or reduces."""
+        return (self.width, self.height) if kernel.area is None else kernel.area.at(self.width, self.height)
 
     @cached_property
     def _kernels(self) -> dict[str, Kernel]:
@@ -292,15 +401,34 @@ def _kernel_problems(kernel: Kernel, pipeline: Pipeline, before: set[str]) -> li
         found.append(f"a mask of {width} x {height} has no centre; both sides must be odd")
     if kernel.pattern != "local" and kernel.mask != (1, 1):
         found.append(f"a {kernel.pattern} kernel has no mask")
-    if (kernel.pattern == "global") != (kernel.reduction is not None):
-        found.append("a global kernel has a reduction, and no other kernel has one")
-    if len(kernel.bodies) not in (1, kernel.channels):
+    if (kernel.pattern in ("global", "scan")) != (kernel.reduction is not None):
+        found.append("a global kernel has a reduction, a scan an axis, and no other kernel has either")
+    if kernel.boundary and kernel.steps:
+        found.append(
+            f"a {kernel.pattern} kernel reads images of one size, without a step; put a point kernel before it"
+        )
+    if kernel.pattern == "hysteresis" and kernel.channels != 1:
+        found.append("hysteresis is of one channel")
+    if kernel.reduction == HISTOGRAM and (kernel.channels, kernel.dtype, len(kernel.bodies)) != (1, "int32", 2):
+        found.append("a histogram counts in one channel of int32, by a bin and a row")
+    if kernel.reduction != HISTOGRAM and len(kernel.bodies) not in (1, kernel.channels):
         found.append(f"{len(kernel.bodies)} bodies for {kernel.channels} channel(s)")
     for image in kernel.reads:
         if image not in before:
             found.append(f"reads {image!r}, which is not made before it")
     if not kernel.reads:
         found.append("reads no image")
+    for image in kernel.reads:
+        about = pipeline.images.get(image)
+        if about is not None and about.single and (image in kernel.fetched or image in kernel.steps):
+            found.append(f"{image!r} is a single value: it has no coordinates and no step")
+    for image in kernel.aligned:
+        about = pipeline.images.get(image)
+        if about is not None and not about.single and about.area != kernel.area:
+            found.append(f"{image!r} has another size; say by which step it is read")
+    area = pipeline.domain(kernel)
+    if min(area) < 1 or max(area) > WIDEST_IMAGE:
+        found.append(f"{area[0]} x {area[1]} pixels; a side has 1 to {WIDEST_IMAGE}")
     for each in kernel.accesses:
         if abs(each.dx) > width // 2 or abs(each.dy) > height // 2:
             inside = "its own pixel" if kernel.mask == (1, 1) else f"a mask of {width} x {height}"

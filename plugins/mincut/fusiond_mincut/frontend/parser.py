@@ -5,7 +5,9 @@
     image: {width: 2048, height: 2048, dtype: int32, channels: 1}    # channels 3 is RGB; what inputs and kernels are
     inputs: [src, {name: lut, dtype: uint8, channels: 3, fill: {integers: [0, 255]}}]
     outputs: [hc]
+    tables: {gamma: [0, 21, 28, 34]}                       # what lookup(gamma, i) reads: integers, or numbers
     parameters: {k: 0.04, shift: 3}                        # an int32, or with a fraction a float32; {value, dtype}
+                                                           # {value, runtime: true}: one of the launch, in memory
     masks: {gauss: [[1, 2, 1], [2, 4, 2], [1, 2, 1]]}      # integers, or numbers (float32); 0 or null is a hole
     kernels:
       dx:
@@ -15,9 +17,14 @@
         border: clamp                                      # or {src: mirror}; {constant: 7}, {src: {constant: 7}}
         dtype: int32                                       # of its own image; the pipeline's when left out
         channels: 1
+        size: [width / 2, height / 2]                      # of its image; the same as what it reads when left out
+        step: 2                                            # pixel i belongs to pixel 2 i of what it reads; [2, 1], 1/2,
+                                                           # {src: 2, other: {step: 1, origin: [16, 8]}}
         let: {d: "src[1, 0] - src[-1, 0]"}                 # names for values, each may use those before it
         body: "d / 6"                                      # or one for each channel: {r: ..., g: ..., b: ...}
-        reduce: sum                                        # of a global kernel: sum, min, max
+        reduce: sum                                        # of a global kernel: sum, min, max, {histogram: [256, 1]}
+        row: "y / 64"                                      # of a histogram: the row of its image; 0 when left out
+        axis: x                                            # of a scan: x, y
 
 The language of bodies is in `syntax`. Every mistake is a RequestError of one line with file, line and kernel.
 """
@@ -30,15 +37,20 @@ from dataclasses import dataclass, field
 from fusiond.errors import UnknownName
 from fusiond.inputs import values
 from fusiond.inputs.documents import Node
+from fusiond.program import Fill
+from fusiond_mincut.frontend import areas, graph, masks, syntax
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend import graph, masks, syntax
 from fusiond_mincut.frontend.expr import Const, Expr, TypeProblem
-from fusiond_mincut.frontend.graph import Border, Image, Kernel, Pipeline
+from fusiond_mincut.frontend.graph import Area, Border, Image, Kernel, Pipeline, Step
 from fusiond_mincut.frontend.masks import Mask
+from fusiond_mincut.frontend.syntax import Table
 
 MOST_KERNELS = 4096
-_KEYS = ("pipeline", "summary", "image", "inputs", "outputs", "parameters", "masks", "kernels")
-_KERNEL_KEYS = ("pattern", "reads", "mask", "border", "dtype", "channels", "let", "body", "reduce")
+_KEYS = ("pipeline", "summary", "image", "inputs", "outputs", "parameters", "masks", "tables", "kernels")
+_KERNEL_KEYS = ("pattern", "reads", "mask", "border", "dtype", "channels", "size", "step", "let", "body", "reduce",
+                "row", "axis")  # fmt: skip
+MOST_ELEMENTS = 65_536
+"""Of a table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +63,9 @@ class _Header:
     channels: int
     constants: Mapping[str, Const] = field(default_factory=dict)
     masks: Mapping[str, Mask] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    runtime: Mapping[str, Image] = field(default_factory=dict)
+    """Parameters of the launch: inputs of one value."""
 
 
 def read(document: Node, sizes: Mapping[str, int] | None = None, file: values.FindFile | None = None) -> Pipeline:
@@ -59,18 +74,18 @@ def read(document: Node, sizes: Mapping[str, int] | None = None, file: values.Fi
     keys = document.mapping(known=_KEYS, required=("pipeline", "image", "inputs", "outputs", "kernels"))
     header = _header(keys, sizes or {})
     inputs = _inputs(keys["inputs"], header, file)
+    taken = {each.name for each in inputs} | set(header.constants) | set(header.runtime)
     nodes = keys["kernels"].mapping()
     if not nodes:
         raise keys["kernels"].fail("is empty; a pipeline has at least one kernel")
     if len(nodes) > MOST_KERNELS:
         raise keys["kernels"].fail(f"holds {len(nodes)} kernels; at most {MOST_KERNELS} are read")
-    taken = {each.name for each in inputs} | set(header.constants)
     for name, node in nodes.items():
         _checked_name(name, node)
         if name in taken:
             raise node.fail(f"two writers of {name!r}: an input or a parameter has this name")
-    order = _order(nodes, inputs)
-    images = {each.name: each for each in inputs}
+    order = _order(nodes, inputs, header.runtime)
+    images = {each.name: each for each in (*inputs, *header.runtime.values())}
     kernels = []
     for name in order:
         kernel = _kernel(name, nodes[name], header, images)
@@ -86,7 +101,7 @@ def read(document: Node, sizes: Mapping[str, int] | None = None, file: values.Fi
         name=_title(keys["pipeline"]),
         width=header.width,
         height=header.height,
-        inputs=inputs,
+        inputs=(*inputs, *(each for each in header.runtime.values() if any(each.name in k.reads for k in kernels))),
         outputs=outputs,
         kernels=tuple(kernels),
     )
@@ -126,10 +141,20 @@ def _header(keys: Mapping[str, Node], sizes: Mapping[str, int]) -> _Header:
     width = sizes.get("width", image["width"].integer(least=1, most=graph.WIDEST_IMAGE))
     height = sizes.get("height", image["height"].integer(least=1, most=graph.WIDEST_IMAGE))
     channels = _channels(image["channels"]) if "channels" in image else 1
-    constants = {"width": Const(width, "int32"), "height": Const(height, "int32")}
+    constants: dict[str, Const] = {}
+    runtime: dict[str, Image] = {}
     for name, node in keys["parameters"].mapping().items() if "parameters" in keys else ():
         _checked_name(name, node)
-        constants[name] = _parameter(node)
+        value, at_launch = _parameter(node)
+        if at_launch:
+            fill = Fill(kind="constant", low=value.value)
+            runtime[name] = Image(name=name, dtype=value.dtype, single=True, fill=fill)
+        else:
+            constants[name] = value
+    tables: dict[str, Table] = {}
+    for name, node in keys["tables"].mapping().items() if "tables" in keys else ():
+        _checked_name(name, node)
+        tables[name] = _table(node)
     found: dict[str, Mask] = {}
     for name, node in keys["masks"].mapping().items() if "masks" in keys else ():
         _checked_name(name, node)
@@ -144,6 +169,8 @@ def _header(keys: Mapping[str, Node], sizes: Mapping[str, int]) -> _Header:
         channels=channels,
         constants=constants,
         masks=found,
+        tables=tables,
+        runtime=runtime,
     )
 
 
@@ -151,16 +178,29 @@ def _channels(node: Node) -> int:
     return node.integer(least=1, most=len(syntax.CHANNELS))
 
 
-def _parameter(node: Node) -> Const:
-    given, dtype = node, None
+def _table(node: Node) -> Table:
+    given = node.sequence()
+    if not 1 <= len(given) <= MOST_ELEMENTS:
+        raise node.fail(f"holds {len(given)} elements; a table has 1 to {MOST_ELEMENTS}")
+    whole = all(isinstance(each.value, int) and not isinstance(each.value, bool) for each in given)
+    dtype = "int32" if whole else "float32"
+    return Table(dtype=dtype, values=tuple(_held(each, dtype, whole=whole) for each in given))
+
+
+def _parameter(node: Node) -> tuple[Const, bool]:
+    """Its value, and whether it is one of the launch."""
+    given, dtype, runtime = node, None, False
     if isinstance(node.value, dict):
-        keys = node.mapping(known=("value", "dtype"), required=("value", "dtype"))
-        given, dtype = keys["value"], keys["dtype"].choice("int32", "float32", "float64")
+        keys = node.mapping(known=("value", "dtype", "runtime"), required=("value",))
+        given = keys["value"]
+        runtime = keys["runtime"].boolean() if "runtime" in keys else False
+        offered = ("int32", "float32") if runtime else ("int32", "float32", "float64")
+        dtype = keys["dtype"].choice(*offered) if "dtype" in keys else None
     if dtype is None:
         whole = isinstance(given.value, int) and not isinstance(given.value, bool)
         dtype = "int32" if whole else "float32"
     try:
-        return tree.const(given.integer() if dtype == "int32" else given.number(), dtype)
+        return tree.const(given.integer() if dtype == "int32" else given.number(), dtype), runtime
     except TypeProblem as problem:
         raise given.fail(str(problem)) from None
 
@@ -182,17 +222,18 @@ def _inputs(node: Node, header: _Header, file: values.FindFile | None) -> tuple[
     found: dict[str, Image] = {}
     for each in node.sequence():
         if isinstance(each.value, str):
-            name, dtype, channels, fill = each.text(), header.dtype, header.channels, None
+            name, dtype, channels, fill, area = each.text(), header.dtype, header.channels, None, None
         else:
-            keys = each.mapping(known=("name", "dtype", "channels", "fill"), required=("name",))
+            keys = each.mapping(known=("name", "dtype", "channels", "size", "fill"), required=("name",))
             name = keys["name"].text()
             dtype = keys["dtype"].choice(*tree.DTYPES) if "dtype" in keys else header.dtype
             channels = _channels(keys["channels"]) if "channels" in keys else header.channels
             fill = values.fill(keys["fill"], dtype, file) if "fill" in keys else None
+            area = _area(keys["size"], header) if "size" in keys else None
         _checked_name(name, each)
-        if name in found or name in header.constants:
+        if name in found or name in header.constants or name in header.runtime:
             raise each.fail(f"{name!r} stands twice")
-        found[name] = Image(name=name, dtype=dtype, channels=channels, fill=fill or graph.FILLS[dtype])
+        found[name] = Image(name=name, dtype=dtype, channels=channels, fill=fill or graph.FILLS[dtype], area=area)
     if not found:
         raise node.fail("is empty; a pipeline reads at least one image")
     return tuple(found.values())
@@ -201,7 +242,7 @@ def _inputs(node: Node, header: _Header, file: values.FindFile | None) -> tuple[
 def _held(node: Node, dtype: str, *, whole: bool = False) -> int | float:
     """A number that the dtype holds exactly enough."""
     try:
-        return tree.const(node.integer() if whole or dtype != "float32" else node.number(), dtype).value
+        return tree.const(node.integer() if whole or dtype in tree.INTEGERS else node.number(), dtype).value
     except TypeProblem as problem:
         raise node.fail(str(problem)) from None
 
@@ -209,8 +250,8 @@ def _held(node: Node, dtype: str, *, whole: bool = False) -> int | float:
 # --- kernels --------------------------------------------------------------------------------------------
 
 
-def _order(nodes: Mapping[str, Node], inputs: tuple[Image, ...]) -> tuple[str, ...]:
-    known = {each.name for each in inputs} | set(nodes)
+def _order(nodes: Mapping[str, Node], inputs: tuple[Image, ...], runtime: Mapping[str, Image]) -> tuple[str, ...]:
+    known = {each.name for each in inputs} | set(runtime) | set(nodes)
     reads: dict[str, tuple[str, ...]] = {}
     for name, node in nodes.items():
         keys = node.mapping(known=_KERNEL_KEYS, required=("pattern", "reads", "body"))
@@ -230,15 +271,10 @@ def _kernel(name: str, node: Node, header: _Header, images: Mapping[str, Image])
     pattern = keys["pattern"].choice(*graph.PATTERNS)
     mask = _mask(pattern, keys, node)
     channels = _channels(keys["channels"]) if "channels" in keys else header.channels
-    reads = tuple(each.text() for each in keys["reads"].sequence())
+    named = tuple(each.text() for each in keys["reads"].sequence())
+    reads = (*named, *(each for each in header.runtime if each not in named))
     dtype = keys["dtype"].choice(*tree.DTYPES) if "dtype" in keys else header.dtype
-    reduction = None
-    if "reduce" in keys:
-        if pattern != "global":
-            raise keys["reduce"].fail(f"{name} is {pattern}; only a global kernel reduces")
-        reduction = keys["reduce"].choice(*graph.REDUCTIONS)
-    elif pattern == "global":
-        raise node.fail(f"a global kernel says how it reduces: reduce: {', '.join(graph.REDUCTIONS)}")
+    reduction, bins = _reduction(name, pattern, keys, node, header)
     scope = syntax.Scope(
         images={
             each: syntax.Readable(dtype=images[each].dtype, channels=images[each].channels, single=images[each].single)
@@ -247,8 +283,12 @@ def _kernel(name: str, node: Node, header: _Header, images: Mapping[str, Image])
         channels=channels,
         constants=header.constants,
         masks=header.masks,
+        tables=header.tables,
     )
     bodies = _bodies(keys, scope, channels, header, images)
+    if bins is not None:
+        bodies = (*bodies, _tree(keys["row"], scope) if "row" in keys else Const(0, "int32"))
+    area, steps = _places(keys, header, {each: images[each] for each in reads}, bodies, node)
     kernel = Kernel(
         name=name,
         pattern=pattern,
@@ -256,8 +296,11 @@ def _kernel(name: str, node: Node, header: _Header, images: Mapping[str, Image])
         bodies=bodies,
         dtype=dtype,
         channels=channels,
-        borders=_borders(keys["border"], images, reads) if "border" in keys else {},
+        borders=_borders(keys["border"], images, named) if "border" in keys else {},
+        area=area,
+        steps=steps,
         reduction=reduction,
+        bins=bins,
     )
     for each in keys["reads"].sequence():
         if each.text() not in kernel.reads:
@@ -267,6 +310,67 @@ def _kernel(name: str, node: Node, header: _Header, images: Mapping[str, Image])
             raise node.fail(f"{name} reads outside {image!r} at its edges; border: clamp, mirror, reflect, repeat, "
                             "or {constant: VALUE}")  # fmt: skip
     return kernel
+
+
+def _reduction(
+    name: str, pattern: str, keys: Mapping[str, Node], node: Node, header: _Header
+) -> tuple[str | None, Area | None]:
+    """How a boundary reduces or scans, and of a histogram the area of its image."""
+    for key, wanted in (("reduce", "global"), ("axis", "scan")):
+        if key in keys and pattern != wanted:
+            raise keys[key].fail(f"{name} is {pattern}; only a {wanted} kernel has {key}")
+    offered = f"{', '.join(graph.REDUCTIONS)}, or {{histogram: [256, 1]}}"
+    found, bins = None, None
+    if pattern == "global" and "reduce" not in keys:
+        raise node.fail(f"a global kernel says how it reduces: reduce: {offered}")
+    if pattern == "scan":
+        found = keys["axis"].choice(*graph.AXES) if "axis" in keys else graph.AXES[0]
+    elif "reduce" in keys and isinstance(keys["reduce"].value, dict):
+        inner = keys["reduce"].mapping(known=(graph.HISTOGRAM,), required=(graph.HISTOGRAM,))[graph.HISTOGRAM]
+        found, bins = graph.HISTOGRAM, _area(inner, header) or areas.WHOLE
+    elif "reduce" in keys:
+        found = keys["reduce"].choice(*graph.REDUCTIONS)
+    if "row" in keys and bins is None:
+        raise keys["row"].fail(f"{name} is no histogram; only one has rows")
+    return found, bins
+
+
+def _area(node: Node, header: _Header) -> Area | None:
+    """[width, height] as numbers or expressions; None where they are the pipeline's."""
+    sides = node.sequence()
+    if len(sides) != 2:
+        raise node.fail("holds width and height, such as [width / 2, height / 2]")
+    trees = []
+    for each in sides:
+        found = _tree(each, syntax.Scope(images={}, constants=header.constants))
+        try:
+            side = areas.checked(found, header.width, header.height)
+        except TypeProblem as problem:
+            raise each.fail(str(problem)) from None
+        trees.append(side)
+    return areas.of(*trees)
+
+
+def _places(
+    keys: Mapping[str, Node], header: _Header, images: Mapping[str, Image], bodies: tuple[Expr, ...], node: Node
+) -> tuple[Area | None, dict[str, Step]]:
+    """The area of a kernel, and the steps by which it reads images of other pixels."""
+    pixels = {each.image for body in bodies for each in tree.accesses(body)}
+    read = {name: image for name, image in images.items() if name in pixels and not image.single}
+    steps = {name: Step() for name in read}
+    if "step" in keys:
+        given = keys["step"]
+        for_all = not isinstance(given.value, dict) or not {"step", "origin"}.isdisjoint(given.value)
+        of = dict.fromkeys(read, given) if for_all else given.mapping()
+        for name, each in of.items():
+            if name not in read:
+                raise _unknown("image", name, read, each)
+            steps[name] = areas.step(each)
+    try:
+        own = _area(keys["size"], header) if "size" in keys else areas.derived(read, steps)
+    except TypeProblem as problem:
+        raise node.fail(str(problem)) from None
+    return own, {name: step for name, step in steps.items() if step != Step() or read[name].area != own}
 
 
 def _mask(pattern: str, keys: Mapping[str, Node], node: Node) -> tuple[int, int]:
@@ -301,6 +405,7 @@ def _bodies(
             constants=scope.constants,
             locals={**scope.locals, name: value.dtype},
             masks=scope.masks,
+            tables=scope.tables,
         )
     body = keys["body"]
     if isinstance(body.value, dict):

@@ -7,8 +7,22 @@ from __future__ import annotations
 
 from fusiond.language.dtypes import is_float
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend.expr import Access, Binary, Call, Cast, Const, Expr, Let, Local, Select, Unary
-from fusiond_mincut.frontend.graph import Border, Image, Kernel, Pipeline
+from fusiond_mincut.frontend.areas import WHOLE
+from fusiond_mincut.frontend.expr import (
+    Access,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Fetch,
+    Let,
+    Local,
+    Lookup,
+    Select,
+    Unary,
+)
+from fusiond_mincut.frontend.graph import Area, Border, Image, Kernel, Pipeline, Step
 from fusiond_mincut.frontend.syntax import CHANNELS, TYPES
 
 _CASTS = {dtype: name for name, dtype in TYPES.items()}
@@ -21,8 +35,10 @@ def text(pipeline: Pipeline) -> str:
         f"pipeline: {pipeline.name}",
         f"image: {{width: {pipeline.width}, height: {pipeline.height}, dtype: {dtype}, channels: {channels}}}",
         "inputs:",
-        *(f"  - {_input(each)}" for each in pipeline.inputs),
+        *(f"  - {_input(each, pipeline)}" for each in pipeline.inputs if not each.single),
         f"outputs: [{', '.join(pipeline.outputs)}]",
+        *_parameters(pipeline),
+        *_tables(pipeline),
         "kernels:",
     ]
     for kernel in pipeline.kernels:
@@ -37,7 +53,38 @@ def _common(pipeline: Pipeline) -> tuple[str, int]:
     return dtype, max((1, 3), key=lambda each: sum(image.channels == each for image in images))
 
 
-def _input(image: Image) -> str:
+def _parameters(pipeline: Pipeline) -> list[str]:
+    """Those of the launch; all others are numbers in the bodies."""
+    single = [each for each in pipeline.inputs if each.single]
+    lines = [
+        f"  {each.name}: {{value: {_number(each.fill.low, each.dtype)}, dtype: {each.dtype}, runtime: true}}"
+        for each in single
+    ]
+    return ["parameters:", *lines] if lines else []
+
+
+def _tables(pipeline: Pipeline) -> list[str]:
+    nodes = (node for kernel in pipeline.kernels for body in kernel.bodies for node in tree.walk(body))
+    found = {node.table: node for node in nodes if isinstance(node, Lookup)}
+    lines = [f"  {name}: [{', '.join(map(repr, each.values))}]" for name, each in found.items()]
+    return ["tables:", *lines] if lines else []
+
+
+def size(area: Area, pipeline: Pipeline) -> str:
+    """[width, height] of an area."""
+    return f"[{', '.join(_quoted(expression(side, pipeline)) for side in (area.width, area.height))}]"
+
+
+def _quoted(text: str) -> str:
+    return text if text.isalnum() else f'"{text}"'
+
+
+def _step(step: Step) -> str:
+    ratios = [str(times) if by == 1 else f"{times}/{by}" for times, by in zip(step.times, step.by, strict=True)]
+    return f"{{step: [{', '.join(ratios)}], origin: [{step.origin[0]}, {step.origin[1]}]}}"
+
+
+def _input(image: Image, pipeline: Pipeline) -> str:
     fill = image.fill
     if fill.kind in ("zeros", "iota"):
         described = fill.kind
@@ -48,7 +95,8 @@ def _input(image: Image) -> str:
     else:
         dtype = "int32" if fill.kind == "integers" else image.dtype
         described = f"{{{fill.kind}: [{_number(fill.low, dtype)}, {_number(fill.high, dtype)}]}}"
-    return f"{{name: {image.name}, dtype: {image.dtype}, channels: {image.channels}, fill: {described}}}"
+    own = f", size: {size(image.area, pipeline)}" if image.area is not None else ""
+    return f"{{name: {image.name}, dtype: {image.dtype}, channels: {image.channels}{own}, fill: {described}}}"
 
 
 def _number(value: float, dtype: str) -> str:
@@ -56,16 +104,24 @@ def _number(value: float, dtype: str) -> str:
 
 
 def _kernel(kernel: Kernel, pipeline: Pipeline) -> list[str]:
-    lines = [f"  {kernel.name}:", f"    pattern: {kernel.pattern}", f"    reads: [{', '.join(kernel.reads)}]"]
+    given = [name for name in kernel.reads if not pipeline.images[name].single or pipeline.is_kernel(name)]
+    lines = [f"  {kernel.name}:", f"    pattern: {kernel.pattern}", f"    reads: [{', '.join(given)}]"]
     if kernel.pattern == "local":
         lines.append(f"    mask: [{kernel.mask[0]}, {kernel.mask[1]}]")
     borders = [f"{name}: {_border(border, pipeline)}" for name, border in sorted(kernel.borders.items())]
     if borders:
         lines.append(f"    border: {{{', '.join(borders)}}}")
     lines += [f"    dtype: {kernel.dtype}", f"    channels: {kernel.channels}"]
-    if kernel.reduction is not None:
-        lines.append(f"    reduce: {kernel.reduction}")
+    lines.append(f"    size: {size(kernel.area or WHOLE, pipeline)}")
+    if kernel.steps:
+        steps = [f"{name}: {_step(each)}" for name, each in sorted(kernel.steps.items())]
+        lines.append(f"    step: {{{', '.join(steps)}}}")
     lets, bodies = _lets(kernel)
+    if kernel.bins is not None:
+        lines.append(f"    reduce: {{histogram: {size(kernel.bins, pipeline)}}}")
+        lines.append(f'    row: "{expression(bodies.pop(), pipeline)}"')
+    elif kernel.reduction is not None:
+        lines.append(f"    {'axis' if kernel.pattern == 'scan' else 'reduce'}: {kernel.reduction}")
     if lets:
         lines.append("    let:")
         lines += [f'      {name}: "{expression(value, pipeline)}"' for name, value in lets.items()]
@@ -109,6 +165,13 @@ def expression(expr: Expr, pipeline: Pipeline) -> str:
     match expr:
         case Const(value, dtype):
             return str(value) if dtype == "int32" else repr(value) + ("f" if dtype == "float32" else "")
+        case Access(image, dx, dy) if image in tree.POSITIONS.values():
+            return f"{image[1:]}[{dx}, {dy}]" if dx or dy else image[1:]
+        case Fetch(image, x, y, channel, channels):
+            name = image if channel is None or channels == 1 else f"{image}.{CHANNELS[channel]}"
+            return f"at({name}, {of(_plain(x))}, {of(_plain(y))})"
+        case Lookup(table, _, index):
+            return f"lookup({table}, {of(_plain(index))})"
         case Access(image, dx, dy, channel):
             name = image
             if channel is not None and pipeline.images[image].channels > 1:

@@ -17,6 +17,19 @@ _BORDER = {
         closed({"constant": NUMBER}, ["constant"]),
     ]
 }
+_SIZE: Schema = {
+    **list_of({"type": ["integer", "string"]}, least=2, most=2),
+    "description": "width and height: numbers, or expressions of the pipeline's width and height",
+}
+_RATIO: Schema = {"type": ["integer", "string"], "pattern": "^[0-9]+ */ *[0-9]+$", "minimum": 1}
+_STEPS: Schema = {"anyOf": [_RATIO, list_of(_RATIO, least=2, most=2)]}
+_STEP: Schema = {
+    "anyOf": [
+        *_STEPS["anyOf"],
+        closed({"step": _STEPS, "origin": list_of({"type": "integer"}, least=2, most=2)}, minProperties=1),
+    ]
+}
+_HISTOGRAM = closed({graph.HISTOGRAM: _SIZE}, [graph.HISTOGRAM])
 _ODD_SIDE = {"type": "integer", "minimum": 1, "maximum": masks.WIDEST, "not": {"multipleOf": 2}}
 
 
@@ -30,9 +43,13 @@ def pipeline() -> dict[str, Any]:
             "mask": {**list_of(_ODD_SIDE, least=2, most=2), "description": "width and height of what local reads"},
             "border": {"anyOf": [*_BORDER["anyOf"], mapping_of(_BORDER)]},
             **image,
+            "size": _SIZE,
+            "step": {"anyOf": [_STEP, mapping_of(_STEP, least=1)]},
             "let": mapping_of(_FORMULA),
             "body": {"anyOf": [_FORMULA, mapping_of(_FORMULA, least=1)]},
-            "reduce": {"enum": list(graph.REDUCTIONS)},
+            "reduce": {"anyOf": [{"enum": list(graph.REDUCTIONS)}, _HISTOGRAM]},
+            "row": _FORMULA,
+            "axis": {"enum": list(graph.AXES)},
         },
         ["pattern", "reads", "body"],
         allOf=[
@@ -42,17 +59,19 @@ def pipeline() -> dict[str, Any]:
              "then": {"required": ["reduce"]}, "else": {"not": {"required": ["reduce"]}}},
         ],
     )  # fmt: skip
-    typed = {"value": NUMBER, "dtype": {"enum": ["int32", "float32", "float64"]}}
+    typed = {"value": NUMBER, "dtype": {"enum": ["int32", "float32", "float64"]}, "runtime": {"type": "boolean"}}
+    given = closed({"name": TEXT, **image, "size": _SIZE, "fill": FILL}, ["name"])
     return document(
         "pipeline",
         {
             "pipeline": {"type": "string", "pattern": f"^{graph.TITLE.pattern}$"},
             "summary": TEXT,
             "image": closed({"width": _SIDE, "height": _SIDE, **image}, ["width", "height", "dtype"]),
-            "inputs": list_of({"anyOf": [TEXT, closed({"name": TEXT, **image, "fill": FILL}, ["name"])]}, least=1),
+            "inputs": list_of({"anyOf": [TEXT, given]}, least=1),
             "outputs": list_of(TEXT, least=1),
-            "parameters": mapping_of({"anyOf": [NUMBER, closed(typed, ["value", "dtype"])]}),
+            "parameters": mapping_of({"anyOf": [NUMBER, closed(typed, ["value"])]}),
             "masks": mapping_of(list_of(list_of({"type": ["number", "null"]}, least=1), least=1)),
+            "tables": mapping_of(list_of(NUMBER, least=1)),
             "kernels": mapping_of(kernel, least=1),
         },
         ["pipeline", "image", "inputs", "outputs", "kernels"],

@@ -5,15 +5,20 @@
     operand = unary { OPERATOR unary }                    C's operators, with C's precedence
     unary   = { "-" | "+" | "~" | "!" | "(" TYPE ")" } primary
     primary = NUMBER | "(" chosen ")"
-            | NAME                                        a parameter, width, height, a name of `let`, a pixel at [0, 0]
+            | NAME                                        a parameter, a name of `let`, a pixel at [0, 0],
+                                                          x, y, width, height
             | IMAGE [ "." ("r" | "g" | "b" | "a") ] [ "[" INTEGER "," INTEGER "]" ]
-            | TYPE "(" chosen ")"                         uchar, short, ushort, int, float, double
+            | TYPE "(" chosen ")"                         uchar, short, ushort, int, half, float, double
             | FUNCTION "(" chosen { "," chosen } ")"      see expr.FUNCTIONS
             | WINDOW "(" MASK "," chosen ")"              sum, product, smallest, largest; see masks
+            | "at" "(" IMAGE "," chosen "," chosen ")"    a pixel of an image in memory, counted from its upper left
+            | "lookup" "(" NAME "," chosen ")"            an element of a table; of an image: of its first row
 
 Numbers are C's: `3` and `0x1f` are int32, `0.04` is float64, `0.04f` is float32. Without [dx, dy] an image is read at
 [0, 0]; without a channel, the channel that is being computed is read. Inside a window operation every image is seen
-from each pixel of the window, while the names of `let` keep the value that they have at its centre.
+from each pixel of the window (`x` and `y` are that pixel's), while the names of `let` keep the value that they have at
+its centre. `x`, `y`, `width` and `height` are the pixel's place and the size of the kernel's image, unless something
+else has that name.
 """
 
 from __future__ import annotations
@@ -37,11 +42,14 @@ TYPES = {
     "short": "int16",
     "ushort": "uint16",
     "int": "int32",
+    "half": "float16",
     "float": "float32",
     "double": "float64",
 }
 CHANNELS = "rgba"
-RESERVED = frozenset({*tree.FUNCTIONS, *masks.WINDOWED, *TYPES, "width", "height", "true", "false"})
+_CONVERSIONS = frozenset(TYPES) - {"half"}
+"""Types T of which there is `(T) x`; `half` is a name that people give to values."""
+RESERVED = frozenset({*tree.FUNCTIONS, *masks.WINDOWED, *_CONVERSIONS, "width", "height", "true", "false"})
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRECEDENCE = {
     "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, "<=": 7, ">": 7, ">=": 7,
@@ -54,9 +62,11 @@ _LANGUAGE = Grammar(
         **{name: each.arity for name, each in tree.FUNCTIONS.items()},
         **dict.fromkeys(masks.WINDOWED, 2),
         **dict.fromkeys(TYPES, 1),
+        "at": 3,
+        "lookup": 2,
     },
     literals=("hexadecimal", "float", "integer"),
-    conversions=frozenset(TYPES),
+    conversions=_CONVERSIONS,
     conditional=True,
     subscripts=True,
     longest=LONGEST,
@@ -86,6 +96,14 @@ class Readable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Constants by index."""
+
+    dtype: str
+    values: tuple[int | float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """The names of a body. `channels`: how many its kernel computes (one that computes one channel has to say which
     channel of an RGB image it reads)."""
@@ -95,6 +113,12 @@ class Scope:
     constants: Mapping[str, Const] = field(default_factory=dict)
     locals: Mapping[str, str] = field(default_factory=dict)
     masks: Mapping[str, Mask] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        """All that an expression can name."""
+        return {*self.images, *self.locals, *self.constants}
 
 
 def parse(text: str, scope: Scope) -> Expr:
@@ -137,6 +161,8 @@ def _of(node: Node, scope: Scope) -> Expr:
         return _pixel(name.name, scope, (_offset(dx), _offset(dy)))
     if node.operator in masks.WINDOWED:
         return _windowed(node, scope)
+    if node.operator in ("at", "lookup"):
+        return _fetched(node, scope)
     operands = [_typed(each, scope) for each in node.operands]
     operator = node.operator.strip("()")  # `(float) x` is float(x)
     if operator in TYPES:
@@ -161,7 +187,29 @@ def _named(name: str, scope: Scope) -> Expr:
         return tree.Local(name, scope.locals[name])
     if name in scope.constants:
         return scope.constants[name]
+    if name in tree.POSITIONS and name not in scope.images:
+        return tree.position(name)
     return _pixel(name, scope, None)
+
+
+def _fetched(node: Call, scope: Scope) -> Expr:
+    given, *rest = node.operands
+    of = "an image" if node.operator == "at" else "a table or an image"
+    if not isinstance(given, Name):
+        raise TypeProblem(f"{node.operator} reads {of} by its name", given.column)
+    where = [_typed(each, scope) for each in rest]
+    if node.operator == "lookup" and given.name in scope.tables:
+        table = scope.tables[given.name]
+        return tree.lookup(given.name, table.values, where[0], table.dtype)
+    if given.name.partition(".")[0] not in scope.images:
+        known = {*scope.images, *(scope.tables if node.operator == "lookup" else ())}
+        raise TypeProblem(str(UnknownName(of.removeprefix("an ").removeprefix("a "), given.name, known)), given.column)
+    seen = _pixel(given.name, scope, None)
+    assert isinstance(seen, tree.Access)
+    if scope.images[seen.image].single:
+        raise TypeProblem(f"{seen.image} is a single value, no image; it has no coordinates")
+    row = where[1] if len(where) > 1 else Const(0, "int32")
+    return tree.fetch(seen.image, where[0], row, seen.channel, scope.images[seen.image].channels, seen.dtype)
 
 
 def _windowed(node: Call, scope: Scope) -> Expr:
@@ -179,8 +227,10 @@ def _windowed(node: Call, scope: Scope) -> Expr:
 def _pixel(text: str, scope: Scope, offsets: tuple[int, int] | None) -> Expr:
     """`src`, `src.r`, either with [dx, dy]."""
     name, dot, letter = text.partition(".")
+    if text in ("x", "y") and offsets is not None and name not in scope.images:
+        return tree.shifted(tree.position(name), *offsets)
     if name not in scope.images:
-        raise TypeProblem(str(UnknownName("name", name, {*scope.images, *scope.locals, *scope.constants})))
+        raise TypeProblem(str(UnknownName("name", name, scope.names)))
     image = scope.images[name]
     if dot and (letter not in tuple(CHANNELS) or image.channels == 1):
         offered = "it has one channel" if image.channels == 1 else "the channels are r, g and b"

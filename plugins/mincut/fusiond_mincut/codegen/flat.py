@@ -1,0 +1,82 @@
+"""What the kernels of boundaries have in common: they compute a stage at pixel number i of an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusiond.codegen.code import Code, call
+from fusiond.codegen.statements import Statements, function
+from fusiond.program import Buffer
+from fusiond_mincut.codegen import bodies
+from fusiond_mincut.codegen.bodies import STORED, image_of, stage_of, stages
+from fusiond_mincut.codegen.launches import CudaLaunch
+from fusiond_mincut.frontend import expr as tree
+from fusiond_mincut.frontend.graph import Kernel, Pipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A boundary's text, its launches, and what these leave to each other."""
+
+    text: str
+    launches: tuple[CudaLaunch, ...]
+    scratch: tuple[Buffer, ...] = ()
+
+
+def accumulated(kernel: Kernel) -> str:
+    """The dtype in which values of a kernel are added up or compared: 32 bits (the low bits of a sum do not depend on
+    the others)."""
+    return "float32" if kernel.dtype.startswith("float") else "int32"
+
+
+def head(pipeline: Pipeline, kernel: Kernel, what: str) -> list[str]:
+    """Comment, types, index maps and stages."""
+    return [
+        f"// {kernel.name}: {what} over the pixels of {', '.join(kernel.reads)} in the pipeline {pipeline.name}."
+        " Written by fusiond.\n",
+        *bodies.types(pipeline, [kernel.name]),
+        *bodies.index_maps(bodies.fetched_modes([kernel])),
+        stages(kernel),
+    ]
+
+
+def parameters(pipeline: Pipeline, kernel: Kernel) -> list[str]:
+    """The images that are read."""
+    images = (pipeline.images[name] for name in kernel.reads)
+    return [f"const {STORED[each.dtype]}* __restrict__ {each.name}_image" for each in images]
+
+
+def sizes(kernel: Kernel) -> list[str]:
+    """The last parameters: how many pixels there are, and the sizes of what is read at computed coordinates."""
+    fetched = [f"int {name}_{side}" for name in kernel.fetched for side in ("width", "height")]
+    return ["int width", "int height", *fetched]
+
+
+def scalars(pipeline: Pipeline, kernel: Kernel) -> tuple[int, ...]:
+    """The values of `sizes`."""
+    return (*pipeline.domain(kernel), *(side for name in kernel.fetched for side in pipeline.sides(name)))
+
+
+def value(pipeline: Pipeline, kernel: Kernel, channel: int, pixel: str = "i") -> Code:
+    """The stage of a channel at pixel number `pixel`, an int."""
+    given = []
+    for each in bodies.pixels(kernel, channel):
+        at = channel if each.channel is None else each.channel
+        whole = image_of(each)
+        if whole is not None:
+            given.append(f"{whole}_image{f' + {at}' if at else ''}, {whole}_width, {whole}_height")
+        elif each.image in tree.POSITIONS.values():
+            given.append({tree.X: f"{pixel} % width", tree.Y: f"{pixel} / width"}.get(each.image, each.image[1:]))
+        else:
+            image = pipeline.images[each.image]
+            given.append(f"{each.image}_image[{at if image.single else place(pixel, image.channels, at)}]")
+    return call(stage_of(kernel, channel), *given)
+
+
+def place(pixel: str, channels: int, channel: int) -> str:
+    """The element of a pixel's channel."""
+    return pixel if channels == 1 else f"{pixel} * {channels} + {channel}"
+
+
+def entry(name: str, threads: int, given: list[str], body: Statements) -> str:
+    return function(f'extern "C" __global__ void __launch_bounds__({threads})\n{name}', given, body)

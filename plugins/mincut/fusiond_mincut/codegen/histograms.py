@@ -1,0 +1,100 @@
+"""Histograms: the element (bin, row) of an int32 image counts the pixels whose bodies give that bin and row.
+
+    clear    every element is 0
+    count    each block of threads counts its share of the pixels in shared memory, then adds its counts to the image;
+             where the image is too large for that, each pixel is counted in the image
+
+Counts are integers, so the order in which they are added is no matter.
+"""
+
+from __future__ import annotations
+
+from fusiond.codegen.code import cpp
+from fusiond.codegen.statements import Statements
+from fusiond.language.extents import ceil_div, least
+from fusiond_mincut.codegen import flat
+from fusiond_mincut.codegen.flat import Written
+from fusiond_mincut.codegen.launches import CudaLaunch
+from fusiond_mincut.codegen.reductions import MOST_BLOCKS, PIXELS_PER_THREAD
+from fusiond_mincut.frontend.expr import Const
+from fusiond_mincut.frontend.graph import Kernel, Pipeline
+
+MOST_SHARED = 8192
+"""Elements that a block of threads counts in shared memory."""
+
+
+def histogram(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
+    """The two kernels of a histogram for blocks of `threads`."""
+    width, height = pipeline.domain(kernel)
+    bins, rows = pipeline.sides(kernel.name)
+    names = f"{kernel.name}_clear", f"{kernel.name}_kernel"
+    image = f"int* __restrict__ {kernel.name}_image"
+    clear = Statements()
+    clear.line(f"const int i = blockIdx.x * {threads} + threadIdx.x;")
+    clear.line(f"if (i < bins * rows) {kernel.name}_image[i] = 0;")
+    parts = [
+        *flat.head(pipeline, kernel, "a histogram"),
+        flat.entry(names[0], threads, [image, "int bins", "int rows"], clear),
+        flat.entry(
+            names[1],
+            threads,
+            [*flat.parameters(pipeline, kernel), image, *flat.sizes(kernel), "int bins", "int rows"],
+            _count(pipeline, kernel, threads),
+        ),
+    ]
+    blocks = least(MOST_BLOCKS, ceil_div(width * height, threads * PIXELS_PER_THREAD))
+    launches = (
+        CudaLaunch(
+            entry=names[0],
+            grid=(ceil_div(bins * rows, threads), 1, 1),
+            block=(threads, 1, 1),
+            shared_bytes=0,
+            images=(kernel.name,),
+            reads=0,
+            scalars=(bins, rows),
+        ),
+        CudaLaunch(
+            entry=names[1],
+            grid=(blocks, 1, 1),
+            block=(threads, 1, 1),
+            shared_bytes=shared_bytes(kernel),
+            images=(*kernel.reads, kernel.name),
+            reads=len(kernel.reads),
+            scalars=(*flat.scalars(pipeline, kernel), bins, rows),
+        ),
+    )
+    return Written(text="\n".join(parts), launches=launches)
+
+
+def shared_bytes(kernel: Kernel) -> int:
+    """Of the counts of a block of threads; 0 where they are counted in the image."""
+    assert kernel.bins is not None
+    bins, rows = kernel.bins.width, kernel.bins.height
+    if not isinstance(bins, Const) or not isinstance(rows, Const):
+        return 0
+    elements = int(bins.value) * int(rows.value)
+    return 4 * elements if elements <= MOST_SHARED else 0
+
+
+def _count(pipeline: Pipeline, kernel: Kernel, threads: int) -> Statements:
+    own = shared_bytes(kernel) // 4
+    body = Statements()
+    to = f"{kernel.name}_image"
+    if own:
+        to = "counts"
+        body.line("extern __shared__ __align__(16) unsigned char shared_memory[];")
+        body.line("int* const counts = reinterpret_cast<int*>(shared_memory);")
+        body.line(f"for (int i = threadIdx.x; i < {own}; i += {threads}) counts[i] = 0;")
+        body.line("__syncthreads();")
+    # Unsigned: one step beyond the last of almost 2^31 pixels must not be negative.
+    body.line(f"const unsigned step = gridDim.x * {threads}, end = (unsigned)width * height;")
+    loop = body.block(f"for (unsigned pixel = blockIdx.x * {threads} + threadIdx.x; pixel < end; pixel += step)")
+    loop.line("const int i = pixel;")
+    loop.line(cpp("const int bin = (int){}, row = (int){};", *(flat.value(pipeline, kernel, each) for each in (0, 1))))
+    loop.line("if ((unsigned)bin < (unsigned)bins && (unsigned)row < (unsigned)rows)")
+    loop.line(f"    atomicAdd(&{to}[row * bins + bin], 1);")
+    if own:
+        body.line("__syncthreads();")
+        loop = body.block(f"for (int i = threadIdx.x; i < {own}; i += {threads})")
+        loop.line(f"if (counts[i] != 0) atomicAdd(&{kernel.name}_image[i], counts[i]);")
+    return body

@@ -1,0 +1,501 @@
+"""Images as people have them: float16, positions, tables, computed coordinates, sizes that change, parameters of the
+launch, histograms, scans, hysteresis; each fused and unfused, against NumPy, SciPy and OpenCV."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusiond.build.nvcc import NvccFacts
+from fusiond.errors import RequestError
+from fusiond.inputs import documents
+from fusiond.model import BuildFailed
+from fusiond.program import Fill, Launch, Program, Role, unsized
+from fusiond_mincut.analysis import blocks, candidates, legality
+from fusiond_mincut.analysis.benefit import PAPER
+from fusiond_mincut.codegen import emit, shapes, streams
+from fusiond_mincut.codegen.emit import BlockParams
+from fusiond_mincut.frontend import parser, printer
+from fusiond_mincut.frontend.expr import TypeProblem
+from fusiond_mincut.frontend.graph import Pipeline
+from fusiond_mincut.trace import C, mask, stage, table, traced
+
+from .running import Runner, batched, compare, edited, pipeline, resized, wanted
+
+WAYS = (
+    BlockParams(block_x=16, block_y=4, pixels=2),
+    BlockParams(block_x=16, block_y=4, local="recompute"),
+    BlockParams(block_x=32, block_y=2, pixels=8, local="rows", across=2),
+)
+SIZES = ((97, 61), (64, 40), (9, 70))
+
+TEXTS = {
+    "positions": """\
+image: {width: 64, height: 48, dtype: float32, channels: 3}
+inputs: [src]
+outputs: [shaded, ramp]
+kernels:
+  shaded:
+    pattern: local
+    mask: [3, 3]
+    border: mirror
+    reads: [src]
+    body: "src[1, 0] * float(x) - src[0, -1] * float(y + width)"
+  ramp:
+    pattern: point
+    reads: [shaded]
+    channels: 1
+    dtype: int32
+    body: "shaded.r > float(height) ? x * 3 - y : width - x"
+""",
+    "windowed_positions": """\
+image: {width: 64, height: 48, dtype: int32}
+inputs: [src]
+outputs: [moment]
+masks: {box: [[1, 1, 1], [1, 1, 1], [1, 1, 1]]}
+kernels:
+  weight: {pattern: point, reads: [src], body: "(src & 15) + (x ^ y)"}
+  moment:
+    pattern: local
+    mask: [3, 3]
+    border: {constant: 2}
+    reads: [weight]
+    body: "sum(box, weight * x) - sum(box, y)"
+""",
+    "tables": """\
+image: {width: 64, height: 48, dtype: uint8}
+inputs: [src, {name: lut, size: [256, 1], channels: 1}]
+outputs: [toned]
+tables: {steps: [0, 3, 9, 27], curve: [0.5, 0.25, 2]}
+kernels:
+  near: {pattern: local, mask: [3, 1], border: clamp, reads: [src], dtype: int32, body: "src[-1, 0] + src[1, 0]"}
+  toned:
+    pattern: point
+    reads: [near, lut]
+    body: "lookup(lut, near / 2) + lookup(steps, near - 200) + int(lookup(curve, near) * 8.0f)"
+""",
+    "warp": """\
+image: {width: 64, height: 48, dtype: float32, channels: 2}
+inputs: [src, {name: field, channels: 2}]
+outputs: [bent]
+kernels:
+  scaled: {pattern: point, reads: [field], body: "field * 6.0f"}
+  bent:
+    pattern: point
+    reads: [src, scaled]
+    border: {src: reflect}
+    let: {ix: "x + int(floor(scaled.r)) - 3", iy: "y + int(scaled.g)", fx: "scaled.r - floor(scaled.r)"}
+    body: "at(src, ix, iy) * (1.0f - fx) + at(src, ix + 1, iy) * fx"
+""",
+    "remap_constant": """\
+image: {width: 64, height: 48, dtype: int16}
+inputs: [src]
+outputs: [bent, spread]
+kernels:
+  bent: {pattern: point, reads: [src], border: {constant: -7}, body: "at(src, y * 2 - 3, x / 2)"}
+  spread: {pattern: local, mask: [3, 3], border: repeat, reads: [bent], body: "bent[1, 1] - bent[-1, 0]"}
+""",
+    "down_up": """\
+image: {width: 64, height: 48, dtype: int32}
+inputs: [src]
+outputs: [detail]
+masks: {gauss: [[1, 2, 1], [2, 4, 2], [1, 2, 1]]}
+kernels:
+  eased: {pattern: point, reads: [src], body: "src * 3 + x"}
+  half: {pattern: local, mask: [3, 3], step: 2, border: mirror, reads: [eased], body: "sum(gauss, eased) / 16"}
+  sharp: {pattern: point, reads: [half], body: "half * 2 - y"}
+  detail:
+    pattern: local
+    mask: [3, 3]
+    border: {src: clamp, sharp: {constant: 9}}
+    size: [width, height]
+    step: {sharp: 1/2}
+    reads: [src, sharp]
+    body: "src[1, 0] - sharp[0, 1] + sharp[-1, 0]"
+""",
+    "crop": """\
+image: {width: 64, height: 48, dtype: float16, channels: 4}
+inputs: [src]
+outputs: [cut]
+kernels:
+  twice: {pattern: point, reads: [src], body: "src * 2.0f"}
+  cut:
+    pattern: local
+    mask: [3, 3]
+    size: ["max(width / 2, 1)", "height - 5"]
+    step: {origin: [7, 3]}
+    border: clamp
+    reads: [twice]
+    body: "(twice[1, 1] + twice[-1, 0]) * 0.5f"
+""",
+    "halves": """\
+image: {width: 64, height: 48, dtype: float16}
+inputs: [src]
+outputs: [smooth, most, total]
+kernels:
+  smooth:
+    pattern: local
+    mask: [3, 3]
+    border: reflect
+    reads: [src]
+    body: "(src[-1, 0] + src + src[1, 1]) / 3.0f"
+  sharp:
+    pattern: local
+    mask: [3, 1]
+    border: {constant: 0.25}
+    reads: [smooth]
+    body: "half(2.0f * smooth - smooth[1, 0])"
+  most: {pattern: global, reduce: max, reads: [sharp], body: sharp}
+  total: {pattern: point, reads: [sharp, most], body: "sharp / (most + 1.0f)"}
+""",
+    "runtime": """\
+image: {width: 64, height: 48, dtype: int32}
+inputs: [src]
+outputs: [marked]
+parameters: {limit: {value: 90, runtime: true}, gain: {value: 1.5, runtime: true}, fixed: 3}
+kernels:
+  near: {pattern: local, mask: [3, 3], border: clamp, reads: [src], body: "src[1, 0] + src[0, 1] - limit"}
+  marked:
+    pattern: local
+    mask: [3, 3]
+    border: clamp
+    reads: [near]
+    body: "int(float(near[-1, -1]) * gain) + near / fixed + limit"
+""",
+    "equalised": """\
+image: {width: 64, height: 48, dtype: uint8}
+inputs: [src]
+outputs: [flat]
+kernels:
+  blurred: {pattern: local, mask: [3, 1], border: clamp, reads: [src], body: "(src[-1, 0] + src + src[1, 0]) / 3"}
+  counts: {pattern: global, reduce: {histogram: [256, 1]}, reads: [blurred], dtype: int32, body: blurred}
+  up_to: {pattern: scan, reads: [counts], dtype: int32, body: counts}
+  flat: {pattern: point, reads: [blurred, up_to], body: "lookup(up_to, blurred) * 255 / (width * height)"}
+""",
+    "tiles_of_histograms": """\
+image: {width: 64, height: 48, dtype: uint8}
+inputs: [src]
+outputs: [clipped, rows]
+kernels:
+  counts:
+    pattern: global
+    reduce: {histogram: [width, 6]}
+    reads: [src]
+    dtype: int32
+    body: "src - 60"
+    row: "(y * 2 / height) * 3 + x * 3 / width"
+  clipped: {pattern: point, reads: [counts], dtype: int32, body: "min(counts, 2)"}
+  rows: {pattern: scan, axis: y, reads: [clipped], dtype: int32, body: "clipped + 1"}
+""",
+    "integral": """\
+image: {width: 64, height: 48, dtype: float32, channels: 3}
+inputs: [src]
+outputs: [down]
+kernels:
+  across: {pattern: scan, axis: x, reads: [src], body: "src * 2.0f"}
+  down: {pattern: scan, axis: y, reads: [across], body: across}
+""",
+    "edges": """\
+image: {width: 64, height: 48, dtype: uint8}
+inputs: [src]
+outputs: [linked]
+kernels:
+  near:
+    pattern: local
+    mask: [3, 3]
+    border: clamp
+    reads: [src]
+    dtype: int32
+    body: "(src[-1, 0] + src + src[1, 0] + src[0, 1] + src[1, 1]) / 5"
+  kept: {pattern: hysteresis, reads: [near], dtype: uint8, body: "(near > 128) + (near > 200)"}
+  linked: {pattern: local, mask: [3, 1], border: clamp, reads: [kept], body: "kept * 200 + kept[1, 0]"}
+""",
+}
+
+
+def given(name: str) -> Pipeline:
+    return pipeline(f"pipeline: {name}\n{TEXTS[name]}", 64, 48)
+
+
+def cuts(of: Pipeline) -> list[str]:
+    """Unfused, every pair that can be fused, and the deepest blocks."""
+    legal = candidates.general(of, 400).blocks
+    chosen = [each for each in legal if len(each) == 2] + sorted(legal, key=len)[-2:]
+    names = [each.name for each in of.kernels]
+    groups = [[(name,) for name in names if name not in block] for block in chosen]
+    found = [blocks.unfused(of)]
+    found += [blocks.partition(of, [block, *rest]) for block, rest in zip(chosen, groups, strict=True)]
+    return list(dict.fromkeys(map(str, found)))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_whatever_is_fused_gives_what_numpy_gives(runner: Runner, name: str) -> None:
+    cases, programs = [], []
+    for size in SIZES:
+        of = resized(given(name), *size)
+        for text in cuts(of):
+            for way in WAYS:
+                partition = blocks.read(of, text)
+                fitting = {str(each): shapes.fitted(of, each, way) for each in partition.blocks}
+                program = emit.program(of, partition, fitting)
+                assert isinstance(program, Program), program
+                cases.append((of, f"{text} {way} {size}"))
+                programs.append(program)
+    expected = {size: wanted(resized(given(name), *size)) for size in SIZES}
+    for (of, what), program in zip(cases, batched(programs), strict=True):
+        compare(of, runner.run(program, order=7), expected[of.width, of.height], what)
+
+
+def test_two_levels_of_a_pyramid_are_one_kernel() -> None:
+    of = given("down_up")
+    assert {"eased+half", "half+sharp", "sharp+detail"} <= {part for text in cuts(of) for part in text.split("|")}
+    whole = blocks.partition(of, [[each.name for each in of.kernels]])
+    (source,) = emit.program(of, whole).sources
+    assert "half_width" in source.text
+    assert source.text.count("__global__") == 1
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_is_written_is_read_again(name: str) -> None:
+    of = given(name)
+    assert parser.read(documents.parse(printer.text(of), "again.yaml")) == of
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_program_moved_to_a_size_is_the_one_that_is_emitted_there(name: str) -> None:
+    of, other = given(name), resized(given(name), 131, 77)
+    for text in cuts(of):
+        moved = emit.program(of, blocks.read(of, text)).at({"width": 131, "height": 77})
+        assert unsized(moved) == unsized(emit.program(other, blocks.read(other, text)))
+
+
+def test_parameters_of_the_launch_are_no_part_of_the_text(runner: Runner) -> None:
+    of = given("runtime")
+    program = emit.program(of, blocks.unfused(of))
+    changed = of.inputs[:1] + tuple(
+        dataclasses.replace(each, fill=Fill(kind="constant", low=-31 if each.name == "limit" else 0.25))
+        for each in of.inputs[1:]
+    )
+    other = dataclasses.replace(of, inputs=changed)
+    assert emit.program(other, blocks.unfused(other)).sources == program.sources
+    inputs = {each.name: np.asarray([each.fill.low], each.dtype) for each in changed[1:]}
+    compare(of, runner.run(program, inputs), wanted(other))
+
+
+REFUSED = {
+    ("tables", "toned+near"): None,
+    ("warp", "scaled+bent"): None,
+    ("remap_constant", "bent+spread"): None,
+    ("down_up", "eased+half"): None,
+    ("equalised", "counts+up_to"): "global",
+    ("equalised", "blurred+flat"): "convex",
+    ("tiles_of_histograms", "clipped+rows"): "global",
+    ("edges", "near+kept"): "global",
+}
+
+
+@pytest.mark.parametrize(("name", "block"), REFUSED)
+def test_what_can_be_fused(name: str, block: str) -> None:
+    found = next(legality.general(given(name), block.split("+")), None)
+    assert (found.rule if found else None) == REFUSED[name, block]
+
+
+def test_the_paper_fuses_equal_iteration_spaces_only() -> None:
+    of = given("down_up")
+    for pair in (("eased", "half"), ("sharp", "detail")):
+        assert next(legality.paper(of, pair, PAPER)).rule == "iteration_space"
+    assert next(legality.paper(of, ("half", "sharp"), PAPER), None) is None
+
+
+def test_what_is_read_at_coordinates_lies_in_memory() -> None:
+    text = TEXTS["warp"].replace(
+        "inputs: [src, {name: field, channels: 2}]", "inputs: [first, {name: field, channels: 2}]"
+    )
+    text = text.replace("kernels:\n", 'kernels:\n  src: {pattern: point, reads: [first], body: "first * 2.0f"}\n')
+    of = pipeline(f"pipeline: two\n{text}")
+    for rules in (legality.general(of, ("src", "bent")), legality.paper(of, ("src", "bent"), PAPER)):
+        assert next(rules).rule == "gather"
+
+
+def test_images_of_two_sizes_do_not_leave_one_block() -> None:
+    of = dataclasses.replace(given("down_up"), outputs=("half", "eased", "detail"))
+    assert next(legality.general(of, ("eased", "half"))).rule == "iteration_space"
+
+
+def test_a_reader_on_a_stream_of_its_own_waits_for_the_last_launch_of_a_boundary() -> None:
+    of = given("edges")
+    concurrent = streams.concurrent(emit.program(of, blocks.unfused(of)))
+    done: dict[str, set[str]] = {}
+    last: dict[int, str] = {}
+    for step in concurrent.steps:
+        assert isinstance(step, Launch)
+        before = [*step.after, *([last[step.stream]] if step.stream in last else [])]
+        done[step.name] = {step.name}.union(*(done[each] for each in before))
+        last[step.stream] = step.name
+    assert {"kept_init", "kept_merge", "kept_mark", "kept_kernel"} <= done["linked_kernel"]
+
+
+HEAD = "pipeline: p\nimage: {width: 16, height: 12, dtype: int32}\ninputs: [src]\noutputs: [a]\nkernels:\n  a: "
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        ('{pattern: point, reads: [src], step: 0, body: "src"}', "kernels.a.step: is 0; it must be from 1 to 64"),
+        ('{pattern: point, reads: [src], step: 1/0, body: "src"}', "'1/0' is no step; 2, 1/2 or 3/2 is one"),
+        ('{pattern: point, reads: [src], step: [2], body: "src"}', "is a step across and one down"),
+        ('{pattern: point, reads: [src], step: {other: 2}, body: "src"}', "unknown image 'other'"),
+        ('{pattern: point, reads: [src], size: [4], body: "src"}', "holds width and height"),
+        ('{pattern: point, reads: [src], size: [x, 4], body: "src"}', "a size is made of whole numbers"),
+        ('{pattern: point, reads: [src], size: [width - 16, 4], body: "src"}', "comes to -3; a side has 1 to 65536"),
+        ('{pattern: point, reads: [src], size: [4.5, 4], body: "src"}', "a size is made of whole numbers"),
+        ('{pattern: point, reads: [src], body: "at(nothing, x, y) + src"}', "unknown image 'nothing'"),
+        ('{pattern: point, reads: [src], body: "at(src, 0.5f, y)"}', "at takes whole numbers, not a float32"),
+        ('{pattern: point, reads: [src], body: "lookup(src + 1, y)"}', "reads a table or an image by its name"),
+        ('{pattern: point, reads: [src], body: "at(src, x)"}', "at takes 3 values, not 2"),
+        ('{pattern: point, reads: [src], row: x, body: src}', "a is no histogram; only one has rows"),
+        ('{pattern: point, reads: [src], axis: x, body: src}', "a is point; only a scan kernel has axis"),
+        ("{pattern: scan, axis: z, reads: [src], body: src}", "is 'z'; it can be x, y"),
+        ("{pattern: global, reduce: {histogram: [4, 1]}, channels: 2, reads: [src], body: src}", "a histogram counts"),
+        ("{pattern: hysteresis, step: 2, reads: [src], body: src}", "without a step; put a point kernel before it"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(kernel: str, said: str) -> None:
+    with pytest.raises(RequestError) as found:
+        pipeline(HEAD + kernel)
+    assert said in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_images_of_several_sizes_need_a_size_or_a_step() -> None:
+    text = HEAD.replace("[src]", "[src, {name: small, size: [8, 6]}]")
+    body = '{pattern: point, reads: [src, small], body: "src + small"}'
+    with pytest.raises(RequestError, match=r"reads images of several sizes \(small and src\); say its own"):
+        pipeline(text + body)
+    of = pipeline(text + body.replace("reads", "size: [width, height], step: {small: 1/2}, reads", 1), 16, 12)
+    assert of.sides("a") == (16, 12)
+
+
+# --- the same in Python ---------------------------------------------------------------------------------
+
+TONES = table("tones", [0, 3, 9, 27])
+GAUSS = mask("gauss", [[1, 2, 1], [2, 4, 2], [1, 2, 1]])
+
+
+@stage(mask=(3, 3), border="mirror", step=2)
+def halved(image: Any) -> Any:
+    return C.sum(GAUSS, image) / 16
+
+
+@stage(reduce="histogram", bins=(64, 2), dtype="int32")
+def counted(image: Any) -> Any:
+    return image / 4, C.y * 2 / C.height
+
+
+@stage(scan="x", dtype="int32")
+def up_to(image: Any) -> Any:
+    return image
+
+
+@stage(hysteresis=True)
+def linked(image: Any, limit: Any) -> Any:
+    return (image > limit) + (image > limit * 2)
+
+
+@stage(size=("width", "height"), step={"small": Fraction(1, 2)}, border={"small": "clamp", "image": "reflect"})
+def joined(image: Any, small: Any, sums: Any, lut: Any) -> Any:
+    return (
+        C.at(image, C.x + small, C.y) + C.lookup(lut, image) + C.lookup(TONES, small) + C.at(sums, image / 4, 1) + small
+    )
+
+
+def everything(src: Any, lut: Any, limit: Any) -> Any:
+    small = halved(src)
+    return joined(src, linked(small, limit), up_to(counted(src)), lut)
+
+
+def test_python_says_what_a_file_says(runner: Runner) -> None:
+    of = traced(everything, width=35, height=22, dtype="uint8", sizes={"lut": (256, 1)}, parameters={"limit": 60})
+    assert [of.sides(each) for each in ("halved", "counted", "joined", "lut")] == [
+        (18, 11),
+        (64, 2),
+        (35, 22),
+        (256, 1),
+    ]
+    assert parser.read(documents.parse(printer.text(of), "everything.yaml")) == of
+    compare(of, runner.run(emit.program(of, blocks.unfused(of))), wanted(of))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda: stage(step=0)(lambda image: image), "0 is no step"),
+        (lambda: stage(scan="z")(lambda image: image), "'z' is no axis; it can be x, y"),
+        (lambda: stage(size=("widht", 3))(lambda image: image), "unknown name 'widht'"),
+        (lambda: stage()(lambda image: C.at(image + 1, 0, 0)), "only an image can be read at coordinates"),
+        (lambda: stage()(lambda image: C.lookup(table("t", []), image)), "the table t is empty"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_line(changed: Any, said: str) -> None:
+    with pytest.raises(TypeProblem, match=said):
+        traced(lambda src: changed()(src, name="a"), width=16, height=12)
+
+
+# --- broken on purpose ----------------------------------------------------------------------------------
+
+WRONG = {
+    ("down_up", "whole", "a step that is forgotten"): (r"eased_x0 = x \* 2", "eased_x0 = x"),
+    ("crop", "whole", "the width of another image"): (r"src_image\[(.*?)\* src_width", r"src_image[\1* width"),
+    ("crop", "whole", "an origin that is forgotten"): (r"\+ 7\b", ""),
+    ("crop", "whole", "an interior without end"): (r"if \(x0 >= 0[\s\S]*?_height\)\n", "if (true)\n"),
+    ("warp", "unfused", "the border of another image"): (r"reflect_index\(x\.v", "clamp_index(x.v"),
+    ("remap_constant", "unfused", "no border"): (r"if \(\(unsigned\)x\.v >= .*\n.*return.*;", ""),
+    ("tables", "unfused", "an index that is not led inside"): (r"::min\(::max\(i\.v, 0\), 3\)", "(i.v & 3)"),
+    ("windowed_positions", "whole", "the place of the window's centre"): (r", x \+ 1, ", ", x, "),
+    ("halves", "unfused", "a half that is not rounded"): (r"__half\(2\.0f", "__half(2.01f"),
+    ("equalised", "unfused", "a scan that starts again"): (r"before = before \+ Int\(lanes.*;", ""),
+    ("equalised", "unfused", "counts of the launch before"): (r"counts_image\[i\] = 0;", ";"),
+    ("tiles_of_histograms", "unfused", "every row in the first"): (r"row \* bins \+ bin", "bin"),
+    ("integral", "unfused", "lines above that are left out"): (r"line < ty", "line < ty - 1"),
+    ("edges", "unfused", "a neighbour that is left out"): (r"if \(x \+ 1 < width && y > 0.*\n", "\n"),
+    ("edges", "unfused", "neighbours round the edge"): (r"if \(x > 0 && parent", "if (i > 0 && parent"),
+    ("edges", "unfused", "weak ones that are strong"): (r"\) >= 2\)", ") >= 1)"),
+}
+
+
+@pytest.mark.parametrize(("name", "part", "mistake"), WRONG)
+def test_a_wrong_text_is_seen(runner: Runner, name: str, part: str, mistake: str) -> None:
+    of = resized(given(name), 61, 47)
+    whole = blocks.partition(of, [[each.name for each in of.kernels]]) if part == "whole" else blocks.unfused(of)
+    program = emit.program(of, whole, {str(each): WAYS[0] for each in whole.blocks})
+    pattern, new = WRONG[name, part, mistake]
+    wrong = edited(program, lambda text: re.sub(pattern, new, text))
+    dirty = {
+        each.name: np.full(each.elements, 3, each.dtype) for each in program.buffers if each.role is not Role.INPUT
+    }
+    with pytest.raises(AssertionError):
+        compare(of, runner.run(wrong, dirty, order=3), wanted(of))
+
+
+@pytest.mark.slow
+@pytest.mark.needs_nvcc
+def test_nvcc_takes_them_and_spills_nothing() -> None:
+    programs = []
+    for name in TEXTS:
+        of = given(name)
+        for text, way in itertools.product(cuts(of)[-2:], WAYS):
+            partition = blocks.read(of, text)
+            programs.append(
+                emit.program(of, partition, {str(each): shapes.fitted(of, each, way) for each in partition.blocks})
+            )
+    (source,) = {each.sources for each in batched(programs)}.pop()
+    facts = NvccFacts("sm_90")(dataclasses.replace(source, flags=emit.FLAGS["strict"]))
+    assert not isinstance(facts, BuildFailed), facts
+    for entry, found in facts.items():
+        assert (found.spill_store_bytes, found.spill_load_bytes) == (0, 0), entry

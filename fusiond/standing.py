@@ -202,6 +202,11 @@ class Standings:
             found = self._jobs.get(job or "")
             return found.standing(self._clock()) if found is not None else None
 
+    def shown(self, job: str | None) -> dict[str, Any] | None:
+        """The same for a document."""
+        found = self.of(job)
+        return found.as_json() if found is not None else None
+
     def whole(self, job: str) -> str:
         """The job whose part this one is, or itself."""
         with self._lock:

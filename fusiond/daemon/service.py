@@ -45,6 +45,7 @@ from fusiond.store.jobs import JobRow
 from fusiond.store.owner import this_process
 from fusiond.system import driver, faults
 from fusiond.web.pages import Pages, unchanged
+from fusiond.web.views import Now
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +151,7 @@ class Service:
     def _serve(self, listener: sockets.Listener) -> int:
         where = self.config.web
         self._tcp = Tcp(where, self.config.tls_cert, self.config.tls_key) if where is not None else None
-        pages = Pages(self.store, self._devices, self._buttons())
+        pages = Pages(self.store, self._now, self._buttons(), self.broker.standings.of)
         exchange = Endpoints(self._between.exchange, self.metrics.served).routes() if self._between is not None else []
         app = App(self._actions(), self.broker, pages.routes(), exchange).starlette()
         server = HttpServer(app, self.limits)
@@ -195,6 +196,10 @@ class Service:
         log.info("stopped")
         return status
 
+    def _now(self) -> Now:
+        """What the pages show beside the store."""
+        return Now(workers=self._devices(), upstreams=self._between.state()[1] if self._between is not None else ())
+
     def _buttons(self) -> dict[str, Callable[[str], JobRow]]:
         """What the pages may change."""
 
@@ -211,7 +216,9 @@ class Service:
         due = time.monotonic() >= self._fed_at + self._notifier.watchdog_secs / 4
         if not self._notifier.watchdog_secs or not due:
             return
-        if server.silent_secs > SILENT_SECS or not (self.stopping.is_set() or all(map(_lives, self._threads))):
+        if server.silent_secs > SILENT_SECS or not (
+            self.stopping.is_set() or all(each.is_alive() for each in self._threads)
+        ):
             return
         self._fed_at = time.monotonic()
         self._notifier.alive()
@@ -472,20 +479,15 @@ class Service:
             self._wake()
 
     def _devices(self) -> list[dict[str, Any]]:
-        found = []
-        for each in self.workers:
-            standing = self.broker.standings.of(each.job)
-            found.append({
+        return [
+            {
                 "device": each.device.name,
                 "job": each.job,
                 "waiting": each.held or self.broker.waiting(each.job),
-                "progress": standing.as_json() if standing is not None else None,
-            })  # fmt: skip
-        return found
-
-
-def _lives(thread: threading.Thread) -> bool:
-    return thread.is_alive()
+                "progress": self.broker.standings.shown(each.job),
+            }
+            for each in self.workers
+        ]
 
 
 def wanted(device: str, names: Iterable[str]) -> bool:

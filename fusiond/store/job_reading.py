@@ -82,6 +82,15 @@ class JobReading(Connected):
         )
         return int(count)
 
+    def parts(self, job: str, limit: int = 1000) -> list[JobRow]:
+        """The jobs that were made as parts of a job, in the order in which they were. Damaged rows are left out."""
+        with self._moment():
+            rows = self._rows("SELECT number FROM jobs WHERE parent_id = ? ORDER BY number LIMIT ?", [job, limit])
+            numbers = [int(row["number"]) for row in rows]
+            marks = ", ".join("?" * len(numbers))
+            where = f"WHERE j.number IN ({marks}) ORDER BY j.number"
+            return self._jobs(where, numbers, skip=True, expected=len(numbers)) if numbers else []
+
     def jobs_by_state(self) -> dict[str, int]:
         """How many there are in each state."""
         rows = self._same(

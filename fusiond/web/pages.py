@@ -16,12 +16,17 @@ from starlette.routing import Route
 
 from fusiond.errors import FusiondError, NothingKnown, RequestError
 from fusiond.model import JobState
+from fusiond.standing import Standing
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.web import views
 
 STATIC = Path(__file__).parent / "static"
-FILES = {"style.css": "text/css; charset=utf-8", "fusiond.js": "text/javascript; charset=utf-8"}
+FILES = {
+    "style.css": "text/css; charset=utf-8",
+    "plots.css": "text/css; charset=utf-8",
+    "fusiond.js": "text/javascript; charset=utf-8",
+}
 Change = Callable[[str], JobRow]
 """What a button does with a job's ID."""
 
@@ -32,17 +37,27 @@ def environment() -> Environment:
         loader=PackageLoader("fusiond.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     found.filters["when"] = lambda text: text[:16].replace("T", " ") if text else ""
+    found.filters["duration"] = views.duration
+    found.filters["way"] = lambda role: role.partition(":")[2] or role
     found.filters["ratio"] = lambda value: "" if value is None else f"{value:.3f}x"
     found.globals["answer_path"] = views.answer_path
     return found
 
 
 class Pages:
-    """Pages over a store; `workers` says what the daemon's devices do, `changes` are the buttons: name -> function."""
+    """Pages over a store; `now` says what the daemon does, `standing` how one of its jobs stands, `changes` are the
+    buttons: name -> function."""
 
-    def __init__(self, store: Store, workers: views.Look, changes: Mapping[str, Change]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        now: views.Look,
+        changes: Mapping[str, Change],
+        standing: Callable[[str], Standing | None] = lambda job: None,
+    ) -> None:
         self._store = store
-        self._workers = workers
+        self._now = now
+        self._standing = standing
         self._changes = changes
         self._templates = environment()
 
@@ -61,10 +76,15 @@ class Pages:
         known = [state.value for state in JobState]
         if wrong := [each for each in states if each not in known]:
             raise RequestError(f"{wrong[0][:40]!r} is none of {', '.join(known)}", where="state")
-        return await self._page("overview.html", lambda: views.overview(self._store, self._workers(), states))
+        return await self._page("overview.html", lambda: views.overview(self._store, self._now(), states))
 
     async def job(self, request: Request) -> Response:
-        return await self._page("job.html", lambda: views.job(self._store, request.path_params["id"]))
+        id, after = request.path_params["id"], request.query_params.get("after")
+        try:
+            last = None if after is None else int(after)
+        except ValueError:
+            raise RequestError(f"{after[:40] if after else ''!r} is no number of a trial", where="after") from None
+        return await self._page("job.html", lambda: views.job(self._store, id, self._standing(id), after=last))
 
     async def answer(self, request: Request) -> Response:
         keys = request.path_params

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,22 +10,23 @@ from typing import Any
 from markupsafe import Markup
 
 from fusiond.errors import NothingKnown, StoreError
-from fusiond.model import COUNTED, JobState, Record
+from fusiond.model import COUNTED, JobState, Outcome, Record, Verdict
+from fusiond.standing import Standing
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.trials import TrialLine
+from fusiond.tuning.finals import STRUCK_OUT
 from fusiond.web import drawings, plots
 from fusiond.words import shortened
 
 MOST_JOBS, MOST_ANSWERS = 50, 50
 SOURCE_LETTERS = 400_000
 """Of a source that is shown; more would keep a browser busy."""
-_PART_STEPS = 40
-"""Parts of a job that are shown."""
 _WHAT = {
     "measured": "measured on this GPU",
     "emulated": "emulated on the processor",
     "counted": "counted for a GPU that is not here",
+    "replayed": "measured elsewhere, and replayed",
 }
 _COUNTED = {
     "program": "program", "launch": "launch", "kernel": "kernel", "DRAM, bytes": "dram_bytes",
@@ -35,8 +35,18 @@ _COUNTED = {
     "error": "error",
 }  # fmt: skip
 """Heads of the table of what is counted -> keys of its rows."""
-Look = Callable[[], Sequence[Mapping[str, Any]]]
-"""The workers: `device`, `job`, `waiting`."""
+_NUMBERS = frozenset(_COUNTED) - {"program", "launch", "kernel", "limited by", "bound by"}
+_MEANING = {
+    Verdict.FUSE: "Fuse: surely faster than every unfused way that is known.",
+    Verdict.TUNED: "One kernel, of which another shape is surely faster.",
+    Verdict.KEEP: "Keep them apart: fusing surely does not gain what the job asks for. Use the unfused way below.",
+    Verdict.UNDECIDED: "Too close to call: the interval allows both. Until more is known, use the unfused way below.",
+    Verdict.PROMISING: "Promising: the fused lower bound in time is below every unfused way's. Nothing was measured, "
+    "and a ratio of two bounds proves nothing.",
+    Verdict.UNPROMISING: "Not promising: no fused lower bound in time is below the unfused ones by the margin. "
+    "Nothing was measured.",
+}
+Look = Callable[[], "Now"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,56 +62,130 @@ class Line:
     reason: str
 
 
-def overview(store: Store, workers: Sequence[Mapping[str, Any]], states: Sequence[str] = ()) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """A figure at the top of a page."""
+
+    name: str
+    value: str
+    note: str = ""
+    done: int = 0
+    of: int = 0
+    """Of a tile with a bar: how far it is, and of what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """What the daemon knows beside the store."""
+
+    workers: Sequence[Mapping[str, Any]] = ()
+    """`device`, `job`, `waiting`, `progress` (a Standing as a mapping, or None)."""
+    upstreams: Sequence[Mapping[str, Any]] = ()
+
+
+def overview(store: Store, now: Now, states: Sequence[str] = ()) -> dict[str, Any]:
     """Devices, queue, the latest answers."""
     wanted = [JobState(each) for each in states]
+    rows = store.jobs(wanted or None, MOST_JOBS)
+    busy = [each for each in now.workers if each["job"] or each["waiting"]]
     return {
-        "workers": workers,
+        "busy": [{**each, "said": _said(each.get("progress"))} for each in busy],
+        "idle": [each["device"] for each in now.workers if each not in busy],
+        "upstreams": now.upstreams,
         "counts": {state: count for state, count in store.jobs_by_state().items() if count},
-        "states": [state.value for state in JobState],
         "chosen": list(states),
-        "jobs": store.jobs(wanted or None, MOST_JOBS),
+        "jobs": rows,
+        "notes": any(row.problem or left(row) or (row.waiting_for and not row.state.ended) for row in rows),
         "answers": store.answers(limit=MOST_ANSWERS),
         "left": left,
     }
 
 
-def job(store: Store, id: str) -> dict[str, Any]:
-    """One job: how its search went, every trial, what it found. RequestError for one that is not there."""
+def _said(progress: Mapping[str, Any] | None) -> str:
+    return "" if progress is None else Standing(**progress).said
+
+
+def job(store: Store, id: str, standing: Standing | None = None, *, after: int | None = None) -> dict[str, Any]:
+    """One job: how its search went, every trial, what it found. `standing`: of one that the daemon runs; `after`: of
+    the table of trials only those behind this one. RequestError for a job that is not there."""
     row = store.named_job(id)
     lines = store.trial_lines(row.id)
     candidates = [each for each in lines if each.role == "candidate"]
-    evidence = _evidence(store, row)
+    what = _WHAT[_evidence(store, row)]
     record = _answer_of(store, row)
     knobs = list(dict.fromkeys(name for each in candidates for name in each.config))
     varying = [name for name in knobs if len({str(each.config.get(name)) for each in candidates}) > 1]
     best = max(
         (each for each in candidates if each.ratio is not None), key=lambda each: each.ratio or 0.0, default=None
     )
-    outcomes: dict[str, int] = {}
-    for each in candidates:
-        outcomes[each.outcome] = outcomes.get(each.outcome, 0) + 1
+    unfused = [each for each in lines if each.role != "candidate"]
+    said = {each.sequence: _words(each.config) for each in candidates} if len(lines) <= plots.MOST_CIRCLES else {}
     return {
         "row": row,
-        "evidence": evidence,
-        "what": _WHAT[evidence],
+        "what": what,
+        "said": standing.said if standing is not None else "",
+        "tiles": _job_tiles(row, standing, best, what),
         "plot": plots.search(
-            [(each.sequence, each.ratio) for each in candidates], budget=row.budget, noun=_WHAT[evidence]
+            [(each.sequence, each.ratio) for each in candidates], budget=row.budget, noun=what, said=said
         ),
-        "outcomes": sorted(outcomes.items(), key=lambda each: -each[1]),
+        "outcomes": plots.shares(_outcomes(candidates)),
         "knobs": varying,
         "fixed": {name: candidates[0].config.get(name) for name in knobs if name not in varying} if candidates else {},
-        "lines": [_line(each, varying) for each in candidates],
+        "lines": [_line(each, varying) for each in candidates if after is None or each.sequence > after],
         "best": best,
-        "unfused": [each for each in lines if each.role != "candidate"],
-        "rejections": store.rejections(row.id, skip=True),
-        "parts": [each for each in store.jobs(None, MOST_JOBS) if each.parent == row.id][:_PART_STEPS],
+        "unfused": sorted(unfused, key=lambda each: (each.time_us is None, each.time_us or 0.0)),
+        "rejections": _ruled_out(store, row),
+        "parts": store.parts(row.id),
         "answer": record,
         "path": None if record is None else answer_path(record),
-        "left": left(row),
         "drawings": _drawings(store, row.workload_key, row.device_key, row.search.cache),
         "shortened": shortened,
     }
+
+
+def _job_tiles(row: JobRow, standing: Standing | None, best: TrialLine | None, what: str) -> list[Tile]:
+    found = [Tile(name="Trials", value=f"{row.trials} of {row.budget}", done=row.trials, of=row.budget)]
+    if standing is not None and standing.part is not None:
+        part = f"{standing.part_name}: {standing.done} of {standing.budget} trials"
+        found.append(
+            Tile(name="Part", value=f"{standing.part} of {standing.parts}", note=part, done=standing.done,
+                 of=standing.budget or 0)
+        )  # fmt: skip
+    if standing is not None and standing.final is not None:
+        found.append(Tile(name="Finals", value=f"{standing.final} of {standing.finals}", note="fresh processes"))
+    if best is not None:
+        found.append(Tile(name="Best of the search", value=f"{best.ratio:.3f}x", note=f"{what}; not the verdict"))
+    if standing is not None and standing.left_secs is not None:
+        found.append(Tile(name="Time left", value=f"about {duration(standing.left_secs)}", note="parts and finals too"))
+    elif (rest := left(row)) is not None:
+        found.append(Tile(name="Time left", value=rest, note="for the search"))
+    if row.device_share is not None:
+        share = f"the device measured for {row.device_share:.0%} of it"
+        found.append(Tile(name="Ran for", value=duration(row.wall_secs), note=share))
+    found.append(Tile(name="Created", value=row.created_at[11:16], note=f"{row.created_at[:10]}, UTC"))
+    return found
+
+
+def _outcomes(candidates: Sequence[TrialLine]) -> list[tuple[str, int, int]]:
+    """(outcome, how many, its colour), what is measured first."""
+    counts: dict[str, int] = {}
+    for each in candidates:
+        counts[each.outcome] = counts.get(each.outcome, 0) + 1
+    colours = {outcome.value: number for number, outcome in enumerate(Outcome)}
+    return [
+        (name, counts[name], colours.get(name, 6)) for name in sorted(counts, key=lambda each: colours.get(each, 6))
+    ]
+
+
+def _ruled_out(store: Store, row: JobRow) -> list[tuple[str, str, str]]:
+    """(rule, about what, why); a program of the finals is called by its config."""
+    found = []
+    for each in store.rejections(row.id, skip=True):
+        about = ", ".join(each.nodes)
+        if each.rule == STRUCK_OUT:
+            about = str(store.config_of(each.nodes[0]) or each.nodes[0][:8])
+        found.append((each.rule, about, each.detail))
+    return found
 
 
 def answer(store: Store, workload_key: str, device_key: str, cache: str) -> dict[str, Any]:
@@ -112,24 +196,59 @@ def answer(store: Store, workload_key: str, device_key: str, cache: str) -> dict
     record = history[0]
     counted = record.evidence == COUNTED
     noun = "lower bound" if counted else record.evidence
-    times = [("unfused: " + record.baseline, record.baseline_us, "unfused")]
-    if record.time_us is not None:
-        times.append(("fused", record.time_us, "fused"))
     return {
         "record": record,
-        "what": _WHAT[record.evidence],
+        "meaning": _MEANING[record.verdict],
         "noun": noun,
-        "gain": plots.interval(record.speedup, *record.ci95)
-        if record.speedup and record.ci95 and not counted
-        else None,
-        "times": plots.bars(times, unit="us"),
+        "tiles": _answer_tiles(record),
+        "gain": gain(record),
+        "times": times(record),
         "counted": [_paid(each) for each in record.counted],
+        "numbers": _NUMBERS,
         "roofline": plots.roofline(record.counted) if record.counted else None,
         "drawings": _drawings(store, workload_key, device_key, cache),
         "sources": _sources(store, record),
         "history": history,
-        "text": json.dumps(dict(record.config) if record.config else {}, indent=1),
     }
+
+
+def gain(record: Record) -> Markup | None:
+    """The speed-up with its interval, where something was measured."""
+    if not record.speedup or not record.ci95 or record.evidence == COUNTED:
+        return None
+    return plots.interval(record.speedup, *record.ci95)
+
+
+def times(record: Record) -> Markup:
+    """The unfused and the fused time, or lower bound, as bars."""
+    rows = [("unfused: " + record.baseline, record.baseline_us, "unfused")]
+    if record.time_us is not None:
+        rows.append(("fused", record.time_us, "fused"))
+    return plots.bars(rows, unit="us")
+
+
+def _answer_tiles(record: Record) -> list[Tile]:
+    counted = record.evidence == COUNTED
+    bound = "at least" if counted else ""
+    found = []
+    if record.speedup is not None:
+        spread = f"{record.ci95[0]:.3f} to {record.ci95[1]:.3f}, 95 %" if record.ci95 and not counted else ""
+        name = "Ratio of the bounds" if counted else "Gain"
+        found.append(Tile(name=name, value=f"{record.speedup:.3f}x", note=spread))
+    if record.time_us is not None:
+        found.append(Tile(name="Fused", value=f"{record.time_us:,.2f} us", note=bound))
+    found.append(Tile(name="Unfused", value=f"{record.baseline_us:,.2f} us", note=f"{bound} {record.baseline}".strip()))
+    processes = f"finals in {record.processes} fresh processes" if record.processes and not counted else ""
+    found.append(Tile(name="Trials", value=str(record.trials), note=processes))
+    found.append(Tile(name="Evidence", value=record.evidence, note=_WHAT[record.evidence]))
+    found += [Tile(name=name.replace("_", " "), value=f"{value:,.4g}") for name, value in record.figures.items()]
+    note = f"{record.found_at[11:16]} UTC"
+    found.append(Tile(name="Found", value=record.found_at[:10], note=note))
+    return found
+
+
+def _words(config: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())
 
 
 def _paid(row: Mapping[str, Any]) -> dict[str, str]:
@@ -137,6 +256,7 @@ def _paid(row: Mapping[str, Any]) -> dict[str, str]:
     if row["failed"]:
         return {**dict.fromkeys(_COUNTED, ""), "program": row["program"], "launch": f"{row['launch']}: {row['failed']}"}
     values = {key: row.get(key) for key in _COUNTED.values()}
+    values["program"] = "unfused" if row["program"] == "native" else row["program"]
     values["bound_us"] = f"{row['bound_us']:.3f}"
     values["occupancy"] = "" if row["occupancy"] is None else f"{100 * row['occupancy']:.0f} %"
     values["error"] = "unknown" if row["error"] is None else f"{100 * row['error']:.0f} %"
@@ -159,11 +279,18 @@ def answer_path(record: Record) -> str:
 
 
 def left(row: JobRow) -> str | None:
-    """The time that a job's search is likely to take yet: by what its trials took so far, finals not included."""
+    """The time that a job's search is likely to take yet: by what its trials took so far, finals not included. Of one
+    that the daemon runs itself it knows more (`fusiond.standing`)."""
     if row.state is not JobState.RUNNING or not row.trials or not row.wall_secs or row.trials >= row.budget:
         return None
-    secs = row.wall_secs / row.trials * (row.budget - row.trials)
-    return f"about {secs / 60:.0f} min" if secs >= 90 else f"about {secs:.0f} s"
+    return f"about {duration(row.wall_secs / row.trials * (row.budget - row.trials))}"
+
+
+def duration(secs: float) -> str:
+    """`40 s`, `12 min`, `3.2 h`."""
+    if secs >= 5400:
+        return f"{secs / 3600:.1f} h"
+    return f"{secs / 60:.0f} min" if secs >= 90 else f"{secs:.0f} s"
 
 
 def _line(trial: TrialLine, knobs: Sequence[str]) -> Line:
@@ -188,19 +315,22 @@ def _answer_of(store: Store, row: JobRow) -> Record | None:
     return store.record(row.workload_key, row.device_key, row.search.cache) if row.device_key else None
 
 
-def _sources(store: Store, record: Record) -> list[tuple[str, str]]:
-    """(whose, text) of the fused program and of the unfused one; what cannot be read is left out."""
+def _sources(store: Store, record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
+    """(whose, its texts by name) of the fused program and of the unfused one; what cannot be read is left out."""
     found = []
-    for whose, key in (("fused", record.program_key), ("unfused", record.baseline_program_key)):
+    fused = record.program_key if record.config is not None else None
+    for whose, key in (("Fused", fused), (f"Unfused: {record.baseline}", record.baseline_program_key)):
         try:
             program = store.program(key) if key else None
         except StoreError:
             program = None
-        for source in program.sources if program is not None else ():
-            found.append((f"{whose}: {source.name}", source.text[:SOURCE_LETTERS]))
+        texts = [(each.name, each.text[:SOURCE_LETTERS]) for each in (program.sources if program is not None else ())]
+        if texts:
+            found.append((whose, texts))
     return found
 
 
 def style() -> Markup:
-    """The style sheet, for a page that stands alone."""
-    return Markup((Path(__file__).parent / "static" / "style.css").read_text(encoding="utf-8"))
+    """The style sheets, for a page that stands alone."""
+    sheet = (Path(__file__).parent / "static" / "style.css").read_text(encoding="utf-8")
+    return Markup(sheet + plots.stylesheet())

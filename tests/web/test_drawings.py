@@ -104,7 +104,12 @@ def test_the_roofline_has_a_point_for_each_launch_that_was_counted() -> None:
     root = ElementTree.fromstring(str(picture))
     points = root.findall(f"{SVG}circle")
     assert [each.attrib["class"] for each in points] == ["fused", "unfused"]
-    roof = [tuple(map(float, each.split())) for each in root.findall(f"{SVG}path")[0].attrib["d"][1:].split("L")]
+    roof = [
+        tuple(map(float, each.split()))
+        for each in next(path for path in root.findall(f"{SVG}path") if path.attrib["class"] == "roof")
+        .attrib["d"][1:]
+        .split("L")
+    ]
     for each in points:  # both move as many bytes as DRAM gives in their time: on the slanted roof
         x, y = float(each.attrib["cx"]), float(each.attrib["cy"])
         along = (x - roof[0][0]) / (roof[1][0] - roof[0][0])

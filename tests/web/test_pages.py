@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 import xml.etree.ElementTree as Tree
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -14,8 +15,13 @@ from typing import Any
 import pytest
 
 from fusiond.cli import main
+from fusiond.daemon.config import Config
+from fusiond.model import Rejection
+from fusiond.standing import Standing
 from fusiond.store.database import Store
 from fusiond.web import pages, plots, views
+from tests.daemon.conftest import running
+from tests.web.conftest import JOB
 
 Served = tuple[str, str, Store]
 Page = Callable[..., Any]
@@ -67,9 +73,9 @@ def test_a_job_s_page(served: Served, page: Page) -> None:
     _, job, _ = served
     text = page(f"/page/jobs/{job}").text
     assert "&lt;b&gt;maxpool" in text
-    assert "3 of 3 trials" in text
+    assert re.search(r"<dt>Trials</dt><dd>3 of 3<", text)
     assert "emulated on the processor" in text
-    assert text.count("<tr><td>") >= 3
+    assert len(re.findall(r"<tr data-number=\d", text)) == 3
     assert "Submit again" in text
     assert "Cancel" not in text
 
@@ -78,7 +84,8 @@ def test_an_answer_s_page(served: Served, page: Page) -> None:
     _, _, store = served
     (record,) = store.answers(limit=1)
     text = page(views.answer_path(record)).text
-    assert f"{record.speedup:.3f}x against {record.baseline}" in text
+    assert f"<dt>Gain</dt><dd>{record.speedup:.3f}x<" in text
+    assert f"<small>{record.baseline}</small>" in text
     assert "95 % interval" in text
     assert "a.n=500" in text
     assert page("/answers/no/such/answer").status_code == 404
@@ -142,23 +149,193 @@ def test_five_thousand_trials(served: Served) -> None:
     found = views.job(store, job)
     found["lines"] = found["lines"] * 1700
     text = pages.environment().get_template("job.html").render(found, alone=None)
-    assert text.count("<tr><td>") > 5000
+    assert text.count("<tr data-number=") > 5000
+
+
+def test_trials_that_are_shown_already_are_not_sent_again(served: Served, page: Page) -> None:
+    _, job, _ = served
+    numbers = re.findall(r"<tr data-number=(\d+)", page(f"/page/jobs/{job}?after=0").text)
+    assert numbers == ["1", "2"]
+    assert "<tr data-number" not in page(f"/page/jobs/{job}?after=2").text
+    assert page(f"/page/jobs/{job}?after=x").status_code == 400
+
+
+def test_a_program_that_was_struck_out_is_called_by_its_config(served: Served, page: Page) -> None:
+    _, job, store = served
+    key = store.trials(job)[1].program_key or "0" * 32
+    store.add_rejections(job, [Rejection(rule="struck_out", nodes=(key, "crashed"), detail="process 3: crashed")])
+    text = page(f"/page/jobs/{job}").text
+    assert re.search(r"<strong>struck_out</strong> <code>(block=1|0{8})</code>: process 3", text)
+    assert key not in text
+
+
+# --- what a running job shows -----------------------------------------------------------------------------
+
+
+def test_parts_finals_and_the_time_left_are_shown(served: Served) -> None:
+    _, job, store = served
+    standing = Standing(job=job, phase="search", part=5, parts=11, part_name="<sx>", done=3, budget=8, left_secs=200.0,
+                        final=2, finals=5)  # fmt: skip
+    tiles = {each.name: each for each in views.job(store, job, standing)["tiles"]}
+    assert (tiles["Part"].value, tiles["Part"].note) == ("5 of 11", "<sx>: 3 of 8 trials")
+    assert tiles["Finals"].value == "2 of 5"
+    assert tiles["Time left"].value == "about 3 min"
+    worker = {"device": "cuda:0", "job": job, "waiting": None, "progress": standing.as_json()}
+    found = views.overview(store, views.Now(workers=[worker, {"device": "cpu", "job": None, "waiting": None}]))
+    assert found["busy"][0]["said"] == "part 5 of 11 (<sx>), final 2 of 5"
+    assert found["idle"] == ["cpu"]
+    text = pages.environment().get_template("overview.html").render(found, alone=None)
+    assert "part 5 of 11 (&lt;sx&gt;)" in text
+    assert "about 3 min left" in text
+
+
+def test_upstreams_are_shown(served: Served) -> None:
+    now = views.Now(upstreams=[{"upstream": "https://box", "rests": True, "behind": 4}])
+    text = pages.environment().get_template("overview.html").render(views.overview(served[2], now), alone=None)
+    assert re.search(r"Upstream https://box: .*does not answer.*4 answers not pushed yet", text)
+
+
+# --- keyboard, screen reader, dark ------------------------------------------------------------------------
+
+
+class Outline(HTMLParser):
+    """The elements of a page with their attributes, and which of them a `label` holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None], tuple[str, ...]]] = []
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes), tuple(self._open)))
+        if tag not in ("meta", "link", "input", "path", "rect", "circle", "tr", "td", "progress"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._open:
+            while self._open.pop() != tag:
+                pass
+
+
+def test_everything_has_a_name_and_can_be_reached(served: Served, page: Page) -> None:
+    _, job, store = served
+    (record,) = store.answers(limit=1)
+    for path in ("/", f"/page/jobs/{job}", views.answer_path(record), "/page/jobs/none"):
+        outline = Outline()
+        outline.feed(page(path).text)
+        kinds = [tag for tag, _, _ in outline.elements]
+        assert kinds.count("h1") == kinds.count("main") == 1, path
+        assert ("html", {"lang": "en"}, ()) in outline.elements
+        assert kinds.count("table") == kinds.count("caption"), path
+        for tag, given, within in outline.elements:
+            if tag == "th":
+                assert given.get("scope") in ("col", "row"), path
+            if tag in ("input", "select"):
+                assert "label" in within or given.get("aria-label"), path
+            if tag == "svg":
+                assert given["role"] == "img"
+                assert given["aria-label"]
+            if tag == "progress":
+                assert given.get("aria-label") or given.get("aria-hidden") == "true"
+            if "scroll" in (given.get("class") or "").split() or given.get("class") == "wide":
+                assert (given.get("tabindex"), given.get("role")) == ("0", "region"), path  # the keyboard scrolls it
+                assert given.get("aria-label"), path
+        assert any(tag == "a" and given.get("href") == "#main" for tag, given, _ in outline.elements)
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, two: str) -> float:
+    light, dark = sorted((luminance(one), luminance(two)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_stands_out_in_light_and_in_dark() -> None:
+    """WCAG's 4.5 to 1 for text, 3 to 1 for bars and lines that mean something."""
+    sheet = (pages.STATIC / "style.css").read_text()
+    plain, dark = (
+        dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", each))
+        for each in re.findall(r":root \{(.*?)\}", sheet, re.DOTALL)
+    )
+    for colours in (plain, {**plain, **dark}):
+        for back in ("card", "back", "row"):
+            for text in ("text", "dim", "link", "bad", "mark"):
+                assert contrast(colours[text], colours[back]) >= 4.5, (text, back)
+        for kind in ("good", "bad", "mark"):
+            assert contrast(colours[kind], colours[f"{kind}-back"]) >= 4.5, kind
+        for text in ("text", "dim"):
+            assert contrast(colours[text], colours["fill"]) >= 4.5, text
+        assert contrast(colours["bar"], colours["fill"]) >= 3
+    pictures = (pages.STATIC / "plots.css").read_text()
+    plain, dark = (
+        dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", each))
+        for each in re.findall(r"\.plot \{(.*?)\}", pictures, re.DOTALL)[:2]
+    )
+    for colours in (plain, {**plain, **dark}):
+        for text in ("ink", "quiet"):
+            assert contrast(colours[text], colours["paper"]) >= 4.5
+        for line in ("point", "gain", "loss"):
+            assert contrast(colours[line], colours["paper"]) >= 3
+    for fill in re.findall(r"\.g\d \{ fill: (#[0-9a-f]{6})", pictures):
+        assert contrast("#ffffff", fill) >= 4.5  # the text on it is white
+
+
+# --- in a browser -----------------------------------------------------------------------------------------
+
+needs_chromium = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not here: `apt install chromium`")
+
+
+def dom(url: str, folder: Path, *more: str) -> str:
+    """What headless Chromium has made of a page."""
+    words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--user-data-dir={folder}/own"]
+    return subprocess.run([*words, *more, url], capture_output=True, text=True, timeout=100, check=True).stdout
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not here: `apt install chromium`")
+@needs_chromium
 def test_a_browser_runs_the_script(served: Served, tmp_path: Path) -> None:
     """Heads of tables sort by keyboard and mouse once the script has run; without it the page is whole all the same."""
     _, job, store = served
     path = tmp_path / "job.html"
     text = pages.standing_alone(store, job)
-    path.write_text(
-        text.replace("</body>", "<script>document.querySelectorAll('#trials th')[2].click()</script></body>")
+    doing = (
+        "document.querySelectorAll('#trials th button')[2].click();"
+        "const box = document.querySelector('input'); box.value = '1.01'; box.dispatchEvent(new Event('input'))"
     )
-    words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--user-data-dir={tmp_path}/own"]
-    shown = subprocess.run([*words, path.as_uri()], capture_output=True, text=True, timeout=100, check=True).stdout
+    path.write_text(text.replace("</body>", f"<script>{doing}</script></body>"))
+    shown = dom(path.as_uri(), tmp_path)
     assert 'aria-sort="ascending"' in shown
-    times = [float(each) for each in re.findall(r"<td>measured</td><td>([\d.]+)", shown)]
+    times = [float(each) for each in re.findall(r"<td>measured</td><td class=\"n\">([\d.]+)", shown)]
     assert len(times) == 3
     assert times == sorted(times)
+    assert len(re.findall(r"<tr data-number=\"\d\"[^>]* hidden", shown)) == 2  # the filter leaves one
+    assert "1 of 3" in shown
     assert "aria-sort=" not in text.partition("<style>")[0] + text.partition("</style>")[2].partition("<script>")[0]
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_browser_keeps_the_page_of_a_running_job_up_to_date(tmp_path: Path) -> None:
+    """The token in the URL becomes a cookie; trials come to the table, each once, while the job runs."""
+    urls: list[str] = []
+    with Store.open(tmp_path / "fusiond.sqlite") as store:
+        config = Config(poll_secs=0.05, web=("127.0.0.1", 0))
+        with running(store, trial_secs=0.02, config=config, announce=urls.append) as (_, client):
+            (job,) = client.submit(tmp_path / "job.yaml", JOB.replace("trials: 3", "trials: 3000"))
+            while store.named_job(job).trials < 3:
+                time.sleep(0.02)
+            base, _, token = urls[0].partition("/?")
+            shown = dom(f"{base}/page/jobs/{job}?{token}", tmp_path, "--virtual-time-budget=10000")
+            client.cancel(job)
+    numbers = [int(each) for each in re.findall(r'<tr data-number="(\d+)"', shown)]
+    assert numbers == list(range(len(numbers)))
+    told = re.search(r"<dt>Trials</dt><dd>(\d+) of 3000", shown)
+    assert told is not None
+    assert int(told[1]) >= 3
+    assert "data-was" in re.search(r'<section[^>]*data-live="state"[^>]*>', shown)[0]  # type: ignore[index]
+    assert len(numbers) >= int(told[1])

@@ -2,7 +2,7 @@
 // Tables that sort and filter, and pages that stay up to date. Everything is readable without it.
 
 function value(cell) {
-  const text = cell ? cell.textContent.trim() : "";
+  const text = cell ? cell.textContent.trim().replaceAll(",", "") : "";
   const number = parseFloat(text.replace(/x$/, ""));
   return text !== "" && !Number.isNaN(number) && /^[-+.\d]/.test(text) ? number : text.toLowerCase();
 }
@@ -22,17 +22,16 @@ function sort(table, column, ascending) {
 function prepare(root) {
   for (const table of root.querySelectorAll("table.sortable")) {
     Array.from(table.tHead.rows[0].cells).forEach((head, column) => {
+      const button = document.createElement("button");  // what a keyboard reaches and a screen reader says
+      button.type = "button";
+      button.append(...head.childNodes);
+      head.append(button);
       head.setAttribute("aria-sort", "none");
-      head.tabIndex = 0;
-      const turn = () => {
+      button.addEventListener("click", () => {
         const ascending = head.getAttribute("aria-sort") !== "ascending";
         for (const other of table.tHead.rows[0].cells) other.setAttribute("aria-sort", "none");
         head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
         sort(table, column, ascending);
-      };
-      head.addEventListener("click", turn);
-      head.addEventListener("keydown", (event) => {
-        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); turn(); }
       });
     });
   }
@@ -40,16 +39,29 @@ function prepare(root) {
 
 function filter(input) {
   const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-  for (const row of document.getElementById(input.dataset.filters).tBodies[0].rows) {
+  const body = document.getElementById(input.dataset.filters).tBodies[0];
+  let shown = 0;
+  for (const row of body.rows) {
     const text = row.textContent.toLowerCase();
     row.hidden = !words.every((word) => text.includes(word));
+    shown += row.hidden ? 0 : 1;
   }
+  document.getElementById(input.dataset.counts).textContent = `${shown} of ${body.rows.length}`;
+}
+
+function address() {  // of what has changed: trials that are shown already are not sent again
+  const here = new URL(location.href);
+  const rows = document.querySelectorAll("[data-grows] tr[data-number]");
+  let last = -1;
+  for (const row of rows) last = Math.max(last, Number(row.dataset.number));
+  here.searchParams.set("after", String(last));
+  return here;
 }
 
 async function refresh() {
   if (document.hidden) return;
   try {
-    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    const answer = await fetch(address(), { headers: { accept: "text/html" } });
     if (!answer.ok) return;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of document.querySelectorAll("[data-live]")) {
@@ -59,6 +71,15 @@ async function refresh() {
         part.dataset.was = now.innerHTML;
         part.innerHTML = now.innerHTML;
         prepare(part);
+      }
+    }
+    for (const body of document.querySelectorAll("[data-grows]")) {
+      const more = page.querySelector(`[data-grows="${body.dataset.grows}"]`);
+      if (more && more.dataset.columns !== body.dataset.columns) {
+        if (!document.activeElement.matches("input")) location.reload();  // another knob varies now
+      } else if (more && more.rows.length) {
+        body.append(...more.rows);
+        for (const input of document.querySelectorAll("input[data-filters]")) filter(input);
       }
     }
     if (!page.body.dataset.refresh) location.reload();

@@ -101,3 +101,9 @@ class Answer:
         }
         names = {each.name for each in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in given.items() if name in names})
+
+    def _repr_html_(self) -> str:
+        """What Jupyter shows: verdict, gain with its interval, times, roofline."""
+        from fusiond.web import notebook  # a template engine, which a look-up does not need
+
+        return notebook.answer(self.document)

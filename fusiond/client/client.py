@@ -159,7 +159,8 @@ class Client:
         """The jobs, newest first; `before`: those that came before that job, for the next page. One whose process is
         gone is shown as what it will be: queued. RequestError when there is no job `before`."""
         number = None if before is None else self.show(before).number
-        rows = tuple(each.as_it_is(LOST) for each in self.store.jobs(list(states) or None, limit, before=number))
+        found = self.store.jobs(list(states) or None, limit, before=number)
+        rows = tuple(self._shown(each.as_it_is(LOST)) for each in found)
         return tuple(row for row in rows if not states or row.state in states)
 
     def show(self, job: str) -> JobRow:
@@ -168,7 +169,12 @@ class Client:
             from fusiond.store.job_reading import unknown_job
 
             raise unknown_job(job)
-        return self.store.named_job(job).as_it_is(LOST)
+        return self._shown(self.store.named_job(job).as_it_is(LOST))
+
+    def _shown(self, row: JobRow) -> JobRow:
+        from fusiond.client.rows import ShownRow
+
+        return ShownRow.of(row, self.db)
 
     def best(
         self,

@@ -40,7 +40,7 @@ def test_health(http: httpx.Client) -> None:
     found = http.get("/health").json()
     assert found["state"] == "serving"
     assert found["store"].endswith("fusiond.sqlite")
-    assert found["workers"] == [{"device": "cpu", "job": None, "waiting": None}]
+    assert found["workers"] == [{"device": "cpu", "job": None, "waiting": None, "progress": None}]
 
 
 def test_a_job_from_submission_to_answer(http: httpx.Client, job_file: Callable[..., Path]) -> None:

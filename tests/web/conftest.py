@@ -18,7 +18,7 @@ from tests.daemon.conftest import running
 JOB = "strategy: toy\npair: [hist, '<b>maxpool']\nsizes: {a.n: 500}\nsearch: {trials: 3}\n"
 
 
-def run_job(store: Store, text: str = JOB) -> str:
+def has_run(store: Store, text: str = JOB) -> str:
     """A job that has run; its id."""
     row = daemon.submit(store, jobs.read("/job.yaml", text)[0])
     store.claim("nobody")
@@ -26,12 +26,17 @@ def run_job(store: Store, text: str = JOB) -> str:
     return row.id
 
 
+@pytest.fixture
+def run_job() -> Callable[[Store], str]:
+    return has_run
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Store]]:
     """(the URL that was printed, a job, the store) of a daemon that serves pages over TCP."""
     urls: list[str] = []
     with Store.open(tmp_path_factory.mktemp("web") / "fusiond.sqlite") as store:
-        job = run_job(store)
+        job = has_run(store)
         config = Config(poll_secs=0.05, web=("127.0.0.1", 0))
         with running(store, config=config, announce=urls.append):
             yield urls[0], job, store

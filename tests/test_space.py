@@ -81,6 +81,18 @@ def test_the_empty_space_has_one_point() -> None:
     assert EMPTY.problems({}) == ()
 
 
+def test_two_thousand_parameters_are_no_deeper_than_two() -> None:
+    """A pipeline of a thousand kernels has as many."""
+    parameters = tuple(Parameter(name=f"p{k:04}", values=("first", "second")) for k in range(2000))
+    space = Space(parameters=parameters, restrictions=("p0001 == p1999",))
+    one, two = itertools.islice(space.points(), 2)
+    assert len(one) == 2000
+    assert set(one.values()) == {"first"}
+    assert [name for name in one if one[name] != two[name]] == ["p1998"]
+    assert space.count(limit=1000) == 1000
+    assert Space(parameters=parameters[:9], restrictions=("p0001 == p0008",)).count() == 2**8
+
+
 def test_problems_are_explained() -> None:
     space = Space(
         parameters=(

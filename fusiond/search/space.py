@@ -8,7 +8,9 @@ printed and stored.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -100,33 +102,52 @@ class Space:
             each.name: [found for found in map(expressions.parse, self.restrictions) if each.name in found.names]
             for each in self.parameters
         }
-        yield from (Config.of(chosen) for chosen in self._extend({}, 0, mentioning))
+        # Depth first, and no recursion: a pipeline of a thousand kernels has a thousand parameters.
+        depths: list[Iterator[Mapping[str, Value]]] = [iter(({},))]
+        while depths:
+            chosen = next(depths[-1], None)
+            if chosen is None:
+                depths.pop()
+            elif len(depths) > len(self.parameters):
+                yield Config.of(chosen)
+            else:
+                depths.append(self._extended(chosen, self.parameters[len(depths) - 1], mentioning))
 
     def count(self, limit: int = 100_000) -> int:
-        """How many valid points there are; stops counting at `limit`."""
-        return sum(1 for _ in itertools.islice(self.points(), limit))
+        """How many valid points there are; stops counting at `limit`. What no condition and no restriction names is
+        multiplied, and not walked."""
+        if self.listed is not None:
+            return min(limit, len(self.listed))
+        named = {each.name for each in self.parameters if each.when is not None}
+        for text in (*self.restrictions, *(each.when for each in self.parameters if each.when is not None)):
+            named |= expressions.parse(text).names
+        tied = dataclasses.replace(self, parameters=tuple(each for each in self.parameters if each.name in named))
+        free = math.prod(len(each.values) for each in self.parameters if each.name not in named)
+        found = sum(1 for _ in itertools.islice(tied.points(), -(-limit // max(free, 1))))
+        return min(limit, free * found)
 
     def _config(self, row: tuple[int, ...]) -> Config:
         pairs = zip(self.parameters, row, strict=True)
         return Config.of({each.name: each.values[level] for each, level in pairs if level >= 0})
 
-    def _extend(
-        self, chosen: dict[str, Value], depth: int, mentioning: Mapping[str, Sequence[expressions.Expression]]
-    ) -> Iterator[dict[str, Value]]:
-        """All valid ways to go on. A restriction is looked at when the last of its names is chosen, and not again."""
-        if depth == len(self.parameters):
-            yield chosen
-            return
-        parameter = self.parameters[depth]
+    def _extended(
+        self,
+        chosen: Mapping[str, Value],
+        parameter: Parameter,
+        mentioning: Mapping[str, Sequence[expressions.Expression]],
+    ) -> Iterator[Mapping[str, Value]]:
+        """All valid ways to go on with the next parameter. A restriction is looked at when the last of its names is
+        chosen, and not again."""
         if not self.active(chosen, parameter):
-            yield from self._extend(chosen, depth + 1, mentioning)
+            yield chosen
             return
         for value in parameter.values:
             more = {**chosen, parameter.name: value}
-            scalars = _scalars(more)
-            decidable = (each for each in mentioning[parameter.name] if each.names <= more.keys())
-            if all(each.holds(scalars) for each in decidable):
-                yield from self._extend(more, depth + 1, mentioning)
+            if mine := [each for each in mentioning[parameter.name] if each.names <= more.keys()]:
+                scalars = _scalars(more)
+                if not all(each.holds(scalars) for each in mine):
+                    continue
+            yield more
 
 
 EMPTY = Space(parameters=())

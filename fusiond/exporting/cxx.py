@@ -18,7 +18,7 @@ from fusiond.language.dtypes import DTYPES, whole_numbers
 from fusiond.language.expressions import parse_formula
 from fusiond.language.extents import Extent
 from fusiond.language.grammar import Call, Literal, Name, Node
-from fusiond.program import Program
+from fusiond.program import Program, pitches
 
 _CXX20 = (
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class compl "
@@ -51,7 +51,10 @@ class Names:
 
     def __init__(self, program: Program) -> None:
         arenas = sorted({each.arena for each in program.buffers if each.arena is not None})
-        self.buffers = _identifiers((each.name for each in program.buffers), {"workspace", "host_workspace"})
+        taken = {"workspace", "host_workspace"}
+        self.buffers = _identifiers((each.name for each in program.buffers), taken)
+        rows = pitches(program.steps)
+        self.pitches = dict(zip(rows, _identifiers((f"{name}_pitch" for name in rows), taken).values(), strict=True))
         self.sizes = _identifiers((name for name, _ in program.sizes), set())
         self.seams = _identifiers((each.name for each in program.seams), {"naive"})
         self.arenas = _identifiers(arenas, set())

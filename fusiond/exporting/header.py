@@ -8,7 +8,7 @@ from fusiond.exporting.adapters import space
 from fusiond.exporting.layout import Giver
 from fusiond.language.dtypes import DTYPES
 from fusiond.language.extents import text_of
-from fusiond.program import Buffer, Memory, Program, Role
+from fusiond.program import Buffer, Memory, Program, Role, pitches
 
 _PLACES = {Memory.DEVICE: "device", Memory.PINNED: "pinned host memory", Memory.PAGEABLE: "host memory"}
 
@@ -71,7 +71,7 @@ def _sizes(text: Statements, program: Program, names: cxx.Names) -> None:
 def _buffers(text: Statements, program: Program, names: cxx.Names) -> None:
     text.line("/// The arrays of a call, and memory that it may use until it has ended.")
     struct = text.block("struct Buffers", end="};")
-    free = layout.optional(program)
+    free, rows = layout.optional(program), pitches(program.steps)
     for each in program.buffers:
         if layout.is_argument(each) and each.symbol is None:
             note = f"{each.role}, {_PLACES[each.memory]}: {text_of(each.elements)} elements"
@@ -79,6 +79,9 @@ def _buffers(text: Statements, program: Program, names: cxx.Names) -> None:
                 note += f", at byte {text_of(each.offset_bytes)} of {each.arena}"
             note += "; null: in the workspace" if each.name in free else ""
             struct.line(f"{pointer(each, free)} {names.buffers[each.name]} = nullptr;  ///< {note}")
+            if each.name in rows:
+                said = f"elements from row to row; 0: {text_of(rows[each.name])}, as many as a row has"
+                struct.line(f"std::size_t {names.pitches[each.name]} = 0;  ///< {said}")
     struct.line("void* workspace = nullptr;  ///< device: workspace_bytes(sizes), at a multiple of 256")
     if has_host_workspace(program):
         struct.line("void* host_workspace = nullptr;  ///< pinned host memory: host_workspace_bytes(sizes)")

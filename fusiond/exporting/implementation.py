@@ -64,6 +64,7 @@ def _places(program: Program, names: cxx.Names, writer: Writer) -> str:
     text.line("/// Where each buffer is.")
     struct = text.block("struct Places", end="};")
     struct.lines(*(f"char* {names.buffers[each.name]} = nullptr;" for each in program.buffers))
+    struct.lines(*(f"std::size_t {each} = 0;" for each in names.pitches.values()))
     for kind, where in _workspaces(program).items():
         text.lines("", "/// Lays out the scratch memory; the bytes that it takes.")
         body = text.block(
@@ -141,6 +142,7 @@ def _resolve(body: Statements, program: Program, names: cxx.Names) -> None:
                 pointer += f" + ({cxx.number(each.offset_bytes, names)} - {cxx.number(own.offset_bytes, names)})"
             condition = f"if (buffers.{name}) " if each.name in free else ""
             body.line(f"{condition}at.{name} = {pointer};")
+    body.lines(*(f"at.{each} = buffers.{each};" for each in names.pitches.values()))
     for name in _used_symbols(program):
         block = body.block("")
         block.line("void* address = nullptr;")
@@ -249,6 +251,7 @@ def _graph(body: Statements, program: Program, names: cxx.Names, writer: Writer,
     key = [f"at.{names.buffers[each.name]}" for each in program.buffers]
     rows = body.block("const std::vector<std::uintptr_t> key =", end="};")
     rows.lines(*(f"reinterpret_cast<std::uintptr_t>({each})," for each in key))
+    rows.lines(*(f"static_cast<std::uintptr_t>(at.{each})," for each in names.pitches.values()))
     rows.lines(*(f"static_cast<std::uintptr_t>(sizes.{names.sizes[name]})," for name, _ in program.sizes))
     body.line("auto found = std::find_if(state.graphs.begin(), state.graphs.end(),")
     body.line("                          [&](const State::Graph& each) { return each.key == key; });")

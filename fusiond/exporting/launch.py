@@ -8,7 +8,7 @@ with which they were measured.
 
 This file and `plan.json` beside it need Python 3.10 and the NVIDIA driver. They run in the context that is current in
 the calling thread (PyCUDA's, CuPy's, PyTorch's, JAX's, Numba's) and never make one. An argument is anything with
-`__cuda_array_interface__` or DLPack, and a NumPy array where a buffer lies in host memory.
+`__cuda_array_interface__` or DLPack, OpenCV's GpuMat, and a NumPy array where a buffer lies in host memory.
 
 fusiond copies this file into every export as it is, so it may import the standard library only, and NumPy where it
 hands out host arrays.
@@ -96,6 +96,11 @@ class _Plan:
     steps: list[dict[str, Any]]
     homes: dict[str, list[dict[str, Any]]]
     """Allocation (an arena, or a buffer of its own) -> its buffers."""
+
+    def row_of(self, name: str) -> int | None:
+        """The elements of a row of a buffer whose rows may lie apart; None where they may not."""
+        arguments = (each for step in self.steps for each in step.get("arguments", ()))
+        return next((int(each["value"]) for each in arguments if each.get("pitch_of") == name), None)
 
     def bytes_of(self, name: str) -> int:
         buffer = self.buffers[name]
@@ -336,6 +341,19 @@ class _Array:
     """The stream on which it becomes ready."""
     device: int | None = None
     keep: object = None
+    pitch: int | None = None
+    """Elements from row to row, where that is more than a row has."""
+
+    def pitch_of_rows(self, row: int) -> int | None:
+        """Elements from one row of `row` elements to the next; None where this is no array of such rows."""
+        size = _BYTES.get(self.dtype, 0)
+        sides = [each for each in zip(self.shape, self.strides or (), strict=False) if each[0] != 1]
+        expected = size
+        while sides and sides[-1][1] == expected and expected < row * size:
+            expected *= sides.pop()[0]
+        if len(sides) != 1 or expected != row * size or sides[0][1] % size or sides[0][1] < expected:
+            return None
+        return int(sides[0][1]) // size
 
     @property
     def contiguous(self) -> bool:
@@ -388,6 +406,8 @@ def _described(value: object, stream: int) -> _Array | None:
     else:
         if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
             found = _of_dlpack(value, stream)
+        elif hasattr(value, "cudaPtr") and hasattr(value, "step"):
+            found = _of_gpu_mat(value)
     if found is not None:
         found.read_only = found.read_only or immutable
     return found
@@ -432,6 +452,18 @@ def _of_dlpack(value: Any, stream: int) -> _Array:
     strides = tuple(each * tensor.bits // 8 for each in tensor.strides[: tensor.ndim]) if tensor.strides else None
     return _Array((tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, _DL_PLACES[kind], read_only,
                   device=device if kind == 2 else None, keep=capsule)  # fmt: skip
+
+
+_DEPTHS = ("uint8", "int8", "uint16", "int16", "int32", "float32", "float64", "float16")
+
+
+def _of_gpu_mat(value: Any) -> _Array:
+    """OpenCV's cuda.GpuMat: rows of interleaved channels, `step` bytes from one to the next."""
+    width, height = value.size()
+    depth, channels = value.type() % 8, value.type() // 8 + 1
+    size = _BYTES[_DEPTHS[depth]]
+    return _Array(int(value.cudaPtr()), (height, width, channels), (int(value.step), channels * size, size),
+                  _DEPTHS[depth], "device")  # fmt: skip
 
 
 class DeviceArray:
@@ -881,7 +913,8 @@ class Launcher:
         found = {}
         for name, buffer in wanted.items():
             if name in arguments:
-                found[name] = _checked(arguments[name], buffer, self._optional, context.device, stream)
+                row = plan.row_of(name)
+                found[name] = _checked(arguments[name], buffer, self._optional, context.device, stream, row)
             elif name not in self._optional:
                 where = "on the device" if plan.on_device(name) else "in host memory"
                 raise LaunchError(
@@ -909,8 +942,11 @@ def _optional(document: Mapping[str, Any]) -> frozenset[str]:
     }
 
 
-def _checked(value: object, buffer: Mapping[str, Any], optional: frozenset[str], device: int, stream: int) -> _Array:
-    """An argument as an array that is right for its buffer; else LaunchError."""
+def _checked(
+    value: object, buffer: Mapping[str, Any], optional: frozenset[str], device: int, stream: int, row: int | None
+) -> _Array:
+    """An argument as an array that is right for its buffer; else LaunchError. `row`: the elements of a row, where rows
+    may lie apart."""
     name, dtype, elements = buffer["name"], buffer["dtype"], buffer["elements"]
     try:
         array = _described(value, stream)
@@ -927,7 +963,11 @@ def _checked(value: object, buffer: Mapping[str, Any], optional: frozenset[str],
         raise LaunchError(
             f"{name} has {math.prod(array.shape)} elements (shape {array.shape}); it must have {elements}"
         )
-    if not array.contiguous:
+    if not array.contiguous and row is not None:
+        array.pitch = array.pitch_of_rows(row)
+        if array.pitch is None:
+            raise LaunchError(f"{name} has strides {array.strides}; rows of {row} elements may lie apart, no others")
+    elif not array.contiguous:
         raise LaunchError(f"{name} is not contiguous (strides {array.strides}); pass a contiguous copy")
     place = "device" if buffer["memory"] == "device" else "host"
     if array.place not in (place, "managed") and buffer["symbol"] is None:
@@ -1064,7 +1104,9 @@ class _Run:
 
     def _captured(self) -> int:
         """The graph of these pointers, seams and sizes; captured when they come for the first time."""
-        key = (tuple(sorted(self._memory.bases.items())), tuple(sorted((n, id(f)) for n, f in self._functions.items())))
+        pitches = tuple(sorted((name, each.pitch or 0) for name, each in self._arrays.items()))
+        functions = tuple(sorted((n, id(f)) for n, f in self._functions.items()))
+        key = (tuple(sorted(self._memory.bases.items())), pitches, functions)
         graphs = self._sized.graphs
         if key not in graphs:
             lead = self._context.stream("capture")
@@ -1246,7 +1288,9 @@ class _Run:
         if argument["is"] == "Pointer":
             return self._memory.address(argument["buffer"]).to_bytes(8, "little")
         if argument["is"] == "Scalar":
-            return _packed(argument["dtype"], argument["value"], step["name"])
+            given = self._arrays.get(argument.get("pitch_of", ""))
+            pitch = given.pitch if given is not None else None
+            return _packed(argument["dtype"], argument["value"] if pitch is None else pitch, step["name"])
         data = bytearray.fromhex(argument["hex"])
         for offset, dtype, value in argument.get("numbers", ()):
             data[offset : offset + _BYTES[dtype]] = _packed(dtype, value, step["name"])

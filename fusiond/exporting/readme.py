@@ -15,6 +15,7 @@ from fusiond.program import (
     Program,
     Source,
     SourceKind,
+    pitches,
 )
 
 _WIDTH = 100
@@ -99,6 +100,13 @@ def _arguments(program: Program) -> list[str]:
         "Arrays must be contiguous and have exactly these elements. Arrays on the device must begin at a multiple of "
         "16 bytes, as all do that cudaMalloc gives. An inout array is read and written: fill it before each launch."
     )]  # fmt: skip
+    rows = pitches(program.steps)
+    if rows:
+        said = ", ".join(f"{name} ({text_of(row)} elements a row)" for name, row in rows.items())
+        lines += _wrapped(
+            f"Rows may lie apart in {said}: pass a slice of a larger array, or OpenCV's GpuMat, to launch.py as it is; "
+            f"in C++ set {', '.join(names.pitches.values())}, in elements."
+        )
     return lines
 
 

@@ -31,6 +31,7 @@ from fusiond.program import (
     Seam,
     Step,
     host_steps,
+    pitches,
 )
 
 
@@ -159,9 +160,11 @@ class Writer:
         if isinstance(argument, Pointer):
             body.line(f"void* a{index} = {self._at(argument.buffer)};")
         elif isinstance(argument, Scalar):
-            body.line(
-                f"{cxx.element(argument.dtype)} a{index} = {cxx.typed(argument.dtype, argument.value, self._names)};"
-            )
+            kind, own = cxx.element(argument.dtype), cxx.typed(argument.dtype, argument.value, self._names)
+            if argument.pitch_of is not None:
+                pitch = f"at.{self._names.pitches[argument.pitch_of]}"
+                own = cpp("{} != 0 ? static_cast<{}>({}) : {}", pitch, kind, pitch, own)
+            body.line(f"{kind} a{index} = {own};")
         else:
             data = bytes.fromhex(argument.hex)
             head = f"alignas(16) unsigned char a{index}[{len(data)}] = {{"
@@ -288,6 +291,10 @@ class Writer:
             if name not in self._program.fixed:
                 wrong = f"sizes.{self._names.sizes[name]} < 1"
                 refuse(body, wrong, f"the size {name} must be a whole number from 1")
+        for name, row in pitches(self._program.steps).items():
+            own = f"buffers.{self._names.pitches[name]}"
+            wrong = f"{own} != 0 && !within(static_cast<long long>({own}), {self._number(row)}, {2**31 - 1}LL)"
+            refuse(body, wrong, f"the pitch of {name} is in elements, at least those of a row ({text_of(row)})")
         for buffer in self._program.buffers:
             if isinstance(buffer.elements, Extent):
                 wrong = f"{self._number(buffer.elements)} < 1"

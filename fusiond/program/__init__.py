@@ -62,6 +62,7 @@ from fusiond.program.steps import (
     Pointer,
     Scalar,
     Step,
+    pitches,
 )
 
 __all__ = [
@@ -96,6 +97,7 @@ __all__ = [
     "default_compare",
     "encode",
     "host_steps",
+    "pitches",
     "pooled_frees",
     "problems",
     "replace_sources",

@@ -23,8 +23,9 @@ def encode(program: Program) -> dict[str, Any]:
         entry = {"is": type(value).__name__, **plain(value)}
         if not entry.get("numbers", True):  # what version 1 did not know is there only where it says something
             del entry["numbers"]
-        if entry.get("carveout_pct", 0) is None:
-            del entry["carveout_pct"]
+        for name in ("carveout_pct", "pitch_of"):
+            if entry.get(name, 0) is None:
+                del entry[name]
         return entry
 
     steps = []

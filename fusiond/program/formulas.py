@@ -9,16 +9,25 @@ from typing import Any
 from fusiond.language.extents import Extent
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""What holds no Extent: an Extent is an int of a class of its own."""
+
+
 def formulas(value: Any) -> Iterator[tuple[str, int]]:
     """(formula, value) of each in a nest of dataclasses and tuples."""
+    if type(value) in _PLAIN:
+        return
     if isinstance(value, Extent):
         yield value.text, int(value)
     elif isinstance(value, tuple):
         for each in value:
-            yield from formulas(each)
+            if type(each) not in _PLAIN:
+                yield from formulas(each)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for part in dataclasses.fields(value):
-            yield from formulas(getattr(value, part.name))
+            each = getattr(value, part.name)
+            if type(each) not in _PLAIN:  # most of a program of a thousand kernels
+                yield from formulas(each)
 
 
 def replaced(value: Any, change: Callable[[Extent], int]) -> Any:

@@ -39,6 +39,9 @@ class Scalar:
     dtype: str
     value: int | float
     """What follows from the sizes is a whole number, of a float too."""
+    pitch_of: str | None = None
+    """A buffer of rows whose pitch this is: elements from the beginning of a row to that of the next. `value` is how
+    many a row has; a caller's rows may lie further apart (OpenCV's, a part of a larger image)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +182,19 @@ class _Call(_Step):
                 found += [f"step {self.name!r}: {problem}" for problem in _struct_problems(each, buffers)]
             if isinstance(each, Scalar) and not _fits(each):
                 found.append(f"step {self.name!r}: {each.value!r} is no {each.dtype}")
+            if isinstance(each, Scalar) and each.pitch_of is not None:
+                found += _pitch_problems(self.name, each, buffers.get(each.pitch_of))
         return found
+
+
+def _pitch_problems(step: str, scalar: Scalar, buffer: Buffer | None) -> list[str]:
+    if buffer is None:
+        return [f"step {step!r} passes the pitch of the unknown buffer {scalar.pitch_of!r}"]
+    if buffer.arena is not None or buffer.symbol is not None or buffer.memory is not Memory.DEVICE:
+        return [f"step {step!r}: {buffer.name!r} is no array of its own on the device, so it has no pitch"]
+    if is_float(scalar.dtype) or scalar.value < 1 or buffer.elements % int(scalar.value):
+        return [f"step {step!r}: {buffer.name!r} has no rows of {scalar.value} elements"]
+    return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,6 +411,16 @@ STEPS: Mapping[str, type[Any]] = {
     each.__name__: each for each in (Launch, Copy, CopyBatch, FillStep, HostCall, Alloc, Free)
 }
 ARGUMENTS: Mapping[str, type[Any]] = {each.__name__: each for each in (Pointer, Scalar, Bytes)}
+
+
+def pitches(steps: Iterable[Step]) -> dict[str, int]:
+    """Buffer -> the elements of a row, of those that may have a pitch."""
+    found: dict[str, int] = {}
+    for step in steps:
+        for each in step.arguments if isinstance(step, Launch | HostCall) else ():
+            if isinstance(each, Scalar) and each.pitch_of is not None and isinstance(each.value, int):
+                found[each.pitch_of] = each.value
+    return found
 
 
 def packed(step: Step) -> Step:

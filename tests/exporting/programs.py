@@ -357,10 +357,33 @@ def seams_in_a_graph() -> Case:
     return seams("graph")
 
 
+def rows() -> Case:
+    """Two images whose rows may lie apart, in a graph."""
+    w, h = size("w", 21), size("h", 9)
+    source = Source(
+        name="rows",
+        text='extern "C" __global__ void twice(const unsigned char* x, short* y, int w, int h, int px, int py) {\n'
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i < w * h) y[i / w * py + i % w] = 2 * x[i / w * px + i % w];\n}\n",
+        entries=("twice",),
+    )
+    pitched = (Scalar(dtype="int32", value=w, pitch_of="x"), Scalar(dtype="int32", value=w, pitch_of="y"))
+    step = Launch(
+        name="twice", source="rows", entry="twice", grid=(ceil_div(w * h, 64), 1, 1), block=(64, 1, 1),
+        arguments=(pointer("x"), pointer("y"), int32(w), int32(h), *pitched),
+    )  # fmt: skip
+    program = Program(
+        name="rows", buffers=(buffer("x", w * h, Role.INPUT, "uint8"), buffer("y", w * h, Role.OUTPUT, "int16")),
+        sources=(source,), steps=(step,), issue="graph", sizes=(("h", 9), ("w", 21)),
+    )  # fmt: skip
+    assert not problems(program)
+    return Case(program=program, sizes={"w": 50}, expected=lambda of, at: {"y": of["x"].astype(np.int16) * 2})
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
     each.__name__: each
     for each in (one, several, two_streams, graph, cooperative, transfers, pageable, allocations, structs, halves,
-                 forked, mixed, seams, seams_in_a_graph)
+                 forked, mixed, seams, seams_in_a_graph, rows)
 }  # fmt: skip
 
 

@@ -220,6 +220,35 @@ def test_it_computes_what_numpy_does(name: str, tmp_path: Path, scheduler_librar
 
 
 @pytest.mark.slow
+def test_rows_may_lie_apart(tmp_path: Path, scheduler_library: Path) -> None:
+    """Read and written as rows of 32 and 40 elements, at another width than the plan's; graphs are told apart."""
+    case, folder = programs.rows(), tmp_path / "out"
+    program_of(case, folder, scheduler_library)
+    text = (folder / "main.cpp").read_text()
+    head, loop = text.split("    Launcher launcher;")
+    pitched = "    buffers.x_pitch = 32; buffers.y_pitch = 40;\n"
+    (folder / "main.cpp").write_text(f"{head}{pitched}    Launcher launcher;{loop}")
+    objects = [adapter_object(case.program, source, folder) for source in case.program.sources]
+    command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{STUB}", "-I.", f'-DSTUB_ABI="{ABI}"',
+               "-rdynamic", "main.cpp", f"{file_stem(case.program)}.cpp", "-Wl,--no-as-needed", *objects,
+               scheduler_library, f"-Wl,-rpath,{scheduler_library.parent}", "-o", "run"]  # fmt: skip
+    run(command, folder)
+    x = np.arange(9 * 32, dtype=np.uint8).reshape(9, 32)
+    (folder / "x.bin").write_bytes(x.tobytes())
+    run(["./run", 9, 30, 1, x.nbytes, 9 * 40 * 2], folder)
+    made = np.frombuffer((folder / "y.out").read_bytes(), np.int16).reshape(9, 40)
+    np.testing.assert_array_equal(made[:, :30], x[:, :30].astype(np.int16) * 2)
+    assert (made[:, 30:] == -23131).all()  # 0xA5A5
+    (folder / "main.cpp").write_text(f"{head}{pitched.replace('32', '29')}    Launcher launcher;{loop}")
+    run(command, folder)
+    done = subprocess.run(
+        ["./run", "9", "30", "1", "288", "720"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5
+    assert done.stderr == "the pitch of x is in elements, at least those of a row (w)"
+
+
+@pytest.mark.slow
 def test_plain_kernels_when_asked(tmp_path: Path, scheduler_library: Path) -> None:
     case = programs.seams()
     program_of(case, tmp_path / "out", scheduler_library, naive=True)

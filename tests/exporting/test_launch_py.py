@@ -478,3 +478,64 @@ def test_every_launch_has_its_shape(exported: Callable[..., Exported]) -> None:
         for found, step in zip(plan.steps, wanted.steps, strict=True):
             if isinstance(step, Launch):
                 assert (tuple(found["grid"]), found["shared_bytes"]) == (step.grid, step.shared_bytes)
+
+
+# --- rows that lie apart --------------------------------------------------------------------------------
+
+
+class GpuMat:
+    """As much of OpenCV's cuda.GpuMat as a launch asks for: rows of uint8 or int16, 32 bytes and more apart."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.step = array.strides[0]
+
+    def size(self) -> tuple[int, int]:
+        return self.array.shape[1], self.array.shape[0]
+
+    def type(self) -> int:
+        return {"uint8": 0, "int16": 3}[self.array.dtype.name]
+
+    def cudaPtr(self) -> int:  # noqa: N802 - OpenCV's name
+        return int(self.array.__array_interface__["data"][0])
+
+
+@pytest.mark.parametrize("of", [OnDevice, ByDlpack, GpuMat])
+def test_rows_may_lie_apart(exported: Callable[..., Exported], of: Callable[[Any], Any]) -> None:
+    """Parts of larger images, of several pitches, through one graph each; what lies between the rows stays."""
+    here = exported(programs.rows().program)
+    for gap, width in ((11, 21), (43, 21), (0, 50)):
+        whole = np.arange(9 * (width + gap), dtype=np.uint8).reshape(9, width + gap)
+        made = np.full((9, width + 2 * gap), 99, np.int16)
+        for _ in range(2):
+            arguments = {"x": of(whole[:, :width]), "y": of(made[:, :width])}
+            here.launcher.launch(arguments, {"w": width}, 500)
+            here.driver.drain()
+            np.testing.assert_array_equal(made[:, :width], whole[:, :width].astype(np.int16) * 2)
+            assert (made[:, width:] == 99).all()
+    assert here.driver.log.count("cuStreamBeginCapture_v2") == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda x: x[::-1], r"x has strides \(-42, 1\); rows of 21 elements may lie apart, no others"),
+        (np.asfortranarray, r"x has strides"),
+        (lambda x: np.repeat(x, 2, axis=1)[:, ::2], r"x has strides \(42, 2\); rows of 21"),
+        (lambda x: x[:, :20], "x has 180 elements"),
+    ],
+)
+def test_other_strides_are_refused(exported: Callable[..., Exported], wrong: Callable[[Any], Any], said: str) -> None:
+    here = exported(programs.rows().program)
+    x, y = np.zeros((9, 42), np.uint8)[:, :21], np.zeros((9, 21), np.int16)
+    with pytest.raises(here.error, match=said):
+        here.launcher.launch({"x": OnDevice(wrong(x)), "y": OnDevice(y)})
+
+
+def test_rows_of_what_has_no_pitch_are_refused(exported: Callable[..., Exported]) -> None:
+    here = exported(programs.one().program)
+    (name, *_) = [each.name for each in here.program.buffers if each.role is Role.INPUT]
+    memory = arrays(here.program, {})
+    memory[name] = np.zeros(int(here.program.buffer(name).elements) * 2, "float32")[::2]
+    with pytest.raises(here.error, match=f"{re.escape(name)} is not contiguous"):
+        here.launcher.launch(wrapped(here.program, memory))

@@ -342,11 +342,12 @@ def _chosen(about: Analysed, config: Config) -> tuple[Partition, dict[str, Block
 def _does_not_fit(target: Target, program: Program, chosen: Partition) -> Rejection | None:
     """Why a block of several kernels cannot be launched, or is no kernel to be measured: ptxas spills. None where no
     compiler is there, and for kernels by themselves, which must be launched anyhow."""
+    if target.limits.registers_per_sm == 0:
+        return None
+    blocks_of = {emit.entry(each): each for each in reversed(chosen.blocks) if len(each.kernels) > 1}
     for step in program.steps:
-        block = next(
-            (each for each in chosen.blocks if isinstance(step, Launch) and step.name == emit.entry(each)), None
-        )
-        if block is None or len(block.kernels) < 2 or target.limits.registers_per_sm == 0:
+        block = blocks_of.get(step.name) if isinstance(step, Launch) else None
+        if block is None:
             continue
         assert isinstance(step, Launch)
         entries = target.facts(program.source(step.source))

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -562,11 +562,13 @@ def traced(
     channels: int = 1,
     sizes: Mapping[str, Size] | None = None,
     parameters: Mapping[str, Number] | None = None,
+    pitched: bool = False,
 ) -> Pipeline:
     """The pipeline that a function of images is. TypeProblem, in one line, when it is none.
 
     `sizes`: of parameters that have other sizes than width and height. `parameters`: those that are no images but one
-    number of the launch, with the number that they are measured with.
+    number of the launch, with the number that they are measured with. `pitched`: rows of inputs and outputs may lie
+    apart.
     """
     _held(dtype)
     _sized(width, height, _counted(channels))
@@ -610,6 +612,8 @@ def traced(
         outputs=tuple(dict.fromkeys(each.image.name for each in handles)),
         kernels=tuple(by_name[name] for name in order),
     )
+    if pitched:
+        pipeline = replace(pipeline, pitched=graph.rows(pipeline))
     broken = graph.problems(pipeline)
     if broken:
         raise TypeProblem(f"{broken[0][0]}: {broken[0][1]}")

@@ -149,7 +149,8 @@ def _memory(fetch: Fetch) -> Access:
 
 
 def image_of(access: Access) -> str | None:
-    """The image that a stage is given whole, as `NAME_image + channel, width, height`; None where it is a pixel."""
+    """The image that a stage is given whole, as `NAME_image + channel, width, height, elements of a row`; None where it
+    is a pixel."""
     return access.image.removeprefix(_MEMORY) if access.image.startswith(_MEMORY) else None
 
 
@@ -187,7 +188,7 @@ def _stage(kernel: Kernel, body: Expr, channel: int, suffix: str) -> str:
 
 
 def _whole(access: Access, name: str) -> str:
-    return f"const {STORED[access.dtype]}* __restrict__ {name}, int {name}_width, int {name}_height"
+    return f"const {STORED[access.dtype]}* __restrict__ {name}, int {name}_width, int {name}_height, int {name}_row"
 
 
 def _fetch(kernel: Kernel, fetch: Fetch, suffix: str) -> str:
@@ -201,9 +202,9 @@ def _fetch(kernel: Kernel, fetch: Fetch, suffix: str) -> str:
         column, row = "x.v", "y.v"
     else:
         column, row = (f"{border.mode}_index({axis}.v, {side})" for axis, side in (("x", "width"), ("y", "height")))
-    place = f"{row} * width + {column}"
-    body.line(f"return image[{place if fetch.channels == 1 else f'({place}) * {fetch.channels}'}];")
-    parameters = [f"const {stored}* __restrict__ image", "int width", "int height", "Int x", "Int y"]
+    times = "" if fetch.channels == 1 else f" * {fetch.channels}"
+    body.line(f"return image[{row} * elements + {column}{times}];")
+    parameters = [f"const {stored}* __restrict__ image", "int width", "int height", "int elements", "Int x", "Int y"]
     return function(f"__device__ __forceinline__ {kind} {name}", parameters, body)
 
 
@@ -247,7 +248,8 @@ class _Trees:
                 return atom(self.pixels[expr])
             case Fetch(image, x, y):
                 memory = self.pixels[_memory(expr)]
-                read, sides = f"{self.kernel.name}_{image}_at{self.suffix}", (f"{memory}_width", f"{memory}_height")
+                read = f"{self.kernel.name}_{image}_at{self.suffix}"
+                sides = f"{memory}_width", f"{memory}_height", f"{memory}_row"
                 return Term(call(read, memory, *sides, self.value(x).code, self.value(y).code))
             case Lookup(table, _, index):
                 return Term(call(f"{self.kernel.name}_{table}_table{self.suffix}_at", self.value(index).code))

@@ -140,6 +140,7 @@ def block_kernel(
                 images=(*block.inputs, *block.outputs),
                 reads=len(block.inputs),
                 scalars=(width, height, *sizes),
+                pitched=paths.pitched,
             ),
         ),
     )
@@ -184,6 +185,10 @@ def program(
                 compare=default_compare(image.dtype) if output else EQUAL,
             )
         )
+
+    def row(name: str) -> int:
+        return pipeline.sides(name)[0] * pipeline.images[name].channels
+
     found = Program(
         name=f"{pipeline.name}: {partition}",
         buffers=(*buffers, *(each for kernel in kernels for each in kernel.scratch)),
@@ -199,6 +204,7 @@ def program(
                 arguments=(
                     *(Pointer(buffer=name) for name in launch.images),
                     *(Scalar(dtype="int32", value=value) for value in launch.scalars),
+                    *(Scalar(dtype="int32", value=row(name), pitch_of=name) for name in launch.pitched),
                 ),
             )
             for kernel in kernels

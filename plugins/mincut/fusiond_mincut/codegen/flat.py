@@ -46,10 +46,15 @@ def parameters(pipeline: Pipeline, kernel: Kernel) -> list[str]:
     return [f"const {STORED[each.dtype]}* __restrict__ {each.name}_image" for each in images]
 
 
-def sizes(kernel: Kernel) -> list[str]:
-    """The last parameters: how many pixels there are, and the sizes of what is read at computed coordinates."""
+def sizes(pipeline: Pipeline, kernel: Kernel) -> list[str]:
+    """The last parameters: how many pixels there are, the sizes of what is read at computed coordinates, pitches."""
     fetched = [f"int {name}_{side}" for name in kernel.fetched for side in ("width", "height")]
-    return ["int width", "int height", *fetched]
+    return ["int width", "int height", *fetched, *(f"int {name}_pitch" for name in pitched(pipeline, kernel))]
+
+
+def pitched(pipeline: Pipeline, kernel: Kernel, output: bool = True) -> tuple[str, ...]:
+    """The images of a boundary that have a pitch."""
+    return tuple(name for name in (*kernel.reads, *([kernel.name] if output else [])) if name in pipeline.pitched)
 
 
 def scalars(pipeline: Pipeline, kernel: Kernel) -> tuple[int, ...]:
@@ -64,17 +69,23 @@ def value(pipeline: Pipeline, kernel: Kernel, channel: int, pixel: str = "i") ->
         at = channel if each.channel is None else each.channel
         whole = image_of(each)
         if whole is not None:
-            given.append(f"{whole}_image{f' + {at}' if at else ''}, {whole}_width, {whole}_height")
+            channels = pipeline.images[whole].channels
+            row = f"{whole}_pitch" if whole in pipeline.pitched else f"{whole}_width * {channels}"
+            given.append(f"{whole}_image{f' + {at}' if at else ''}, {whole}_width, {whole}_height, {row}")
         elif each.image in tree.POSITIONS.values():
             given.append({tree.X: f"{pixel} % width", tree.Y: f"{pixel} / width"}.get(each.image, each.image[1:]))
         else:
             image = pipeline.images[each.image]
-            given.append(f"{each.image}_image[{at if image.single else place(pixel, image.channels, at)}]")
+            given.append(f"{each.image}_image[{at if image.single else place(pipeline, each.image, pixel, at)}]")
     return call(stage_of(kernel, channel), *given)
 
 
-def place(pixel: str, channels: int, channel: int) -> str:
-    """The element of a pixel's channel."""
+def place(pipeline: Pipeline, image: str, pixel: str, channel: int) -> str:
+    """The element of a pixel's channel in an image of the kernel's size."""
+    channels = pipeline.images[image].channels
+    if image in pipeline.pitched:
+        column = f"{pixel} % width" if channels == 1 else f"{pixel} % width * {channels} + {channel}"
+        return f"{pixel} / width * {image}_pitch + {column}"
     return pixel if channels == 1 else f"{pixel} * {channels} + {channel}"
 
 

@@ -38,7 +38,7 @@ def histogram(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
         flat.entry(
             names[1],
             threads,
-            [*flat.parameters(pipeline, kernel), image, *flat.sizes(kernel), "int bins", "int rows"],
+            [*flat.parameters(pipeline, kernel), image, "int bins", "int rows", *flat.sizes(pipeline, kernel)],
             _count(pipeline, kernel, threads),
         ),
     ]
@@ -60,7 +60,8 @@ def histogram(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
             shared_bytes=shared_bytes(kernel),
             images=(*kernel.reads, kernel.name),
             reads=len(kernel.reads),
-            scalars=(*flat.scalars(pipeline, kernel), bins, rows),
+            scalars=(bins, rows, *flat.scalars(pipeline, kernel)),
+            pitched=flat.pitched(pipeline, kernel),
         ),
     )
     return Written(text="\n".join(parts), launches=launches)

@@ -49,8 +49,8 @@ def hysteresis(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
     width, height = pipeline.domain(kernel)
     pixels = width * height
     parent, marked = (f"{kernel.name}.{each}" for each in ("parent", "marked"))
-    given, sizes = flat.parameters(pipeline, kernel), flat.sizes(kernel)
-    own = flat.value(pipeline, kernel, 0)
+    given, sizes = flat.parameters(pipeline, kernel), flat.sizes(pipeline, kernel)
+    own, pitches = flat.value(pipeline, kernel, 0), flat.pitched(pipeline, kernel)
     least = _line(threads)
     least.line(cpp("parent[i] = {} ? i : -1;", _at_least(kernel, own, 1)))
     least.line("marked[i] = 0;")
@@ -67,7 +67,10 @@ def hysteresis(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
     mark = _line(threads)
     mark.line(cpp("if (parent[i] >= 0 && {}) atomicOr(&marked[root(parent, i)], 1);", _at_least(kernel, own, 2)))
     write = _line(threads)
-    write.line(f"{kernel.name}_image[i] = ({STORED[kernel.dtype]})(parent[i] >= 0 && marked[root(parent, i)]);")
+    own_place = flat.place(pipeline, kernel.name, "i", 0)
+    write.line(
+        f"{kernel.name}_image[{own_place}] = ({STORED[kernel.dtype]})(parent[i] >= 0 && marked[root(parent, i)]);"
+    )
     entries = (
         (f"{kernel.name}_init", [*given, "int* parent", "int* marked", *sizes], least, (*kernel.reads, parent, marked)),
         (f"{kernel.name}_merge", ["int* parent", "int width", "int height"], merge, (parent,)),
@@ -75,7 +78,7 @@ def hysteresis(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
         (
             f"{kernel.name}_kernel",
             ["int* parent", "const int* marked", f"{STORED[kernel.dtype]}* {kernel.name}_image", "int width",
-             "int height"],
+             "int height", *(f"int {name}_pitch" for name in pitches if name == kernel.name)],
             write,
             (parent, marked, kernel.name),
         ),
@@ -89,6 +92,7 @@ def hysteresis(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
             images=images,
             reads=0,
             scalars=flat.scalars(pipeline, kernel) if kernel.reads[0] in images else (width, height),
+            pitched=pitches if kernel.reads[0] in images else tuple(each for each in pitches if each in images),
         )
         for name, _, _, images in entries
     )

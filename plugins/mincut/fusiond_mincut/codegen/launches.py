@@ -17,3 +17,5 @@ class CudaLaunch:
     reads: int
     """So many of the images, the first ones, are read; the others are written."""
     scalars: tuple[int, ...]
+    pitched: tuple[str, ...] = ()
+    """Images whose pitches are the last arguments."""

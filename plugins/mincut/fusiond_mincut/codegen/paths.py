@@ -138,7 +138,19 @@ class Paths:
 
     def whole(self, image: str, channel: int) -> list[str]:
         """What a stage is given that reads an image at computed coordinates."""
-        return [f"{image}_image{f' + {channel}' if channel else ''}", *self.sides(image)]
+        return [f"{image}_image{f' + {channel}' if channel else ''}", *self.sides(image), self.row(image)]
+
+    def row(self, image: str) -> str:
+        """The elements from a row of an image to the next."""
+        if image in self.pitched:
+            return f"{image}_pitch"
+        channels = self.pipeline.images[image].channels
+        return self.sides(image)[0] + (f" * {channels}" if channels > 1 else "")
+
+    @cached_property
+    def pitched(self) -> tuple[str, ...]:
+        """The images of the block that have a pitch, which is a parameter."""
+        return tuple(name for name in (*self.block.inputs, *self.block.outputs) if name in self.pipeline.pitched)
 
     def steps_inside(self) -> list[str]:
         """What has to hold for a block of threads at (x0, y0) so that all that it reads by steps lies in the images."""
@@ -159,8 +171,17 @@ class Paths:
                     found.append(f"{end.code} < {side}")
         return list(dict.fromkeys(found))
 
+    def element(self, image: Image, x: Term, y: Term, channel: int) -> Code:
+        """The element of an image in global memory: channels are interleaved."""
+        if image.name not in self.pitched:
+            return _element(image, x, y, channel, self.sides(image.name)[0])
+        column = binary("*", x, atom(str(image.channels))) if image.channels > 1 else x
+        index = binary("+", binary("*", y, atom(self.row(image.name))), column)
+        return cpp("{}_image[{}]", image.name, (_plus(index, channel) if channel else index).code)
+
     def _sizes(self) -> list[str]:
-        return ["width", "height", *(side for name in self.other_areas for side in self.sides(name))]
+        others = [side for name in self.other_areas for side in self.sides(name)]
+        return ["width", "height", *others, *map(self.row, self.pitched)]
 
     def parameters(self, *more: str, outputs: bool) -> list[str]:
         """All that a function is given, with `more` behind the sizes."""
@@ -271,7 +292,7 @@ class Paths:
             for channel in range(image.channels):
                 value = scope.own(image.name, channel)
                 value = cast("int", Term(value)).code if image.dtype == "int32" else value
-                body.line(cpp("{} = {};", _element(image, X, Y, channel), value))
+                body.line(cpp("{} = {};", self.element(image, X, Y, channel), value))
 
     # --- functions for pixels anywhere ---
 
@@ -423,15 +444,12 @@ class Scope:
                 return self._read_tile(tile, dx, dy, channel)
             if stage:
                 return self.value(name, dx, dy, channel)
-            return self._element(image, _plus(X, dx), _plus(Y, dy), channel)
+            return self.paths.element(image, _plus(X, dx), _plus(Y, dy), channel)
         if tile:
             return self._exchanged(border, access, lambda x, y: self._tile_at(tile, reader, border, channel, x, y))
         if stage:
             return self._exchanged(border, access, lambda x, y: self._stage_at(reader, border, name, channel, x, y))
-        return self._exchanged(border, access, lambda x, y: self._element(image, x, y, channel))
-
-    def _element(self, image: Image, x: Term, y: Term, channel: int) -> Code:
-        return _element(image, x, y, channel, self.paths.sides(image.name)[0])
+        return self._exchanged(border, access, lambda x, y: self.paths.element(image, x, y, channel))
 
     def _position(self, reader: Kernel, access: Access, dx: int, dy: int) -> Code:
         """Where the pixel is that `reader` computes, or the size of its image."""
@@ -450,7 +468,7 @@ class Scope:
         stage = self.paths.kernel(name)
 
         def at(x: Term, y: Term) -> Code:
-            return self.paths.call_at(name, channel, x, y) if stage else self._element(image, x, y, channel)
+            return self.paths.call_at(name, channel, x, y) if stage else self.paths.element(image, x, y, channel)
 
         if not self.border:  # `steps_inside` holds
             return at(*places)
@@ -510,7 +528,7 @@ class Scope:
         across, down = binary("+", _plus(X, window.left + dx), COLUMN), binary("+", _plus(Y, window.up + dy), ROW)
         if not self.border or (tile is not None and tile.repeats and border.mode == "repeat"):
             if tile is None:
-                return self._element(image, across, down, channel)
+                return self.paths.element(image, across, down, channel)
             tx = binary("+", _plus(TX, tile.halo.left - self.halo.left + window.left + dx), COLUMN)
             ty = binary("+", _plus(TY, tile.halo.up - self.halo.up + window.up + dy), ROW)
             return _cell(tile, ty, tx, channel)
@@ -521,7 +539,7 @@ class Scope:
                 return self._tile_at(tile, reader, border, channel, x, y)
             if stage:
                 return self._stage_at(reader, border, image.name, channel, x, y)
-            return self._element(image, x, y, channel)
+            return self.paths.element(image, x, y, channel)
 
         sides = self.paths.sides(image.name)
         if border.mode == "constant":
@@ -618,7 +636,7 @@ def stepped(own: Term, step: Step, axis: int) -> Term:
     return _plus(binary("/", found, atom(str(by))) if by > 1 else found, origin)
 
 
-def _element(image: Image, x: Term, y: Term, channel: int, width: str = "width") -> Code:
+def _element(image: Image, x: Term, y: Term, channel: int, width: str) -> Code:
     """The element of an image in global memory: channels are interleaved."""
     index = Term(cpp("{} * {} + {}", y.within(PRECEDENCE["*"]), width, x.within(PRECEDENCE["+"])), PRECEDENCE["+"])
     if image.channels > 1:

@@ -54,6 +54,7 @@ def reduction(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
         images=(*kernel.reads, partial.name),
         reads=len(kernel.reads),
         scalars=flat.scalars(pipeline, kernel),
+        pitched=flat.pitched(pipeline, kernel),
     )
     second = CudaLaunch(
         entry=entries[1],
@@ -114,10 +115,10 @@ def _first(pipeline: Pipeline, kernel: Kernel, held: str, entry: str, threads: i
         total, value = _total(kernel, channel), flat.value(pipeline, kernel, channel)
         loop.line(f"{total} = {_combined(kernel, held, total, call(kind, value))};")
     for channel in range(kernel.channels):
-        total, place = _total(kernel, channel), flat.place("blockIdx.x", kernel.channels, channel)
+        total, place = _total(kernel, channel), _place("blockIdx.x", kernel.channels, channel)
         body.line(f"{total} = over_the_block({total}, lanes);")
         body.line(f"if (threadIdx.x == 0) partial[{place}] = {_stored(held, total)};")
-    given = [*flat.parameters(pipeline, kernel), f"{STORED[held]}* __restrict__ partial", *flat.sizes(kernel)]
+    given = [*flat.parameters(pipeline, kernel), f"{STORED[held]}* __restrict__ partial", *flat.sizes(pipeline, kernel)]
     return flat.entry(entry, threads, given, body)
 
 
@@ -126,7 +127,7 @@ def _second(kernel: Kernel, held: str, entry: str, threads: int) -> str:
     body = _body(kind)
     for channel in range(kernel.channels):
         total, name = _total(kernel, channel), offset_name(kernel.name, 0, 0, channel)
-        partial = call(kind, f"partial[{flat.place('i', kernel.channels, channel)}]")
+        partial = call(kind, f"partial[{_place('i', kernel.channels, channel)}]")
         body.line(f"{kind} {total} = {_neutral(kernel, held)};")
         body.line(f"for (int i = threadIdx.x; i < blocks; i += {threads})")
         body.line(f"    {total} = {_combined(kernel, held, total, partial)};")
@@ -135,6 +136,10 @@ def _second(kernel: Kernel, held: str, entry: str, threads: int) -> str:
     parameters = [f"const {STORED[held]}* __restrict__ partial", f"{STORED[kernel.dtype]}* __restrict__ "
                   f"{kernel.name}_image", "int blocks"]  # fmt: skip
     return flat.entry(entry, threads, parameters, body)
+
+
+def _place(block: str, channels: int, channel: int) -> str:
+    return block if channels == 1 else f"{block} * {channels} + {channel}"
 
 
 def _total(kernel: Kernel, channel: int) -> str:

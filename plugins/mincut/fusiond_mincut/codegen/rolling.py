@@ -76,22 +76,21 @@ def text(pipeline: Pipeline, block: Block, made: Strip, paths: Paths, apart: Col
         if name in made.held:
             up = made.held[name].halo.up
             body.line(f"const {STORED[made.held[name].dtype]}* {name}_next = "
-                      f"{name}_image + ((y - {up}) * width + x) * {made.held[name].channels};")  # fmt: skip
+                      f"{_start(paths, made.held[name], f'(y - {up})')};")  # fmt: skip
     for name in block.outputs:
-        channels = made.held[name].channels
-        body.line(f"{STORED[made.held[name].dtype]}* {name}_next = {name}_image + (y * width + x) * {channels};")
+        body.line(f"{STORED[made.held[name].dtype]}* {name}_next = {_start(paths, made.held[name], 'y')};")
     loop = body.block("const auto step = [&](int t)", end="};")
     inputs = [made.held[name] for name in block.inputs if name in made.held]
     for first, group in groupby(inputs, key=lambda each: each.first_step):
         inner = _from(loop, first, made)
         for each in group:
-            _load(inner, each, made)
+            _load(inner, paths, each, made)
     for first, names in groupby(block.kernels, key=lambda name: made.held[name].first_step):
         inner = _from(loop, first, made)
         for name in names:
             _compute(inner, paths, pipeline, pipeline.kernel(name), made, "_strip" if name in apart else "")
             if name in block.outputs:
-                _store(inner, made.held[name], made)
+                _store(inner, paths, made.held[name], made)
     for each in made.held.values():
         _turn(loop, each, made)
     if made.first_step:
@@ -135,23 +134,37 @@ def _from(loop: Statements, first: int, made: Strip) -> Statements:
     return loop if first == made.first_step else loop.block(f"if (t >= {first})")
 
 
-def _load(body: Statements, held: Held, made: Strip) -> None:
+def _start(paths: Paths, held: Held, row: str) -> str:
+    """The address of column x of a row."""
+    if held.name not in paths.pitched:
+        return f"{held.name}_image + ({row} * width + x) * {held.channels}"
+    return f"{held.name}_image + {row} * {paths.row(held.name)} + x * {held.channels}"
+
+
+def _element(paths: Paths, held: Held, more: str) -> str:
+    """An element of a column that was led inside, in the row of that name."""
+    times = f" * {held.channels}" if held.channels > 1 else ""
+    if held.name not in paths.pitched:
+        return f"{held.name}_image[(row * width + columns[p]){times}{more}]"
+    return f"{held.name}_image[row * {paths.row(held.name)} + columns[p]{times}{more}]"
+
+
+def _load(body: Statements, paths: Paths, held: Held, made: Strip) -> None:
     newest = f"{held.name}_rows[{held.depth - 1}]"
     channels, row = held.channels, f"t + {held.halo.down}" if held.halo.down else "t"
     edge = body.block("if (edge)", end=None)
     edge.line(f"const int row = min(max(y + {row}, 0), height - 1);")
-    times = f" * {channels}" if channels > 1 else ""
     inner = edge.block(f"#pragma unroll\nfor (int p = 0; p < {made.across}; ++p)")
     for channel in range(channels):
         more = f" + {channel}" if channel else ""
-        inner.line(f"{newest}[{_at(held, channel)}] = {held.name}_image[(row * width + columns[p]){times}{more}];")
+        inner.line(f"{newest}[{_at(held, channel)}] = {_element(paths, held, more)};")
     rest = body.block("} else")
     elements = made.across * channels
     size = chunk(elements, held.dtype)
     for start in range(0, elements, size):
         to = f"&{newest}[{held.left * channels + start}]"
         rest.line(f"load_{_VECTORS[held.dtype]}{size}({to}, {held.name}_next{f' + {start}' if start else ''});")
-    body.line(f"{held.name}_next += width{times};")
+    body.line(f"{held.name}_next += {paths.row(held.name)};")
     _neighbours(body, held, made)
 
 
@@ -212,7 +225,7 @@ def _neighbours(body: Statements, held: Held, made: Strip) -> None:
             body.line(f"{row}[{to}] = from_right({row}[{source}], {lanes});")
 
 
-def _store(body: Statements, held: Held, made: Strip) -> None:
+def _store(body: Statements, paths: Paths, held: Held, made: Strip) -> None:
     """The newest row, where it is one of the warp's own."""
     channels, down = held.channels, held.halo.down
     newest, times = f"{held.name}_rows[{held.depth - 1}]", f" * {channels}" if channels > 1 else ""
@@ -235,7 +248,7 @@ def _store(body: Statements, held: Held, made: Strip) -> None:
     for start in range(0, elements, size):
         given = f"&{newest}[{held.left * channels + start}]"
         rest.line(f"store_{_VECTORS[held.dtype]}{size}({held.name}_next{f' + {start}' if start else ''}, {given});")
-    inner.line(f"{held.name}_next += width{times};")
+    inner.line(f"{held.name}_next += {paths.row(held.name)};")
 
 
 def _turn(loop: Statements, held: Held, made: Strip) -> None:

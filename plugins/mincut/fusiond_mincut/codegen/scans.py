@@ -26,7 +26,7 @@ def scan(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
     """The kernel of a scan; `threads` are those of a block that goes along a row."""
     name, (width, height) = f"{kernel.name}_kernel", pipeline.domain(kernel)
     image = f"{STORED[kernel.dtype]}* __restrict__ {kernel.name}_image"
-    given = [*flat.parameters(pipeline, kernel), image, *flat.sizes(kernel)]
+    given = [*flat.parameters(pipeline, kernel), image, *flat.sizes(pipeline, kernel)]
     across = kernel.reduction == "x"
     body = _across(pipeline, kernel, threads) if across else _down(pipeline, kernel)
     launch = CudaLaunch(
@@ -37,6 +37,7 @@ def scan(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
         images=(*kernel.reads, kernel.name),
         reads=len(kernel.reads),
         scalars=flat.scalars(pipeline, kernel),
+        pitched=flat.pitched(pipeline, kernel),
     )
     text = flat.entry(name, threads if across else COLUMNS * LINES, given, body)
     what = f"running sums along {kernel.reduction}"
@@ -62,7 +63,7 @@ def _across(pipeline: Pipeline, kernel: Kernel, threads: int) -> Statements:
         inner.line(cpp("const {} left = thread >= distance ? {}(lanes[thread - distance]) : {};", kind, kind, zero))
         inner.lines("__syncthreads();", "sum = sum + left;", f"lanes[thread] = {_plain(kernel, 'sum')};")
         inner.line("__syncthreads();")
-        place = flat.place("i", kernel.channels, channel)
+        place = flat.place(pipeline, kernel.name, "i", channel)
         loop.line(f"if (x < width) {kernel.name}_image[{place}] = {_stored(kernel, 'before + sum')};")
         loop.line(f"before = before + {kind}(lanes[{threads - 1}]);")
         loop.line("__syncthreads();")
@@ -76,7 +77,7 @@ def _down(pipeline: Pipeline, kernel: Kernel) -> Statements:
     body.line(f"__shared__ {STORED[flat.accumulated(kernel)]} lanes[{LINES}][{COLUMNS}];")
     body.line(f"const int tx = threadIdx.x, ty = threadIdx.y, x = blockIdx.x * {COLUMNS} + tx;")
     for channel in range(kernel.channels):
-        place = flat.place("i", kernel.channels, channel)
+        place = flat.place(pipeline, kernel.name, "i", channel)
         own = body.block("")
         own.line(cpp("{} before = {};", kind, zero))
         loop = own.block(f"for (int start = 0; start < height; start += {LINES * ROWS})")

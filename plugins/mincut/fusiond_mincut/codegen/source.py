@@ -70,17 +70,19 @@ def strips(
 
 
 def _strips_kernel(paths: Paths, entry: str, planned: Layout, shape: Shape, made: Strip) -> str:
-    body = Statements()
+    body, pipeline = Statements(), paths.pipeline
     body.line(f"const int x0 = blockIdx.x * {made.width}, y0 = blockIdx.y * {made.height};")
     given = paths.arguments("x0", "y0", outputs=True)
     first, reach = made.first_lane * made.across, planned.reach
     images = " | ".join(f"reinterpret_cast<size_t>({each.name}_image)" for each in (*paths.inputs, *paths.outputs)
                         if not each.single)  # fmt: skip
+    pitched = {f"{paths.row(name)} % {made.across * pipeline.images[name].channels} == 0" for name in paths.pitched}
+    whole = " && ".join([f"width % {made.across} == 0", *sorted(pitched)])
     body.lines(
         "// Whole vectors inside the image, on rows that begin at a multiple of 16 bytes or of what a lane has.",
         f"if (x0 >= {first} && x0 + {32 * made.across - first} <= width && y0 >= {reach.up}"
         f" && y0 + {made.height + reach.down} <= height",
-        f"    && width % {made.across} == 0 && ({images}) % 16 == 0) {{",
+        f"    && {whole} && ({images}) % 16 == 0) {{",
         f"    {call('strip<false>', *given)};",
         "    return;",
         "}",

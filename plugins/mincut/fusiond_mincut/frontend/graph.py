@@ -253,6 +253,8 @@ class Pipeline:
     inputs: tuple[Image, ...]
     outputs: tuple[str, ...]
     kernels: tuple[Kernel, ...]
+    pitched: frozenset[str] = frozenset()
+    """Inputs and outputs whose rows need not follow each other."""
     accuracy: str = "strict"
     """Of ACCURACIES: each float operation is rounded as written, or products and sums may be contracted and put in
     another order."""
@@ -329,8 +331,16 @@ def part(pipeline: Pipeline, kernels: Iterable[str], outputs: Iterable[str]) -> 
         inputs=tuple(given.get(name, made[name]) for name in read),
         outputs=tuple(sorted(set(outputs), key=pipeline.position.__getitem__)),
         kernels=members,
+        pitched=pipeline.pitched & {*read, *inside},
         accuracy=pipeline.accuracy,
     )
+
+
+def rows(pipeline: Pipeline) -> frozenset[str]:
+    """The images that callers hand in and take out, row by row."""
+    given = {each.name for each in pipeline.inputs if not each.single}
+    made = {each.name for each in pipeline.kernels if each.name in pipeline.outputs and each.pattern != "global"}
+    return frozenset(given | made)
 
 
 def topological(reads: Mapping[str, Iterable[str]]) -> tuple[str, ...]:

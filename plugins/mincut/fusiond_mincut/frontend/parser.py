@@ -3,6 +3,7 @@
     pipeline: harris
     summary: ...                                           # for `fusiond plugins`; optional
     image: {width: 2048, height: 2048, dtype: int32, channels: 1}    # channels 3 is RGB; what inputs and kernels are
+                                                           # pitched: true: rows of inputs and outputs may lie apart
     inputs: [src, {name: lut, dtype: uint8, channels: 3, fill: {integers: [0, 255]}}]
     outputs: [hc]
     tables: {gamma: [0, 21, 28, 34]}                       # what lookup(gamma, i) reads: integers, or numbers
@@ -31,6 +32,7 @@ The language of bodies is in `syntax`. Every mistake is a RequestError of one li
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -66,6 +68,7 @@ class _Header:
     tables: Mapping[str, Table] = field(default_factory=dict)
     runtime: Mapping[str, Image] = field(default_factory=dict)
     """Parameters of the launch: inputs of one value."""
+    pitched: bool = False
 
 
 def read(document: Node, sizes: Mapping[str, int] | None = None, file: values.FindFile | None = None) -> Pipeline:
@@ -105,6 +108,8 @@ def read(document: Node, sizes: Mapping[str, int] | None = None, file: values.Fi
         outputs=outputs,
         kernels=tuple(kernels),
     )
+    if header.pitched:
+        pipeline = dataclasses.replace(pipeline, pitched=graph.rows(pipeline))
     for image in pipeline.images.values():
         if image.elements(header.width, header.height) >= 2**31:
             raise keys["image"].fail(f"{image.name} has 2^31 elements or more; the kernels' indices have 32 bits")
@@ -137,7 +142,8 @@ def _checked_name(name: str, node: Node) -> None:
 
 
 def _header(keys: Mapping[str, Node], sizes: Mapping[str, int]) -> _Header:
-    image = keys["image"].mapping(known=("width", "height", "dtype", "channels"), required=("width", "height", "dtype"))
+    known = ("width", "height", "dtype", "channels", "pitched")
+    image = keys["image"].mapping(known=known, required=("width", "height", "dtype"))
     width = sizes.get("width", image["width"].integer(least=1, most=graph.WIDEST_IMAGE))
     height = sizes.get("height", image["height"].integer(least=1, most=graph.WIDEST_IMAGE))
     channels = _channels(image["channels"]) if "channels" in image else 1
@@ -171,6 +177,7 @@ def _header(keys: Mapping[str, Node], sizes: Mapping[str, int]) -> _Header:
         masks=found,
         tables=tables,
         runtime=runtime,
+        pitched=image["pitched"].boolean() if "pitched" in image else False,
     )
 
 

@@ -33,7 +33,8 @@ def text(pipeline: Pipeline) -> str:
     dtype, channels = _common(pipeline)
     lines = [
         f"pipeline: {pipeline.name}",
-        f"image: {{width: {pipeline.width}, height: {pipeline.height}, dtype: {dtype}, channels: {channels}}}",
+        f"image: {{width: {pipeline.width}, height: {pipeline.height}, dtype: {dtype}, channels: {channels}"
+        f"{', pitched: true' if pipeline.pitched else ''}}}",
         "inputs:",
         *(f"  - {_input(each, pipeline)}" for each in pipeline.inputs if not each.single),
         f"outputs: [{', '.join(pipeline.outputs)}]",

@@ -66,7 +66,9 @@ def pipeline() -> dict[str, Any]:
         {
             "pipeline": {"type": "string", "pattern": f"^{graph.TITLE.pattern}$"},
             "summary": TEXT,
-            "image": closed({"width": _SIDE, "height": _SIDE, **image}, ["width", "height", "dtype"]),
+            "image": closed(
+                {"width": _SIDE, "height": _SIDE, **image, "pitched": {"type": "boolean"}}, ["width", "height", "dtype"]
+            ),
             "inputs": list_of({"anyOf": [TEXT, given]}, least=1),
             "outputs": list_of(TEXT, least=1),
             "parameters": mapping_of({"anyOf": [NUMBER, closed(typed, ["value"])]}),

@@ -83,6 +83,7 @@ _OUR_OWN = {
     "cuda/pipeline": "cuda_pipeline_object.h",
     "cuda_pipeline.h": "cuda_pipeline.h",
     "cuda_pipeline_primitives.h": "cuda_pipeline.h",
+    "cuComplex.h": "cuComplex.h",
     "mma.h": "mma.h",
     "cuda_fp16.h": "cuda_fp16.h",
     "cuda_fp16.hpp": "cuda_fp16.h",

@@ -165,7 +165,7 @@ def _trades(group: Group, limits: DeviceLimits) -> Iterator[str]:
     for cap in CAPS:
         # Of whole warpgroups, so many registers a thread let so many blocks be resident (`registers.fitting`).
         launched = f"{limits.registers_per_sm} // ({cap.removeprefix(FIT)} * ({total})) // {step} * {step}"
-        for taker, giver in (group.letters, group.letters[::-1]):
+        for taker, giver in (tuple(group.letters), tuple(reversed(group.letters))):
             gain = f"(min({most}, {launched}) - kept) * threads.{giver} >= {step} * threads.{taker}"
             yield f"taker != '{taker}' or cap != '{cap}' or {gain}"
 

@@ -13,7 +13,7 @@ import pytest
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse.frontend import directives, entries, host_headers, includes, parse, slicing
+from fusiond_hfuse.frontend import declarations, directives, entries, host_headers, includes, parse, slicing
 
 YAML = """\
 kernel: k
@@ -100,7 +100,7 @@ REFUSED = {
         "k is a template <class T>; say which instance"),
     "no instance of one that is only declared for all types": ("template <class T> __global__ void k(T* out, int n);\ntemplate <> __global__ void k<int>(int* out, int n) {}\n"
         "template <> __global__ void k<float>(float* out, int n) {}\n", "k is a template <class T>; say which instance"),
-    "PyTorch's types": ("#include <ATen/ATen.h>\n" + HEAD + "    int value = at::maximum(i, n);\n" + TAIL, "`at::`, which is PyTorch's"),
+    "PyTorch's types": ("#include <ATen/ATen.h>\n" + HEAD + "    int value = at::maximum(i, n);\n" + TAIL, "`at::maximum`, which is PyTorch's"),
     "an error for an architecture": (HEAD + "#if __CUDA_ARCH__ < 2000\n#error too old\n#endif\n    int value = i;\n" + TAIL, "the source says so itself: #error too old"),
     "a name of a header that is not there": ('#include "names.h"\n' + HEAD + "    int value = named(i);\n" + TAIL,
         r'`named` is declared in none of the files that were read \(not read: "names\.h"; folders of headers go under'),
@@ -133,7 +133,7 @@ def test_a_guarded_header_is_read_once(analyse, kernel_file, strategy, tmp_path)
 
 MUTANTS = {
     "C++'s own headers": (host_headers, "available", lambda: False),
-    "second heads of templates": (slicing._Walk, "_with_heads", lambda self, start: start),
+    "second heads of templates": (declarations.Walk, "_with_heads", lambda self, start: start),
     "headers that conditions leave out": (slicing, "_asked_for", lambda unit, unread: unit.missing),
     "large headers that nothing names": (slicing, "_without_idle_headers", lambda unit, text: unit),
     "errors of what is gone": (directives, "idle_errors", lambda code, kept: iter(())),

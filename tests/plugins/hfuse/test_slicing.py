@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fusiond.errors import RequestError
 from fusiond.model import Config
 from fusiond.program import Program
-from fusiond_hfuse.frontend import cuda_declarations, cursors, directives, includes, slicing
+from fusiond_hfuse.frontend import cuda_declarations, cursors, declarations, directives, includes, slicing
 from fusiond_hfuse.frontend.graph import Unit
 
 YAML = """\
@@ -221,7 +221,7 @@ def test_macros_stay_where_a_kernel_or_a_condition_names_them():
 def test_an_architecture_that_changes_nothing_is_read_once(monkeypatch):
     """And one that does is read; names a macro outside of conditions, all are."""
     walked = []
-    monkeypatch.setattr(slicing._Walk, "declarations", lambda self, cursor: walked.append(cursor) or iter(()))
+    monkeypatch.setattr(declarations.Walk, "declarations", lambda self, cursor: walked.append(cursor) or iter(()))
     for text, readings in (
         ("__device__ int f() { return 1; }\n", 1),
         ("#if __CUDA_ARCH__ >= 300\n__device__ int f();\n#endif\n", 2),
@@ -324,7 +324,7 @@ def test_only_what_the_kernel_reaches_is_part_of_an_answer(beside_hist):
 MUTANTS = {
     "macros are followed": (directives, "macros", lambda code: {}),
     "headers that others bring": (slicing, "_brought", lambda text, headers: ()),
-    "declarations that overlap are one": (slicing, "_groups", lambda found: list(found)),
+    "declarations that overlap are one": (slicing, "grouped", lambda found: list(found)),
     "text that is no declaration goes": (slicing, "_between", lambda covered, end: iter(())),
     "headers that are not there": (includes._Expansion, "_missing", lambda self, target, path, number: self._cannot("no", path, number)),
 }  # fmt: skip

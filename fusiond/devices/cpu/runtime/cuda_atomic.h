@@ -1,15 +1,21 @@
 // <cuda/atomic> on the processor. All scopes are one.
 #pragma once
 
+#include <atomic>
+
 #include "atomics.h"
 
 namespace cuda {
+namespace std = ::std;
+using ::std::memory_order;
+using ::std::memory_order_relaxed;
+using ::std::memory_order_consume;
+using ::std::memory_order_acquire;
+using ::std::memory_order_release;
+using ::std::memory_order_acq_rel;
+using ::std::memory_order_seq_cst;
 
 enum thread_scope { thread_scope_system, thread_scope_device, thread_scope_block, thread_scope_thread };
-enum memory_order {
-    memory_order_relaxed, memory_order_consume, memory_order_acquire, memory_order_release, memory_order_acq_rel,
-    memory_order_seq_cst
-};
 // Under ThreadSanitizer every operation orders as acq_rel does: what relies on an order that a program asks for is right,
 // and what it fails to ask for is not found.
 template <class T, thread_scope Scope = thread_scope_system> class atomic_ref {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterator
 
@@ -56,6 +57,38 @@ def undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) -> 
             open_[-1][1].extend(asks)
 
 
+def without_idle_conditions(text: str, code: str, included: Collection[int]) -> str:
+    """A text without the conditions that decide nothing any more: all between `#if` and `#endif` is blank. `code` is
+    the text without comments, `included` are the lines, counted from 0, that are blank and stand for more than a
+    header of CUDA's or C++'s."""
+    lines = text.split("\n")
+    bare = code.split("\n")
+    open_: list[tuple[list[int], bool]] = []  # the lines of its directives, whether anything stands between them
+    number = 0
+    while number < len(bare):
+        first = number
+        while bare[number].endswith("\\") and number + 1 < len(bare):
+            number += 1
+        number += 1
+        asks = _CONDITION.match(bare[first])
+        here = list(range(first, number))
+        if asks is None:
+            if open_ and (first in included or any(bare[each].strip() for each in here)):
+                open_[-1] = (open_[-1][0], True)
+        elif asks.group(1).startswith("if"):
+            open_.append((here, False))
+        elif open_:
+            open_[-1][0].extend(here)
+            if asks.group(1) == "endif":
+                of_it, full = open_.pop()
+                if full and open_:
+                    open_[-1] = (open_[-1][0], True)
+                for each in () if full else of_it:
+                    lines[each] = ""
+    return "\n".join(lines)
+
+
+@functools.lru_cache(maxsize=8)
 def macros(code: str) -> dict[str, set[str]]:
     """The words in each macro's text."""
     found: dict[str, set[str]] = {}

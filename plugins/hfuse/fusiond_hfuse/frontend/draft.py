@@ -11,7 +11,7 @@ from fusiond.errors import RequestError, UnknownName
 from fusiond.inputs.documents import UNKNOWN
 from fusiond.language.dtypes import DTYPES, is_float
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import includes, recheck, slicing
+from fusiond_hfuse.frontend import includes, instances, recheck, slicing
 from fusiond_hfuse.frontend.graph import Field, Parameter, Parsed, Unit, Variable
 from fusiond_hfuse.frontend.launches import Launched, launches
 from fusiond_hfuse.frontend.parse import parse_kernel
@@ -19,10 +19,11 @@ from fusiond_hfuse.frontend.parse import parse_kernel
 _MOST_ABOVE = 5
 _MOST_PARTS = 300
 _PLACES = ("", "include", "includes", "inc", "common", "Common", "common/inc", "src", "utils")
-_OF_LIBRARIES = re.compile(r"<(?:cu|thrust/|cub/|cuda/|nv|npp|GL/|EGL/|GLES|mpi|omp|nccl|torch/|ATen/|c10/|[a-z_]+>)")
+_OF_LIBRARIES = re.compile(
+    r"<(?:cu(?:blas|dnn|fft|sparse|solver|rand|da|b/|pti|tlass/|te/|tensor|file)|thrust/|nv|npp|GL/|EGL/|GLES|mpi|omp"
+    r"|nccl|torch/|ATen/|c10/|[a-z_]+>)"
+)
 """Headers that are a library's, or have no ending: in no folder of a project."""
-_WRITTEN = re.compile(r"<[\w\s,:*&]*>")
-"""Template arguments whose text says what they are."""
 _WHOLE = ("int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
@@ -31,38 +32,101 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     (`maxpool<float, 5>`); empty where the file has one. `include`: folders, relative to the file, that headers are
     looked for in. RequestError for what cannot be read, or is not clear."""
     unit, include, found = _with_headers(inputs, path, include)
+    said = [f"Found: {each}" for each in found]
     code = recheck.blanked(unit.text.encode())
-    known = slicing.kernels(unit)
-    plain = name.partition("<")[0].strip()
-    if plain and not any(f"::{each}".endswith(f"::{plain}") for each in known):
-        left_out = slicing.condition_round(unit, plain)
-        if left_out is not None:
-            line, condition = left_out
-            raise RequestError(
-                f"{plain} stands in what `{condition}` leaves out; write a YAML whose `defines:` decide it otherwise",
-                where=unit.where(line),
-            )
-    entry, instance = _entry(path, name, known)
-    last = entry.rpartition("::")[2]
-    instances = [instance]
-    if not instance:
-        written = (each.instance for each in launches(code, last, ()) if _WRITTEN.fullmatch(each.instance))
-        instances = [*dict.fromkeys(f"{entry}{each}" for each in written), ""]
-    for instance in instances:
-        reading = {"instance": instance or None, "defines": (), "where": path}
-        try:
-            sliced, parsed = parse_kernel(unit, entry, name=last, **reading)  # type: ignore[arg-type]
+    plain = name.partition("<")[0].partition("(")[0].strip()
+    defines: tuple[tuple[str, str], ...] = ()
+    for _ in range(_MOST_DEFINED):
+        known = slicing.kernels(unit, defines)
+        if not plain or any(f"::{each}".endswith(f"::{plain}") for each in known):
             break
-        except RequestError as problem:  # `k<T><<<...>>>` stands in a template of the host's
-            if instance == instances[-1] or not problem.problem.startswith(f"{instance}: use of undeclared"):
+        left_out = slicing.condition_round(unit, plain, defines)
+        if left_out is None:
+            break
+        more = _switch(left_out[1], defines)
+        if more is None:
+            raise RequestError(
+                f"{plain} stands in what `{left_out[1]}` leaves out; write a YAML whose `defines:` decide it otherwise",
+                where=unit.where(left_out[0]),
+            )
+        defines = (*defines, more)
+        said.append(_why(more, unit, left_out))
+    entry, given = _entry(path, name, known)
+    last = entry.rpartition("::")[2]
+    instance, chosen = "", ""
+    for _ in range(_MOST_DEFINED):
+        try:
+            instance, chosen = (given, "") if given else _instance(unit, entry, code, defines, path)
+            sliced, parsed = parse_kernel(
+                unit, entry, name=last, instance=instance or None, defines=defines, where=path
+            )
+            break
+        except RequestError as problem:
+            if chosen and problem.problem.startswith(instance):
+                asked = instances.asked(entry, slicing.template_of(unit, entry, defines)[0])
+                raise RequestError(f"{asked}. Tried was {problem.problem}", where=problem.where) from None
+            named = _UNDECLARED.match(problem.problem)
+            word = (named.group(1) or named.group(2)) if named is not None else ""
+            left_out = slicing.condition_of(unit, rf"\b{word}\b", defines) if word else None
+            if left_out is None:
                 raise
+            more = _switch(left_out[1], defines)
+            if more is None or len(defines) == _MOST_DEFINED:
+                raise RequestError(
+                    f"`{word}` stands in what `{left_out[1]}` leaves out ({unit.where(left_out[0])}); write a YAML "
+                    f"whose `defines:` decide it otherwise",
+                    where=problem.where,
+                ) from None
+            defines = (*defines, more)
+            said.append(_why(more, unit, left_out))
+    said += [f"Chosen: {chosen}"] if chosen else []
     if parsed.settable:  # once the host has set them, they are no reason to refuse
         set_ = {f"`__{'constant' if each.constant else 'device'}__ {each.name}`" for each in parsed.settable}
         left = (each for each in parsed.rejections if not any(one in each.detail for one in set_))
         parsed = parsed.replaced(rejections=tuple(left))
     names = tuple(each.name for each in parsed.parameters)
     launched = list(launches(code, last, names))
-    return "\n".join(_lines(path, sliced, parsed, instance, launched, include, found)) + "\n"
+    return "\n".join(_lines(path, sliced, parsed, instance, launched, include, defines, said)) + "\n"
+
+
+_MOST_DEFINED = 4
+_UNDECLARED = re.compile(r"`(\w+)` is declared in none of the files|.*?(?:identifier|type name|template named) '(\w+)'")
+_OF_BUILDS = re.compile(r"(?i)\w*(?:cuda|gpu|nvcc|cublas|cudnn)\w*")
+"""Macros by which a project says that it is compiled for a GPU, as every `.cu` file of it is."""
+
+
+def _switch(condition: str, defines: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
+    """The macro that a condition waits for, where it says no more than that this is compiled for a GPU."""
+    asked = re.fullmatch(
+        r"#\s*(?:ifdef|(?:el)?if)\s+(?:defined\b)?\s*\(?\s*(\w+)\s*\)?(?:\s*(?:&&|\|\|).*)?", condition
+    )
+    if asked is None or not _OF_BUILDS.fullmatch(asked.group(1)) or asked.group(1).startswith("__"):
+        return None
+    return None if asked.group(1) in {name for name, _ in defines} else (asked.group(1), "1")
+
+
+def _why(define: tuple[str, str], unit: Unit, left_out: tuple[int, str]) -> str:
+    return f"Defined: {define[0]}, for `{left_out[1]}` ({PurePath(unit.where(left_out[0])).name})"
+
+
+def _instance(unit: Unit, entry: str, code: str, defines: tuple[tuple[str, str], ...], path: str) -> tuple[str, str]:
+    """The instance of a template, or which of several kernels of a name, and what there is to say of it."""
+    several = slicing.overloads_of(unit, entry, defines)
+    if several:
+        return several[0], f"{several[0]}: there are {len(several)} kernels of that name, also {several[1]}"
+    slots, classes = slicing.template_of(unit, entry, defines)
+    if not slots:
+        return "", ""
+    written = instances.candidates(code, entry.rpartition("::")[2])
+
+    def wrong(instance: str) -> int | None:
+        try:
+            sliced = slicing.sliced(unit, entry, instance=instance, defines=defines, where=path)
+            return recheck.mistakes(sliced, instance, defines)
+        except RequestError:
+            return None
+
+    return instances.chosen(entry, slots, written, classes, wrong)
 
 
 def _with_headers(inputs: Inputs, path: str, include: tuple[str, ...]) -> tuple[Unit, tuple[str, ...], tuple[str, ...]]:
@@ -85,7 +149,7 @@ def _with_headers(inputs: Inputs, path: str, include: tuple[str, ...]) -> tuple[
 def _folder_of(inputs: Inputs, path: str, header: str) -> str | None:
     """The nearest folder above a file that holds a header, itself or in one of the usual places, or in the `include` of
     a folder in it."""
-    for above in range(_MOST_ABOVE):
+    for above in range(_above(Path(path).parent)):
         for place in (*_PLACES, *_parts_of(Path(path).parent.joinpath(*[".."] * above))):
             folder = "/".join([*[".."] * above, *([place] if place else [])]) or "."
             try:
@@ -94,6 +158,18 @@ def _folder_of(inputs: Inputs, path: str, header: str) -> str | None:
                 continue
             return folder
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def _above(folder: Path) -> int:
+    """How many folders above a file, with its own, are of its project: up to one that is a repository's, and none that
+    holds the machine's."""
+    for above, each in enumerate([folder, *folder.parents][:_MOST_ABOVE], 1):
+        if (each / ".git").exists():
+            return above
+        if each.parent == each:
+            return above - 1
+    return _MOST_ABOVE
 
 
 @functools.lru_cache(maxsize=64)
@@ -110,7 +186,8 @@ def _entry(path: str, name: str, known: frozenset[str]) -> tuple[str, str]:
     """The kernel that is meant, and its instance."""
     if not known:
         raise RequestError("there is no kernel in it", where=path)
-    plain, bracket, rest = name.partition("<")
+    bracket = next((mark for mark in name if mark in "<("), "")
+    plain, _, rest = name.partition(bracket) if bracket else (name, "", "")
     plain = plain.strip()
     if not plain:
         if len(known) > 1:
@@ -120,7 +197,7 @@ def _entry(path: str, name: str, known: frozenset[str]) -> tuple[str, str]:
     meant = [each for each in known if each == plain] or [each for each in known if each.endswith(f"::{plain}")]
     if len(meant) != 1:
         raise UnknownName("kernel", plain, known, where=path)
-    return meant[0], f"{meant[0]}<{rest}" if bracket else ""
+    return meant[0], f"{meant[0]}{bracket}{rest}" if bracket else ""
 
 
 def _lines(
@@ -130,13 +207,14 @@ def _lines(
     instance: str,
     launched: list[Launched],
     include: tuple[str, ...],
-    found: tuple[str, ...],
+    defines: tuple[tuple[str, str], ...],
+    said: list[str],
 ) -> list[str]:
     how = launched[0] if launched else None
     last = parsed.entry.rpartition("::")[2]
     sizes = [each.name for each in parsed.parameters if each.name and _is_size(each)]
     lines = [f'# Drafted by `fusiond init`. "{UNKNOWN}" stands for what the source does not say.']
-    lines += [f"# Found: {each}" for each in found]
+    lines += [f"# {each}" for each in said]
     lines += [f"# Not read: {each}" for each in unit.missing]
     lines += [f"# Cannot be fused as it is: {each.detail}" for each in parsed.rejections]
     unfit = ((each.name, each.unfit) for each in parsed.parameters)
@@ -145,6 +223,7 @@ def _lines(
     lines += [f"kernel: {last}", f"source: {PurePath(path).name}", f"entry: {_quoted(parsed.entry)}"]
     lines += [f"instance: {_quoted(instance)}"] if instance else []
     lines += [f"include: [{', '.join(map(_quoted, include))}]"] if include else []
+    lines += [f"defines: {{{', '.join(f'{name}: {value}' for name, value in defines)}}}"] if defines else []
     if sizes:
         lines.append("sizes: {" + ", ".join(f'{_name(each)}: "{UNKNOWN}"' for each in sizes) + "}")
     lines.append("arguments:" if parsed.parameters else "arguments: []")

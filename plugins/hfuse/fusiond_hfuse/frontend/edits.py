@@ -53,15 +53,6 @@ class EditedText:
             opened += 1
         return opened
 
-    def closing(self, opening: int) -> int | None:
-        """The offset of the brace that closes the one at `opening`."""
-        depth = 0
-        for match in re.compile(r"[{}]").finditer(self.code, opening):
-            depth += 1 if match.group() == "{" else -1
-            if depth == 0:
-                return match.start()
-        return None
-
     def in_macros(self, pattern: str, text: str) -> bool:
         """Replace a pattern in the macros of the file; whether it stood in one."""
         found = False

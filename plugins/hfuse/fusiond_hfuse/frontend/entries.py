@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import cursors
+from fusiond_hfuse.frontend import cursors, instances
 from fusiond_hfuse.frontend.cursors import SCOPES, CursorKind, cindex
+from fusiond_hfuse.frontend.instances import Slot
 
 
 def kernels(nodes: list[cindex.Cursor], scope: str) -> Iterator[tuple[str, cindex.Cursor]]:
@@ -40,16 +41,16 @@ def definition(
     candidates = found if len(bodies) > 1 else bodies
     pattern = next((each for each in candidates if each.kind is CursorKind.FUNCTION_TEMPLATE), None)
     if pattern is not None and not template:
-        head = ", ".join(_template_parameters(pattern))
-        example = f"{entry}<{', '.join(_example(kind) for kind in _template_kinds(pattern))}>"
-        raise RequestError(
-            f'{entry} is a template <{head}>; say which instance: `instance: "{example}"` in its YAML, '
-            f"FILE.cu:'{example}' for `fusiond init`",
-            where=where,
-        )
+        raise RequestError(instances.asked(entry, slots(pattern)), where=where)
     if len(bodies) != 1:
-        what = "is only declared" if not bodies else "is defined more than once (overloads)"
-        raise RequestError(f"{entry} {what}; this version wants one definition", where=where)
+        kinds = (
+            ", ".join(str(each.spelling) for each in bodies[0].type.get_canonical().argument_types()) if bodies else ""
+        )
+        what = "is only declared"
+        if bodies:
+            kinds = ", ".join(str(each.spelling) for each in bodies[0].type.get_canonical().argument_types())
+            what = f'is defined more than once; say which by its types: `instance: "{entry}({kinds})"`'
+        raise RequestError(f"{entry} {what}", where=where)
     is_template = bodies[0].kind is CursorKind.FUNCTION_TEMPLATE
     if template and not is_template:
         raise RequestError(f"{entry} is no template, so it has no instance", where=where)
@@ -78,24 +79,23 @@ _TEMPLATE_PARAMETERS = (CursorKind.TEMPLATE_TYPE_PARAMETER, CursorKind.TEMPLATE_
                         CursorKind.TEMPLATE_TEMPLATE_PARAMETER)  # fmt: skip
 
 
-def _example(kind: str) -> str:
-    """What stands for a template's parameter in a message."""
-    words = r"((const|unsigned|signed|long|short) )*(int|char|long|short|size_t|unsigned|u?int\d*_t)"
-    return {"class": "float", "bool": "true"}.get(kind, "128" if re.fullmatch(words, kind) else "?")
-
-
-def _template_kinds(template: cindex.Cursor) -> list[str]:
-    return [
-        "class"
-        if each.kind is CursorKind.TEMPLATE_TYPE_PARAMETER
-        else "template"
-        if each.kind is CursorKind.TEMPLATE_TEMPLATE_PARAMETER
-        else str(each.type.spelling)
+def slots(template: cindex.Cursor) -> tuple[Slot, ...]:
+    """The parameters of a template."""
+    return tuple(
+        Slot(name=each.spelling, kind=_kind(each), default=_has_default(each))
         for each in cursors.children(template)
         if each.kind in _TEMPLATE_PARAMETERS
-    ]
+    )
 
 
-def _template_parameters(template: cindex.Cursor) -> list[str]:
-    names = [each.spelling for each in cursors.children(template) if each.kind in _TEMPLATE_PARAMETERS]
-    return [f"{kind} {name}".strip() for kind, name in zip(_template_kinds(template), names, strict=True)]
+def _kind(parameter: cindex.Cursor) -> str:
+    if parameter.kind is CursorKind.TEMPLATE_TYPE_PARAMETER:
+        return "class"
+    if parameter.kind is CursorKind.TEMPLATE_TEMPLATE_PARAMETER:
+        return "template"
+    of_values = "enum " if parameter.type.get_canonical().kind is cindex.TypeKind.ENUM else ""
+    return f"{of_values}{parameter.type.spelling}"
+
+
+def _has_default(parameter: cindex.Cursor) -> bool:
+    return any(token.spelling == "=" for token in parameter.get_tokens())

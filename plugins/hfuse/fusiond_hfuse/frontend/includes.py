@@ -11,6 +11,7 @@ every place, guarded by a macro.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from fusiond.errors import RequestError
@@ -80,6 +81,8 @@ class _Expansion:
         self.files: dict[str, str] = {}
         self.includes: dict[int, str] = {}
         self.missing: dict[str, tuple[int, ...]] = {}
+        self.torch: set[str] = set()
+        """The parts of what stands for PyTorch's headers that are."""
         self.cub = False
         """Whether what stands for cub's headers is in the text."""
         self.read: list[set[str]] = [set()]
@@ -166,6 +169,8 @@ class _Expansion:
                 self._system(name, line, path, number)
             elif name.startswith(_OF_THE_HOST):
                 self._missing(target, path, number)
+            elif library_declarations.TORCH.match(name) is not None:
+                self._torch(target, path, number)
             elif (found := self._among_folders(name)) is not None:
                 self._own(found, line, path, number, above)
             else:
@@ -179,7 +184,9 @@ class _Expansion:
                 self._system(name, f"#include <{name}>", path, number)
                 return
             found = self._find(name, path, where)
-            if found is None:
+            if found is None and library_declarations.TORCH.match(name) is not None:
+                self._torch(target, path, number)
+            elif found is None:
                 self._missing(target, path, number)
             else:
                 self._own(found, line, path, number, above)
@@ -206,6 +213,16 @@ class _Expansion:
                 raise RequestError(f"{line.strip()} includes itself", where=f"{path}:{number}")
             return  # its include guard makes the second copy empty
         self._file(found, f"{path}:{number}", (*above, path))
+
+    def _torch(self, target: str, path: str, number: int) -> None:
+        """A header of PyTorch's is not read; at the first, what kernels take from all of them is put."""
+        self._missing(target, path, number)
+        parts = ("", "_device") if library_declarations.TORCH_DEVICE.match(target[1:-1].strip()) else ("",)
+        for part in parts:
+            if part not in self.torch:
+                self.torch.add(part)
+                for line in library_declarations.torch(part).splitlines():
+                    self._keep(line, path, number)
 
     def _missing(self, target: str, path: str, number: int) -> None:
         """A header that is not read: an empty line. A kernel that needs a name from it cannot be read either."""
@@ -296,6 +313,7 @@ _PIECE = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=16)  # a file's text is looked at by many, and a regular expression takes its time
 def without_comments(text: str) -> str:
     """The text with comments blanked out, lines and columns kept."""
 

@@ -18,7 +18,7 @@ from fusiond.program import (
     Dim3,
 )
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import includes
+from fusiond_hfuse.frontend import includes, slicing
 from fusiond_hfuse.frontend.arguments import (
     IDENTIFIER,
     QUALIFIED,
@@ -50,7 +50,7 @@ FLAGS = re.compile(
     r"|(fmad|ftz|prec-div|prec-sqrt)=(true|false))"
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_INSTANCE = re.compile(r"[\w:]+\s*<[\w\s:,<>*&+.()'-]*>")
+_INSTANCE = re.compile(r"[\w:]+\s*(?:<[\w\s:,<>*&+.()'-]*>|\([\w\s:,<>*&]*\))")
 MAX_BLOCK = (1024, 1024, 64)
 
 
@@ -83,8 +83,12 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
     entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
     instance = entry
     if "instance" in keys:
-        instance = matching(keys["instance"], _INSTANCE, "the entry with template arguments, such as maxpool<float, 5>")
-        if instance.partition("<")[0].strip() != entry:
+        instance = matching(
+            keys["instance"],
+            _INSTANCE,
+            "the entry with template arguments (maxpool<float, 5>) or parameters (scan(int*))",
+        )
+        if re.split(r"[<(]", instance)[0].strip() != entry:
             raise keys["instance"].fail(f"is no instance of {entry}")
     way: _Reading = {
         "instance": instance if "instance" in keys else None,
@@ -104,7 +108,7 @@ def read(inputs: Inputs, path: str, *, where: str) -> Kernel:
         path=path,
         unit=unit,
         entry=entry,
-        instance=instance,
+        instance=entry if slicing.is_overload(instance) else instance,
         defines=defines,
         flags=flags,
         sizes=sizes,

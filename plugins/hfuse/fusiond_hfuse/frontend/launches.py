@@ -40,6 +40,8 @@ class Launched:
     line: int
     instance: str
     """The template arguments, `<float, 5>`; empty where there are none."""
+    arguments: tuple[str, ...]
+    """They, each by itself, with numbers worked out: `kThreads` is 256."""
     block: tuple[str, ...] | None
     grid: tuple[str, ...] | None
     shared: str | None
@@ -62,10 +64,21 @@ def launches(code: str, kernel: str, parameters: Collection[str]) -> Iterator[La
             text=" ".join(code[match.start() : end].split()),
             line=code.count("\n", 0, match.start()) + 1,
             instance=(match.group("instance") or "").strip(),
+            arguments=tuple(
+                _worked_out(resolved, each) for each in template_parts((match.group("instance") or "<>").strip()[1:-1])
+            ),
             grid=resolved.lengths(given[0]) if given else None,
             block=resolved.lengths(given[1]) if len(given) > 1 else None,
             shared=resolved.number(given[2]) if len(given) > 2 else "0",
         )
+
+
+def _worked_out(resolved: _Resolved, argument: str) -> str:
+    """A template argument; a number where it is one by other names."""
+    if re.fullmatch(r"true|false|\W*\d.*", argument):
+        return argument
+    number = resolved.number(argument)
+    return number if number is not None and number.isdigit() else argument
 
 
 class _Resolved:
@@ -148,16 +161,21 @@ def _plain(text: str) -> str:
     return re.sub(r"(?<!/)/(?!/)", "//", text).strip()
 
 
-def parts(text: str) -> list[str]:
+def parts(text: str, opening: str = "({[", closing: str = ")}]") -> list[str]:
     """What commas part, outside of parentheses; nothing of an empty text."""
     found, depth = [""], 0
     for mark in text:
-        depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(mark, 0)
+        depth += (mark in opening) - (mark in closing)
         if mark == "," and depth == 0:
             found.append("")
         else:
             found[-1] += mark
     return [each.strip() for each in found] if text.strip() else []
+
+
+def template_parts(text: str) -> list[str]:
+    """Template arguments, each by itself."""
+    return parts(text, "({[<", ")}]>")
 
 
 def _behind(code: str, opening: int) -> int:

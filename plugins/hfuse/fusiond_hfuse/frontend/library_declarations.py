@@ -15,6 +15,7 @@ from fusiond_hfuse.frontend import cuda_declarations
 
 _FOLDER = Path(__file__).parent / "headers"
 _FILES = {
+    "cuComplex.h": "cuComplex.h",
     "cuda/atomic": "cuda_atomic.h",
     "cuda/barrier": "cuda_barrier.h",
     "cuda/pipeline": "cuda_pipeline_object.h",
@@ -26,6 +27,9 @@ CUB = re.compile(
     r"(?:^|/)(cub/(?:cub|(?:block|warp)/\w+|thread/thread_operators|util_type|util_ptx|block/specializations/\w+)\.cuh)$"
 )
 """cub's headers, as far as headers/cub.h may stand for them, whatever folder they lie in."""
+TORCH = re.compile(r"(?:torch|ATen|c10|THC)/")
+"""How headers of PyTorch's begin, for which headers/torch.h stands: all of them are a million lines."""
+TORCH_DEVICE = re.compile(r"(?:ATen|THC)/(?:.*/)?(?:THC)?(?:Atomics?|DeviceUtils)\.cuh")
 _STD = ("array", "cmath", "complex", "cstddef", "cstdint", "functional", "limits", "tuple", "type_traits", "utility")
 
 BRINGS = {
@@ -50,6 +54,13 @@ def with_brought(names: Iterable[str]) -> tuple[str, ...]:
 def cub() -> str:
     """cub's primitives of blocks and warps, as a text that sees the block as a kernel's own functions do."""
     return (_FOLDER / "cub.h").read_text()
+
+
+@functools.cache
+def torch(part: str = "") -> str:
+    """What kernels take from PyTorch's headers, or from those of its atomics and shuffles alone (`_device`), as a text
+    of the user's own."""
+    return (_FOLDER / f"torch{part}.h").read_text()
 
 
 def of(system: Collection[str]) -> str:

@@ -24,6 +24,7 @@ does not compile any more, is a reason to refuse too (`recheck.py`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from dataclasses import dataclass, field
@@ -71,7 +72,17 @@ def parse_kernel(
     def read(unit: Unit) -> tuple[Unit, Parsed]:
         how: _How = {"instance": instance, "defines": defines, "where": where, "flags": flags, "variables": variables}
         sliced = slicing.sliced(unit, entry, **how)
-        return sliced, parse_unit(sliced, entry, name=name, **how)
+        try:
+            return sliced, parse_unit(sliced, entry, name=name, **how)
+        except UnknownName:
+            raise
+        except RequestError:
+            sound = slicing.sliced(unit, entry, broken=False, **how)
+            if sound.text == sliced.text:
+                raise
+            with contextlib.suppress(RequestError):  # what is wrong with the whole says more
+                return sound, parse_unit(sound, entry, name=name, **how)
+            raise
 
     found: tuple[Unit, Parsed] | None = None
     try:
@@ -118,6 +129,7 @@ def parse_unit(
     such kernel; what is CUDA, but cannot be fused, is a Rejection in the result.
     """
     text = (unit.text, unit.origins, unit.system, unit.host_headers)
+    instance = None if slicing.is_overload(instance) else instance  # slicing has left the others out
     return _parsed(_Request(text, entry, name, instance, defines, where, flags, variables, move, unit))
 
 
@@ -257,7 +269,7 @@ def _read(request: _Request, tree: recheck.Tree) -> tuple[EditedText, Parsed]:
     text.rejections += barriers.grid_waits(functions, text.refusal)
     shadowing.global_names(top)
     shadowing.macro_names(macros)
-    shadowing.linkage()
+    shadowing.linkage(top)
     for missing in sorted(variables.wanted - set(variables.known)):
         raise UnknownName("variable of the source", missing, set(variables.known) or {"none"}, where=request.where)
     moved = shared.before_dynamic

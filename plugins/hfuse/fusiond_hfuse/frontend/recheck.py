@@ -9,15 +9,16 @@ So neither comes to a compiler, let alone to a device.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from clang import cindex
 from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError
 from fusiond.model import Rejection
-from fusiond_hfuse.frontend import cursors, groups, host_headers, library_declarations, overloads, shadows
+from fusiond_hfuse.frontend import cursors, groups, host_headers, library_declarations, messages, overloads, shadows
 from fusiond_hfuse.frontend.cuda_declarations import DECLARATIONS, STANDARD
 from fusiond_hfuse.frontend.graph import Parameter, Parsed, Unit
 from fusiond_hfuse.frontend.includes import GROUPS, OF_STANDARDS, without_comments
@@ -138,7 +139,7 @@ class Tree:
                 name = message.split("'")[1]
                 return RequestError(f"{name}: {_OWN}", where=self.where.where(line))
             elif line <= self.lines and "cooperative_groups" not in message:
-                return RequestError(_sentence(message, self.where.missing), where=self.where.where(line))
+                return RequestError(messages.sentence(message, self.where.missing), where=self.where.where(line))
         return None
 
     def unknown_groups(self) -> list[tuple[int, str]]:
@@ -242,6 +243,12 @@ class Tree:
         return None
 
 
+def mistakes(unit: Unit, instance: str, defines: tuple[tuple[str, str], ...]) -> int:
+    """How much is wrong with an instance of a unit's kernel, its body included, as the first architecture reads it."""
+    arch = architectures(unit.text)[0]
+    return len(Tree(unit, unit.text, instance, defines, (), arch, kernels=False).errors())
+
+
 def architectures(text: str) -> tuple[str, ...]:
     """Those for which a text is read: one, unless it asks."""
     asks = re.search(r"\b__CUDA_ARCH__\b", without_comments(text)) is not None
@@ -301,11 +308,15 @@ def tolerant(
     arch: str,
     *,
     host: bool,
+    bodies: bool = True,
 ) -> cindex.TranslationUnit:
-    """The tree of a text that may be wrong; `host`: with the host's headers. Raises TranslationUnitLoadError."""
+    """The tree of a text that may be wrong; `host`: with the host's headers; without `bodies`, those of functions are
+    not looked at. Raises TranslationUnitLoadError."""
     declarations = _declarations(system, host, text)
     declarations += groups.declarations(system) if any(name in GROUPS for name in system) else ""
-    return _parse(text, declarations, defines, flags, arch, host=host, more=_KEEP_GOING)
+    return _parse(
+        text, declarations, defines, flags, arch, host=host, more=_KEEP_GOING | (0 if bodies else _SKIP_BODIES)
+    )
 
 
 def _declarations(system: tuple[str, ...], host: bool, text: str) -> str:
@@ -319,6 +330,7 @@ _ALIGNED_SHARED = re.compile(
     r"(\balignas[ \t]*\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\))"
 )
 """`__shared__ alignas(16) float x`, which nvcc takes, for clang: `alignas(16)__shared__ float x`, as long as before."""
+_SKIP_BODIES = cindex.TranslationUnit.PARSE_SKIP_FUNCTION_BODIES
 _KEEP_GOING = 0x200
 """CXTranslationUnit_KeepGoing, which the bindings do not name."""
 
@@ -427,6 +439,7 @@ def applied(text: str, parsed: Parsed) -> str:
     return b"".join([*pieces, data[position:]]).decode().replace(HERE, "fusiond_a")
 
 
+@functools.lru_cache(maxsize=8)
 def blanked(data: bytes) -> str:
     """The text with comments and the insides of strings blanked, one character a byte."""
     text = without_comments(data.decode("latin-1"))
@@ -436,39 +449,6 @@ def blanked(data: bytes) -> str:
     return pattern.sub(lambda match: '"' + re.sub(r"[^\n]", " ", match.group()[1:-1]) + '"', text)
 
 
-def _sentence(message: str, missing: Collection[str]) -> str:
-    """What an error of libclang means to the person who wrote the text."""
-    if message.startswith("#error "):
-        return f"the source says so itself: {message}"
-    named = re.match(r"use of undeclared identifier '(cuda[A-Z]\w*)'|unknown type name '(cudaGraph\w+)'", message)
-    if named is not None:
-        return f"`{named.group(1) or named.group(2)}` on the device needs the device runtime, which no fused kernel has"
-    made = re.match(r"no matching constructor for initialization of '(std::[^']+)'", message)
-    if made is not None:
-        return f"`{made.group(1)}` is the host's: C++'s headers have no constructor of it for the device"
-    of_torch = re.match(r"use of undeclared identifier '(at|c10|torch)'", message)
-    if of_torch is not None:
-        return (
-            f"it uses `{of_torch.group(1)}::`, which is PyTorch's, whose headers are not read here; a copy of the "
-            f"kernel for a plain type (`float`, `__half`) can be fused"
-        )
-    library = re.match(r"use of undeclared identifier '(cub|thrust|cutlass|cute)'", message)
-    if library is not None:
-        return (
-            f"it uses `{library.group(1)}::`, whose headers are not read here; cub's block and warp primitives, "
-            f"cooperative groups and shuffles can be fused"
-        )
-    if not missing:
-        return f"not CUDA C++ as libclang reads it: {message}"
-    listed = ", ".join([*missing][:_MOST_LISTED]) + (" and others" if len(missing) > _MOST_LISTED else "")
-    left_out = f"not read: {listed}; folders of headers go under `include:`"
-    unknown = re.match(r"(?:use of undeclared identifier|unknown type name|no template named) '(\w+)'", message)
-    if unknown is not None:
-        return f"`{unknown.group(1)}` is declared in none of the files that were read ({left_out})"
-    return f"not CUDA C++ as libclang reads it: {message} ({left_out})"
-
-
-_MOST_LISTED = 6
 _OF_CALLS = re.compile(r"(?:use of undeclared identifier|no matching function for call to|call to) '(\w+)'")
 
 

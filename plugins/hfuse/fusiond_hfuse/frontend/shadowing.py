@@ -12,9 +12,8 @@ import re
 
 from fusiond_hfuse.frontend import constructs, cursors, groups, shadows
 from fusiond_hfuse.frontend.call_graph import CallGraph
-from fusiond_hfuse.frontend.cursors import RECORDS, CursorKind, cindex
+from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
 from fusiond_hfuse.frontend.edits import EditedText
-from fusiond_hfuse.frontend.includes import without_comments
 from fusiond_hfuse.frontend.recheck import DECLARATIONS_FILE, HERE
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS, SHARED
 from fusiond_hfuse.frontend.shared_memory import SharedMemory
@@ -23,6 +22,8 @@ _RESERVED = re.compile(
     r"(?i:fusiond_)\w*|(?:thread|block)Idx|(?:block|grid)Dim|__syncthreads\w*|u?int3|dim3|make_uint3|const|void|unsigned"
     r"|int|struct|operator|return|while|if|using|namespace|extern|static_cast|reinterpret_cast"
 )
+_LINKAGE = re.compile(r'\bextern\s*" *"\s*(\{)?')
+"""Of a text whose strings are blank."""
 _BEFORE_NAMES = ("return", "case", "else", "do", "new", "sizeof", "throw", "typename", "const", "constexpr", "static")
 
 
@@ -121,25 +122,24 @@ class Shadowing:
         self.text.edit(opening, opening, PASSED if empty else f"{PASSED}, ")
         return True
 
-    def linkage(self) -> None:
+    def linkage(self, top: list[cindex.Cursor]) -> None:
         """`extern "C"` goes, before a declaration or round several: two namespaces cannot both have a C function of one
         name."""
-        kept = without_comments(self.text.data.decode("latin-1"))
-        for match in re.finditer(r'\bextern\s*"C(\+\+)?"\s*(\{)?', kept):
-            if self.text.code[match.start() : match.start() + 6] != "extern":
-                continue  # inside a string
-            if match.group(2) is None:
-                self.text.edit(match.start(), match.end(), "")
+        waiting = list(top)
+        while waiting:
+            each = waiting.pop()
+            if each.kind not in SCOPES:
                 continue
-            closing = self.text.closing(match.end() - 1)
-            if closing is None:
-                line = kept.count("\n", 0, match.start()) + 1
-                self.text.rejections.append(
-                    self.text.refusal("linkage_block", line, '`extern "C" {` has no end in the file')
-                )
-                continue
-            self.text.edit(match.start(), match.end(), "")
-            self.text.edit(closing, closing + 1, "")
+            waiting += cursors.children(each)
+            start, end = each.extent.start.offset, each.extent.end.offset
+            head = _LINKAGE.match(self.text.code, start)
+            if head is not None and each.kind is not CursorKind.NAMESPACE:
+                self.text.edit(start, head.end(), "")
+                if head.group(1) is not None:
+                    self.text.edit(end - 1, end, "")
+        for start, end in self.text.macros:
+            for head in _LINKAGE.finditer(self.text.code, start, end):
+                self.text.edit(*head.span(), "")
 
     def global_names(self, top: list[cindex.Cursor]) -> None:
         """`::name` of the user's own is now a name of the kernel's namespace."""

@@ -20,21 +20,16 @@ import dataclasses
 import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from clang import cindex
-from clang.cindex import CursorKind
 
 from fusiond.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import cursors, directives, recheck, shadows
+from fusiond_hfuse.frontend import cursors, directives, overloads, recheck
+from fusiond_hfuse.frontend.declarations import Declaration, Walk, grouped
 from fusiond_hfuse.frontend.graph import Unit
 from fusiond_hfuse.frontend.includes import without_comments
-
-_RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
-            CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
-_REFERENCES = (CursorKind.DECL_REF_EXPR, CursorKind.OVERLOADED_DECL_REF, CursorKind.TYPE_REF, CursorKind.TEMPLATE_REF)
-_OF_DEVICES = (CursorKind.CUDADEVICE_ATTR, CursorKind.CUDAGLOBAL_ATTR)
-_NEEDED_METHODS = (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR)
+from fusiond_hfuse.frontend.instances import Slot
 
 STANDARD = {
     "cfloat": "FLT_|DBL_|LDBL_", "climits": "(?:S?CHAR|U?CHAR|SHRT|USHRT|INT|UINT|LONG|ULONG|LLONG|ULLONG)_(?:MAX|MIN)",
@@ -49,23 +44,6 @@ CUDA = {
 """Those of CUDA that are so."""
 
 
-@dataclass(slots=True)
-class _Declaration:
-    """What stands or goes as one: `start` to `end` in bytes. `names`: those that reach it; `words`: those in it."""
-
-    start: int
-    end: int
-    names: set[str] = field(default_factory=set)
-    words: set[str] = field(default_factory=set)
-    host: bool = False
-    """Only the host can call it."""
-    kernels: set[str] = field(default_factory=set)
-    """With their namespaces."""
-    always: bool = False
-    repeats: bool = False
-    """It declares once more what CUDA declares."""
-
-
 def sliced(
     unit: Unit,
     entry: str,
@@ -75,11 +53,15 @@ def sliced(
     where: str,
     flags: tuple[str, ...] = (),
     variables: tuple[str, ...] = (),
+    broken: bool = True,
 ) -> Unit:
     """The unit with all text blank that the kernel does not reach. The arguments are those of `parse.parse_unit`.
+    Without `broken`, declarations in which something is wrong go too, as far as no other could be taken for them.
     Raises UnknownName where there is no such kernel."""
     system = headers(unit)
-    found = _found((unit.text, system, unit.host_headers), entry, instance, defines, flags, variables)
+    asked = (entry, instance, defines, flags, variables)
+    read = (unit.text, system, unit.host_headers)
+    found = _found(read, *asked, frozenset()) if broken else _without_broken(read, *asked)
     if found.error is not None and not found.kernels:
         line, message = found.error
         raise RequestError(f"not CUDA C++ as libclang reads it: {message}", where=unit.where(line))
@@ -102,7 +84,9 @@ def sliced(
     wanted = (*_brought(found.text, CUDA), *_brought(found.text, STANDARD)) if unit.missing else ()
     brought = tuple(each for each in wanted if each not in unit.system)
     unit = _without_idle_headers(unit, found.text)
-    return dataclasses.replace(unit, text=found.text, system=(*unit.system, *brought), brought=brought, missing=missing)
+    full = [at for at, line in unit.includes.items() if not re.match(r"\s*(?:#|%:)\s*include\b", line)]
+    text = directives.without_idle_conditions(found.text, without_comments(found.text), full)
+    return dataclasses.replace(unit, text=text, system=(*unit.system, *brought), brought=brought, missing=missing)
 
 
 def _may_define(header: str) -> bool:
@@ -148,18 +132,38 @@ def condition_round(
     flags: tuple[str, ...] = (),
 ) -> tuple[int, str] | None:
     """Line and text of the condition that leaves out the kernel of that name; None where none does."""
-    walked = _walked(unit.text, headers(unit), unit.host_headers, defines, flags)
     name = re.escape(entry.rpartition("::")[2])
+    return condition_of(unit, rf"\b__global__\b[^;{{}}]*\b{name}\s*\(", defines, flags)
+
+
+def condition_of(
+    unit: Unit,
+    pattern: str,
+    defines: tuple[tuple[str, str], ...] = (),
+    flags: tuple[str, ...] = (),
+) -> tuple[int, str] | None:
+    """The same for the first text that is left out and holds a pattern."""
+    walked = _walked(unit.text, headers(unit), unit.host_headers, defines, flags)
     for start, end in walked.unread:
-        if re.search(rf"\b__global__\b[^;{{}}]*\b{name}\s*\(", walked.code[start:end]):
+        if re.search(pattern, walked.code[start:end]):
             line = walked.code.count("\n", 0, start) + 1
             return line, " ".join(walked.code.splitlines()[line - 1].split())
     return None
 
 
-def kernels(unit: Unit) -> frozenset[str]:
+def kernels(unit: Unit, defines: tuple[tuple[str, str], ...] = ()) -> frozenset[str]:
     """The kernels of a unit, with their namespaces."""
-    return _found((unit.text, headers(unit), unit.host_headers), "", None, (), (), ()).kernels
+    groups = _walked(unit.text, headers(unit), unit.host_headers, defines, ()).groups
+    return frozenset(name for each in groups for name in each.kernels)
+
+
+def template_of(
+    unit: Unit, entry: str, defines: tuple[tuple[str, str], ...] = ()
+) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
+    """The parameters of a kernel that is a template, none for another, and the classes of the file."""
+    walked = _walked(unit.text, headers(unit), unit.host_headers, defines, ())
+    slots = next((each.slots for each in walked.groups if entry in each.kernels and each.slots), ())
+    return slots, tuple(dict.fromkeys(name for each in walked.groups for name in each.functors))
 
 
 def headers(unit: Unit) -> tuple[str, ...]:
@@ -176,6 +180,7 @@ class _Found:
     undecided: tuple[tuple[int, str], ...]
     """Line and name of each condition, in what is reached or round it, that asks for a macro of no file here."""
     unread: tuple[tuple[int, int], ...]
+    kept: tuple[Declaration, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +188,14 @@ class _Walked:
     """A text's declarations, whichever of its kernels is asked for."""
 
     code: str
-    groups: tuple[_Declaration, ...]
+    groups: tuple[Declaration, ...]
     frame: frozenset[tuple[int, int]]
     """Heads and ends of namespaces."""
     unread: tuple[tuple[int, int], ...]
     """What `#if` and its like leave out for every architecture."""
     error: tuple[int, str] | None
+    distinct: tuple[str, ...]
+    """The architectures that do not all leave out the same."""
 
 
 @functools.lru_cache(maxsize=8)  # `init` asks for a file's kernels, and then for one of them
@@ -196,21 +203,22 @@ def _walked(
     text: str, system: tuple[str, ...], host: bool, defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
 ) -> _Walked:
     code = recheck.blanked(text.encode())
-    declarations: dict[tuple[int, int], _Declaration] = {}
+    declarations: dict[tuple[int, int], Declaration] = {}
     frame: set[tuple[int, int]] = set()
     unread: list[tuple[int, int]] | None = None
     error: tuple[int, str] | None = None
     readings = recheck.Readings(text)
-    for arch in recheck.architectures(text):
-        if host and readings.repeated(text, system, defines, flags, arch):
-            continue
+    distinct: list[str] = []
+    bodies = "##" in code  # they name what stands in no text
+    for arch in _walked(text, system, False, defines, flags).distinct if host else recheck.architectures(text):
         try:
-            tree = recheck.tolerant(text, system, defines, flags, arch, host=host)
+            tree = recheck.tolerant(text, system, defines, flags, arch, host=host, bodies=bodies)
         except cindex.TranslationUnitLoadError as problem:
             raise RequestError(f"libclang cannot read it: {problem}") from None
         try:
             if not host and readings.repeats(tree):
                 continue
+            distinct.append(arch)
             wrong = (
                 each
                 for each in tree.diagnostics
@@ -218,22 +226,23 @@ def _walked(
                 and (each.location.file is None or each.location.file.name == recheck.MAIN)
             )
             error = error or next(((each.location.line, each.spelling) for each in wrong), None)
-            walk = _Walk(code, frame)
+            skipped = cursors.skipped(tree, recheck.MAIN)
+            walk = Walk(code, frame, None if bodies else skipped)
             for each in walk.declarations(tree.cursor):
                 known = declarations.setdefault((each.start, each.end), each)
                 known.names |= each.names
                 known.kernels |= each.kernels
                 known.host = known.host and each.host
-            skipped = cursors.skipped(tree, recheck.MAIN)
             unread = skipped if unread is None else _both(unread, skipped)
         finally:
             cursors.forget(tree)
     return _Walked(
         code=code,
-        groups=tuple(_groups(declarations.values())),
+        groups=tuple(grouped(declarations.values())),
         frame=frozenset(frame),
         unread=tuple(unread or ()),
         error=error,
+        distinct=tuple(distinct),
     )
 
 
@@ -245,14 +254,19 @@ def _found(
     defines: tuple[tuple[str, str], ...],
     flags: tuple[str, ...],
     variables: tuple[str, ...],
+    without: frozenset[int],
 ) -> _Found:
+    """`without`: where declarations begin that go, whatever reaches them."""
     data = read[0].encode()
     walked = _walked(*read, defines, flags)
     code, groups, unread = walked.code, walked.groups, walked.unread
     kernels = frozenset(name for each in groups for name in each.kernels)
+    without |= _other_overloads(groups, entry, instance)
     given = " ".join([instance or "", *variables, *(value for _, value in defines)])
     begin = set(directives.words(given))
-    reached, named = _reached(groups, entry, begin, directives.macros(code))
+    reached, named = _reached(
+        [each for each in groups if each.start not in without], entry, begin, directives.macros(code)
+    )
     gone = [(each.start, each.end) for each in groups if id(each) not in reached]
     covered = [*walked.frame, *((each.start, each.end) for each in groups), *unread]
     gone += [
@@ -260,12 +274,111 @@ def _found(
     ]
     gone += _comments(code, covered, gone)
     gone += [each for each in unread if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
-    kept = [(each.start, each.end) for each in groups if id(each) in reached]
+    declared = tuple(each for each in groups if id(each) in reached)
+    kept = [(each.start, each.end) for each in declared]
     gone += directives.idle_errors(code, kept)
     undecided = tuple(directives.undecided(code, kept, {name for name, _ in defines}))
     named |= {word for start, end in walked.frame for word in directives.words(code[start:end])}
     text = _without(data, code, gone, directives.idle_macros(code, named))
-    return _Found(text=text, kernels=kernels, error=walked.error, undecided=undecided, unread=unread)
+    return _Found(text=text, kernels=kernels, error=walked.error, undecided=undecided, unread=unread, kept=declared)
+
+
+_MOST_ROUNDS = 8
+_OF_LIBRARIES = re.compile(
+    r"use of undeclared identifier '(?:at|c10|torch|thrust|cub|cv|cute|cutlass|Eigen)'"
+    r"|no (?:type|template) named '\w*(?<!_t)(?<!type)' in namespace 'std"
+)
+"""Types that are classes: no call with anything else would take a function of theirs for a better one."""
+
+
+def _without_broken(
+    read: tuple[str, tuple[str, ...], bool],
+    entry: str,
+    instance: str | None,
+    defines: tuple[tuple[str, str], ...],
+    flags: tuple[str, ...],
+    variables: tuple[str, ...],
+) -> _Found:
+    """What is found without declarations in which something is wrong. A name goes as a whole, or not at all: with one
+    of several functions gone, a call would take another one. A function for a type of a library that is not read
+    goes by itself: whoever has no such type cannot call it."""
+    code = recheck.blanked(read[0].encode())
+    gone: set[int] = set()
+    found = _found(read, entry, instance, defines, flags, variables, frozenset())
+    for _ in range(_MOST_ROUNDS):
+        wrong = _errors(found.text, read, defines, flags)
+        broken = {
+            each.start: [(at, message) for at, message in wrong if each.start <= at < each.end]
+            for each in found.kept
+            if entry not in each.kernels
+        }
+        broken = {start: messages for start, messages in broken.items() if messages}
+        sound = {name for each in found.kept if each.start not in broken for name in each.names}
+        more = {
+            each.start
+            for each in found.kept
+            if each.start in broken
+            and (
+                each.member
+                or not each.names & (sound | overloads.NAMES)
+                or any(
+                    _OF_LIBRARIES.match(message) and "{" not in code[each.start : at]  # in what it takes, or is for
+                    for at, message in broken[each.start]
+                )
+            )
+        }
+        if not more:
+            break
+        gone |= more
+        found = _found(read, entry, instance, defines, flags, variables, frozenset(gone))
+    return found
+
+
+def _errors(
+    text: str, read: tuple[str, tuple[str, ...], bool], defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
+) -> list[tuple[int, str]]:
+    """Place and message of what is wrong with a text by itself, whatever it is instantiated with."""
+    try:
+        tree = recheck.tolerant(text, read[1], defines, flags, recheck.architectures(text)[0], host=read[2])
+    except cindex.TranslationUnitLoadError:
+        return []
+    return [
+        (each.location.offset, each.spelling)
+        for each in tree.diagnostics
+        if each.severity >= cindex.Diagnostic.Error
+        and each.location.file is not None
+        and each.location.file.name == recheck.MAIN
+        and not recheck.tolerable(each.spelling)
+        and not any("in instantiation of" in note.spelling for note in each.children)
+    ]
+
+
+def _other_overloads(groups: Iterable[Declaration], entry: str, instance: str | None) -> frozenset[int]:
+    """Where kernels begin that are called like the one that is meant, and take something else: those that `instance`
+    does not name (`scan(int *, int)`), or that are only declared."""
+    named = [each for each in groups if entry in each.kernels and each.signature is not None]
+    meant = {each.signature for each in named if each.defined}
+    if is_overload(instance):
+        meant &= {
+            each for each in meant if each is not None and _squeezed(f"{entry}({each})") == _squeezed(instance or "")
+        }
+    return frozenset(each.start for each in named if len(meant) == 1 and each.signature not in meant)
+
+
+def is_overload(instance: str | None) -> bool:
+    """Whether an instance is one of several functions of a name, with the types of its parameters."""
+    return instance is not None and instance.endswith(")")
+
+
+def overloads_of(unit: Unit, entry: str, defines: tuple[tuple[str, str], ...] = ()) -> list[str]:
+    """The kernels of one name, as `instance:` tells them apart; empty for one, or a template."""
+    groups = _walked(unit.text, headers(unit), unit.host_headers, defines, ()).groups
+    found = [f"{entry}({each.signature})" for each in groups if entry in each.kernels and each.defined]
+    return [] if len(set(found)) < 2 else list(dict.fromkeys(found))
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s*([*&,()<>])\s*", r"\1", text.strip())
 
 
 def _between(covered: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
@@ -299,160 +412,11 @@ def _both(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> list[t
     return [(start, end) for start, end in pairs if start < end]
 
 
-_BUILT_IN = frozenset(shadows.SHADOWED)
-
-
-class _Walk:
-    """The declarations of a tree, those in namespaces too."""
-
-    def __init__(self, code: str, frame: set[tuple[int, int]]) -> None:
-        self.code = code
-        self.frame = frame
-        """Gets the heads and ends of namespaces."""
-
-    def declarations(self, cursor: cindex.Cursor) -> Iterator[_Declaration]:
-        for each in cursors.written_in(cursor, recheck.MAIN):
-            if each.kind.is_declaration():
-                yield from self._of(each, "")
-
-    def _of(self, cursor: cindex.Cursor, scope: str) -> Iterator[_Declaration]:
-        if cursor.kind is CursorKind.NAMESPACE or self._braced_linkage(cursor):
-            inner = f"{scope}{cursor.spelling}::" if cursor.kind is CursorKind.NAMESPACE and cursor.spelling else scope
-            start, end = cursor.extent.start.offset, cursor.extent.end.offset
-            self.frame |= {(start, self.code.index("{", start) + 1), (end - 1, end)}
-            for child in cursors.children(cursor):
-                if child.kind.is_declaration():
-                    yield from self._of(child, inner)
-            return
-        start, end = self._extent(cursor)
-        if end <= start:
-            return
-        found = _Declaration(start, end, words=set(directives.WORD.findall(self.code[start:end])))
-        if "##" in self.code:  # names that stand in no text
-            found.words |= {each.spelling for each in cursors.below(cursor) if each.kind in _REFERENCES}
-        if cursor.kind is CursorKind.USING_DIRECTIVE:
-            found.always = True
-        if cursor.kind is CursorKind.USING_DECLARATION:
-            found.names.add(self.code[start:end].rstrip("; \n").rpartition("::")[2].strip())
-        for each in (cursor, *self._below(cursor)):
-            self._name(found, each, scope)
-        found.host = self._host(cursor)
-        found.repeats = found.names <= _BUILT_IN or (
-            cursor.kind is CursorKind.FUNCTION_DECL
-            and not cursor.is_definition()
-            and cursors.file_of(cursor.canonical) == recheck.DECLARATIONS_FILE
-        )
-        yield found
-        if cursor.kind in _RECORDS:
-            yield from self._methods(cursor)
-
-    def _methods(self, record: cindex.Cursor) -> Iterator[_Declaration]:
-        """Those of a record that are the host's: they go though it stays, unless a constructor names them."""
-        methods = [each for each in cursors.children(record) if each.kind in shadows.FUNCTIONS]
-        needed = [each for each in methods if each.kind in _NEEDED_METHODS]
-        named = {word for each in needed for word in directives.words(self.code[slice(*self._extent(each))])}
-        for each in methods:
-            if each.kind in _NEEDED_METHODS or not self._host(each) or each.spelling in named:
-                continue
-            if each.kind is CursorKind.CXX_METHOD and each.is_virtual_method():
-                continue
-            start, end = self._extent(each)
-            if end > start:
-                yield _Declaration(start, end, host=True)
-
-    def _below(self, cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
-        """Whatever else one text declares: enumerators, what stands behind `extern "C"`."""
-        for each in cursors.children(cursor):
-            if each.kind in (CursorKind.ENUM_CONSTANT_DECL, CursorKind.ENUM_DECL):
-                yield each
-                yield from self._below(each)
-            elif cursor.kind in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL) and each.kind.is_declaration():
-                yield each
-
-    def _name(self, found: _Declaration, cursor: cindex.Cursor, scope: str) -> None:
-        name = cursor.spelling.partition("<")[0].strip()
-        if not name:
-            return
-        if name.startswith("operator"):
-            found.always = found.always or not self._host(cursor)
-        parent = cursor.semantic_parent
-        if cursor.kind in shadows.FUNCTIONS and parent is not None and parent.kind in _RECORDS:
-            found.names.add(parent.spelling.partition("<")[0])  # written outside of its class
-            return
-        found.names.add(name)
-        if _has(cursor, (CursorKind.CUDAGLOBAL_ATTR,)):
-            found.kernels.add(scope + name)
-
-    def _host(self, cursor: cindex.Cursor) -> bool:
-        inner = [each for each in self._below(cursor) if each.kind in shadows.FUNCTIONS]
-        if cursor.kind not in shadows.FUNCTIONS:
-            return bool(inner) and all(self._host(each) for each in inner)
-        if _has(cursor, _OF_DEVICES) or _has(cursor.canonical, _OF_DEVICES):
-            return False
-        head = self.code[cursor.extent.start.offset : cursor.location.offset]
-        return not re.search(r"\bconst(expr|eval)\b", head)
-
-    def _braced_linkage(self, cursor: cindex.Cursor) -> bool:
-        if cursor.kind not in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL):
-            return False
-        text = self.code[cursor.extent.start.offset : cursor.extent.end.offset]
-        return re.match(r'extern\s*"[^"]*"\s*\{', text) is not None
-
-    def _extent(self, cursor: cindex.Cursor) -> tuple[int, int]:
-        start, end = cursor.extent.start.offset, cursor.extent.end.offset
-        # clang ends `int n(4)` at its 4; what is never closed ends with the file
-        while end < len(self.code) and self.code.count("(", start, end) > self.code.count(")", start, end):
-            end = self.code.find(")", end) + 1 or len(self.code)
-        behind = re.compile(r"\s*;").match(self.code, end)
-        return self._with_heads(start), behind.end() if behind is not None else end
-
-    def _with_heads(self, start: int) -> int:
-        """Where the first `template <...>` of a declaration begins: clang begins a member's template of a template at
-        the second."""
-        while True:
-            before = self.code[:start].rstrip()
-            if not before.endswith(">"):
-                return start
-            depth, at = 1, len(before) - 1
-            while depth and at > 0:
-                at -= 1
-                depth += {">": 1, "<": -1, ";": 99, "{": 99, "}": 99}.get(before[at], 0)
-            head = re.search(r"\btemplate\s*$", before[:at])
-            if depth or head is None:
-                return start
-            start = head.start()
-
-
-def _has(cursor: cindex.Cursor, kinds: Collection[CursorKind]) -> bool:
-    return any(child.kind in kinds for child in cursors.children(cursor))
-
-
-def _groups(declarations: Iterable[_Declaration]) -> list[_Declaration]:
-    """One for all that overlap (`struct { int a; } x, y;`); a host's method inside of a record stays one by itself."""
-    found: list[_Declaration] = []
-    inner: list[_Declaration] = []
-    for each in sorted(declarations, key=lambda each: (each.start, -each.end)):
-        last = found[-1] if found else None
-        if last is None or each.start >= last.end:
-            found.append(each)
-        elif each.host and not each.names and each.end <= last.end:
-            inner.append(each)
-        else:
-            last.end = max(last.end, each.end)
-            last.names |= each.names
-            last.words |= each.words
-            last.kernels |= each.kernels
-            last.always |= each.always
-            last.host &= each.host
-            last.repeats &= each.repeats
-    return [*found, *inner]
-
-
 def _reached(
-    groups: Iterable[_Declaration], entry: str, begin: set[str], macros: dict[str, set[str]]
+    groups: Iterable[Declaration], entry: str, begin: set[str], macros: dict[str, set[str]]
 ) -> tuple[set[int], set[str]]:
     """Those that stay, by identity, and all that they name."""
-    by_name: dict[str, list[_Declaration]] = {}
+    by_name: dict[str, list[Declaration]] = {}
     for each in groups:
         for name in each.names:
             by_name.setdefault(name, []).append(each)
@@ -460,7 +424,7 @@ def _reached(
     seen: set[str] = set()
     words = [*begin]
 
-    def stay(each: _Declaration) -> None:
+    def stay(each: Declaration) -> None:
         if id(each) not in reached:
             reached.add(id(each))
             words.extend(each.words - seen)
@@ -498,7 +462,12 @@ def _without(data: bytes, code: str, gone: Iterable[tuple[int, int]], idle: Iter
 
 def _brought(text: str, headers: Mapping[str, str]) -> Iterator[str]:
     """Headers whose names the text uses."""
-    words = set(directives.WORD.findall(without_comments(text)))
+    words = _words(text)
     for header, beginning in headers.items():
         if any(re.match(beginning, word) for word in words):
             yield header
+
+
+@functools.lru_cache(maxsize=8)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(directives.WORD.findall(without_comments(text)))

@@ -1,11 +1,20 @@
 // <cuda/atomic>, and the names of cuda::std that are std's here.
-namespace cuda {
-namespace std = ::std;
-enum thread_scope { thread_scope_system, thread_scope_device, thread_scope_block, thread_scope_thread };
+namespace std {
 enum memory_order {
     memory_order_relaxed, memory_order_consume, memory_order_acquire, memory_order_release, memory_order_acq_rel,
     memory_order_seq_cst
 };
+}
+namespace cuda {
+namespace std = ::std;
+using ::std::memory_order;
+using ::std::memory_order_relaxed;
+using ::std::memory_order_consume;
+using ::std::memory_order_acquire;
+using ::std::memory_order_release;
+using ::std::memory_order_acq_rel;
+using ::std::memory_order_seq_cst;
+enum thread_scope { thread_scope_system, thread_scope_device, thread_scope_block, thread_scope_thread };
 template <class T> struct fusiond_operations {
     __device__ T load(memory_order = memory_order_seq_cst) const;
     __device__ void store(T, memory_order = memory_order_seq_cst) const;

@@ -1,0 +1,273 @@
+"""The declarations of a file, as they stay or go when a kernel is cut out of it (slicing.py): what each of them is
+called, which words stand in it, whether only the host can call it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from fusiond_hfuse.frontend import cursors, directives, entries, recheck, shadows
+from fusiond_hfuse.frontend.cursors import CursorKind, cindex
+from fusiond_hfuse.frontend.instances import Slot
+
+_RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
+            CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
+_REFERENCES = (CursorKind.DECL_REF_EXPR, CursorKind.OVERLOADED_DECL_REF, CursorKind.TYPE_REF, CursorKind.TEMPLATE_REF)
+_OF_DEVICES = (CursorKind.CUDADEVICE_ATTR, CursorKind.CUDAGLOBAL_ATTR)
+_NEEDED_METHODS = (CursorKind.CONSTRUCTOR, CursorKind.DESTRUCTOR)
+
+
+@dataclass(slots=True)
+class Declaration:
+    """What stands or goes as one: `start` to `end` in bytes. `names`: those that reach it; `words`: those in it."""
+
+    start: int
+    end: int
+    names: set[str] = field(default_factory=set)
+    words: set[str] = field(default_factory=set)
+    host: bool = False
+    """Only the host can call it."""
+    kernels: set[str] = field(default_factory=set)
+    """With their namespaces."""
+    signature: str | None = None
+    """The types of a kernel's parameters; None for a template, and its instances."""
+    defined: bool = False
+    """That kernel is defined here."""
+    slots: tuple[Slot, ...] = ()
+    """The parameters of a kernel's template."""
+    functors: set[str] = field(default_factory=set)
+    """Classes, with their namespaces, that a template may take for a function or a view."""
+    always: bool = False
+    repeats: bool = False
+    """It declares once more what CUDA declares."""
+    member: bool = False
+    """It defines what a class declares."""
+
+
+_BUILT_IN = frozenset(shadows.SHADOWED)
+
+
+class Walk:
+    """The declarations of a tree, those in namespaces too."""
+
+    def __init__(self, code: str, frame: set[tuple[int, int]], unread: list[tuple[int, int]] | None = None) -> None:
+        """`unread`: where bodies of functions are not in the tree, what the preprocessor leaves out of the text."""
+        self.code = code
+        self.marks = None if unread is None else _without_characters(code, unread)
+        self.pastes = "##" in code
+        self.frame = frame
+        """Gets the heads and ends of namespaces."""
+
+    def declarations(self, cursor: cindex.Cursor) -> Iterator[Declaration]:
+        for each in cursors.written_in(cursor, recheck.MAIN):
+            if each.kind.is_declaration():
+                yield from self._of(each, "")
+
+    def _of(self, cursor: cindex.Cursor, scope: str) -> Iterator[Declaration]:
+        if cursor.kind is CursorKind.NAMESPACE or self._braced_linkage(cursor):
+            inner = f"{scope}{cursor.spelling}::" if cursor.kind is CursorKind.NAMESPACE and cursor.spelling else scope
+            start, end = cursor.extent.start.offset, cursor.extent.end.offset
+            self.frame |= {(start, self.code.index("{", start) + 1), (end - 1, end)}
+            for child in cursors.children(cursor):
+                if child.kind.is_declaration():
+                    yield from self._of(child, inner)
+            return
+        start, end = self._extent(cursor)
+        if end <= start:
+            return
+        found = Declaration(start, end, words=set(directives.WORD.findall(self.code[start:end])))
+        if self.pastes:  # names that stand in no text
+            found.words |= {each.spelling for each in cursors.below(cursor) if each.kind in _REFERENCES}
+        if cursor.kind is CursorKind.USING_DIRECTIVE:
+            found.always = True
+        if cursor.kind is CursorKind.USING_DECLARATION:
+            found.names.add(self.code[start:end].rstrip("; \n").rpartition("::")[2].strip())
+        for each in (cursor, *self._below(cursor)):
+            self._name(found, each, scope)
+        if (
+            cursor.kind in (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL)
+            and cursor.is_definition()
+            and cursor.spelling
+        ):
+            methods = [each for each in cursors.children(cursor) if each.kind in shadows.FUNCTIONS]
+            if any(_has(each, _OF_DEVICES) for each in methods):
+                found.functors.add(scope + cursor.spelling)
+        found.host = self._host(cursor)
+        found.repeats = found.names <= _BUILT_IN or (
+            cursor.kind is CursorKind.FUNCTION_DECL
+            and not self._defines(cursor)
+            and cursors.file_of(cursor.canonical) == recheck.DECLARATIONS_FILE
+        )
+        yield found
+        if cursor.kind in _RECORDS:
+            yield from self._methods(cursor)
+
+    def _methods(self, record: cindex.Cursor) -> Iterator[Declaration]:
+        """Those of a record that are the host's: they go though it stays, unless a constructor names them."""
+        methods = [each for each in cursors.children(record) if each.kind in shadows.FUNCTIONS]
+        needed = [each for each in methods if each.kind in _NEEDED_METHODS]
+        named = {word for each in needed for word in directives.words(self.code[slice(*self._extent(each))])}
+        for each in methods:
+            if each.kind in _NEEDED_METHODS or not self._host(each) or each.spelling in named:
+                continue
+            if each.kind is CursorKind.CXX_METHOD and each.is_virtual_method():
+                continue
+            start, end = self._extent(each)
+            if end > start:
+                yield Declaration(start, end, host=True)
+
+    def _below(self, cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
+        """Whatever else one text declares: enumerators, what stands behind `extern "C"`."""
+        for each in cursors.children(cursor):
+            if each.kind in (CursorKind.ENUM_CONSTANT_DECL, CursorKind.ENUM_DECL):
+                yield each
+                yield from self._below(each)
+            elif cursor.kind in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL) and each.kind.is_declaration():
+                yield each
+
+    def _name(self, found: Declaration, cursor: cindex.Cursor, scope: str) -> None:
+        name = cursor.spelling.partition("<")[0].strip()
+        if not name:
+            return
+        if name.startswith("operator"):
+            found.always = found.always or not self._host(cursor)
+        parent = cursor.semantic_parent
+        if cursor.kind in shadows.FUNCTIONS and parent is not None and parent.kind in _RECORDS:
+            found.names.add(parent.spelling.partition("<")[0])  # written outside of its class
+            found.member = True
+            return
+        found.names.add(name)
+        if _has(cursor, (CursorKind.CUDAGLOBAL_ATTR,)):
+            found.kernels.add(scope + name)
+            head = self.code[cursor.extent.start.offset : cursor.location.offset]
+            found.slots = found.slots or entries.slots(cursor)
+            if cursor.kind is CursorKind.FUNCTION_DECL and "template" not in head:
+                kinds = cursor.type.get_canonical().argument_types()
+                found.signature = ", ".join(str(each.spelling) for each in kinds)
+                found.defined = self._defines(cursor)
+
+    def _host(self, cursor: cindex.Cursor) -> bool:
+        inner = [each for each in self._below(cursor) if each.kind in shadows.FUNCTIONS]
+        if cursor.kind not in shadows.FUNCTIONS:
+            return bool(inner) and all(self._host(each) for each in inner)
+        if _has(cursor, _OF_DEVICES) or _has(cursor.canonical, _OF_DEVICES):
+            return False
+        head = self.code[cursor.extent.start.offset : cursor.location.offset]
+        return not re.search(r"\bconst(expr|eval)\b", head)
+
+    def _braced_linkage(self, cursor: cindex.Cursor) -> bool:
+        if cursor.kind not in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL):
+            return False
+        text = self.code[cursor.extent.start.offset : cursor.extent.end.offset]
+        return re.match(r'extern\s*"[^"]*"\s*\{', text) is not None
+
+    def _defines(self, function: cindex.Cursor) -> bool:
+        end = function.extent.end.offset
+        return bool(function.is_definition()) or (self.marks is not None and _behind_body(self.marks, end) > end)
+
+    def _extent(self, cursor: cindex.Cursor) -> tuple[int, int]:
+        start, end = cursor.extent.start.offset, cursor.extent.end.offset
+        # clang ends `int n(4)` at its 4; what is never closed ends with the file
+        while end < len(self.code) and self.code.count("(", start, end) > self.code.count(")", start, end):
+            end = self.code.find(")", end) + 1 or len(self.code)
+        if self.marks is not None and any(each.kind in shadows.FUNCTIONS for each in (cursor, *self._below(cursor))):
+            end = _behind_body(self.marks, end)
+        behind = re.compile(r"\s*;").match(self.code, end)
+        return self._with_heads(start), behind.end() if behind is not None else end
+
+    def _with_heads(self, start: int) -> int:
+        """Where the first `template <...>` of a declaration begins: clang begins a member's template of a template at
+        the second."""
+        while True:
+            at = start - 1
+            while at > 0 and self.code[at].isspace():
+                at -= 1
+            if at <= 0 or self.code[at] != ">":
+                return start
+            depth = 1
+            while depth and at > 0:
+                at -= 1
+                depth += {">": 1, "<": -1, ";": 99, "{": 99, "}": 99}.get(self.code[at], 0)
+            head = _HEAD.search(self.code, max(0, at - _MOST_BLANK), at)
+            if depth or head is None:
+                return start
+            start = head.start()
+
+
+def _without_characters(code: str, unread: Iterable[tuple[int, int]]) -> str:
+    """A text whose braces are all brackets of what is read."""
+    pieces, at = [], 0
+    for start, end in sorted(unread):
+        pieces += [code[at:start], " " * (end - start)]
+        at = max(at, end)
+    text = "".join([*pieces, code[at:]])
+    text = re.sub(r"'(?:\\.|[^'\\\n])'", "' '", text) if "'{'" in text or "'}'" in text else text
+    return _DIRECTIVE.sub(lambda each: re.sub(r"[^\n]", " ", each.group()), text)
+
+
+_DIRECTIVE = directives.LINE
+_BODY = re.compile(r"\s*(?:try\b\s*)?(?P<mark>[:{])")
+_NEXT = re.compile(r"[^(){}]*(?P<mark>[({])")
+
+
+def _behind_body(marks: str, end: int) -> int:
+    """The place behind the body of a function whose head ends at `end`: there may be none."""
+    begins = _BODY.match(marks, end)
+    if begins is None or (begins.group("mark") == ":" and marks[begins.end() : begins.end() + 1] == ":"):
+        return end
+    at = begins.end() - 1
+    while marks[at] == ":" or marks[at] == ",":  # a constructor's members: `: a(1), b{2} {`
+        opens = _NEXT.match(marks, at + 1)
+        if opens is None:
+            return end
+        at = _closed(marks, opens.end() - 1)
+        follows = re.compile(r"\s*(?:\.\.\.\s*)?([,{])").match(marks, at)
+        if follows is None:
+            return end
+        at = follows.end() - 1
+    return _closed(marks, at)
+
+
+def _closed(marks: str, opening: int) -> int:
+    """The place behind the bracket that closes the one at `opening`."""
+    depth = 0
+    for each in re.compile(r"[(){}]").finditer(marks, opening):
+        depth += 1 if each.group() in "({" else -1
+        if depth == 0:
+            return each.end()
+    return len(marks)
+
+
+_HEAD = re.compile(r"\btemplate\s*\Z")
+_MOST_BLANK = 200
+
+
+def _has(cursor: cindex.Cursor, kinds: Collection[CursorKind]) -> bool:
+    return any(child.kind in kinds for child in cursors.children(cursor))
+
+
+def grouped(declarations: Iterable[Declaration]) -> list[Declaration]:
+    """One for all that overlap (`struct { int a; } x, y;`); a host's method inside of a record stays one by itself."""
+    found: list[Declaration] = []
+    inner: list[Declaration] = []
+    for each in sorted(declarations, key=lambda each: (each.start, -each.end)):
+        last = found[-1] if found else None
+        if last is None or each.start >= last.end:
+            found.append(each)
+        elif each.host and not each.names and each.end <= last.end:
+            inner.append(each)
+        else:
+            last.end = max(last.end, each.end)
+            last.names |= each.names
+            last.words |= each.words
+            last.kernels |= each.kernels
+            last.functors |= each.functors
+            last.slots = last.slots or each.slots
+            last.signature = each.signature if last.signature is None else last.signature
+            last.defined |= each.defined
+            last.always |= each.always
+            last.host &= each.host
+            last.repeats &= each.repeats
+            last.member &= each.member
+    return [*found, *inner]

@@ -67,6 +67,8 @@ class KindredTrial:
 class TrialLine:
     """A trial without its samples, for lists of thousands."""
 
+    id: int
+    """Of the row: trials that were written down later have a larger one."""
     sequence: int
     role: str
     origin: str
@@ -162,15 +164,16 @@ class Trials(Connected):
             ids = self._trial_ids(where, scope)
             return self._trials(f"WHERE {where} ORDER BY t.role, t.sequence", scope, skip=skip, expected=len(ids))
 
-    def trial_lines(self, job: str) -> list[TrialLine]:
-        """All trials of a job without their samples, role by role, as they were asked. A damaged one is left out, and
-        said so in the log."""
+    def trial_lines(self, job: str, *, after: int = 0) -> list[TrialLine]:
+        """All trials of a job without their samples, role by role, as they were asked; `after`: only those written down
+        behind the one with that id. A damaged one is left out, and said so in the log."""
         with self._moment():
-            ids = self._trial_ids("job_id = :job", {"job": job})
-            tail = "FROM trials t WHERE t.job_id = ? ORDER BY t.role, t.sequence"
-            rows = self._sealed(tail, [job], skip=True, expected=len(ids), t="trials")
+            ids = self._trial_ids("job_id = :job AND id > :after", {"job": job, "after": after})
+            tail = "FROM trials t WHERE t.job_id = ? AND t.id > ? ORDER BY t.role, t.sequence"
+            rows = self._sealed(tail, [job, after], skip=True, expected=len(ids), t="trials")
             return [
                 TrialLine(
+                    id=row["id"],
                     sequence=row["sequence"],
                     role=row["role"],
                     origin=row["origin"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ from fusiond.model import JobState
 from fusiond.standing import Standing
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
+from fusiond.store.trials import TrialLine
 from fusiond.web import views
 
 STATIC = Path(__file__).parent / "static"
@@ -27,6 +29,8 @@ FILES = {
     "plots.css": "text/css; charset=utf-8",
     "fusiond.js": "text/javascript; charset=utf-8",
 }
+MOST_KNOWN = 8
+"""Running jobs whose trials are kept for the next look."""
 Change = Callable[[str], JobRow]
 """What a button does with a job's ID."""
 
@@ -60,6 +64,9 @@ class Pages:
         self._standing = standing
         self._changes = changes
         self._templates = environment()
+        self._known: dict[str, list[TrialLine]] = {}
+        """Of jobs that run and are looked at: what was read of their trials."""
+        self._lock = threading.Lock()
 
     def routes(self) -> list[Route]:
         """`/`, `/page/jobs/{id}`, its buttons, `/answers/...`, the style sheet and the script."""
@@ -84,7 +91,9 @@ class Pages:
             last = None if after is None else int(after)
         except ValueError:
             raise RequestError(f"{after[:40] if after else ''!r} is no number of a trial", where="after") from None
-        return await self._page("job.html", lambda: views.job(self._store, id, self._standing(id), after=last))
+        return await self._page(
+            "job.html", lambda: views.job(self._store, id, self._standing(id), after=last, read=self._read)
+        )
 
     async def answer(self, request: Request) -> Response:
         keys = request.path_params
@@ -104,6 +113,24 @@ class Pages:
         if name not in FILES:
             raise HTTPException(404, "there is no such file")
         return FileResponse(STATIC / name, media_type=FILES[name])
+
+    def _read(self, row: JobRow) -> list[TrialLine]:
+        """The trials of a job; of one that runs, those alone are read that were not there the last time."""
+        if row.state.ended:
+            with self._lock:
+                self._known.pop(row.id, None)
+            return self._store.trial_lines(row.id)
+        with self._lock:
+            known = self._known.get(row.id, [])
+        more = self._store.trial_lines(row.id, after=max((each.id for each in known), default=0))
+        if more:
+            known = sorted([*known, *more], key=lambda each: (each.role, each.sequence))
+        with self._lock:
+            self._known.pop(row.id, None)
+            self._known[row.id] = known
+            while len(self._known) > MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+        return known
 
     async def _page(self, template: str, look: Callable[[], dict[str, Any]]) -> Response:
         """A page, read and written in a thread of its own; what goes wrong is a page, too."""

@@ -105,11 +105,18 @@ def _said(progress: Mapping[str, Any] | None) -> str:
     return "" if progress is None else Standing(**progress).said
 
 
-def job(store: Store, id: str, standing: Standing | None = None, *, after: int | None = None) -> dict[str, Any]:
+Read = Callable[[JobRow], Sequence[TrialLine]]
+"""The trials of a job, role by role."""
+
+
+def job(
+    store: Store, id: str, standing: Standing | None = None, *, after: int | None = None, read: Read | None = None
+) -> dict[str, Any]:
     """One job: how its search went, every trial, what it found. `standing`: of one that the daemon runs; `after`: of
-    the table of trials only those behind this one. RequestError for a job that is not there."""
+    the table of trials only those behind this one; `read`: who knows some of them already. RequestError for a job that
+    is not there."""
     row = store.named_job(id)
-    lines = store.trial_lines(row.id)
+    lines = store.trial_lines(row.id) if read is None else read(row)
     candidates = [each for each in lines if each.role == "candidate"]
     what = _WHAT[_evidence(store, row)]
     record = _answer_of(store, row)

@@ -16,9 +16,13 @@ import pytest
 
 from fusiond.cli import main
 from fusiond.daemon.config import Config
+from fusiond.events import Events, TrialFinished
 from fusiond.model import Rejection
+from fusiond.requests import jobs
 from fusiond.standing import Standing
 from fusiond.store.database import Store
+from fusiond.store.trials import TrialLine
+from fusiond.testing import daemon
 from fusiond.web import pages, plots, views
 from tests.daemon.conftest import running
 from tests.web.conftest import JOB
@@ -167,6 +171,33 @@ def test_a_program_that_was_struck_out_is_called_by_its_config(served: Served, p
     text = page(f"/page/jobs/{job}").text
     assert re.search(r"<strong>struck_out</strong> <code>(block=1|0{8})</code>: process 3", text)
     assert key not in text
+
+
+def test_of_a_running_job_only_new_trials_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(tmp_path / "fusiond.sqlite") as store:
+        row = daemon.submit(store, jobs.read("/job.yaml", JOB.replace("trials: 3", "trials: 6"))[0])
+        store.claim("nobody")
+        shown = pages.Pages(store, views.Now, {})
+        asked: list[int] = []
+        reading = store.trial_lines
+
+        def counted(job: str, *, after: int = 0) -> list[TrialLine]:
+            found = reading(job, after=after)
+            asked.append(len(found))
+            return found
+
+        monkeypatch.setattr(store, "trial_lines", counted)
+        heard: list[list[int]] = []
+
+        def look(event: object) -> None:
+            if isinstance(event, TrialFinished) and event.done % 2 == 0:
+                heard.append([each.sequence for each in shown._read(store.named_job(row.id))])
+
+        daemon.MakeBelieve(store, 0.0).run(row, daemon.DEVICE, Events(look), lambda: False)
+        assert heard == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
+        assert asked == [2, 2, 2]
+        assert len(shown._read(store.named_job(row.id))) == 6  # it has ended: all of it is read, and kept no more
+        assert not shown._known
 
 
 # --- what a running job shows -----------------------------------------------------------------------------

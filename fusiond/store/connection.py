@@ -9,6 +9,7 @@ Nothing is acknowledged, and nothing read, unless the open file is the one at th
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import sqlite3
@@ -16,17 +17,17 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import sqlite_utils
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store import acknowledged, tables
 from fusiond.store.format import BUSY_SECS, SCHEMA_VERSION, check_header, corrupt, explained, now
 from fusiond.store.identity import demand, identity, log_of
-from fusiond.store.migrations import migrate
 from fusiond.store.private import make_private, tighten_store
 from fusiond.store.tables import Damage
+
+if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
+    from sqlite_utils import Database
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,15 @@ class Connected:
         """Close both connections; whatever is called afterwards raises StoreError."""
         with self._write_lock, self._read_lock:
             self._reader.close()
-            self._database.close()
+            self._writer.close()
+
+    @functools.cached_property
+    def _database(self) -> Database:
+        """What writes. A command that only reads goes without sqlite_utils, which takes longer to load (with all of
+        NumPy) than a list of answers takes to read."""
+        import sqlite_utils
+
+        return sqlite_utils.Database(self._writer, execute_plugins=False, recursive_triggers=False)
 
     def check_identity(self) -> None:
         """StoreUnavailable when the file that is open, or its log, is not at its path any more."""
@@ -78,9 +87,11 @@ class Connected:
             self._identity = opened_file
             reader.execute("SELECT count(*) FROM sqlite_master").fetchone()  # now there is a log
             self._log = log_of(self.path)
-            self._database = sqlite_utils.Database(writer, execute_plugins=False, recursive_triggers=False)
-            self._reader = reader
+            self._writer, self._reader = writer, reader
+            self.__dict__.pop("_database", None)
             if check_header(writer, str(self.path)) < SCHEMA_VERSION:
+                from fusiond.store.migrations import migrate  # what an up-to-date file does without
+
                 with self._transaction() as database:  # again, now that nobody else can write
                     if check_header(database.conn, str(self.path)) < SCHEMA_VERSION:
                         migrate(database)
@@ -122,7 +133,7 @@ class Connected:
             yield
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite_utils.Database]:
+    def _transaction(self) -> Iterator[Database]:
         """All or nothing; on disk when the block has ended. Inside another one of this thread it is a part of that."""
         with self._write_lock, translated(self.path):
             if self._database.conn.in_transaction:

@@ -89,7 +89,7 @@ class Store(Devices, Jobs, Trials, Probes, Profiles, Answers, Said, Serving):
                 self._rescue()
             else:
                 self._part_from_log()
-            reader, writer = self._reader, self._database
+            reader, writer = self._reader, self._writer
             self._attach()
             reader.close()
             writer.close()

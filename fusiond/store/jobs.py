@@ -14,9 +14,7 @@ import dataclasses
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
-
-from sqlite_utils import Database
+from typing import TYPE_CHECKING, Any
 
 from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.keys import canonical
@@ -28,6 +26,9 @@ from fusiond.store.job_reading import JobReading
 from fusiond.store.job_rows import JobRow
 from fusiond.store.owner import is_alive, this_process
 from fusiond.store.tables import checked, columns
+
+if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
+    from sqlite_utils import Database
 
 __all__ = ["JobRow", "Jobs", "absolute"]
 

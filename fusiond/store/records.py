@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-
-from sqlite_utils import Database
+from typing import TYPE_CHECKING
 
 from fusiond.errors import StoreError
 from fusiond.keys import canonical
@@ -17,6 +16,9 @@ from fusiond.store.format import ARTIFACT, artifact_path, decoded, lookup_name
 from fusiond.store.jobs import absolute
 from fusiond.store.programs import Programs
 from fusiond.store.tables import Damage, called
+
+if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
+    from sqlite_utils import Database
 
 _RECORDS = "FROM records r JOIN workloads w USING (workload_key)"
 _SAME_QUESTION = """(

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
-
-from sqlite_utils import Database
+from typing import TYPE_CHECKING
 
 from fusiond.errors import StoreError, StoreUnavailable
 from fusiond.store.connection import Connected
+
+if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
+    from sqlite_utils import Database
 
 _ENDED = "j.state IN ('done', 'failed', 'cancelled') AND j.ended_at < :before"
 _NEEDED = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from fusiond import __version__
 from fusiond.errors import StoreError
@@ -11,7 +12,9 @@ from fusiond.keys import canonical
 from fusiond.model import Workload
 from fusiond.store.connection import Connected
 from fusiond.store.encoding import mapping_from
-from fusiond.strategy import CatalogueEntry, Strategy
+
+if TYPE_CHECKING:  # with YAML, which a list of answers does without
+    from fusiond.strategy import CatalogueEntry, Strategy
 
 UNREADABLE = ""
 """In place of a content key: the job that tuned this workload does not parse any more, so nobody tries again."""

@@ -8,10 +8,12 @@ many transactions there were, with a number of the store's own (`acknowledged.py
 from __future__ import annotations
 
 import os
-
-from sqlite_utils import Database
+from typing import TYPE_CHECKING
 
 from fusiond.store.tables import COLUMNS, mixed
+
+if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
+    from sqlite_utils import Database
 
 DAMAGED = "damaged row"
 """What SQLite says, with the table and the row behind it, when a damaged row would be changed."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-from sqlite_utils import Database
+from typing import TYPE_CHECKING
 
 from fusiond.keys import canonical
 from fusiond.model import COUNTED, Ask, Config, Measurement, Outcome, Rejection, Trial, Value
@@ -22,6 +21,9 @@ from fusiond.store.encoding import (
 from fusiond.store.format import decoded, now
 from fusiond.store.jobs import got_on
 from fusiond.store.tables import called
+
+if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
+    from sqlite_utils import Database
 
 _TRIALS = "FROM trials t LEFT JOIN measurements m ON m.id = t.measurement_id"
 _WAYS = {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from fusiond.model import SAMPLERS, Ask, Config, Outcome, Trial
-from fusiond.search import points, sampler
+from fusiond.search import models, points, sampler
 from fusiond.search.gaussian import Process
 from fusiond.search.space import Parameter, Space, check_seeds
 from fusiond.search.study import Study, _JointSampler
@@ -236,8 +236,10 @@ def test_rebuilding_goes_on_exactly(
 def test_rebuilding_goes_on_exactly_where_not_all_trials_are_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """And where the pool is drawn, with neighbours of the best beside it. A fit that is worked at in parts has the same
     figures to the last bit, whichever ask did which part."""
-    small = {"MODELLED": 12, "FITTED": 8, "GROWTH": 2.0, "REFIT": 10, "POOL": 100, "DRAWN": 60, "PART": 9, "ADDED": 2}
+    small = {"MODELLED": 12, "FITTED": 8, "GROWTH": 2.0, "REFIT": 10, "PART": 9, "ADDED": 2}
     for name, value in small.items():
+        monkeypatch.setattr(models, name, value)
+    for name, value in {"POOL": 100, "DRAWN": 60, "STALL": 4, "MOVES": 3}.items():
         monkeypatch.setattr(sampler, name, value)
     log: list[Ask] = []
     whole = new(CONDITIONAL, 32, log=log)

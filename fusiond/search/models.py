@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Generator, Iterator, Sequence
 from typing import TypeAlias
 
@@ -143,7 +142,6 @@ class _Fit:
         return asks.seen if self._made is None else asks.seen - 1 - max(self.kept[-1], self._through)
 
 
-@functools.lru_cache(maxsize=64)
 def _last_fit(told: int) -> int:
     """The last number of told trials, up to this one, at which lengths are fitted."""
     at = FIRST_FIT
@@ -152,7 +150,6 @@ def _last_fit(told: int) -> int:
     return at
 
 
-@functools.lru_cache(maxsize=64)
 def _used_fit(told: int) -> int:
     """The last fit that is used when so many were told."""
     at = FIRST_FIT

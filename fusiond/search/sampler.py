@@ -43,6 +43,8 @@ SPREAD_OF = "spread"
 START = 10
 """Asks before the model is used."""
 SPREAD = 1000
+ABOUT = 0.2
+"""What is about as good elsewhere, in standard deviations of what was found there."""
 POOL = 50_000
 """A space of no more points is its own pool."""
 DRAWN = 10_000
@@ -215,12 +217,26 @@ class PointSampler(optuna.samplers.BaseSampler):
         return np.stack([each.at(points) for each in self._known], axis=1)
 
     def _best_elsewhere(self) -> Levels | None:
-        """The untried point of the pool that is best on the average of what is known elsewhere."""
+        """The point of the pool that is best on the average of what is known elsewhere; then, of the untried ones that
+        are about as good as the best of them, the one that is farthest from its nearest ask."""
         assert self._trends is not None
         mean = self._trends.pool[:, : self._guesses].mean(axis=1)
+        likely = int(np.argmax(mean))
+        if not self._taken[likely]:
+            best: Levels = self._pool[likely]
+            return best
         mean[self._taken] = -np.inf
-        best: Levels = self._pool[int(np.argmax(mean))]
-        return best
+        order = np.argsort(-mean, kind="stable")[:SPREAD]
+        some = self._pool[order[mean[order] >= mean[order[0]] - ABOUT]]
+        farthest: Levels = some[int(np.argmax(self._apart(some)))]
+        return farthest
+
+    def _apart(self, some: Levels) -> Reals:
+        """How far points are from the nearest of what was asked for, squared."""
+        rows = np.stack(self._asks.rows)
+        apart = sum((squared(each, some, rows) for each in self._features), start=np.zeros((len(some), len(rows))))
+        nearest: Reals = apart.min(axis=1)
+        return nearest
 
     def _spread(self) -> Levels | None:
         """Of points that are drawn once for all, the one that is farthest from its nearest ask."""
@@ -229,9 +245,7 @@ class PointSampler(optuna.samplers.BaseSampler):
         if not self._asks.rows:
             found: Levels = some[0]
             return found
-        rows = np.stack(self._asks.rows)
-        apart = sum((squared(each, some, rows) for each in self._features), start=np.zeros((len(some), len(rows))))
-        nearest = apart.min(axis=1)
+        nearest = self._apart(some)
         farthest: Levels = some[int(np.argmax(nearest))]
         return farthest if nearest.max() > 0 else self._untried(generator)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,3 +89,46 @@ def test_one_job_on_several_nodes_and_two_that_are_killed(
 
     nodes.add(1)  # one that comes later helps the next job
     assert len(cluster.devices()) == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_that_are_killed_at_random_times(
+    nodes: Nodes, connect: Callable[[], Any], fakes: Registry, store: Store, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, seed: int,
+) -> None:  # fmt: skip
+    """All but one of five, whichever and whenever: in the search and in the finals. The set of trials, and the winner,
+    are those of one device."""
+    monkeypatch.setenv("FUSIOND_FAKE_LOAD_SECS", "0.1")
+    with Store.open(tmp_path / "alone.sqlite") as other:
+        alone = run(other, fakes, WHOLE.replace("cluster", "fake"), runner=InProcess)
+        expected = {each.config.key: each.outcome for each in other.trials(alone.id)}
+        best = other.record(alone.workload_key, alone.device_key or "")
+    nodes.add(5 - len(nodes.nodes))
+    cluster = connect()
+    assert len(cluster.devices()) == 5
+    fakes.providers["cluster"] = ClusterProvider(cluster, SPEC)
+    chance = random.Random(seed)
+    ended, begun = threading.Event(), threading.Event()
+    killed: list[float] = []
+
+    def kill() -> None:
+        begun.wait(60)
+        while len(nodes.nodes) > 1 and not ended.wait(chance.uniform(0.05, 1.5)):
+            nodes.kill(chance.randrange(len(nodes.nodes)))
+            killed.append(time.monotonic())
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        row = run(store, fakes, WHOLE, lambda event: begun.set(), runner=runner, others=others)
+    finally:
+        ended.set()
+        begun.set()
+        killer.join()
+    assert killed, "the job was done before a node could be killed"
+    assert row.state is JobState.DONE, row.problem
+    assert {each.config.key: each.outcome for each in store.trials(row.id)} == expected
+    record = store.record(row.workload_key, row.device_key or "")
+    assert record is not None
+    assert best is not None
+    assert (record.verdict, record.config) == (best.verdict, best.config)

@@ -8,7 +8,6 @@ from typing import Any
 
 from fusiond.language.extents import Extent
 
-
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 """What holds no Extent: an Extent is an int of a class of its own."""
 

@@ -28,6 +28,7 @@ class CallGraph:
         """Structs that turn into the dynamic shared array."""
         self.constructors: frozenset[str] = frozenset()
         """Classes with constructors of the user's."""
+        self._own: tuple[int, set[str]] = (-1, set())
 
     def close(self, body: cindex.Cursor) -> None:
         """Once all functions are known: which of them see the block, and which wait."""
@@ -96,7 +97,9 @@ class CallGraph:
 
     def mentions(self, function: cindex.Cursor) -> Iterator[tuple[int, str]]:
         """(offset, name) of every place in a function where one of the user's functions may be called."""
-        own = {shadows.named(each) for each in self.functions} | self.holders
+        if self._own[0] != len(self.functions):  # the names of thousands, for each of them
+            self._own = len(self.functions), {shadows.named(each) for each in self.functions}
+        own = self._own[1] | self.holders
         made = self.constructors | self.holders
         elsewhere = set()
         for cursor in cursors.below(function):

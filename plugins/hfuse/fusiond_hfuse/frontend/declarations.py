@@ -26,6 +26,8 @@ class Declaration:
     end: int
     names: set[str] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
+    members: set[str] = field(default_factory=set)
+    """Those behind a point or an arrow alone: a macro may be called so, no declaration round it."""
     host: bool = False
     """Only the host can call it."""
     kernels: set[str] = field(default_factory=set)
@@ -39,12 +41,17 @@ class Declaration:
     functors: set[str] = field(default_factory=set)
     """Classes, with their namespaces, that a template may take for a function or a view."""
     always: bool = False
+    """It is called without being named: an operator, a `using namespace`."""
+    takes: set[str] = field(default_factory=set)
+    """The words in what such an operator takes."""
     repeats: bool = False
     """It declares once more what CUDA declares."""
     member: bool = False
     """It defines what a class declares."""
 
 
+_FREE = re.compile(r"(?<!\w)(?<!->)(?<![^.]\.)[A-Za-z_]\w*")
+"""A word of directives.WORD that names no member."""
 _BUILT_IN = frozenset(shadows.SHADOWED)
 
 
@@ -76,7 +83,8 @@ class Walk:
         start, end = self._extent(cursor)
         if end <= start:
             return
-        found = Declaration(start, end, words=set(directives.WORD.findall(self.code[start:end])))
+        found = Declaration(start, end, words=set(_FREE.findall(self.code[start:end])))
+        found.members = set(directives.WORD.findall(self.code[start:end])) - found.words
         if self.pastes:  # names that stand in no text
             found.words |= {each.spelling for each in cursors.below(cursor) if each.kind in _REFERENCES}
         if cursor.kind is CursorKind.USING_DIRECTIVE:
@@ -132,6 +140,9 @@ class Walk:
             return
         if name.startswith("operator"):
             found.always = found.always or not self._host(cursor)
+            for each in cursors.children(cursor):
+                if each.kind is CursorKind.PARM_DECL:
+                    found.takes |= set(directives.words(self.code[each.extent.start.offset : each.extent.end.offset]))
         parent = cursor.semantic_parent
         if cursor.kind in shadows.FUNCTIONS and parent is not None and parent.kind in _RECORDS:
             found.names.add(parent.spelling.partition("<")[0])  # written outside of its class
@@ -148,13 +159,19 @@ class Walk:
                 found.defined = self._defines(cursor)
 
     def _host(self, cursor: cindex.Cursor) -> bool:
-        inner = [each for each in self._below(cursor) if each.kind in shadows.FUNCTIONS]
         if cursor.kind not in shadows.FUNCTIONS:
+            inner = self._linked(cursor)
             return bool(inner) and all(self._host(each) for each in inner)
         if _has(cursor, _OF_DEVICES) or _has(cursor.canonical, _OF_DEVICES):
             return False
         head = self.code[cursor.extent.start.offset : cursor.location.offset]
         return not re.search(r"\bconst(expr|eval)\b", head)
+
+    def _linked(self, cursor: cindex.Cursor) -> list[cindex.Cursor]:
+        """The functions behind an `extern "C"`."""
+        if cursor.kind not in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL):
+            return []
+        return [each for each in self._below(cursor) if each.kind in shadows.FUNCTIONS]
 
     def _braced_linkage(self, cursor: cindex.Cursor) -> bool:
         if cursor.kind not in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL):
@@ -171,7 +188,7 @@ class Walk:
         # clang ends `int n(4)` at its 4; what is never closed ends with the file
         while end < len(self.code) and self.code.count("(", start, end) > self.code.count(")", start, end):
             end = self.code.find(")", end) + 1 or len(self.code)
-        if self.marks is not None and any(each.kind in shadows.FUNCTIONS for each in (cursor, *self._below(cursor))):
+        if self.marks is not None and (cursor.kind in shadows.FUNCTIONS or self._linked(cursor)):
             end = _behind_body(self.marks, end)
         behind = re.compile(r"\s*;").match(self.code, end)
         return self._with_heads(start), behind.end() if behind is not None else end
@@ -186,9 +203,9 @@ class Walk:
             if at <= 0 or self.code[at] != ">":
                 return start
             depth = 1
-            while depth and at > 0:
+            while 0 < depth < _NEVER and at > 0:
                 at -= 1
-                depth += {">": 1, "<": -1, ";": 99, "{": 99, "}": 99}.get(self.code[at], 0)
+                depth += {">": 1, "<": -1, ";": _NEVER, "{": _NEVER, "}": _NEVER}.get(self.code[at], 0)
             head = _HEAD.search(self.code, max(0, at - _MOST_BLANK), at)
             if depth or head is None:
                 return start
@@ -208,6 +225,8 @@ def _without_characters(code: str, unread: Iterable[tuple[int, int]]) -> str:
 
 _DIRECTIVE = directives.LINE
 _BODY = re.compile(r"\s*(?:try\b\s*)?(?P<mark>[:{])")
+_BRACKET = re.compile(r"[(){}]")
+_FOLLOWS = re.compile(r"\s*(?:\.\.\.\s*)?([,{])")
 _NEXT = re.compile(r"[^(){}]*(?P<mark>[({])")
 
 
@@ -222,7 +241,7 @@ def _behind_body(marks: str, end: int) -> int:
         if opens is None:
             return end
         at = _closed(marks, opens.end() - 1)
-        follows = re.compile(r"\s*(?:\.\.\.\s*)?([,{])").match(marks, at)
+        follows = _FOLLOWS.match(marks, at)
         if follows is None:
             return end
         at = follows.end() - 1
@@ -232,7 +251,7 @@ def _behind_body(marks: str, end: int) -> int:
 def _closed(marks: str, opening: int) -> int:
     """The place behind the bracket that closes the one at `opening`."""
     depth = 0
-    for each in re.compile(r"[(){}]").finditer(marks, opening):
+    for each in _BRACKET.finditer(marks, opening):
         depth += 1 if each.group() in "({" else -1
         if depth == 0:
             return each.end()
@@ -241,6 +260,8 @@ def _closed(marks: str, opening: int) -> int:
 
 _HEAD = re.compile(r"\btemplate\s*\Z")
 _MOST_BLANK = 200
+_NEVER = 1000
+"""More brackets than a head has: `;` and braces stand in none."""
 
 
 def _has(cursor: cindex.Cursor, kinds: Collection[CursorKind]) -> bool:
@@ -261,11 +282,13 @@ def grouped(declarations: Iterable[Declaration]) -> list[Declaration]:
             last.end = max(last.end, each.end)
             last.names |= each.names
             last.words |= each.words
+            last.members |= each.members
             last.kernels |= each.kernels
             last.functors |= each.functors
             last.slots = last.slots or each.slots
             last.signature = each.signature if last.signature is None else last.signature
             last.defined |= each.defined
+            last.takes = last.takes | each.takes if last.always and each.always else last.takes or each.takes
             last.always |= each.always
             last.host &= each.host
             last.repeats &= each.repeats

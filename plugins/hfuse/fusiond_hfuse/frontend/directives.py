@@ -111,8 +111,9 @@ def idle_macros(code: str, named: set[str]) -> Iterator[tuple[int, int]]:
         if word not in used:
             used.add(word)
             waiting.extend(texts.get(word, ()))
+    pasted = "##" in code
     for each in _DEFINITION.finditer(code):
-        if each.group(1) not in used and ("##" not in code or "<<<" in each.group()):
+        if each.group(1) not in used and (not pasted or "<<<" in each.group()):
             yield each.span()
 
 

@@ -244,9 +244,11 @@ class Tree:
 
 
 def mistakes(unit: Unit, instance: str, defines: tuple[tuple[str, str], ...]) -> int:
-    """How much is wrong with an instance of a unit's kernel, its body included, as the first architecture reads it."""
+    """How much is wrong with an instance of a unit's kernel, its body included, that is not wrong with all of them; as
+    the first architecture reads it."""
     arch = architectures(unit.text)[0]
-    return len(Tree(unit, unit.text, instance, defines, (), arch, kernels=False).errors())
+    tree = Tree(unit, unit.text, instance, defines, (), arch, kernels=False)
+    return sum(1 for line, _, instantiated in tree.errors() if instantiated or line > tree.lines)
 
 
 def architectures(text: str) -> tuple[str, ...]:
@@ -330,6 +332,8 @@ _ALIGNED_SHARED = re.compile(
     r"(\balignas[ \t]*\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\))"
 )
 """`__shared__ alignas(16) float x`, which nvcc takes, for clang: `alignas(16)__shared__ float x`, as long as before."""
+_PRAGMA_OF_MACRO = re.compile(r"^([ \t]*#[ \t]*define[ \t]+\w+[ \t]+)#[ \t]*pragma\b[\w \t()]*", re.MULTILINE)
+"""`#define UNROLL #pragma unroll`, which nvcc takes; for clang it is nothing, and as long."""
 _SKIP_BODIES = cindex.TranslationUnit.PARSE_SKIP_FUNCTION_BODIES
 _KEEP_GOING = 0x200
 """CXTranslationUnit_KeepGoing, which the bindings do not name."""
@@ -357,10 +361,13 @@ def _parse(
         *(each for folder in (host_headers.folders() if host else ()) for each in ("-isystem", folder)),
         *([f"-DFUSIOND_ARCH={arch}"] if arch else []), *(f"-D{macro}={value}" for macro, value in defines),
     ]  # fmt: skip
+    text = _PRAGMA_OF_MACRO.sub(
+        lambda each: each.group(1).ljust(len(each.group())), _ALIGNED_SHARED.sub(r"\3\1\2", text)
+    )
     return cindex.Index.create().parse(
         MAIN,
         args=arguments,
-        unsaved_files=[(MAIN, _ALIGNED_SHARED.sub(r"\3\1\2", text)), (DECLARATIONS_FILE, declarations)],
+        unsaved_files=[(MAIN, text), (DECLARATIONS_FILE, declarations)],
         options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD | more,
     )
 

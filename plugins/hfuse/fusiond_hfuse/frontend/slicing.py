@@ -16,6 +16,7 @@ other kernels are not read any more.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import re
@@ -398,8 +399,9 @@ def _comments(
 ) -> Iterator[tuple[int, int]]:
     """What is said before a declaration that goes; what stands first in a file, its licence, stays."""
     begins = {start for start, _ in gone}
+    places = set(gone)
     for start, end in _between(covered, len(code)):
-        if end not in begins or (start, end) in gone:
+        if end not in begins or (start, end) in places:
             continue
         if not start:  # what is set apart by an empty line is said of the file
             start = max(code.rfind("\n\n", 0, end), 0)
@@ -428,20 +430,29 @@ def _reached(
         if id(each) not in reached:
             reached.add(id(each))
             words.extend(each.words - seen)
+            for member in each.members:
+                words.extend(macros.get(member, set()) - seen)
 
+    waiting: list[Declaration] = []
     for each in groups:
-        if each.always or entry in each.kernels:
+        if entry in each.kernels or (each.always and not each.takes & by_name.keys()):
             stay(each)
+        elif each.always:
+            waiting.append(each)  # until something is reached that it takes: without an object of it, no call
     while words:
-        word = words.pop()
-        if word in seen:
-            continue
-        seen.add(word)
-        words.extend(macros.get(word, set()) - seen)
-        for each in by_name.get(word, ()):
-            if each.repeats:
-                continue  # `extern const dim3 blockDim;`, for compilers of the host
-            if not each.host and not each.kernels:
+        while words:
+            word = words.pop()
+            if word in seen:
+                continue
+            seen.add(word)
+            words.extend(macros.get(word, set()) - seen)
+            for each in by_name.get(word, ()):
+                if each.repeats:
+                    continue  # `extern const dim3 blockDim;`, for compilers of the host
+                if not each.host and not each.kernels:
+                    stay(each)
+        for each in waiting:
+            if each.takes & by_name.keys() & seen:
                 stay(each)
     return reached, seen
 
@@ -449,10 +460,12 @@ def _reached(
 def _without(data: bytes, code: str, gone: Iterable[tuple[int, int]], idle: Iterable[tuple[int, int]]) -> str:
     """The text with these places blank, but for preprocessor directives; those of `idle` go too."""
     kept = [each.span() for each in directives.KEPT.finditer(code.encode("latin-1", "replace"))]
+    begins, ends = [each[0] for each in kept], [each[1] for each in kept]
     found = bytearray(data)
     for start, end in gone:
         at = start
-        for first, last in [*(each for each in kept if each[0] < end and start < each[1]), (end, end)]:
+        between = kept[bisect.bisect_right(ends, start) : bisect.bisect_left(begins, end)]
+        for first, last in [*between, (end, end)]:
             found[at:first] = re.sub(rb"[^\n]", b" ", data[at:first])
             at = max(at, last)
     for start, end in idle:

@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 # Compiled once, not by each of the hundreds of processes that the tests start (some containers switch it off).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-all test-alone test-all-alone fast lint format bench bundle-gpu clean
+.PHONY: help install demo test test-all test-alone test-all-alone fast lint format bench screenshots bundle-gpu clean
 
 help:
 	@echo "make demo     tune a pair of kernels with the daemon, from nothing to the answer"
@@ -18,6 +18,7 @@ help:
 	@echo "make fast     the tests that a developer runs all the time"
 	@echo "make lint     ruff, mypy, import-linter"
 	@echo "make format   ruff's formatter"
+	@echo "make screenshots  docs/images/ anew, from a run of its own (needs chromium)"
 	@echo "make bench    benchmarks/ (figures beside the alternative, as ratios)"
 	@echo "make bundle-gpu WHEELS=DIR   gpu-box.tar.gz: all that a GPU machine without a registry runs with one command"
 
@@ -65,6 +66,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+screenshots: $(STAMP)
+	$(BIN)/python -m tools.screenshots
 
 # Then carry gpu-box.tar.gz to the machine with the GPU: docs/gpu-box.md
 bundle-gpu: $(STAMP)

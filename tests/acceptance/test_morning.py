@@ -33,7 +33,9 @@ def blocks() -> list[list[str]]:
     """The section's blocks of commands, continued lines joined."""
     section = PAGE.read_text().partition("\n## A morning\n")[2].partition("\n## ")[0]
     found = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    return [each.replace("\\\n", " ").strip().splitlines() for each in found]
+    lines = [each.replace("\\\n", " ").strip().splitlines() for each in found]
+    # What a line gives a name to, the next one needs.
+    return [re.sub(r"(?m)^(\w+=\S+)\n", r"\1; ", "\n".join(each)).splitlines() for each in lines]
 
 
 class Box:
@@ -119,7 +121,7 @@ def test_a_morning(machine: Machine, port: int) -> None:
     assert (checked["verdict"], checked["evidence"]) == ("fuse", "measured")  # measured again here
 
     for box in (box7, box8):
-        said = {line.split()[1]: box.run(line) for line in upkeep}
-        assert re.search(r"^fusiond_upstream_up\{.*\} 1\.0$", said["-s"], re.MULTILINE)
+        said = [box.run(line) for line in upkeep][-1]
+        assert re.search(r"^fusiond_upstream_up\{.*\} 1\.0$", said, re.MULTILINE)
     box8.wait_for(upkeep[-1], lambda text: re.search(r"^fusiond_upstream_behind\{.*\} 0\.0$", text, re.MULTILINE))
     assert "fusiond_exchange_requests_total" in up.run(upkeep[-1].replace("grep upstream", "grep exchange"))

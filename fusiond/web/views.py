@@ -244,7 +244,13 @@ def _answer_tiles(record: Record) -> list[Tile]:
         found.append(Tile(name=name, value=f"{record.speedup:.3f}x", note=spread))
     if record.time_us is not None:
         found.append(Tile(name="Fused", value=f"{record.time_us:,.2f} us", note=bound))
-    found.append(Tile(name="Unfused", value=f"{record.baseline_us:,.2f} us", note=f"{bound}; {record.baseline}" if bound else record.baseline))
+    found.append(
+        Tile(
+            name="Unfused",
+            value=f"{record.baseline_us:,.2f} us",
+            note=f"{bound}; {record.baseline}" if bound else record.baseline,
+        )
+    )
     processes = f"finals in {record.processes} fresh processes" if record.processes and not counted else ""
     found.append(Tile(name="Trials", value=str(record.trials), note=processes))
     found.append(Tile(name="Evidence", value=record.evidence, note=_WHAT[record.evidence]))

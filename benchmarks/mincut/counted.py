@@ -37,7 +37,7 @@ def run(pipelines: dict[str, Pipeline], say: Callable[[str], None]) -> list[dict
         outputs: dict[str, Any] = {}
         for way, program in _ways(name, sized):
             counted = count(program)
-            row = {"application": name, "way": way, "launches": len(program.steps), **_per_pixel(counted, SIDE * SIDE)}
+            row = {"application": name, "way": way, "launches": len(program.steps), **per_pixel(counted, SIDE * SIDE)}
             rows.append(row)
             for output in sized.outputs:
                 found = counted.outputs.get(output)
@@ -52,15 +52,15 @@ def run(pipelines: dict[str, Pipeline], say: Callable[[str], None]) -> list[dict
 def _ways(name: str, given: Pipeline) -> Iterator[tuple[str, Program]]:
     whole = [[each.name for each in given.kernels]]
     for label in (TILES[0], STRIPS[0]):
-        yield f"unfused, {label}", _made(given, blocks.unfused(given), label)
+        yield f"unfused, {label}", made(given, blocks.unfused(given), label)
     fused = blocks.partition(given, whole)
     for label in (*TILES, *STRIPS):
         refused = emit.refused(given, fused.blocks[0], shapes.read(label))
         if refused is None:
-            yield f"fused, {label}", _made(given, fused, label)
+            yield f"fused, {label}", made(given, fused, label)
     path = BY_HAND / f"{name}.cu"
     if path.exists():
-        program = _made(given, fused, STRIPS[0])
+        program = made(given, fused, STRIPS[0])
         (step,) = program.steps
         assert isinstance(step, Launch)
         source = Source(name=name, text=path.read_text(encoding="utf-8"), entries=(name,), flags=("-fmad=false",))
@@ -69,14 +69,15 @@ def _ways(name: str, given: Pipeline) -> Iterator[tuple[str, Program]]:
         yield "by hand", dataclasses.replace(program, sources=(source,), steps=(mine,))
 
 
-def _made(given: Pipeline, part: blocks.Partition, label: str) -> Program:
+def made(given: Pipeline, part: blocks.Partition, label: str) -> Program:
+    """The program of a partition in one way (`shapes.read`), where blocks can be computed in it."""
     ways = {str(each): shapes.fitted(given, each, shapes.read(label)) for each in part.blocks}
     found = emit.program(given, part, ways)
     assert not isinstance(found, Rejection), found
     return found
 
 
-def _per_pixel(counted: Counted, pixels: int) -> dict[str, Any]:
+def per_pixel(counted: Counted, pixels: int) -> dict[str, Any]:
     """Counts of all launches together, of one pixel; None where a launch was not counted."""
     rows = counted.rows
 

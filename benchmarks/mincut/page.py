@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from benchmarks.mincut import counted, paper, planning
+from benchmarks.mincut import counted, halide_peer, paper, planning
 from benchmarks.pages import DOCS, table
 from benchmarks.rivals import asking
 from benchmarks.runs import Run, newest
@@ -28,6 +29,7 @@ def render(runs: Iterable[Run]) -> str:
         HEAD,
         *([_measured(run) for run in newest(runs, "measured")] or [_unmeasured()]),
         *(_counted(run) for run in newest(runs, "counted")),
+        *(_halide(run, newest(runs, "counted")) for run in newest(runs, "halide")),
         *(_planning(run) for run in newest(runs, "planning")),
         *(_peers(run) for run in newest(runs, "peers")),
     ])  # fmt: skip
@@ -105,6 +107,37 @@ def _counted(run: Run) -> str:
 
 {_origin(run)} Counted on the processor for an H100, of one pixel of {counted.SIDE} x {counted.SIDE}, edges included
 ([counting.md](counting.md)). `rows` are strips (mincut-kernels.md). No times: what is fewer here need not be faster.
+
+{table(head, rows)}"""
+
+
+def _halide(run: Run, ours: Iterable[Run]) -> str:
+    best: dict[str, dict[str, Any]] = {}
+    for each in (row for kept in ours for row in kept["counted"]):
+        if each["way"].startswith("fused") and each["ptx_instructions"] is not None:
+            known = best.get(each["application"])
+            if known is None or each["ptx_instructions"] < known["ptx_instructions"]:
+                best[each["application"]] = each
+    rows = []
+    for each in run["halide"]:
+        own = best.get(each["application"], {})
+        cells = [each.get("problem") or each["failed"] or "", "", "", ""]
+        if not cells[0]:
+            cells = [str(each["launches"]), *(f"{each[key]:.1f}" for key in ("ptx_instructions", "dram_bytes"))]
+            cells.append("all" if each["equal"] == 1.0 else f"{100 * each['equal']:.3f} %")
+        rows.append([each["application"], each["schedule"], *cells,
+                     *(f"{own[key]:.1f}" if own else "" for key in ("ptx_instructions", "dram_bytes"))])  # fmt: skip
+    head = ("application", "schedule", "launches", "PTX instructions", "DRAM bytes", "pixels equal to ours",
+            "ours: PTX instructions", "ours: DRAM bytes")  # fmt: skip
+    return f"""\
+## Halide's schedules, under the same counter
+
+{_origin(run)} Halide's PTX for sm_80 with the launches of its own host code, of one pixel of {counted.SIDE} x
+{counted.SIDE}. `Li2018` and `Anderson2021` are its autoschedulers for GPUs, `tiles` is a schedule by hand (tiles of 32
+x 8 threads, local stages in shared memory). Its pipelines clamp the input only, so pixels within the reach of the edges
+are not compared; floats are compared to {halide_peer.TOLERANCE:g}, because powers and exponentials
+are its own (fewer instructions than those of CUDA, which are exact to a few last bits: `enhance` is little else). Ours is the fused way with the fewest instructions,
+all in one launch. Nothing here is a measured time.
 
 {table(head, rows)}"""
 

@@ -22,7 +22,7 @@ from fusiond.model import Rejection
 from fusiond.program import Launch, Pointer, Program, Source
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.analysis.blocks import Partition
-from fusiond_mincut.codegen import bodies, emit
+from fusiond_mincut.codegen import emit, stages
 from fusiond_mincut.frontend import parser
 from fusiond_mincut.frontend.graph import Border, Pipeline
 from fusiond_mincut.plugin import PIPELINES
@@ -214,7 +214,7 @@ outputs: [k]
 kernels:
   k: {pattern: point, reads: [a, b, c], body: "a + b + int(c)"}
 """
-_ALL_TYPES = bodies.types(parser.read(documents.parse(_EVERY_DTYPE, "every.yaml")), ["k"])
+_ALL_TYPES = stages.types(parser.read(documents.parse(_EVERY_DTYPE, "every.yaml")), ["k"])
 
 
 # --- many cases at once ---------------------------------------------------------------------------------

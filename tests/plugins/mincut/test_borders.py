@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from fusiond.codegen.operators import atom
-from fusiond_mincut.codegen.paths import inside
+from fusiond_mincut.codegen.addresses import inside
 from fusiond_mincut.frontend import borders
 
 PAD = {"clamp": "edge", "mirror": "reflect", "reflect": "symmetric", "repeat": "wrap"}

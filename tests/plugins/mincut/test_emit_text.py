@@ -18,7 +18,7 @@ from fusiond_mincut.analysis import blocks
 from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen import emit, tiles
 from fusiond_mincut.codegen.emit import BlockParams
-from fusiond_mincut.codegen.paths import evaluations
+from fusiond_mincut.codegen.lowering import evaluations
 from fusiond_mincut.frontend import borders
 
 from .running import APPLICATIONS, application, batched, emitted, pipeline, whole

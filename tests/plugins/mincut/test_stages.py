@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from fusiond_mincut.codegen import bodies, emit
+from fusiond_mincut.codegen import emit, stages
 
 from .running import Runner, compare, edited, emitted, pipeline, wanted, wanted_of, whole
 
@@ -90,14 +90,14 @@ def test_an_optimising_compiler_changes_nothing(tmp_path, scheduler_library, tex
 def test_a_constant_is_the_shortest_text_that_is_exactly_it():
     for value in (0.04, 1 / 3, 1e-7, 16777216.0, 1e10, 255.0, 1e-45, 3.4028234663852886e38):
         held = struct.unpack("f", struct.pack("f", value))[0]
-        text = bodies.constant(held, "float32")
+        text = stages.constant(held, "float32")
         assert text.endswith("f")
         assert "." in text or "e" in text
         assert len(text) <= 16
         assert struct.pack("f", float(text[:-1])) == struct.pack("f", held)
-    assert bodies.constant(0.1, "float64") == "0.1"
-    assert bodies.constant(2.0, "float64") == "2.0"
-    assert bodies.constant(-(2**31), "int32") == "Int(-2147483647 - 1)"
+    assert stages.constant(0.1, "float64") == "0.1"
+    assert stages.constant(2.0, "float64") == "2.0"
+    assert stages.constant(-(2**31), "int32") == "Int(-2147483647 - 1)"
 
 
 LETS = """
@@ -127,7 +127,7 @@ def test_a_channel_has_a_letter_only_where_several_are_read():
         '  t: {pattern: point, reads: [s], body: "s + 1"}\n'
         '  u: {pattern: point, reads: [s], body: {r: "s.g", g: "s.b + s", b: "s.b * s.b"}}\n',
     )
-    one, three = (bodies.stages(each) for each in given.kernels)
+    one, three = (stages.stages(each) for each in given.kernels)
     assert re.findall(r"\w+_stage\w*", one) == ["t_stage"]
     assert re.findall(r"\w+_stage\w*", three) == ["u_stager", "u_stageg", "u_stageb"]
     assert "t_stage(uchar s_0)" in one

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fusiond.cuda.limits import MOST_GRID_Y, MOST_SHARED_BYTES, MOST_THREADS
 from fusiond.language.extents import ceil_div, size
@@ -19,8 +20,9 @@ from fusiond.model import Rejection
 from fusiond.program import EQUAL, Buffer, Launch, Pointer, Program, Role, Scalar, Source, default_compare, sized
 from fusiond_mincut.analysis.blocks import Block, Partition
 from fusiond_mincut.codegen import boundaries, source, strips, windows
+from fusiond_mincut.codegen.evaluation import tile_holds
 from fusiond_mincut.codegen.launches import CudaLaunch
-from fusiond_mincut.codegen.paths import Paths, Shape, evaluations, tile_holds
+from fusiond_mincut.codegen.lowering import Functions, Shape, evaluations
 from fusiond_mincut.codegen.separation import separated
 from fusiond_mincut.codegen.strips import Strip
 from fusiond_mincut.codegen.tiles import LOCAL, Layout, layout, tiles_behind
@@ -59,6 +61,8 @@ LEAST_SEPARATED = 50
 ROWS = "rows"
 """Of `local`: strips.py."""
 ACROSS = (1, 2, 4, 8, 16)
+MOST_KEPT = 2000
+"""Texts of blocks that a pipeline keeps for its next program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,9 @@ class CudaKernel:
         return Source(
             name=self.name, text=self.text, entries=tuple(each.entry for each in self.launches), flags=self.flags
         )
+
+
+Kernels: TypeAlias = "dict[tuple[Block, BlockParams, int], CudaKernel | Rejection]"
 
 
 def choices(pipeline: Pipeline, block: Block) -> tuple[str, ...]:
@@ -124,8 +131,8 @@ def block_kernel(
         text = source.text(whole, inner, planned, shape, entry(block))
         rectangle = shape.width, shape.height
     width, height = pipeline.sides(block.outputs[0])
-    paths = Paths(pipeline=whole, block=inner, layout=planned, shape=shape)
-    sizes = [side for name in paths.other_areas for side in whole.sides(name)]
+    functions = Functions(pipeline=whole, block=inner, layout=planned, shape=shape)
+    sizes = [side for name in functions.other_areas for side in whole.sides(name)]
     return CudaKernel(
         name=_name(block, "-"),
         text=text,
@@ -140,7 +147,7 @@ def block_kernel(
                 images=(*block.inputs, *block.outputs),
                 reads=len(block.inputs),
                 scalars=(width, height, *sizes),
-                pitched=paths.pitched,
+                pitched=functions.pitched,
             ),
         ),
     )
@@ -152,8 +159,11 @@ def program(
     params: Mapping[str, BlockParams] | None = None,
     *,
     shared_limit_bytes: int = MOST_SHARED_BYTES,
+    kept: Kernels | None = None,
 ) -> Program | Rejection:
-    """The blocks of a partition, one after the other; `params` by the blocks' texts, DEFAULT for those it lacks."""
+    """The blocks of a partition, one after the other; `params` by the blocks' texts, DEFAULT for those it lacks.
+    `kept`: kernels of earlier programs of the same pipeline, to which this one's are added; most blocks of a long
+    pipeline are the same in each of them."""
     sizes = {"width": pipeline.width, "height": pipeline.height}
     pipeline = dataclasses.replace(
         pipeline, width=size("width", pipeline.width), height=size("height", pipeline.height)
@@ -161,7 +171,15 @@ def program(
     kernels = []
     for block in partition.blocks:
         chosen = (params or {}).get(str(block), DEFAULT)
-        kernel = block_kernel(pipeline, block, chosen, shared_limit_bytes=shared_limit_bytes)
+        question = (block, chosen, shared_limit_bytes)
+        if kept is None or question not in kept:
+            kernel = block_kernel(pipeline, block, chosen, shared_limit_bytes=shared_limit_bytes)
+            if kept is not None:
+                if len(kept) >= MOST_KEPT:
+                    kept.clear()
+                kept[question] = kernel
+        else:
+            kernel = kept[question]
         if isinstance(kernel, Rejection):
             return kernel
         kernels.append(kernel)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fusiond.codegen.code import Code, call
 from fusiond.codegen.statements import Statements, function
 from fusiond.program import Buffer
-from fusiond_mincut.codegen import bodies
-from fusiond_mincut.codegen.bodies import STORED, image_of, stage_of, stages
+from fusiond_mincut.codegen import stages
 from fusiond_mincut.codegen.launches import CudaLaunch
+from fusiond_mincut.codegen.stages import STORED, image_of, stage_of
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
@@ -34,9 +34,9 @@ def head(pipeline: Pipeline, kernel: Kernel, what: str) -> list[str]:
     return [
         f"// {kernel.name}: {what} over the pixels of {', '.join(kernel.reads)} in the pipeline {pipeline.name}."
         " Written by fusiond.\n",
-        *bodies.types(pipeline, [kernel.name]),
-        *bodies.index_maps(bodies.fetched_modes([kernel])),
-        stages(kernel),
+        *stages.types(pipeline, [kernel.name]),
+        *stages.index_maps(stages.fetched_modes([kernel])),
+        stages.stages(kernel),
     ]
 
 
@@ -65,7 +65,7 @@ def scalars(pipeline: Pipeline, kernel: Kernel) -> tuple[int, ...]:
 def value(pipeline: Pipeline, kernel: Kernel, channel: int, pixel: str = "i") -> Code:
     """The stage of a channel at pixel number `pixel`, an int."""
     given = []
-    for each in bodies.pixels(kernel, channel):
+    for each in stages.pixels(kernel, channel):
         at = channel if each.channel is None else each.channel
         whole = image_of(each)
         if whole is not None:

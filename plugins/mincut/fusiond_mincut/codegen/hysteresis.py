@@ -15,9 +15,9 @@ from fusiond.codegen.statements import Statements
 from fusiond.language.extents import ceil_div
 from fusiond.program import Buffer, Role
 from fusiond_mincut.codegen import flat
-from fusiond_mincut.codegen.bodies import STORED, TYPES
 from fusiond_mincut.codegen.flat import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
+from fusiond_mincut.codegen.stages import STORED, TYPES
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
 _TREES = """\

@@ -13,10 +13,10 @@ from fusiond.codegen.operators import atom, cast
 from fusiond.codegen.statements import Statements, function
 from fusiond.language.extents import ceil_div, least
 from fusiond.program import Buffer, Role
-from fusiond_mincut.codegen import bodies, flat
-from fusiond_mincut.codegen.bodies import STORED, TYPES, constant, offset_name
+from fusiond_mincut.codegen import flat, stages
 from fusiond_mincut.codegen.flat import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
+from fusiond_mincut.codegen.stages import STORED, TYPES, constant, offset_name
 from fusiond_mincut.frontend.expr import INT32
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
@@ -143,7 +143,7 @@ def _place(block: str, channels: int, channel: int) -> str:
 
 
 def _total(kernel: Kernel, channel: int) -> str:
-    return f"{kernel.name}_total{bodies.CHANNELS[channel] if kernel.channels > 1 else ''}"
+    return f"{kernel.name}_total{stages.CHANNELS[channel] if kernel.channels > 1 else ''}"
 
 
 def _stored(dtype: str, value: str) -> Code:

@@ -28,8 +28,8 @@ from itertools import groupby
 from fusiond.codegen.code import call
 from fusiond.codegen.statements import Statements, function
 from fusiond_mincut.analysis.blocks import Block
-from fusiond_mincut.codegen.bodies import STORED, TYPES, image_of, pixels, stage_of
-from fusiond_mincut.codegen.paths import Paths
+from fusiond_mincut.codegen.lowering import Functions
+from fusiond_mincut.codegen.stages import STORED, TYPES, image_of, pixels, stage_of
 from fusiond_mincut.codegen.strips import Held, Strip, chunk
 from fusiond_mincut.codegen.tiles import BYTES
 from fusiond_mincut.frontend import expr as tree
@@ -63,8 +63,8 @@ _WORDS = {8: "uint2", 16: "uint4"}
 """By bytes."""
 
 
-def text(pipeline: Pipeline, block: Block, made: Strip, paths: Paths, apart: Collection[str]) -> str:
-    """The function `strip`, and what it calls, with the parameters of the other ways (`paths`). The stages that `apart`
+def text(pipeline: Pipeline, block: Block, made: Strip, functions: Functions, apart: Collection[str]) -> str:
+    """The function `strip`, and what it calls, with the parameters of the other ways (`functions`). Stages that `apart`
     names have functions that end with `_strip`."""
     reach = [max((getattr(each.halo, side) for each in made.held.values()), default=0)
              for side in ("left", "right", "up", "down")]  # fmt: skip
@@ -76,28 +76,28 @@ def text(pipeline: Pipeline, block: Block, made: Strip, paths: Paths, apart: Col
         if name in made.held:
             up = made.held[name].halo.up
             body.line(f"const {STORED[made.held[name].dtype]}* {name}_next = "
-                      f"{_start(paths, made.held[name], f'(y - {up})')};")  # fmt: skip
+                      f"{_start(functions, made.held[name], f'(y - {up})')};")  # fmt: skip
     for name in block.outputs:
-        body.line(f"{STORED[made.held[name].dtype]}* {name}_next = {_start(paths, made.held[name], 'y')};")
+        body.line(f"{STORED[made.held[name].dtype]}* {name}_next = {_start(functions, made.held[name], 'y')};")
     loop = body.block("const auto step = [&](int t)", end="};")
     inputs = [made.held[name] for name in block.inputs if name in made.held]
     for first, group in groupby(inputs, key=lambda each: each.first_step):
         inner = _from(loop, first, made)
         for each in group:
-            _load(inner, paths, each, made)
+            _load(inner, functions, each, made)
     for first, names in groupby(block.kernels, key=lambda name: made.held[name].first_step):
         inner = _from(loop, first, made)
         for name in names:
-            _compute(inner, paths, pipeline, pipeline.kernel(name), made, "_strip" if name in apart else "")
+            _compute(inner, functions, pipeline, pipeline.kernel(name), made, "_strip" if name in apart else "")
             if name in block.outputs:
-                _store(inner, paths, made.held[name], made)
+                _store(inner, functions, made.held[name], made)
     for each in made.held.values():
         _turn(loop, each, made)
     if made.first_step:
         body.line(f"#pragma unroll\nfor (int t = {made.first_step}; t < 0; ++t) step(t);")
     body.line(f"#pragma unroll {_unrolled(pipeline, block, made)}\nfor (int t = 0; t < {made.rows}; ++t) step(t);")
     head = "template <bool edge>\n__device__ __forceinline__ void strip"
-    strip = function(head, paths.parameters("int x0", "int y0", outputs=True), body, below=True)
+    strip = function(head, functions.parameters("int x0", "int y0", outputs=True), body, below=True)
     return "\n".join([*_helpers(block, made), strip])
 
 
@@ -134,22 +134,22 @@ def _from(loop: Statements, first: int, made: Strip) -> Statements:
     return loop if first == made.first_step else loop.block(f"if (t >= {first})")
 
 
-def _start(paths: Paths, held: Held, row: str) -> str:
+def _start(functions: Functions, held: Held, row: str) -> str:
     """The address of column x of a row."""
-    if held.name not in paths.pitched:
+    if held.name not in functions.pitched:
         return f"{held.name}_image + ({row} * width + x) * {held.channels}"
-    return f"{held.name}_image + {row} * {paths.row(held.name)} + x * {held.channels}"
+    return f"{held.name}_image + {row} * {functions.row(held.name)} + x * {held.channels}"
 
 
-def _element(paths: Paths, held: Held, more: str) -> str:
+def _element(functions: Functions, held: Held, more: str) -> str:
     """An element of a column that was led inside, in the row of that name."""
     times = f" * {held.channels}" if held.channels > 1 else ""
-    if held.name not in paths.pitched:
+    if held.name not in functions.pitched:
         return f"{held.name}_image[(row * width + columns[p]){times}{more}]"
-    return f"{held.name}_image[row * {paths.row(held.name)} + columns[p]{times}{more}]"
+    return f"{held.name}_image[row * {functions.row(held.name)} + columns[p]{times}{more}]"
 
 
-def _load(body: Statements, paths: Paths, held: Held, made: Strip) -> None:
+def _load(body: Statements, functions: Functions, held: Held, made: Strip) -> None:
     newest = f"{held.name}_rows[{held.depth - 1}]"
     channels, row = held.channels, f"t + {held.halo.down}" if held.halo.down else "t"
     edge = body.block("if (edge)", end=None)
@@ -157,32 +157,34 @@ def _load(body: Statements, paths: Paths, held: Held, made: Strip) -> None:
     inner = edge.block(f"#pragma unroll\nfor (int p = 0; p < {made.across}; ++p)")
     for channel in range(channels):
         more = f" + {channel}" if channel else ""
-        inner.line(f"{newest}[{_at(held, channel)}] = {_element(paths, held, more)};")
+        inner.line(f"{newest}[{_at(held, channel)}] = {_element(functions, held, more)};")
     rest = body.block("} else")
     elements = made.across * channels
     size = chunk(elements, held.dtype)
     for start in range(0, elements, size):
         to = f"&{newest}[{held.left * channels + start}]"
         rest.line(f"load_{_VECTORS[held.dtype]}{size}({to}, {held.name}_next{f' + {start}' if start else ''});")
-    body.line(f"{held.name}_next += {paths.row(held.name)};")
+    body.line(f"{held.name}_next += {functions.row(held.name)};")
     _neighbours(body, held, made)
 
 
-def _compute(body: Statements, paths: Paths, pipeline: Pipeline, kernel: Kernel, made: Strip, suffix: str) -> None:
+def _compute(
+    body: Statements, functions: Functions, pipeline: Pipeline, kernel: Kernel, made: Strip, suffix: str
+) -> None:
     held = made.held[kernel.name]
     loop = body.block(f"#pragma unroll\nfor (int p = 0; p < {made.across}; ++p)")
     for channel in range(kernel.channels):
-        given = [_value(paths, pipeline, kernel, each, channel, made) for each in pixels(kernel, channel)]
+        given = [_value(functions, pipeline, kernel, each, channel, made) for each in pixels(kernel, channel)]
         target = f"{kernel.name}_rows[{held.depth - 1}][{_at(held, channel)}]"
         loop.line(f"{target} = {call(stage_of(kernel, channel) + suffix, *given)};")
     _neighbours(body, held, made)
 
 
-def _value(paths: Paths, pipeline: Pipeline, kernel: Kernel, access: Access, channel: int, made: Strip) -> str:
+def _value(functions: Functions, pipeline: Pipeline, kernel: Kernel, access: Access, channel: int, made: Strip) -> str:
     channel = channel if access.channel is None else access.channel
     whole = image_of(access)
     if whole is not None:
-        return ", ".join(paths.whole(whole, channel))
+        return ", ".join(functions.whole(whole, channel))
     if access.image in tree.POSITIONS.values():
         return _position(access, made.held[kernel.name])
     if pipeline.images[access.image].single:
@@ -225,7 +227,7 @@ def _neighbours(body: Statements, held: Held, made: Strip) -> None:
             body.line(f"{row}[{to}] = from_right({row}[{source}], {lanes});")
 
 
-def _store(body: Statements, paths: Paths, held: Held, made: Strip) -> None:
+def _store(body: Statements, functions: Functions, held: Held, made: Strip) -> None:
     """The newest row, where it is one of the warp's own."""
     channels, down = held.channels, held.halo.down
     newest, times = f"{held.name}_rows[{held.depth - 1}]", f" * {channels}" if channels > 1 else ""
@@ -248,7 +250,7 @@ def _store(body: Statements, paths: Paths, held: Held, made: Strip) -> None:
     for start in range(0, elements, size):
         given = f"&{newest}[{held.left * channels + start}]"
         rest.line(f"store_{_VECTORS[held.dtype]}{size}({held.name}_next{f' + {start}' if start else ''}, {given});")
-    inner.line(f"{held.name}_next += {paths.row(held.name)};")
+    inner.line(f"{held.name}_next += {functions.row(held.name)};")
 
 
 def _turn(loop: Statements, held: Held, made: Strip) -> None:

@@ -12,10 +12,10 @@ from fusiond.codegen.code import cpp
 from fusiond.codegen.operators import atom, cast
 from fusiond.codegen.statements import Statements
 from fusiond.language.extents import ceil_div
-from fusiond_mincut.codegen import bodies, flat
-from fusiond_mincut.codegen.bodies import STORED, TYPES
+from fusiond_mincut.codegen import flat, stages
 from fusiond_mincut.codegen.flat import Written
 from fusiond_mincut.codegen.launches import CudaLaunch
+from fusiond_mincut.codegen.stages import STORED, TYPES
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
 
 COLUMNS, LINES, ROWS = 32, 8, 8
@@ -46,7 +46,7 @@ def scan(pipeline: Pipeline, kernel: Kernel, threads: int) -> Written:
 
 def _across(pipeline: Pipeline, kernel: Kernel, threads: int) -> Statements:
     kind = TYPES[flat.accumulated(kernel)]
-    zero = bodies.constant(0, flat.accumulated(kernel))
+    zero = stages.constant(0, flat.accumulated(kernel))
     body = Statements()
     body.line(f"__shared__ {STORED[flat.accumulated(kernel)]} lanes[{threads}];")
     body.line("const int thread = threadIdx.x, y = blockIdx.x;")
@@ -72,7 +72,7 @@ def _across(pipeline: Pipeline, kernel: Kernel, threads: int) -> Statements:
 
 def _down(pipeline: Pipeline, kernel: Kernel) -> Statements:
     kind = TYPES[flat.accumulated(kernel)]
-    zero = bodies.constant(0, flat.accumulated(kernel))
+    zero = stages.constant(0, flat.accumulated(kernel))
     body = Statements()
     body.line(f"__shared__ {STORED[flat.accumulated(kernel)]} lanes[{LINES}][{COLUMNS}];")
     body.line(f"const int tx = threadIdx.x, ty = threadIdx.y, x = blockIdx.x * {COLUMNS} + tx;")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from fusiond.codegen.code import call
 from fusiond.codegen.statements import Statements, function
 from fusiond_mincut.analysis.blocks import Block
-from fusiond_mincut.codegen import bodies, rolling
-from fusiond_mincut.codegen.bodies import TYPES
-from fusiond_mincut.codegen.paths import Paths, Shape
+from fusiond_mincut.codegen import rolling, stages
+from fusiond_mincut.codegen.lowering import Functions, Shape
+from fusiond_mincut.codegen.stages import TYPES
 from fusiond_mincut.codegen.strips import Strip
 from fusiond_mincut.codegen.tiles import Layout
 from fusiond_mincut.frontend.graph import Kernel, Pipeline
@@ -22,20 +22,20 @@ Split = tuple[Pipeline, Block]
 
 def text(pipeline: Pipeline, block: Block, planned: Layout, shape: Shape, entry: str) -> str:
     """The CUDA text of a block of point and local kernels; `entry` is what its kernel is called."""
-    paths = Paths(pipeline=pipeline, block=block, layout=planned, shape=shape)
+    functions = Functions(pipeline=pipeline, block=block, layout=planned, shape=shape)
     reach = planned.reach
-    ways = [paths.path("interior", border=False), paths.path("border", border=True)]
-    if not reach and not paths.steps_inside():  # nothing is read beside the own pixel
-        ways = [paths.path("pixels", border=True)]
-    far = [paths.passes()] if planned.passes else []
-    parts = [_header(pipeline, block, planned), *bodies.types(pipeline, block.kernels)]
-    parts += bodies.index_maps(paths.modes | bodies.fetched_modes(map(pipeline.kernel, block.kernels)))
-    parts += paths.constants.values()
+    ways = [functions.path("interior", border=False), functions.path("border", border=True)]
+    if not reach and not functions.steps_inside():  # nothing is read beside the own pixel
+        ways = [functions.path("pixels", border=True)]
+    far = [functions.passes()] if planned.passes else []
+    parts = [_header(pipeline, block, planned), *stages.types(pipeline, block.kernels)]
+    parts += stages.index_maps(functions.modes | stages.fetched_modes(map(pipeline.kernel, block.kernels)))
+    parts += functions.constants.values()
     for name in block.kernels:
-        parts.append(f"// {_described(pipeline.kernel(name))}\n{bodies.stages(paths.stages[name][0])}")
+        parts.append(f"// {_described(pipeline.kernel(name))}\n{stages.stages(functions.stages[name][0])}")
     parts += [_tiles(planned)] if planned.rounds else []
-    parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *far, *ways]
-    parts.append(_kernel(paths, entry, planned, shape))
+    parts += [*functions.at.values(), *functions.near.values(), *functions.made.values(), *far, *ways]
+    parts.append(_kernel(functions, entry, planned, shape))
     return "\n".join(parts)
 
 
@@ -44,39 +44,40 @@ def strips(
 ) -> str:
     """The CUDA text of a block whose warps run down the image. `planned` and `shape` are those of the rectangles of the
     frame; `split`: the pipeline and the block as the strips compute them (separation.py)."""
-    paths = Paths(pipeline=pipeline, block=block, layout=planned, shape=shape, frame=True)
+    functions = Functions(pipeline=pipeline, block=block, layout=planned, shape=shape, frame=True)
     reach = planned.reach
-    frame = [paths.path("frame", border=True)] if reach else []
-    far = [paths.passes()] if planned.passes and reach else []
-    parts = [_header(pipeline, block, planned), *bodies.types(pipeline, block.kernels)]
-    parts += bodies.index_maps(paths.modes | bodies.fetched_modes(map(pipeline.kernel, block.kernels)))
-    parts += paths.constants.values()
+    frame = [functions.path("frame", border=True)] if reach else []
+    far = [functions.passes()] if planned.passes and reach else []
+    parts = [_header(pipeline, block, planned), *stages.types(pipeline, block.kernels)]
+    parts += stages.index_maps(functions.modes | stages.fetched_modes(map(pipeline.kernel, block.kernels)))
+    parts += functions.constants.values()
     written = block.kernels if reach else ()
     for name in written:
-        parts.append(f"// {_described(pipeline.kernel(name))}\n{bodies.stages(paths.stages[name][0])}")
+        parts.append(f"// {_described(pipeline.kernel(name))}\n{stages.stages(functions.stages[name][0])}")
     changed: set[str] = set()
     for name in split[1].kernels:
         kernel = split[0].kernel(name)
         if name not in written:
-            parts.append(f"// {_described(kernel)}\n{bodies.stages(kernel)}")
-        elif kernel != paths.stages[name][0]:
+            parts.append(f"// {_described(kernel)}\n{stages.stages(kernel)}")
+        elif kernel != functions.stages[name][0]:
             changed.add(name)
-            parts.append(f"// {name}, in strips\n{bodies.stages(kernel, '_strip')}")
+            parts.append(f"// {name}, in strips\n{stages.stages(kernel, '_strip')}")
     parts += [_tiles(planned)] if planned.rounds else []
-    parts += [*paths.at.values(), *paths.near.values(), *paths.made.values(), *far, *frame]
-    parts.append(rolling.text(*split, made, paths, changed))
-    parts.append(_strips_kernel(paths, entry, planned, shape, made))
+    parts += [*functions.at.values(), *functions.near.values(), *functions.made.values(), *far, *frame]
+    parts.append(rolling.text(*split, made, functions, changed))
+    parts.append(_strips_kernel(functions, entry, planned, shape, made))
     return "\n".join(parts)
 
 
-def _strips_kernel(paths: Paths, entry: str, planned: Layout, shape: Shape, made: Strip) -> str:
-    body, pipeline = Statements(), paths.pipeline
+def _strips_kernel(functions: Functions, entry: str, planned: Layout, shape: Shape, made: Strip) -> str:
+    body, pipeline = Statements(), functions.pipeline
     body.line(f"const int x0 = blockIdx.x * {made.width}, y0 = blockIdx.y * {made.height};")
-    given = paths.arguments("x0", "y0", outputs=True)
+    given = functions.arguments("x0", "y0", outputs=True)
     first, reach = made.first_lane * made.across, planned.reach
-    images = " | ".join(f"reinterpret_cast<size_t>({each.name}_image)" for each in (*paths.inputs, *paths.outputs)
-                        if not each.single)  # fmt: skip
-    pitched = {f"{paths.row(name)} % {made.across * pipeline.images[name].channels} == 0" for name in paths.pitched}
+    ends = [each for each in (*functions.inputs, *functions.outputs) if not each.single]
+    images = " | ".join(f"reinterpret_cast<size_t>({each.name}_image)" for each in ends)
+    vectors = ((name, made.across * pipeline.images[name].channels) for name in functions.pitched)
+    pitched = {f"{functions.row(name)} % {elements} == 0" for name, elements in vectors}
     whole = " && ".join([f"width % {made.across} == 0", *sorted(pitched)])
     body.lines(
         "// Whole vectors inside the image, on rows that begin at a multiple of 16 bytes or of what a lane has.",
@@ -99,11 +100,11 @@ def _strips_kernel(paths: Paths, entry: str, planned: Layout, shape: Shape, made
         own = columns.block(f"if (x < {reach.left} || x + {shape.width + reach.right} > width || y < {reach.up}"
                             f" || y + {shape.height + reach.down} > height)")  # fmt: skip
         tiles = ["tiles"] if planned.rounds else []
-        own.line(f"{call('frame', *paths.arguments('x', 'y', 'x_end', 'y_end', *tiles, outputs=True))};")
+        own.line(f"{call('frame', *functions.arguments('x', 'y', 'x_end', 'y_end', *tiles, outputs=True))};")
         if planned.rounds:
             own.line("__syncthreads();")
     head = f'extern "C" __global__ void __launch_bounds__({shape.threads}) {entry}'
-    return function(head, paths.parameters(outputs=True), body, below=True)
+    return function(head, functions.parameters(outputs=True), body, below=True)
 
 
 def _header(pipeline: Pipeline, block: Block, planned: Layout) -> str:
@@ -134,15 +135,15 @@ def _tiles(planned: Layout) -> str:
     return struct.text()
 
 
-def _kernel(paths: Paths, entry: str, planned: Layout, shape: Shape) -> str:
-    given = paths.arguments("x0", "y0", *(["tiles"] if planned.rounds else []), outputs=True)
+def _kernel(functions: Functions, entry: str, planned: Layout, shape: Shape) -> str:
+    given = functions.arguments("x0", "y0", *(["tiles"] if planned.rounds else []), outputs=True)
     body = Statements()
     if planned.rounds:
         body.line("extern __shared__ __align__(16) unsigned char shared_memory[];")
         body.line("Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);")
     body.line(f"const int x0 = blockIdx.x * {shape.width}, y0 = blockIdx.y * {shape.height};")
     reach = planned.reach
-    by_steps = "".join(f"\n    && {each}" for each in paths.steps_inside())
+    by_steps = "".join(f"\n    && {each}" for each in functions.steps_inside())
     if reach or by_steps:
         body.lines(
             "// All threads go one way. What the stages read round the block adds up.",
@@ -155,4 +156,4 @@ def _kernel(paths: Paths, entry: str, planned: Layout, shape: Shape) -> str:
     else:
         body.line(f"{call('pixels', *given)};")
     head = f'extern "C" __global__ void __launch_bounds__({shape.threads}) {entry}'
-    return function(head, paths.parameters(outputs=True), body, below=True)
+    return function(head, functions.parameters(outputs=True), body, below=True)

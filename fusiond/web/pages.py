@@ -151,10 +151,21 @@ class Pages:
 
 
 def standing_alone(store: Store, id: str) -> str:
-    """A job's page as one file that loads nothing. RequestError for a job that is not there."""
-    script = Markup((STATIC / "fusiond.js").read_text(encoding="utf-8"))
-    alone = {"style": views.style(), "script": script}
-    return environment().get_template("job.html").render(views.job(store, id), alone=alone)
+    """A job's page and its answer's, as one file that loads nothing. RequestError for a job that is not there."""
+    templates = environment()
+    alone: dict[str, Any] = {
+        "style": views.style(),
+        "script": Markup((STATIC / "fusiond.js").read_text(encoding="utf-8")),
+        "answer": "",
+    }
+    job = views.job(store, id)
+    record = job["answer"]
+    if record is not None:
+        found = views.answer(store, record.workload_key, record.device_key, record.cache)
+        # What the strategy draws of an answer is on the job's page already.
+        text = templates.get_template("answer_body.html").render({**found, "drawings": ()}, alone=alone)
+        alone["answer"] = Markup(text)
+    return templates.get_template("job.html").render(job, alone=alone)
 
 
 def unchanged(id: str) -> NoReturn:

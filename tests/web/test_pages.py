@@ -121,6 +121,9 @@ def test_a_page_stands_alone(served: Served, tmp_path: Path) -> None:
     assert not [each for each in found.found if not each.startswith("#")]
     assert "form" not in found.kinds
     assert "prefers-color-scheme: dark" in text
+    assert "<dt>Gain</dt><dd>1.230x<" in text  # the answer is in it, too, with its history
+    assert "answers to this question" in text
+    assert len(re.findall("<h1", text)) == 1
     assert main(["explain", job, "--html", "/none/x.html", "--db", str(store.path)]) == 2
 
 

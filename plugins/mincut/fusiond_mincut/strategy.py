@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from fusiond.cuda.occupancy import launch_problem
 from fusiond.drawing import MOST_NODES, Drawing
@@ -266,14 +266,15 @@ class Mincut(StrategyBase[Request, Analysed]):
         if len(pipeline.kernels) == 1:
 
             def given(config: Config) -> Program:
-                return _program(emit.program(pipeline, apart))
+                return _program(emit.program(pipeline, apart, kept=_kept(pipeline)))
 
             return (Baseline(name="given", detail=f"{pipeline.kernels[0].name} at {shapes.DEFAULT}", emit=given),)
         knobs = shapes.unfused(pipeline, each_kernel=about.target.limits.registers_per_sm > 0)
 
         def baseline(name: str, detail: str, change: Callable[[Program], Program]) -> Baseline:
             def program(config: Config) -> Program:
-                return change(_program(emit.program(pipeline, apart, shapes.of_each(config, pipeline))))
+                chosen = shapes.of_each(config, pipeline)
+                return change(_program(emit.program(pipeline, apart, chosen, kept=_kept(pipeline))))
 
             like = None if name == "sequential" else "sequential"
             return Baseline(name=name, detail=detail, space=knobs, emit=program, like=like)
@@ -297,7 +298,7 @@ class Mincut(StrategyBase[Request, Analysed]):
         try:
             chosen, ways = _chosen(about, config)
             limit = about.target.limits.shared_bytes_per_block
-            found = emit.program(pipeline, chosen, ways, shared_limit_bytes=limit)
+            found = emit.program(pipeline, chosen, ways, shared_limit_bytes=limit, kept=_kept(pipeline))
             if isinstance(found, Rejection):
                 return found
             refused = _does_not_fit(about.target, found, chosen)
@@ -369,6 +370,11 @@ def _does_not_fit(target: Target, program: Program, chosen: Partition) -> Reject
 def _alone(way: BlockParams) -> BlockParams:
     """The way of a block for its kernels one by one, which can all be computed so."""
     return emit.DEFAULT if way.local == emit.ROWS else dataclasses.replace(way, local="tile")
+
+
+def _kept(pipeline: Pipeline) -> emit.Kernels:
+    """The kernels of the programs that were written of it."""
+    return cast("emit.Kernels", pipeline.known.setdefault((_kept,), {}))
 
 
 def _program(found: Program | Rejection) -> Program:

@@ -108,10 +108,12 @@ def _merge(work: Graph, members: dict[int, list[int]], keep: int, gone: int) -> 
 
 def _contracting(given: Graph) -> Cut:
     """The minimum cut of a larger connected graph."""
+    members = {vertex: [vertex] for vertex in given}
+    best = _lightest(given, members)
+    lightest_edge = min(min(around.values()) for around in given.values())
+    if best.weight <= lightest_edge:
+        return best
     work = {vertex: dict(around) for vertex, around in given.items()}
-    members = {vertex: [vertex] for vertex in work}
-    best = _lightest(work, members)
-    lightest_edge = min(weight for around in given.values() for weight in around.values())
     while len(work) > 1 and best.weight > lightest_edge:  # no cut of a connected graph is less than its lightest edge
         _contract_heavy(work, members, best.weight)
         if len(work) < 2:

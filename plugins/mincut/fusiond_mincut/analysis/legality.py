@@ -200,10 +200,19 @@ def _stored_sizes(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Reje
 
 def _external_output(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
     inside = set(members)
-    last = [name for name in members if all(reader not in inside for reader in pipeline.readers[name])]
-    leaving = [name for name in members if _leaves(pipeline, name, inside)]
-    if len(leaving) > 1:
-        name = next((each for each in leaving if each not in last), leaving[0])
+    first = within = None
+    """The first whose image leaves, and the first such one that a member reads, too: that is named rather."""
+    several = False
+    for each in members:
+        if _leaves(pipeline, each, inside):
+            first, several = first or each, first is not None
+            if within is None and any(reader in inside for reader in pipeline.readers[each]):
+                within = each
+            if several and within is not None:
+                break
+    if several:
+        name = within or first
+        assert name is not None
         outside = [reader for reader in pipeline.readers[name] if reader not in inside]
         who = f"{outside[0]} reads it" if outside else "it is an output of the pipeline"
         detail = f"the image of {name} is needed outside too ({who}); only one image leaves a fused kernel"

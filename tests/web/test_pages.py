@@ -154,7 +154,7 @@ def test_five_thousand_trials(served: Served) -> None:
     """The page of a large job has every trial in it; how long that takes is in benchmarks/web.py."""
     _, job, store = served
     found = views.job(store, job)
-    found["lines"] = found["lines"] * 1700
+    found["rows"] = found["rows"] * 1700
     text = pages.environment().get_template("job.html").render(found, alone=None)
     assert text.count("<tr data-number=") > 5000
 
@@ -373,3 +373,19 @@ def test_a_browser_keeps_the_page_of_a_running_job_up_to_date(tmp_path: Path) ->
     assert int(told[1]) >= 3
     assert "data-was" in re.search(r'<section[^>]*data-live="state"[^>]*>', shown)[0]  # type: ignore[index]
     assert len(numbers) >= int(told[1])
+
+
+def test_nothing_in_a_row_is_markup() -> None:
+    """Rows are written without the template's own care."""
+    evil = '<script>alert("1")</script>&'
+    trial = TrialLine(
+        id=1, sequence=0, role="candidate", origin=evil, outcome=evil, config={"a": evil, "b": True}, ratio=1.5,
+        time_us=2.0, reason=evil,
+    )  # fmt: skip
+    rows = views._rows([trial], ["a", "b", "c"], trial)
+    parser = Links()
+    parser.feed(str(rows))
+    assert parser.kinds == {"tr", "td"}
+    assert rows.count("<td") == 4 + 3 + 2
+    assert rows.striptags().count(evil) == 4
+    assert "<tr data-number=0 class=top>" in rows

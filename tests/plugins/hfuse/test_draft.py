@@ -242,3 +242,65 @@ def test_what_a_pointer_points_to_is_completed(drafted):
     )
     assert "Cannot be passed" not in text
     assert "Cannot be passed: h" in drafted("struct Hidden;\n__global__ void h(int* out, Hidden* h) {}\n")
+
+
+INSTANCES = {
+    "the host's own type": ("template <class T> __global__ void k(T* p) { p[0] += 1; }\n"
+        "template <class S> void run(S* p) { k<S><<<1, 32>>>(p); }\n", "k<float>", "the file has k<S>"),
+    "a number by another name": ("template <int N> __global__ void k(int* p) { p[0] = N; }\n"
+        "void run(int* p) { constexpr int kRows = 12; k<kRows><<<1, 32>>>(p); }\n", "k<12>", ""),
+    "a number that a macro's user gives": ("template <int N, int M> __global__ void k(int* p) { p[0] = N + M; }\n"
+        "#define RUN k<ROWS, COLUMNS><<<1, 32>>>(p)\nvoid run(int* p) { constexpr int ROWS = 12; const int COLUMNS = 7; RUN; }\n", "k<12, 7>", ""),
+    "an index": ("template <class scalar_t, class index_t> __global__ void k(scalar_t* p, index_t n) { p[n & 1] = 2; }\n", "k<float, int>", "the file names no instance"),
+    "what is an index without being called so": ("template <class A> __global__ void k(int* p, A n) { p[n] = 2; }\n", "k<int>", "the file names no instance"),
+    "a class of the file": ("namespace ops { struct Sum { __device__ int of(int a) const { return a + 1; } };\n"
+        "template <class Op> __global__ void k(int* p, Op op) { p[0] = op.of(p[1]); } }\n", "ops::k<ops::Sum>", "the file names no instance"),
+    "a mode": ("namespace ops { enum class Mode { Up, Down };\ntemplate <Mode m> __global__ void k(int* p) { p[0] = m == Mode::Up; } }\n", "ops::k<(ops::Mode)0>", "the file names no instance"),
+    "traits": ("template <int N, class T> struct Traits { using Of = T; static constexpr int n = N; };\n"
+        "template <class K> __global__ void k(typename K::Of* p) { p[0] = K::n; }\n"
+        "template <class input_t> void run(void* p) { constexpr int kNThreads = 64; using Ktraits = Traits<kNThreads, input_t>; auto f = &k<Ktraits>; }\n",
+        "k<Traits<64, float>>", "the file has k<Ktraits>"),
+    "a pointer to one": ("template <int N> __global__ void k(int* p) { p[0] = N; }\nvoid run() { auto f = k<3>; }\n", "k<3>", ""),
+    "a default": ("template <class T, int N = 3> __global__ void k(T* p) { p[0] = N; }\n", "k<float>", "the file names no instance"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_an_instance_is_chosen_and_said(drafted, name):
+    """Where the file writes one, that one, and no more is said; any compiles, or the draft would have raised."""
+    source, instance, why = INSTANCES[name]
+    text = drafted(source, "k")
+    assert pyyaml.safe_load(text)["instance"] == instance
+    assert re.findall("# Chosen: (.*)", text) == ([f"{instance}: {why}"] if why else [])
+
+
+def test_one_of_several_kernels_of_a_name_is_chosen_and_said(drafted):
+    source = "__global__ void k(int* p) { p[0] = 1; }\n__global__ void k(float* p, int n) { p[0] = n; }\n"
+    text = drafted(source, "k")
+    assert pyyaml.safe_load(text)["instance"] == "k(int *)"
+    assert "# Chosen: k(int *): there are 2 kernels of that name, also k(float *, int)" in text
+    named = pyyaml.safe_load(drafted(source, "k(float*,int)"))
+    assert [each["name"] for each in named["arguments"]] == ["p", "n"]
+
+
+def test_a_switch_of_cuda_s_own_is_on(drafted):
+    """Every `.cu` file is compiled for a GPU; any other switch is the user's."""
+    source = "#ifdef WITH_CUDA\ntypedef int whole;\n#endif\n#if defined(HAVE_GPU)\n__global__ void k(whole* p) { p[0] = 1; }\n#endif\n"
+    text = drafted(source, "k")
+    assert pyyaml.safe_load(text)["defines"] == {"HAVE_GPU": 1, "WITH_CUDA": 1}
+    assert "# Defined: WITH_CUDA, for `#ifdef WITH_CUDA` (k.cu:1)" in text
+    with pytest.raises(
+        RequestError, match=r"`whole` stands in what `#ifdef WIDE` leaves out \(.*k\.cu:1\); write a YAML whose"
+    ):
+        drafted(source.replace("WITH_CUDA", "WIDE"), "k")
+
+
+def test_headers_of_another_project_are_not_found(strategy, registry, tmp_path):
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "mine.h").write_text("typedef int whole;\n")
+    source = tmp_path / "project" / "k.cu"
+    (source.parent / ".git").mkdir(parents=True)
+    source.write_text('#include "mine.h"\n__global__ void k(whole* p) {}\n')
+    job = Job(strategy="hfuse", request={}, sizes={}, path=str(source))
+    with pytest.raises(RequestError, match="`whole` is declared in none of the files"):
+        strategy.draft(str(source), "", JobInputs(registry, job))

@@ -328,6 +328,7 @@ typedef unsigned int uint;
 typedef unsigned long ulong;
 typedef long clock_t;
 typedef struct CUstream_st* cudaStream_t;
+typedef enum cudaError {{ cudaSuccess }} cudaError_t;
 typedef struct CUevent_st* cudaEvent_t;
 typedef unsigned long long cudaTextureObject_t;
 typedef unsigned long long cudaSurfaceObject_t;

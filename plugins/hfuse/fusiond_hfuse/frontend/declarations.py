@@ -142,7 +142,7 @@ class Walk:
             found.always = found.always or not self._host(cursor)
             for each in cursors.children(cursor):
                 if each.kind is CursorKind.PARM_DECL:
-                    found.takes |= set(directives.words(self.code[each.extent.start.offset : each.extent.end.offset]))
+                    found.takes |= set(directives.words(self.code[each.extent.start.offset : each.location.offset]))
         parent = cursor.semantic_parent
         if cursor.kind in shadows.FUNCTIONS and parent is not None and parent.kind in _RECORDS:
             found.names.add(parent.spelling.partition("<")[0])  # written outside of its class
@@ -224,7 +224,10 @@ def _without_characters(code: str, unread: Iterable[tuple[int, int]]) -> str:
 
 
 _DIRECTIVE = directives.LINE
-_BODY = re.compile(r"\s*(?:try\b\s*)?(?P<mark>[:{])")
+_BODY = re.compile(r"\s*(?P<tries>try\b\s*)?(?P<mark>[:{])")
+_HANDLER = re.compile(r"\s*catch\s*\(")
+_LIST = re.compile(r"\s*\(")
+_RESULT = re.compile(r"[^;{}]*(?P<mark>[;{])")
 _BRACKET = re.compile(r"[(){}]")
 _FOLLOWS = re.compile(r"\s*(?:\.\.\.\s*)?([,{])")
 _NEXT = re.compile(r"[^(){}]*(?P<mark>[({])")
@@ -232,6 +235,10 @@ _NEXT = re.compile(r"[^(){}]*(?P<mark>[({])")
 
 def _behind_body(marks: str, end: int) -> int:
     """The place behind the body of a function whose head ends at `end`: there may be none."""
+    later = _LIST.match(marks, end)
+    if later is not None:  # clang ends `auto f(int) -> int` at its name
+        result = _RESULT.match(marks, _closed(marks, later.end() - 1))
+        end = result.start("mark") if result is not None else end
     begins = _BODY.match(marks, end)
     if begins is None or (begins.group("mark") == ":" and marks[begins.end() : begins.end() + 1] == ":"):
         return end
@@ -245,7 +252,10 @@ def _behind_body(marks: str, end: int) -> int:
         if follows is None:
             return end
         at = follows.end() - 1
-    return _closed(marks, at)
+    at = _closed(marks, at)
+    while begins.group("tries") and (handler := _HANDLER.match(marks, at)) is not None:
+        at = _closed(marks, marks.find("{", _closed(marks, handler.end() - 1)))
+    return at
 
 
 def _closed(marks: str, opening: int) -> int:

@@ -30,6 +30,30 @@ def idle_errors(code: str, kept: Collection[tuple[int, int]]) -> Iterator[tuple[
             yield from (span for span in errors if start < span[0] < each.end())
 
 
+_CALLED = re.compile(r"(?<!\w)([A-Za-z_]\w*)[ \t]*\(")
+_ASKING = frozenset({"defined", "__has_include", "__has_attribute", "__has_builtin", "__has_feature", "__has_extension",
+                     "__has_cpp_attribute"})  # fmt: skip
+
+
+def undecidable(
+    code: str, kept: Collection[tuple[int, int]], unread: Collection[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Of what is not read, that which stands in conditions that call a macro of no file here, and hold nothing that
+    stays: `#if LIBRARY_AT_LEAST(3, 4)`."""
+    known = macros(code).keys() | _ASKING
+    open_: list[tuple[int, bool]] = []
+    for each in _CONDITION.finditer(code):
+        calls = any(name not in known for name in _CALLED.findall(each.group(2)))
+        if each.group(1).startswith("if"):
+            open_.append((each.start(), calls))
+        elif open_ and each.group(1) != "endif":
+            open_[-1] = (open_[-1][0], open_[-1][1] or calls)
+        elif open_:
+            start, calls = open_.pop()
+            if calls and not any(first < each.end() and start < last for first, last in kept):
+                yield from ((first, last) for first, last in unread if start < first and last < each.end())
+
+
 _PREDEFINED = frozenset({"defined", "CUDART_VERSION", "CUDA_VERSION"})
 """What every text knows, as nvcc has it."""
 _OF_OTHERS = re.compile(r"(USE_)?(HIP|ROCM)(_|$)")

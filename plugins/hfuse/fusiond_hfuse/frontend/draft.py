@@ -67,7 +67,7 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
                 raise RequestError(f"{asked}. Tried was {problem.problem}", where=problem.where) from None
             named = _UNDECLARED.match(problem.problem)
             word = (named.group(1) or named.group(2)) if named is not None else ""
-            left_out = slicing.condition_of(unit, rf"\b{word}\b", defines) if word else None
+            left_out = slicing.declared_left_out(unit, word, defines) if word else None
             if left_out is None:
                 raise
             more = _switch(left_out[1], defines)
@@ -114,10 +114,9 @@ def _instance(unit: Unit, entry: str, code: str, defines: tuple[tuple[str, str],
     several = slicing.overloads_of(unit, entry, defines)
     if several:
         return several[0], f"{several[0]}: there are {len(several)} kernels of that name, also {several[1]}"
-    slots, classes = slicing.template_of(unit, entry, defines)
+    slots, classes, declared = slicing.template_of(unit, entry, defines)
     if not slots:
         return "", ""
-    written = instances.candidates(code, entry.rpartition("::")[2])
 
     def wrong(instance: str) -> int | None:
         try:
@@ -126,7 +125,7 @@ def _instance(unit: Unit, entry: str, code: str, defines: tuple[tuple[str, str],
         except RequestError:
             return None
 
-    return instances.chosen(entry, slots, written, classes, wrong)
+    return instances.chosen(entry, slots, code, classes, declared, wrong)
 
 
 def _with_headers(inputs: Inputs, path: str, include: tuple[str, ...]) -> tuple[Unit, tuple[str, ...], tuple[str, ...]]:

@@ -93,8 +93,8 @@ def _kind(parameter: cindex.Cursor) -> str:
         return "class"
     if parameter.kind is CursorKind.TEMPLATE_TEMPLATE_PARAMETER:
         return "template"
-    of_values = "enum " if parameter.type.get_canonical().kind is cindex.TypeKind.ENUM else ""
-    return f"{of_values}{parameter.type.spelling}"
+    kind = parameter.type.get_canonical()
+    return f"enum {kind.spelling}" if kind.kind is cindex.TypeKind.ENUM else str(parameter.type.spelling)
 
 
 def _has_default(parameter: cindex.Cursor) -> bool:

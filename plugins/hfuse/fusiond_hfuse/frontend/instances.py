@@ -11,7 +11,7 @@ types are tried for a parameter is decided by its kind, then by its name (`index
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fusiond.errors import RequestError
@@ -43,25 +43,78 @@ class Slot:
     default: bool = False
 
 
+_GIVEN = r"\b(?:constexpr|const)\s+(?:\w+\s+)*{name}\s*=\s*(\w+)\s*;|^[ \t]*#[ \t]*define[ \t]+{name}[ \t]+(\w+)[ \t]*$"
+
+
+def _somewhere(code: str, name: str) -> str:
+    """The first value that a text gives a constant of that name anywhere; the name, where it gives none."""
+    found = re.search(_GIVEN.format(name=re.escape(name)), code, re.MULTILINE) if name.isidentifier() else None
+    value = (found.group(1) or found.group(2)) if found is not None else ""
+    return value if _PLAIN.fullmatch(value) else name
+
+
+def _of_aliases(code: str, name: str) -> tuple[str, ...]:
+    """What a text calls a name anywhere, `using Traits = Kernel_traits<kThreads, input_t>;`, with what its arguments
+    are called put in by their names."""
+    if not name.isidentifier():
+        return ()
+    pattern = rf"\busing\s+{re.escape(name)}\s*=\s*(?:typename\s+)?([^;{{}}]+);"
+    found: dict[str, None] = {}
+    for each in re.finditer(pattern, code):
+        head, bracket, rest = each.group(1).partition("<")
+        inner, _, behind = rest.rpartition(">")
+        if bracket and "::" not in behind:
+            arguments = (_by_name(_somewhere(code, one)) for one in launches.template_parts(inner))
+            found.setdefault(f"{head.strip()}<{', '.join(arguments)}>")
+    return tuple(found)[:_MOST_CLASSES]
+
+
+def _by_name(name: str) -> str:
+    """What may stand for a template argument of which nothing but its name is known."""
+    if not name.isidentifier() or _PLAIN.fullmatch(name):
+        return name
+    for pattern, instead in _NAMED:
+        if pattern.search(name):
+            return instead
+    return name
+
+
+_NAMED = (
+    (re.compile(r"^k?(?:Is|Has|Use|Do|With)[A-Z]|^(?:is|has|use)_"), "true"),
+    (re.compile(r"(?i)index|idx|int"), "int"),
+    (re.compile(r"_t$|^T$|(?i:type|scalar)"), "float"),
+    (re.compile(r"(?i)thread|block"), "128"),
+    (re.compile(r"^k?[A-Z]"), "4"),
+)
+
+
 def candidates(code: str, kernel: str) -> list[str]:
     """The template arguments that a text without comments has behind a kernel's name, launches first; each once."""
-    launched = [", ".join(each.arguments) for each in launches.launches(code, kernel, ()) if each.instance]
+    launched = [
+        ", ".join(_somewhere(code, name) for name in each.arguments)
+        for each in launches.launches(code, kernel, ())
+        if each.instance
+    ]
     named: list[str] = []
     for match in re.finditer(rf"\b{re.escape(kernel)}\s*<(?!<)", code):
         end = _behind(code, match.end())
         if end is not None:
-            named.append(code[match.end() : end - 1])
+            written = launches.template_parts(code[match.end() : end - 1])
+            named.append(", ".join(_somewhere(code, each) for each in written))
     return list(dict.fromkeys(" ".join(each.split()) for each in (*launched, *named)))
 
 
 def chosen(
     entry: str,
     slots: tuple[Slot, ...],
-    written: list[str],
+    code: str,
     classes: tuple[str, ...],
+    declared: Mapping[str, bool],
     wrong: Callable[[str], int | None],
 ) -> tuple[str, str]:
-    """An instance, and what there is to say of it (nothing, where the file writes it so). `classes`: of the file.
+    """An instance, and what there is to say of it (nothing, where the file writes it so). `code`: the file without
+    comments; `classes`: of the file;
+    `declared`: all that has a name there, and whether namespaces hold it (a macro is in none).
     `wrong`: how many errors an instance has; None where it cannot be told. RequestError where nothing can be put in
     for a parameter."""
     tried: dict[str, int | None] = {}
@@ -74,7 +127,8 @@ def chosen(
             tried[text] = wrong(text)
         return tried[text]
 
-    scope = entry.rpartition("::")[0]
+    scope, _, last = entry.rpartition("::")
+    written = candidates(code, last)
     begins = [
         (each, arguments)
         for each in written
@@ -85,7 +139,7 @@ def chosen(
             return f"{entry}<{', '.join(arguments)}>", ""
     best: tuple[int, list[str], str] | None = None
     for each, arguments in [*begins, ("", [])]:
-        filled = _filled(slots, arguments, classes, scope)
+        filled = _filled(slots, arguments, classes, code, scope, declared)
         if filled is None:
             continue
         found, count = _descended(*filled, errors)
@@ -99,7 +153,7 @@ def chosen(
     text = f"{entry}<{', '.join(found)}>"
     if not each:
         return text, f"{text}: the file names no instance"
-    return text, f"{text}: the file has {entry.rpartition('::')[2]}<{each}>"
+    return text, f"{text}: the file has {last}<{each}>"
 
 
 def asked(entry: str, slots: tuple[Slot, ...]) -> str:
@@ -128,7 +182,12 @@ def _descended(
 
 
 def _filled(
-    slots: tuple[Slot, ...], arguments: list[str], classes: tuple[str, ...], scope: str
+    slots: tuple[Slot, ...],
+    arguments: list[str],
+    classes: tuple[str, ...],
+    code: str,
+    scope: str,
+    declared: Mapping[str, bool],
 ) -> tuple[list[str], list[tuple[str, ...]]] | None:
     """What to begin with, and what else may stand for each parameter; what the file writes plainly stays. None where
     nothing is known for one."""
@@ -143,14 +202,12 @@ def _filled(
             options.append(())
             continue
         wanted = _suggested(slot, classes)
-        if given is not None and slot.kind != "class":  # a value has a name, as a rule, that the file knows
-            wanted = (*((f"{scope}::{given}",) if scope and given.isidentifier() else (given,)), *wanted)
-        elif given is not None and re.search(r"[A-Z<:]", given[1:]):
-            wanted = (
-                *wanted[:1],
-                *((f"{scope}::{given}",) if scope and given.isidentifier() else (given,)),
-                *wanted[1:],
-            )
+        if given is not None and given in declared:
+            wanted = (f"{scope}::{given}" if scope and declared[given] else given, *wanted)
+        elif given is not None and slot.kind == "class" and (named := _of_aliases(code, given)):
+            wanted = (*named, *wanted)
+        elif given is not None and not given.isidentifier():
+            wanted = (*wanted[:1], given, *wanted[1:])
         if not wanted:
             return None
         filled.append(wanted[0])

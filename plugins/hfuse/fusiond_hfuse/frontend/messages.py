@@ -22,8 +22,8 @@ _LIBRARIES = {
 """Message -> what there is to say of what it names."""
 
 
-def sentence(message: str, missing: Collection[str]) -> str:
-    """A message of libclang's as a sentence; `missing`: the headers that were not read."""
+def sentence(message: str, missing: Collection[str], line: str) -> str:
+    """A message of libclang's as a sentence; `missing`: the headers that were not read; `line`: what it is said of."""
     if message.startswith("#error "):
         return f"the source says so itself: {message}"
     named = re.match(r"use of undeclared identifier '(cuda[A-Z]\w*)'|unknown type name '(cudaGraph\w+)'", message)
@@ -34,7 +34,7 @@ def sentence(message: str, missing: Collection[str]) -> str:
         return f"`{made.group(1)}` is the host's: C++'s headers have no constructor of it for the device"
     for pattern, said in _LIBRARIES.items():
         library = re.match(pattern, message)
-        if library is not None:
+        if library is not None and (library.lastindex == 2 or f"{library.group(1)}::" in line):
             name, *inside = library.groups()
             return f"it uses `{inside[0]}::{name}`, {said}" if inside else f"it uses `{name}::`, {said}"
     macro = re.match(r"function-like macro '(\w+)' is not defined", message)

@@ -139,7 +139,10 @@ class Tree:
                 name = message.split("'")[1]
                 return RequestError(f"{name}: {_OWN}", where=self.where.where(line))
             elif line <= self.lines and "cooperative_groups" not in message:
-                return RequestError(messages.sentence(message, self.where.missing), where=self.where.where(line))
+                written = self._read[0].split("\n")[line - 1] if line > 0 else ""
+                return RequestError(
+                    messages.sentence(message, self.where.missing, written), where=self.where.where(line)
+                )
         return None
 
     def unknown_groups(self) -> list[tuple[int, str]]:
@@ -248,7 +251,12 @@ def mistakes(unit: Unit, instance: str, defines: tuple[tuple[str, str], ...]) ->
     the first architecture reads it."""
     arch = architectures(unit.text)[0]
     tree = Tree(unit, unit.text, instance, defines, (), arch, kernels=False)
-    return sum(1 for line, _, instantiated in tree.errors() if instantiated or line > tree.lines)
+    found = tree.errors()
+    unnamed = any(line > tree.lines for line, _, _ in found)  # nothing was instantiated: no other error is seen
+    return _MANY if unnamed else sum(1 for _, _, instantiated in found if instantiated)
+
+
+_MANY = 1000
 
 
 def architectures(text: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ STANDARD = {
 }  # fmt: skip
 """Headers that many others bring, and how names of theirs begin: a header that is not read may have brought them."""
 CUDA = {
-    "cuda_bf16.h": "__nv_bfloat16|nv_bfloat16", "cuda_fp16.h": "__half|half2|__float2half|__half2float",
+    "cuda_bf16.h": "__nv_bfloat16|nv_bfloat16", "cuda_fp16.h": "__half|half2?$|__float2half|__half2float",
     "cuda_fp8.h": "__nv_fp8", "cooperative_groups.h": "cooperative_groups",
 }  # fmt: skip
 """Those of CUDA that are so."""
@@ -137,6 +138,12 @@ def condition_round(
     return condition_of(unit, rf"\b__global__\b[^;{{}}]*\b{name}\s*\(", defines, flags)
 
 
+def declared_left_out(unit: Unit, name: str, defines: tuple[tuple[str, str], ...] = ()) -> tuple[int, str] | None:
+    """The same for the first text that is left out and declares a name, or may."""
+    head = rf"(?:struct|class|enum|union|using|define|typedef\b[^;]*)\s{name}\b"
+    return condition_of(unit, rf"\b{head}|\b\w+[\s*&>]+{name}\s*(?:\([^;{{}}()]*\)\s*\{{|=[^=])", defines)
+
+
 def condition_of(
     unit: Unit,
     pattern: str,
@@ -160,11 +167,14 @@ def kernels(unit: Unit, defines: tuple[tuple[str, str], ...] = ()) -> frozenset[
 
 def template_of(
     unit: Unit, entry: str, defines: tuple[tuple[str, str], ...] = ()
-) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
-    """The parameters of a kernel that is a template, none for another, and the classes of the file."""
+) -> tuple[tuple[Slot, ...], tuple[str, ...], dict[str, bool]]:
+    """The parameters of a kernel that is a template, none for another; the classes of the file; all names that it
+    declares (True) or defines as macros."""
     walked = _walked(unit.text, headers(unit), unit.host_headers, defines, ())
     slots = next((each.slots for each in walked.groups if entry in each.kernels and each.slots), ())
-    return slots, tuple(dict.fromkeys(name for each in walked.groups for name in each.functors))
+    functors = tuple(dict.fromkeys(name for each in walked.groups for name in each.functors))
+    names = {name: True for each in walked.groups for name in each.names}
+    return slots, functors, names | dict.fromkeys(directives.macros(walked.code), False)
 
 
 def headers(unit: Unit) -> tuple[str, ...]:
@@ -275,6 +285,7 @@ def _found(
     ]
     gone += _comments(code, covered, gone)
     gone += [each for each in unread if "<<<" in code[slice(*each)]]  # host code, whatever is asked for
+    gone += directives.undecidable(code, [(each.start, each.end) for each in groups if id(each) in reached], unread)
     declared = tuple(each for each in groups if id(each) in reached)
     kept = [(each.start, each.end) for each in declared]
     gone += directives.idle_errors(code, kept)
@@ -287,7 +298,7 @@ def _found(
 _MOST_ROUNDS = 8
 _OF_LIBRARIES = re.compile(
     r"use of undeclared identifier '(?:at|c10|torch|thrust|cub|cv|cute|cutlass|Eigen)'"
-    r"|no (?:type|template) named '\w*(?<!_t)(?<!type)' in namespace 'std"
+    r"|no (?:type|template) named '\w*(?<!_t)(?<!type)' in namespace '(?:std|at|c10|torch|cub)\b"
 )
 """Types that are classes: no call with anything else would take a function of theirs for a better one."""
 
@@ -338,13 +349,15 @@ def _without_broken(
 def _errors(
     text: str, read: tuple[str, tuple[str, ...], bool], defines: tuple[tuple[str, str], ...], flags: tuple[str, ...]
 ) -> list[tuple[int, str]]:
-    """Place and message of what is wrong with a text by itself, whatever it is instantiated with."""
+    """Place, in the text that it is cut out of, and message of what is wrong with a text by itself, whatever it is
+    instantiated with. (Lines end sooner than there, and are the same.)"""
     try:
         tree = recheck.tolerant(text, read[1], defines, flags, recheck.architectures(text)[0], host=read[2])
     except cindex.TranslationUnitLoadError:
         return []
+    starts = [0, *itertools.accumulate(len(line) + 1 for line in read[0].encode().split(b"\n"))]
     return [
-        (each.location.offset, each.spelling)
+        (starts[each.location.line - 1] + each.location.column - 1, each.spelling)
         for each in tree.diagnostics
         if each.severity >= cindex.Diagnostic.Error
         and each.location.file is not None

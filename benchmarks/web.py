@@ -9,8 +9,8 @@ does without.
 Over HTTP, milliseconds on the clock: the page and /metrics of a daemon that serves both.
 
 `share`: the part of its time in which a sleeping fake device measured, of jobs that nobody watches and of jobs while a
-browser's worth of requests goes on: the page of the running job and of the one with so many trials every three seconds,
-as their script does, the overview, and /metrics. Watched and unwatched alternate.
+browser's worth of requests goes on: what the pages of the running job and of the queue fetch every three seconds, and
+every fifteen the whole page of the job with so many trials, and /metrics. Watched and unwatched alternate.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ def beside(path: Path, pairs: int) -> dict[str, Any]:
                     "http_page_of_a_job": _clock_ms(lambda: http.get(f"/page/jobs/{large.id}").raise_for_status()),
                     "http_metrics": _clock_ms(lambda: http.get("/metrics").raise_for_status()),
                 }
+            if pairs:
+                _share(service, store, -1, [])  # the first job finds nothing built, and is another one than the others
             shares: dict[str, list[float]] = {"unwatched": [], "watched": []}
             for number in range(2 * pairs):
                 which = "watched" if number % 4 in (1, 2) else "unwatched"
@@ -141,9 +143,9 @@ def view(base: str, token: str, large: str, running: str) -> None:
             page = http.get(f"/page/jobs/{running}", params={"after": last} if number else {}).text
             rows = re.findall(r"data-number=(\d+)", page)
             last = int(rows[-1]) if rows else last
-            http.get(f"/page/jobs/{large}", params={"after": 1_000_000} if number else {})
             http.get("/")
-            if number % 5 == 0:
+            if number % 5 == 0:  # a job that has ended is a page that does not change: it is opened now and then
+                http.get(f"/page/jobs/{large}")
                 http.get("/metrics")
             number += 1
             time.sleep(3)

@@ -1,0 +1,243 @@
+"""Regions of a program as questions to the store and the daemon.
+
+    question = Question(name="step_0", text=hlo)
+    found = asker.look(question)             from the store of this box (and what it has of others): milliseconds
+    asker.want(question, changed)            in the background: handed to the daemon, polled, then `changed` called
+    found = asker.tune(question, {...})      here and now
+
+A program is never kept waiting and never broken by this: whatever goes wrong is a `Found` with its reason. A daemon
+that does not answer is asked again after a while. `FUSIOND=off` turns everything off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusiond.errors import DaemonError, FusiondError, NothingKnown
+from fusiond.program import Program, decode
+
+log = logging.getLogger("fusiond.frameworks")
+
+PRIORITY = -100
+"""Of jobs that a program hands in: behind those that a person does."""
+POLL_SECS = 2.0
+AGAIN_SECS = 60.0
+"""After which a daemon that did not answer is asked again."""
+
+
+def enabled() -> bool:
+    """Whether the environment leaves fusiond on: `FUSIOND=off` turns it off."""
+    return os.environ.get("FUSIOND", "").lower() not in ("off", "0", "no", "false")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A region: an HLO module whose parameters and results are arrays in device memory."""
+
+    name: str
+    """For people: it is no part of what is asked."""
+    text: str = field(repr=False)
+    device: str | None = None
+    """As a job names it (`cuda:0`, `cpu`); None: any that an answer is known of, and the daemon's choice."""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self.device}\n{self.text}".encode()).hexdigest()[:16]
+
+    @property
+    def workload(self) -> str:
+        """The name of the module, by which jobs of several processes know each other."""
+        return f"{self.name}_{self.digest}"
+
+    @property
+    def path(self) -> str:
+        """What the job is called: there is no such file."""
+        return str(Path("/fusiond/frameworks") / f"{self.workload}.yaml")
+
+    def job(self, search: Mapping[str, Any] | None = None) -> str:
+        """The text of a job file."""
+        named = re.sub(r"^HloModule [^,\s]+", f"HloModule {self.workload}", self.text, count=1)
+        lines = ["strategy: stitching", "module: |", textwrap.indent(named, "  ")]
+        lines += [f"device: {json.dumps(self.device)}"] if self.device else []
+        lines += [f"search: {json.dumps(dict(search))}"] if search else []  # JSON is YAML
+        return "\n".join([*lines, ""])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is known of a question."""
+
+    state: str
+    """`fuse`, `keep`, `unknown`, or `refused` (this region cannot be asked for)."""
+    reason: str = ""
+    """Of `unknown` and `refused`, in one line."""
+    evidence: str = ""
+    """`measured`, `emulated`, `counted`."""
+    speedup: float | None = None
+    device: str = ""
+    arch: str | None = None
+    """Of the answer's device, where it is a GPU."""
+    program: Program | None = None
+    """Of `fuse`; of `keep` the best fused one, where there is one."""
+
+
+class Asker:
+    """Asks a store, and its daemon in a thread of its own. One for a process and store (`of`)."""
+
+    def __init__(self, db: Path | None = None) -> None:
+        from fusiond.store.location import default_path
+
+        self.db = db or default_path()
+        self._lock = threading.Lock()
+        self._wanted: dict[str, tuple[Question, list[Callable[[], None]]]] = {}
+        self._submitted: dict[str, float] = {}
+        """Digest -> when the daemon has to be asked again; infinite once it took the job."""
+        self._thread: threading.Thread | None = None
+
+    def look(self, question: Question) -> Found:
+        """What the store knows. Never raises."""
+        try:
+            return self._look(question)
+        except FusiondError as problem:
+            return Found(state="refused", reason=_line(problem))
+        except Exception as problem:  # a plugin or a damaged store must not end the caller's program
+            log.debug("%s could not be looked up", question.name, exc_info=True)
+            return Found(state="refused", reason=f"{type(problem).__name__}: {_line(problem)}")
+
+    def _look(self, question: Question) -> Found:
+        from fusiond.requests import best
+        from fusiond.store import lookup
+
+        if not self.db.is_file():
+            return Found(state="unknown", reason="nothing is known yet")
+        (document,) = best.by_job(self.db, question.path, question.job(), device=question.device)
+        if isinstance(document, NothingKnown):
+            return Found(state="unknown", reason=_line(document))
+        if document.get("imported"):
+            return Found(state="unknown", reason="the answer is another box's, and was not measured here yet")
+        verdict = "fuse" if document["verdict"] == "fuse" else "keep"
+        key = document.get("program_key")
+        plan = lookup.program(self.db, key) if key else None
+        if verdict == "fuse" and plan is None:
+            return Found(state="unknown", reason="the program of the answer is not in the store")
+        arch = lookup.arch(self.db, document["device"]["key"])
+        return Found(
+            state=verdict,
+            evidence=str(document.get("evidence", "")),
+            speedup=document.get("speedup"),
+            device=str(document["device"]["name"]),
+            arch=arch if arch is not None and arch.startswith("sm_") else None,
+            program=None if plan is None else decode(plan),
+        )
+
+    def tune(self, question: Question, search: Mapping[str, Any] | None = None) -> Found:
+        """Measures here and now, in this thread, without a daemon; what is then known."""
+        from fusiond.client import functions
+
+        try:
+            functions.tune(question.path, question.job(search), db=self.db)
+        except FusiondError as problem:
+            return Found(state="refused", reason=_line(problem))
+        return self.look(question)
+
+    # --- in the background ---
+
+    def want(self, question: Question, changed: Callable[[], None]) -> None:
+        """Hand an unknown question to the daemon. `changed` is called once it is known, from a thread of its own."""
+        with self._lock:
+            self._wanted.setdefault(question.digest, (question, []))[1].append(changed)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._follow, name="fusiond", daemon=True)
+                self._thread.start()
+
+    def _follow(self) -> None:
+        stamp: object = None
+        while True:
+            with self._lock:
+                wanted = list(self._wanted.values())
+                if not wanted:
+                    self._thread = None
+                    return
+            for question, _ in wanted:
+                if self._submitted.get(question.digest, 0.0) <= time.monotonic():
+                    self._submit(question)
+            time.sleep(POLL_SECS)
+            now = self._stamp()
+            if now == stamp:
+                continue
+            stamp = now
+            for question, _ in wanted:
+                try:
+                    self._taken_up(question)
+                except Exception:
+                    log.warning("an answer to %s could not be taken up", question.name, exc_info=True)
+
+    def _taken_up(self, question: Question) -> None:
+        if self.look(question).state not in ("fuse", "keep"):
+            return
+        with self._lock:
+            _, told = self._wanted.pop(question.digest, (question, []))
+        for changed in told:
+            changed()
+
+    def _stamp(self) -> object:
+        """Changes with the store."""
+        files = (self.db, self.db.with_name(self.db.name + "-wal"))
+        return tuple((each.stat().st_mtime_ns, each.stat().st_size) if each.exists() else None for each in files)
+
+    def _submit(self, question: Question) -> None:
+        from fusiond.client.client import Client
+        from fusiond.model import JobState
+
+        try:
+            with Client(db=self.db) as client:
+                waiting = client.jobs([JobState.QUEUED, JobState.RUNNING], limit=1000)
+                if not any(row.workload_name == question.workload for row in waiting):
+                    client.submit(question.path, question.job(), priority=PRIORITY)
+            self._submitted[question.digest] = float("inf")
+        except DaemonError:
+            self._submitted[question.digest] = time.monotonic() + AGAIN_SECS
+        except (
+            Exception
+        ) as problem:  # a mistake in what was asked, or another version's daemon: not the caller's matter
+            log.info("%s was not handed in: %s", question.name, _line(problem))
+            self._submitted[question.digest] = float("inf")
+
+
+_askers: dict[Path | None, Asker] = {}
+_guard = threading.Lock()
+
+
+def of(db: Path | str | None = None) -> Asker:
+    """The process' asker of a store."""
+    path = None if db is None else Path(db).expanduser()
+    with _guard:
+        if path not in _askers:
+            _askers[path] = Asker(path)
+        return _askers[path]
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads."""
+    global _guard
+    _guard = threading.Lock()
+    _askers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:300]

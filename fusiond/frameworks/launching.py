@@ -1,0 +1,160 @@
+"""A Program as one flat array of numbers that a launcher of a few lines of C++ or Python can follow, and its binaries.
+
+    Plan     = scratch sizes, steps
+    words    VERSION inputs outputs scratch (bytes ...) steps (step ...)
+    step     0 image entry grid(3) block(3) shared cooperative carveout arguments (argument ...)      a launch
+             1 buffer offset bytes byte                                                               a fill
+    argument 0 buffer offset                                     an address
+             1 bytes (word ...)                                  a number, or a struct, as little-endian words
+             2 bytes (word ...) addresses (at buffer offset ...) a struct with addresses in it
+
+Buffers are numbered: inputs, outputs, then allocations of scratch memory. Steps are in the order of one stream: what a
+Program does on several is done one after the other.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.language.dtypes import DTYPES, is_float
+from fusiond.program import Bytes, FillStep, Launch, Memory, Pointer, Program, Role, Scalar, SourceKind
+
+VERSION = 1
+LAUNCH, FILL = 0, 1
+ADDRESS, NUMBER, STRUCT = 0, 1, 2
+ALIGNMENT = 256
+
+
+class Unusable(Exception):
+    """This Program cannot be launched from inside another one; the text is why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    words: NDArray[np.int64] = field(repr=False)
+    images: tuple[str, ...]
+    """Sources by name, in the order of their numbers."""
+    entries: tuple[str, ...]
+    """Entries, in the order of their numbers."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def flat(program: Program, inputs: Sequence[str], outputs: Sequence[str]) -> LaunchPlan:
+    """The plan of a Program whose inputs and outputs are handed in under these numbers. An input that the Program lacks
+    is handed in all the same. Unusable."""
+    buffers = {each.name: each for each in program.buffers}
+    if program.seams:
+        raise Unusable(f"it leaves {program.seams[0].name} to a library")
+    for each in program.buffers:
+        known = {Role.INPUT: inputs, Role.OUTPUT: outputs}.get(each.role, ())
+        if each.role is Role.INOUT or (each.role is not Role.SCRATCH and each.name not in known):
+            raise Unusable(f"{each.name} is no argument of the region")
+        if each.memory is not Memory.DEVICE or each.symbol is not None:
+            raise Unusable(f"{each.name} is no plain device memory")
+        if each.role is not Role.SCRATCH and each.arena is not None:
+            raise Unusable(f"{each.name} lies in an arena")
+    missing = [name for name in outputs if name not in buffers]
+    if missing:
+        raise Unusable(f"the program has no {missing[0]}")
+    homes: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, int] = {}
+    for each in program.buffers:
+        if each.role is Role.SCRATCH:
+            home = each.arena or each.name
+            sizes[home] = max(sizes.get(home, 0), int(each.offset_bytes) + int(each.size_bytes))
+    numbers = {home: len(inputs) + len(outputs) + index for index, home in enumerate(sizes)}
+    for index, name in enumerate((*inputs, *outputs)):
+        homes[name] = index, 0
+    for each in program.buffers:
+        if each.role is Role.SCRATCH:
+            homes[each.name] = numbers[each.arena or each.name], int(each.offset_bytes)
+    images = tuple(each.name for each in program.sources)
+    if any(each.kind is not SourceKind.DEVICE or each.symbols for each in program.sources):
+        raise Unusable("it has code of the host, or variables in constant memory")
+    entries: dict[str, int] = {}
+    words: list[int] = [VERSION, len(inputs), len(outputs), len(sizes), *sizes.values(), len(program.steps)]
+    for step in program.steps:
+        if isinstance(step, FillStep):
+            words += [FILL, *homes[step.buffer], int(buffers[step.buffer].size_bytes), step.byte]
+            continue
+        if not isinstance(step, Launch):
+            raise Unusable(f"{step.name} is no launch ({type(step).__name__})")
+        entry = entries.setdefault(step.entry, len(entries))
+        carveout = -1 if step.carveout_pct is None else step.carveout_pct
+        words += [LAUNCH, images.index(step.source), entry, *map(int, step.grid), *map(int, step.block)]
+        words += [int(step.shared_bytes), int(step.cooperative), carveout, len(step.arguments)]
+        for argument in step.arguments:
+            words += _argument(argument, homes)
+    return LaunchPlan(np.asarray(words, np.int64), images, tuple(entries), tuple(inputs), tuple(outputs))
+
+
+def _argument(argument: Pointer | Scalar | Bytes, homes: dict[str, tuple[int, int]]) -> list[int]:
+    if isinstance(argument, Pointer):
+        return [ADDRESS, *homes[argument.buffer]]
+    if isinstance(argument, Scalar):
+        kind = DTYPES[argument.dtype].packed
+        if kind is None:
+            raise Unusable(f"it passes a {argument.dtype} by value")
+        value = float(argument.value) if is_float(argument.dtype) else int(argument.value)
+        data = struct.pack(f"<{kind}", value)
+        return [NUMBER, len(data), *_words(data)]
+    data = argument.filled(lambda _: 0)
+    found = [STRUCT, len(data), *_words(data), len(argument.pointers)]
+    for offset, buffer in argument.pointers:
+        found += [offset, *homes[buffer]]
+    return found
+
+
+def _words(data: bytes) -> list[int]:
+    padded = data + bytes(-len(data) % 8)
+    return list(struct.unpack(f"<{len(padded) // 8}q", padded))
+
+
+def argument_names(count: int, results: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """How stitching calls the parameters and results of a module."""
+    return tuple(f"in_{i}" for i in range(count)), tuple(f"out_{i}" for i in range(results))
+
+
+def built_for_cpu(program: Program) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """(the shared object of each source as the cpu device builds it, the exported name of each entry of the plan's
+    order of entries). Unusable where one does not build."""
+    from fusiond.build import gxx
+    from fusiond.model import BuildFailed
+
+    paths: list[Path] = []
+    for source in program.sources:
+        built = gxx.build(source)
+        if isinstance(built, BuildFailed):
+            raise Unusable(f"{source.name} does not build: {built.reason}")
+        paths.append(built)
+    names: dict[str, str] = {}
+    for step in program.launches:
+        names.setdefault(step.entry, gxx.exported(program.source(step.source), step.entry))
+    return tuple(paths), tuple(names.values())
+
+
+def built_for_gpu(program: Program, arch: str) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
+    """(the cubin of each source, the symbol of each entry). Unusable where one does not build."""
+    from fusiond.build import nvcc
+    from fusiond.model import BuildFailed
+
+    if not re.fullmatch(r"sm_[0-9]+[af]?", arch):
+        raise Unusable(f"{arch} is no architecture of a GPU")
+    images: list[bytes] = []
+    names: dict[str, str] = {}
+    for source in program.sources:
+        built = nvcc.build(source, source.target(arch))
+        if isinstance(built, BuildFailed):
+            raise Unusable(f"{source.name} does not build: {built.reason}")
+        images.append(built.path.read_bytes())
+        names |= {entry: built.names[entry] for entry in source.entries}
+    symbols = {step.entry: names[step.entry] for step in program.launches}
+    return tuple(images), tuple(symbols.values())

@@ -1,0 +1,183 @@
+"""The handler through which XLA launches plans, and regions as a primitive of JAX.
+
+`region` computes what its jaxpr says, by the kernels of a plan. Whoever transforms it (grad, vmap, linearize) gets the
+equations instead, which every transformation knows; so a fused function can stand inside of any other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from fusiond.build import cache as caches
+from fusiond.build import gxx
+from fusiond.devices.cpu import commands
+from fusiond.frameworks import launching
+from fusiond.frameworks.launching import LaunchPlan, Unusable
+from fusiond.program import Program
+
+SOURCE = Path(__file__).with_name("handler.cpp")
+TARGET = "fusiond_region"
+_ABI = commands.RUNTIME / "abi.h"
+
+
+@dataclass(frozen=True, eq=False)
+class Launched:
+    """A plan with its code, as attributes of a call."""
+
+    platform: str
+    """cpu or cuda."""
+    plan: LaunchPlan = field(repr=False)
+    images: tuple[bytes, ...] = field(repr=False)
+    entries: tuple[str, ...]
+    runtime: str = ""
+
+    @functools.cached_property
+    def key(self) -> str:
+        found = hashlib.sha256(self.plan.words.tobytes())
+        for each in (*self.images, "\n".join(self.entries).encode()):
+            found.update(each)
+        return found.hexdigest()[:32]
+
+    def attributes(self) -> dict[str, Any]:
+        images = {f"image_{i}": np.frombuffer(each, np.uint8) for i, each in enumerate(self.images)}
+        said = {"key": self.key, "entries": "\n".join(self.entries), "runtime": self.runtime}
+        return {**said, "plan": self.plan.words, "images": np.int64(len(self.images)), **images}
+
+
+def launched(program: Program, inputs: int, outputs: int, platform: str, arch: str | None) -> Launched:
+    """A Program for regions of so many arguments and results. Unusable where it cannot be launched so."""
+    plan = launching.flat(program, *launching.argument_names(inputs, outputs))
+    if platform == "cpu":
+        paths, entries = launching.built_for_cpu(program)
+        for step in program.launches:
+            path = paths[plan.images.index(step.source)]
+            name = f"fusiond_entry_{entries[plan.entries.index(step.entry)]}"
+            try:
+                ctypes.c_void_p.in_dll(ctypes.CDLL(str(path)), name)
+            except (OSError, ValueError):
+                raise Unusable(f"{path.name} cannot be loaded, or has no {name}") from None
+        images = tuple(each.read_bytes() for each in paths)
+        return Launched(platform, plan, images, entries, str(gxx.scheduler()))
+    if arch is None:
+        raise Unusable("the answer is of no GPU")
+    cubins, symbols = launching.built_for_gpu(program, arch)
+    return Launched(platform, plan, cubins, symbols)
+
+
+# --- the handler ----------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_registered: set[str] = set()
+
+
+def ready(platform: str) -> bool:
+    """Whether the handler is registered."""
+    return platform in _registered
+
+
+def register(platform: str) -> None:
+    """Builds the handler where it is not in the cache, and hands it to XLA. Unusable where that fails."""
+    with _lock:
+        if platform in _registered:
+            return
+        library = ctypes.CDLL(str(build()))
+        if platform == "cpu":
+            jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.fusiond_on_cpu), platform="cpu")
+        else:
+            stages = {"initialize": library.fusiond_initialize_cuda, "execute": library.fusiond_on_cuda}
+            capsules = {name: jax.ffi.pycapsule(each) for name, each in stages.items()}
+            jax.ffi.register_ffi_target(TARGET, capsules, platform="CUDA")
+        _registered.add(platform)
+
+
+def build() -> Path:
+    """The handler's shared object, from the build cache. Unusable where g++ is missing or refuses it."""
+    compiler = gxx.find()
+    if compiler is None:
+        raise Unusable(gxx.missing() or "g++ is missing")
+    include = jax.ffi.include_dir()
+    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-w", f"-I{include}", f'-DFUSIOND_ABI_HEADER="{_ABI}"']
+    said = [SOURCE.read_text(encoding="utf-8"), _ABI.read_text(encoding="utf-8"), jax.__version__]
+    key = hashlib.sha256("\n".join([*said, gxx.version(compiler)]).encode()).hexdigest()[:32]
+    folder = caches.default_folder() / "jax"
+    out = folder / f"handler-{key}.so"
+    if not out.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        part = out.with_suffix(f".{threading.get_ident()}.part")
+        done = subprocess.run(
+            [compiler, *flags, str(SOURCE), "-o", str(part), "-ldl"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise Unusable(f"the handler does not build: {' '.join(done.stderr.split())[:300]}")
+        part.replace(out)
+    return out
+
+
+# --- the primitive --------------------------------------------------------------------------------------
+
+region_p = core.Primitive("fusiond_region")
+region_p.multiple_results = True
+
+
+def region(jaxpr: core.ClosedJaxpr, code: Launched, arguments: Sequence[Any]) -> list[Any]:
+    """What a jaxpr computes, by the kernels of a plan."""
+    found: list[Any] = region_p.bind(*arguments, jaxpr=_Held(jaxpr), code=code)
+    return found
+
+
+class _Held:
+    """A jaxpr as a parameter that is compared by identity: transformations need not look into it."""
+
+    def __init__(self, jaxpr: core.ClosedJaxpr) -> None:
+        self.jaxpr = jaxpr
+        self.function = core.jaxpr_as_fun(jaxpr)
+
+
+@region_p.def_abstract_eval
+def _abstract(*arguments: Any, jaxpr: _Held, code: Launched) -> list[Any]:
+    return list(jaxpr.jaxpr.out_avals)
+
+
+@region_p.def_impl
+def _outside(*arguments: Any, jaxpr: _Held, code: Launched) -> Any:
+    return jaxpr.function(*arguments)
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: _Held, code: Launched) -> Any:
+    filled = [ad.instantiate_zeros(each) if isinstance(each, ad.Zero) else each for each in tangents]
+    return jax.jvp(lambda *given: jaxpr.function(*given), tuple(primals), tuple(filled))
+
+
+def _batched(arguments: Sequence[Any], dims: Sequence[Any], *, jaxpr: _Held, code: Launched) -> Any:
+    found = jax.vmap(lambda *given: jaxpr.function(*given), in_axes=tuple(dims))(*arguments)
+    return found, [0] * len(found)
+
+
+def _lowered(context: Any, *arguments: Any, jaxpr: _Held, code: Launched) -> Any:
+    rule = jax.ffi.ffi_lowering(TARGET, has_side_effect=False)
+    return rule(context, *arguments, **code.attributes())
+
+
+def _as_written(context: Any, *arguments: Any, jaxpr: _Held, code: Launched) -> Any:
+    """On a platform for which there is no code: the equations."""
+    return mlir.lower_fun(lambda *given: jaxpr.function(*given), multiple_results=True)(context, *arguments)
+
+
+ad.primitive_jvps[region_p] = _jvp
+batching.primitive_batchers[region_p] = _batched
+mlir.register_lowering(region_p, _as_written)
+for _platform in ("cpu", "cuda"):
+    mlir.register_lowering(region_p, _lowered, platform=_platform)

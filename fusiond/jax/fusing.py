@@ -1,0 +1,336 @@
+"""`fuse`: a jitted function whose regions run as measured kernels where there are answers (see the package)."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from fusiond.frameworks import asking
+from fusiond.frameworks.asking import Asker, Found, Question
+
+log = logging.getLogger("fusiond.jax")
+
+MOST_SHAPES = 64
+"""Of a function, that are compiled before an answer is taken up; others are when they come again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """What became of a part of a function."""
+
+    name: str
+    state: str
+    """`fused`; `kept` (measured, and XLA's is as fast), `unknown` (asked for), `refused`, or `library` (XLA's)."""
+    reason: str
+    primitives: tuple[str, ...]
+    speedup: float | None = None
+    """Over the unfused kernels that it was measured against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What `explain` says."""
+
+    regions: tuple[Region, ...]
+
+    def __str__(self) -> str:
+        lines = []
+        for each in self.regions:
+            gain = f", {each.speedup:.2f}x its unfused kernels" if each.speedup and each.state == "fused" else ""
+            why = f": {each.reason}" if each.reason else ""
+            lines.append(f"{each.name}  {each.state}{gain}{why}")
+            lines.append(f"    {_counted(each.primitives)}")
+        return "\n".join(lines) or "nothing is computed"
+
+
+def _counted(names: Sequence[str]) -> str:
+    counts = {name: names.count(name) for name in dict.fromkeys(names)}
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    block: bool
+    always: bool
+    search: Mapping[str, Any] | None
+    device: str | None
+    db: Path | str | None
+
+
+class Fused:
+    """A function in the place of `jax.jit(f)`. What a call costs more than that is the call of this object."""
+
+    def __init__(self, function: Callable[..., Any], options: _Options, jit: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._options, self._jit = function, options, dict(jit)
+        self._lock = threading.Lock()
+        self._plain = jax.jit(function, **jit)
+        self._waiting: set[str] = set()
+        self._codes: dict[str, tuple[Region, Any]] = {}
+        """What was decided of a region, by its text, until `renew`."""
+        self._seen: dict[Any, tuple[Any, Any]] = {}
+        """The shapes of arguments that were traced."""
+        self._several = jax.device_count() > 1
+        self._current: Any = self._made() if asking.enabled() else self._plain
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self._several and _spread((arguments, named)):
+            return self._plain(*arguments, **named)  # a region knows nothing of shards
+        try:
+            return self._current(*arguments, **named)
+        except jax.errors.JaxRuntimeError as problem:
+            if "fusiond: " not in str(problem):
+                raise
+            log.warning("%s is not fused any more: %s", self._name, problem)
+            self._current = self._plain
+            return self._plain(*arguments, **named)
+
+    def lower(self, *arguments: Any, **named: Any) -> Any:
+        """As `jax.jit(f).lower`, of the function as it is fused now."""
+        return self._current.lower(*arguments, **named)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def renew(self) -> None:
+        """Take up what is known by now, for the next call. All shapes that were seen are compiled before, in this
+        thread, so that such a call only traces."""
+        with self._lock:
+            self._codes.clear()
+            made, seen = self._made(), list(self._seen.values())
+            for arguments, named in seen:
+                made.lower(*arguments, **named).compile()
+            self._current = made
+
+    # --- inside ---
+
+    def _made(self) -> Any:
+        """The jitted function; each trace of it asks anew."""
+
+        @functools.wraps(self._function)
+        def fused(*arguments: Any, **named: Any) -> Any:
+            self._remember(arguments, named)
+            closed, given, structure = _traced(self._function, arguments, named)
+            try:
+                results = self._evaluated(closed, given)
+            except Exception:  # whatever is wrong here, the function is as it was
+                log.warning("%s is not fused", self._name, exc_info=True)
+                results = core.jaxpr_as_fun(closed)(*given)
+            return jax.tree.unflatten(structure, results)
+
+        return jax.jit(fused, **self._jit)
+
+    def _remember(self, *call: Any) -> None:
+        def described(leaf: Any) -> Any:
+            if not isinstance(leaf, jax.core.Tracer):
+                return leaf
+            aval: Any = leaf.aval
+            return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+        shapes = jax.tree.map(described, call)
+        if len(self._seen) < MOST_SHAPES:
+            self._seen[str(shapes)] = shapes
+
+    @property
+    def _name(self) -> str:
+        name = getattr(self._function, "__name__", "function")
+        return "".join(each if each.isalnum() and each.isascii() else "_" for each in name)[:40] or "function"
+
+    def _evaluated(self, closed: core.ClosedJaxpr, flat: Sequence[Any]) -> list[Any]:
+        from fusiond.jax import regions
+
+        cut = regions.cut(closed)
+        values: dict[core.Var, Any] = dict(zip(cut.inputs, flat, strict=True)) | dict(cut.constants)
+        for number, segment in enumerate(cut.segments):
+            given = [values[each] for each in segment.inputs]
+            code = self._code(number, segment) if segment.fusable else None
+            if code is None:
+                made = core.jaxpr_as_fun(segment.jaxpr)(*given)
+            else:
+                from fusiond.jax import ffi
+
+                made = ffi.region(segment.jaxpr, code, given)
+            values |= dict(zip(segment.outputs, made, strict=True))
+        return [each.val if isinstance(each, core.Literal) else values[each] for each in cut.outputs]
+
+    def _code(self, number: int, segment: Any) -> Any:
+        """How a region is launched; None where XLA computes it."""
+        region, code = self._judged(number, segment, ask=True)
+        log.info("%s", region)
+        return code
+
+    def _judged(self, number: int, segment: Any, *, ask: bool) -> tuple[Region, Any]:
+        name = f"{self._name}_{number}"
+
+        def region(state: str, reason: str = "", speedup: float | None = None) -> Region:
+            return Region(name=name, state=state, reason=reason, primitives=segment.primitives, speedup=speedup)
+
+        if not segment.fusable:
+            small = all(each in _fusable() for each in segment.primitives)
+            return region("library", "too little to fuse" if small else ""), None
+        platform = _platform()
+        if platform is None:
+            return region("refused", f"no kernels for {jax.default_backend()}"), None
+        if platform == "cpu" and not self._options.always:
+            return region("refused", "kernels for a processor are for trying out: always=True"), None
+        question = Question(name=name, text=_hlo(name, segment.jaxpr), device=self._options.device or _device(platform))
+        if ask and question.digest in self._codes:
+            return self._codes[question.digest]
+        decided = self._decided(region, question, segment, platform, ask=ask)
+        if ask:
+            self._codes[question.digest] = decided
+        return decided
+
+    def _decided(
+        self, region: Callable[..., Region], question: Question, segment: Any, platform: str, *, ask: bool
+    ) -> tuple[Region, Any]:
+        asker = asking.of(self._options.db)
+        found = asker.look(question)
+        if found.state == "unknown" and self._options.block and ask:
+            found = asker.tune(question, self._options.search)
+        if found.state == "unknown":
+            if ask:
+                self._want(asker, question)
+            return region("unknown", found.reason), None
+        return self._taken(region, found, segment, platform)
+
+    def _taken(self, region: Callable[..., Region], found: Found, segment: Any, platform: str) -> tuple[Region, Any]:
+        from fusiond.frameworks.launching import Unusable
+
+        if found.state == "refused":
+            return region("refused", found.reason), None
+        if not self._options.always and (found.state == "keep" or found.evidence != "measured"):
+            reason = "XLA's is as fast" if found.state == "keep" else f"its answer is {found.evidence}: always=True"
+            return region("kept", reason), None
+        if found.program is None:
+            return region("kept", "there is no fused program"), None
+        try:
+            from fusiond.jax import ffi
+
+            ffi.register(platform)
+            code = ffi.launched(found.program, len(segment.inputs), len(segment.outputs), platform, found.arch)
+        except Unusable as problem:
+            return region("refused", str(problem)), None
+        return region("fused", speedup=found.speedup), code
+
+    def _want(self, asker: Asker, question: Question) -> None:
+        if question.digest in self._waiting:
+            return
+        self._waiting.add(question.digest)
+        me = weakref.ref(self)
+
+        def changed() -> None:
+            fused = me()
+            if fused is not None:
+                fused._waiting.discard(question.digest)
+                fused.renew()
+
+        asker.want(question, changed)
+
+
+def fuse(
+    function: Callable[..., Any] | None = None,
+    *,
+    block: bool = False,
+    always: bool = False,
+    search: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    db: Path | str | None = None,
+    **jit: Any,
+) -> Any:
+    """A function as `jax.jit` makes it, whose element-wise work, reductions and movements run as measured kernels.
+
+    Each trace asks the store for the regions between library calls. What is known to be faster is launched through
+    XLA's FFI; what is unknown runs as XLA has it, and is handed to the daemon, if one is there; the function is traced
+    again once there is an answer. Whatever fails leaves the function as it was.
+
+    block: tune here and now, without a daemon, what is unknown; `search` says how (`{"trials": 20}`, as in a job).
+    always: run our kernels whatever the verdict, emulated ones on a processor too: for scripts and tests.
+    device: as a job names it; else the GPU that JAX uses. db: another store than the user's.
+    Everything else is handed to `jax.jit`: static_argnums, static_argnames, donate_argnums, ...
+    """
+    options = _Options(block=block, always=always, search=search, device=device, db=db)
+    if function is None:
+        return lambda given: Fused(given, options, jit)
+    if isinstance(function, Fused):
+        return function
+    return Fused(function, options, jit)
+
+
+def explain(function: Fused, *arguments: Any, **named: Any) -> Report:
+    """What of a function is fused for these arguments, what is not, and why, as the store has it now; nothing runs."""
+    from fusiond.jax import regions
+
+    cuts: list[Any] = []
+
+    def seen(*arguments: Any, **named: Any) -> Any:
+        cuts.append(regions.cut(_traced(function._function, arguments, named)[0]))
+
+    jax.jit(seen, **function._jit).trace(*arguments, **named)
+    judged = (function._judged(number, segment, ask=False)[0] for number, segment in enumerate(cuts[-1].segments))
+    return Report(regions=tuple(judged))
+
+
+def _traced(
+    function: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[core.ClosedJaxpr, list[Any], Any]:
+    """(the jaxpr of a function of those leaves of its arguments that are traced, these, the structure of its result)"""
+    leaves, shape = jax.tree.flatten((arguments, named))
+    traced = [isinstance(each, jax.core.Tracer) for each in leaves]
+    given = [each for each, dynamic in zip(leaves, traced, strict=True) if dynamic]
+    out: list[Any] = []
+
+    def of_flat(*given: Any) -> list[Any]:
+        values = iter(given)
+        filled = [next(values) if dynamic else each for each, dynamic in zip(leaves, traced, strict=True)]
+        arguments, named = jax.tree.unflatten(shape, filled)
+        results, structure = jax.tree.flatten(function(*arguments, **named))
+        out.append(structure)
+        return results
+
+    closed = jax.make_jaxpr(of_flat)(*given)
+    return closed, given, out[-1]
+
+
+def _spread(call: Any) -> bool:
+    """Whether an argument lies on several devices."""
+    return any(
+        isinstance(each, jax.Array) and not isinstance(each, jax.core.Tracer) and len(each.sharding.device_set) > 1
+        for each in jax.tree.leaves(call)
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _fusable() -> frozenset[str]:
+    from fusiond.jax import regions
+
+    return regions.FUSABLE
+
+
+def _platform() -> str | None:
+    return {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda"}.get(jax.default_backend())
+
+
+def _device(platform: str) -> str:
+    return "cpu" if platform == "cpu" else f"cuda:{jax.devices()[0].local_hardware_id}"
+
+
+def _hlo(name: str, jaxpr: core.ClosedJaxpr) -> str:
+    function = core.jaxpr_as_fun(jaxpr)
+
+    def region(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    region.__name__ = name
+    avals = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in jaxpr.in_avals]
+    text: str = jax.jit(region, keep_unused=True).lower(*avals).as_text(dialect="hlo")
+    return text

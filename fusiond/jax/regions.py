@@ -1,0 +1,195 @@
+"""A traced function cut into regions of work that can be fused, and the library calls between them.
+
+    f --make_jaxpr--> jaxpr --inlined--> equations --cut--> region 0, rest 0, region 1, rest 1, ...
+
+A region holds all equations of one depth: as many library calls lie before each of them, on the longest way from the
+arguments. So no path leaves a region and comes back, and the order above is one in which they can be computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend import core
+
+ELEMENTWISE = frozenset({
+    "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "cos", "cosh", "acos",
+    "acosh", "asin", "asinh", "atan", "atanh", "copy", "copy_p", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2",
+    "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min",
+    "mul", "ne", "neg", "nextafter", "not", "or", "population_count", "pow", "reduce_precision", "rem", "round",
+    "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt",
+    "square", "stop_gradient", "sub", "tan", "tanh", "xor", "clz",
+})  # fmt: skip
+REDUCTIONS = frozenset({
+    "argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
+    "reduce_xor",
+})  # fmt: skip
+MOVEMENT = frozenset({
+    "broadcast_in_dim", "bitcast_convert_type", "concatenate", "dynamic_slice", "dynamic_update_slice", "expand_dims",
+    "gather", "iota", "pad", "reshape", "rev", "scatter", "scatter_add", "scatter_max", "scatter_min", "scatter_mul",
+    "slice", "split", "squeeze", "transpose",
+})  # fmt: skip
+"""Primitives that stitching reads, by what they do; all others are library calls, and stay XLA's."""
+FUSABLE = ELEMENTWISE | REDUCTIONS | MOVEMENT
+INLINED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
+           "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}  # fmt: skip
+"""Calls that are looked into -> the parameter that holds what they call."""
+DTYPES = frozenset({
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
+    "float64",
+})  # fmt: skip
+_SUNK = MOVEMENT | {"convert_element_type", "stop_gradient"}
+LEAST = 2
+"""Equations of a region that compute something: with fewer there is nothing to fuse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Equations as a function of their own."""
+
+    jaxpr: core.ClosedJaxpr
+    inputs: tuple[core.Var, ...]
+    outputs: tuple[core.Var, ...]
+    fusable: bool
+    primitives: tuple[str, ...]
+    """Names, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A function as segments, to be computed in order."""
+
+    inputs: tuple[core.Var, ...]
+    outputs: tuple[Any, ...]
+    """Vars and Literals."""
+    constants: tuple[tuple[core.Var, Any], ...]
+    segments: tuple[Segment, ...]
+
+
+def cut(closed: core.ClosedJaxpr) -> Cut:
+    """The segments of a function that is traced."""
+    constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    inlining = _Inlining(constants)
+    equations = inlining.equations(closed.jaxpr, {})
+    outputs = tuple(inlining.named(each, {}) for each in closed.jaxpr.outvars)
+    depths: dict[core.Var, tuple[int, bool]] = {}
+    """Var -> depth of the equation that makes it, and whether that is a library call."""
+    groups: dict[tuple[int, bool], list[core.JaxprEqn]] = {}
+    for equation in equations:
+        library = not _fusable(equation)
+        before = [depths[each] for each in equation.invars if isinstance(each, core.Var) and each in depths]
+        depth = max((level + (made and not library) for level, made in before), default=0)
+        groups.setdefault((depth, library), []).append(equation)
+        depths |= dict.fromkeys(equation.outvars, (depth, library))
+    groups = _sunk(groups, depths, outputs)
+    ordered = [(key, groups[key]) for key in sorted(groups)]
+    segments = list(_segments(ordered, outputs))
+    return Cut(tuple(closed.jaxpr.invars), outputs, tuple(constants), tuple(segments))
+
+
+def _sunk(
+    groups: dict[tuple[int, bool], list[core.JaxprEqn]],
+    depths: dict[core.Var, tuple[int, bool]],
+    outputs: Sequence[Any],
+) -> dict[tuple[int, bool], list[core.JaxprEqn]]:
+    """What only moves or repeats belongs to the first region that reads it: it costs less to make there than to
+    read."""
+    leaving = {each for each in outputs if isinstance(each, core.Var)}
+    wanted: dict[core.Var, int] = {}
+    found: dict[tuple[int, bool], list[core.JaxprEqn]] = {}
+    for (depth, library), equations in sorted(groups.items(), reverse=True):
+        for equation in reversed(equations):
+            level = depth
+            made = [each for each in equation.outvars if not isinstance(each, core.DropVar)]
+            if not library and equation.primitive.name in _SUNK and leaving.isdisjoint(made):
+                level = min((wanted[each] for each in made if each in wanted), default=depth)
+            found.setdefault((level, library), []).append(equation)
+            for each in _read(equation):
+                wanted[each] = min(level, wanted.get(each, level))
+    return {key: list(reversed(equations)) for key, equations in found.items()}
+
+
+def _segments(
+    groups: Sequence[tuple[tuple[int, bool], list[core.JaxprEqn]]], outputs: Sequence[Any]
+) -> Iterator[Segment]:
+    needed_after: list[set[core.Var]] = []
+    needed = {each for each in outputs if isinstance(each, core.Var)}
+    for _, equations in reversed(groups):
+        needed_after.append(set(needed))
+        needed |= {each for equation in equations for each in _read(equation)}
+    for ((_, library), equations), after in zip(groups, reversed(needed_after), strict=True):
+        made = [each for equation in equations for each in equation.outvars if not isinstance(each, core.DropVar)]
+        inside = set(made)
+        inputs = tuple(dict.fromkeys(each for one in equations for each in _read(one) if each not in inside))
+        leaving = tuple(each for each in made if each in after)
+        effects = frozenset(effect for each in equations for effect in each.effects)
+        said = core.DebugInfo("fusiond", "region", ("",) * len(inputs), ("",) * len(leaving))
+        jaxpr = core.Jaxpr((), inputs, leaving, equations, effects, said)
+        names = tuple(each.primitive.name for each in equations)
+        worth = sum(name not in MOVEMENT for name in names) >= LEAST
+        yield Segment(core.ClosedJaxpr(jaxpr, ()), inputs, leaving, not library and worth and bool(leaving), names)
+
+
+def _read(equation: core.JaxprEqn) -> Iterable[core.Var]:
+    return (each for each in equation.invars if isinstance(each, core.Var))
+
+
+def _fusable(equation: core.JaxprEqn) -> bool:
+    if equation.primitive.name not in FUSABLE or equation.effects:
+        return False
+    avals: list[Any] = [each.aval for each in (*equation.invars, *equation.outvars)]
+    return all(str(each.dtype) in DTYPES and 0 not in each.shape for each in avals)
+
+
+class _Inlining:
+    """Equations with the calls of INLINED replaced by what they call."""
+
+    def __init__(self, constants: list[tuple[core.Var, Any]]) -> None:
+        self._constants = constants
+        self._same: dict[core.Var, Any] = {}
+        """Var -> what it is another name of."""
+        self._fresh = core.gensym()
+
+    def named(self, atom: Any, names: dict[core.Var, Any]) -> Any:
+        if isinstance(atom, core.Literal):
+            return atom
+        atom = names.get(atom, atom)
+        while isinstance(atom, core.Var) and atom in self._same:
+            atom = self._same[atom]
+        return atom
+
+    def equations(self, jaxpr: core.Jaxpr, names: dict[core.Var, Any]) -> list[core.JaxprEqn]:
+        """`names`: what the vars of an inlined jaxpr are called outside; all that it makes gets new names, since one
+        jaxpr may be called twice."""
+        found: list[core.JaxprEqn] = []
+        for equation in jaxpr.eqns:
+            given = [self.named(each, names) for each in equation.invars]
+            inner = equation.params.get(INLINED.get(equation.primitive.name, ""))
+            if isinstance(inner, core.ClosedJaxpr):
+                made = self._called(inner, given, found)
+                for var, value in zip(equation.outvars, made, strict=True):
+                    if not isinstance(var, core.DropVar):
+                        names[var] = value
+                continue
+            outvars = [each if isinstance(each, core.DropVar) else self._fresh(each.aval) for each in equation.outvars]
+            names |= {old: new for old, new in zip(equation.outvars, outvars, strict=True)
+                      if not isinstance(old, core.DropVar)}  # fmt: skip
+            found.append(equation.replace(invars=given, outvars=outvars))
+        if names is not None:
+            self._same |= {var: value for var, value in names.items() if var is not value}
+        return found
+
+    def _called(self, inner: core.ClosedJaxpr, given: list[Any], found: list[core.JaxprEqn]) -> list[Any]:
+        names: dict[core.Var, Any] = dict(zip(inner.jaxpr.invars, given, strict=True))
+        for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
+            own = self._fresh(var.aval)
+            self._constants.append((own, value))
+            names[var] = own
+        outer, self._same = self._same, {}
+        try:
+            found += self.equations(inner.jaxpr, names)
+            return [self.named(each, names) for each in inner.jaxpr.outvars]
+        finally:
+            self._same = outer

@@ -1,0 +1,310 @@
+"""Functions that are fused give what they gave, on JAX's cpu platform through XLA's FFI; nothing is slower or broken
+meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="needs JAX: pip install 'fusiond[jax]'")
+import jax.numpy as jnp  # noqa: E402
+
+import fusiond.jax as fused  # noqa: E402
+from fusiond.frameworks import asking  # noqa: E402
+from fusiond.frameworks.asking import Found  # noqa: E402
+from fusiond.jax import regions  # noqa: E402
+
+from .conftest import emitted  # noqa: E402
+
+KEY = jax.random.PRNGKey(0)
+
+
+def normal(*shape: int, seed: int = 0) -> Any:
+    return jax.random.normal(jax.random.PRNGKey(seed), shape)
+
+
+def layer(parameters: dict[str, Any], x: Any) -> tuple[Any, dict[str, Any]]:
+    """A dot between two regions; pytrees in and out."""
+    hidden = jax.nn.gelu(x @ parameters["w"] + parameters["b"])
+    weights = jax.nn.softmax(hidden, axis=-1)
+    return jnp.sum(weights * hidden), {"hidden": jax.nn.relu(hidden) * 2, "largest": hidden.max(0)}
+
+
+PARAMETERS = {"w": normal(12, 40), "b": normal(40, seed=1)}
+X = normal(9, 12, seed=2)
+
+
+def same(got: Any, wanted: Any) -> None:
+    assert jax.tree.structure(got) == jax.tree.structure(wanted)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert (one.shape, one.dtype, one.weak_type) == (other.shape, other.dtype, other.weak_type)
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+
+
+def states(report: fused.Report) -> list[str]:
+    return [each.state for each in report.regions]
+
+
+def test_a_function_is_fused_and_gives_what_it_gave(answered: Callable[..., Any], db: Path) -> None:
+    asked = answered()
+    function = fused.fuse(layer, always=True, db=db)
+    same(function(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
+    assert "fusiond_region" in function.lower(PARAMETERS, X).as_text()
+    report = fused.explain(function, PARAMETERS, X)
+    assert states(report) == ["library", "fused"]
+    assert "dot_general" in report.regions[0].primitives
+    assert report.regions[1].speedup == 1.5
+    assert "1.50x its unfused kernels" in str(report)
+    assert {each.name for each in asked} == {"layer_1"}
+
+
+def test_it_stands_inside_of_every_transformation(answered: Callable[..., Any], db: Path) -> None:
+    answered()
+    function = fused.fuse(layer, always=True, db=db)
+    same(
+        jax.grad(lambda *given: function(*given)[0])(PARAMETERS, X),
+        jax.grad(lambda *given: layer(*given)[0])(PARAMETERS, X),
+    )
+    several = jnp.stack([X, 2 * X])
+    same(jax.vmap(function, (None, 0))(PARAMETERS, several), jax.vmap(layer, (None, 0))(PARAMETERS, several))
+    same(
+        jax.jit(lambda p, x: function(p, x)[0] * 2)(PARAMETERS, X),
+        jax.jit(lambda p, x: layer(p, x)[0] * 2)(PARAMETERS, X),
+    )
+    looped = jax.lax.scan(lambda c, x: (c + function(PARAMETERS, x[None])[0], c), 0.0, X)
+    same(looped, jax.lax.scan(lambda c, x: (c + layer(PARAMETERS, x[None])[0], c), 0.0, X))
+
+
+def test_what_is_differentiated_is_fused(answered: Callable[..., Any], db: Path) -> None:
+    answered()
+    step = fused.fuse(jax.grad(lambda p, x: layer(p, x)[0]), always=True, db=db)
+    same(step(PARAMETERS, X), jax.jit(jax.grad(lambda p, x: layer(p, x)[0]))(PARAMETERS, X))
+    assert states(fused.explain(step, PARAMETERS, X)).count("fused") >= 1
+
+
+def test_options_of_jit(answered: Callable[..., Any], db: Path) -> None:
+    answered()
+
+    @partial(fused.fuse, always=True, db=db, static_argnums=1, static_argnames="scale", donate_argnums=0)
+    def scaled(x: Any, axis: int, *, scale: float = 2.0) -> Any:
+        return jax.nn.softmax(x * scale, axis) + jnp.exp(-x)
+
+    for axis, scale in ((0, 2.0), (1, 3.0)):
+        wanted = jax.nn.softmax(X * scale, axis) + jnp.exp(-X)
+        np.testing.assert_allclose(scaled(X + 0, axis, scale=scale), wanted, rtol=2e-5)
+    assert states(fused.explain(scaled, X, 1, scale=2.0)) == ["fused"]
+    assert scaled.__name__ == "scaled"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "bool"])
+def test_types_and_weak_types(answered: Callable[..., Any], db: Path, dtype: str) -> None:
+    answered()
+
+    def mixed(x: Any, by: Any) -> Any:
+        wide = x.astype("float32") * by + 1
+        return (wide > 1).sum(), jnp.where(wide > 0, x, x), by * 2, wide.astype("bfloat16") / 3
+
+    x = (X * 10).astype(dtype)
+    same(fused.fuse(mixed, always=True, db=db)(x, 3), jax.jit(mixed)(x, 3))
+
+
+def test_methods_constants_and_functions_that_compute_nothing(answered: Callable[..., Any], db: Path) -> None:
+    answered()
+    table = jnp.arange(40.0)
+
+    class Model:
+        @partial(fused.fuse, always=True, db=db)
+        def __call__(self, x: Any) -> Any:
+            return jnp.tanh(x @ PARAMETERS["w"] + table).sum(-1) * jnp.ones((3, 1)), table
+
+    unfused = jax.jit(lambda x: (jnp.tanh(x @ PARAMETERS["w"] + table).sum(-1) * jnp.ones((3, 1)), table))
+    holder = fused.fuse(
+        lambda x: (jnp.tanh(x @ PARAMETERS["w"] + table).sum(-1) * jnp.ones((3, 1)), table), always=True, db=db
+    )
+    del Model
+    same(holder(X), unfused(X))
+    nothing = fused.fuse(lambda x, y: (y, x, 3.0), always=True, db=db)
+    same(nothing(X, 2), jax.jit(lambda x, y: (y, x, 3.0))(X, 2))
+
+
+def test_without_always_nothing_emulated_is_used(answered: Callable[..., Any], db: Path) -> None:
+    answered()
+    function = fused.fuse(layer, db=db)
+    same(function(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
+    assert "fusiond_region" not in function.lower(PARAMETERS, X).as_text()
+    assert "always=True" in fused.explain(function, PARAMETERS, X).regions[1].reason
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "reason"),
+    [
+        (Found(state="unknown", reason="nothing is known yet"), "unknown", "nothing is known yet"),
+        (Found(state="refused", reason="no such type"), "refused", "no such type"),
+        (Found(state="keep", evidence="measured"), "kept", "there is no fused program"),
+    ],
+)
+def test_what_is_not_fused_is_as_it_was(
+    answered: Callable[..., Any], db: Path, found: Found, state: str, reason: str
+) -> None:
+    answered(lambda question: found)
+    function = fused.fuse(layer, always=True, db=db)
+    same(function(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
+    (region,) = (each for each in fused.explain(function, PARAMETERS, X).regions if each.state != "library")
+    assert (region.state, region.reason) == (state, reason)
+
+
+def test_an_answer_is_taken_up_without_a_restart(
+    answered: Callable[..., Any], db: Path, nothing_is_handed_in: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function is handed in once, however often it is called; then the store changes."""
+    monkeypatch.setattr(asking, "POLL_SECS", 0.05)
+    known: list[bool] = []
+    answered(lambda question: emitted(question) if known else Found(state="unknown"))
+    function = fused.fuse(layer, always=True, db=db)
+    wanted = jax.jit(layer)(PARAMETERS, X)
+    for _ in range(3):
+        same(function(PARAMETERS, X), wanted)
+    assert "fusiond_region" not in function.lower(PARAMETERS, X).as_text()
+    known.append(True)
+    db.write_bytes(b"")  # the store changes
+    late = time.monotonic() + 60
+    while "fusiond_region" not in function.lower(PARAMETERS, X).as_text():
+        assert time.monotonic() < late
+        time.sleep(0.05)
+    same(function(PARAMETERS, X), wanted)
+    assert len({each.digest for each in nothing_is_handed_in}) == 1
+
+
+def test_whatever_fails_the_function_is_as_it_was(answered: Callable[..., Any], db: Path) -> None:
+    def broken(question: Any) -> Found:
+        raise RuntimeError("a plugin's mistake")
+
+    answered(broken)
+    function = fused.fuse(layer, always=True, db=db)
+    same(function(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
+    with pytest.raises(ZeroDivisionError):  # the user's own mistakes stay what they are
+        fused.fuse(lambda x: x / (1 // 0), always=True, db=db)(X)
+
+
+def test_code_that_cannot_be_loaded_is_not_launched(
+    answered: Callable[..., Any], db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fusiond.frameworks import launching
+
+    answered()
+    right = launching.built_for_cpu
+    monkeypatch.setattr(launching, "built_for_cpu", lambda program: (right(program)[0], ("nothing",)))
+    function = fused.fuse(layer, always=True, db=db)
+    same(function(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
+    report = fused.explain(function, PARAMETERS, X)
+    assert "has no fusiond_entry_nothing" in report.regions[-1].reason
+
+
+def test_off(answered: Callable[..., Any], db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answered()
+    monkeypatch.setenv("FUSIOND", "off")
+    function = fused.fuse(layer, always=True, db=db)
+    same(function(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
+    assert asked == []
+
+
+def test_threads(answered: Callable[..., Any], db: Path) -> None:
+    answered()
+    function = fused.fuse(layer, always=True, db=db)
+    wanted = jax.jit(layer)(PARAMETERS, X)
+    problems: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            for _ in range(20):
+                same(function(PARAMETERS, X), wanted)
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for each in threads:
+        each.start()
+    function.renew()
+    for each in threads:
+        each.join()
+    assert problems == []
+
+
+def test_an_export_takes_the_kernels_with_it(answered: Callable[..., Any], db: Path) -> None:
+    answered()
+    function = fused.fuse(layer, always=True, db=db)
+    function(PARAMETERS, X)
+    checks = [jax.export.DisabledSafetyCheck.custom_call("fusiond_region")]
+    exported = jax.export.export(jax.jit(lambda p, x: function(p, x)), disabled_checks=checks)(PARAMETERS, X)
+    assert "fusiond_region" in exported.mlir_module()
+    same(exported.call(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
+    pytest.importorskip("flatbuffers", reason="jax.export writes files with flatbuffers only")
+    same(jax.export.deserialize(exported.serialize()).call(PARAMETERS, X), jax.jit(layer)(PARAMETERS, X))
+
+
+def test_arrays_on_several_devices_are_left_to_xla() -> None:
+    code = """
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import fusiond.jax as fused
+asked = []
+from fusiond.frameworks import asking
+asking.Asker.look = lambda self, question: asked.append(question) or asking.Found(state="unknown")
+function = fused.fuse(lambda x: jax.nn.softmax(x) * 2 + 1, always=True, db="/nonexistent/store.sqlite")
+x = jax.device_put(np.ones((8, 4), "float32"), NamedSharding(Mesh(jax.devices(), "i"), PartitionSpec("i")))
+assert len(function(x).sharding.device_set) == 4 and not asked
+"""
+    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    _run(code, environment)
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    _run("import sys, fusiond.jax; assert not {'jax', 'numpy', 'fusiond_stitching', 'httpx'} & set(sys.modules)", {})
+
+
+def _run(code: str, environment: dict[str, str]) -> None:
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# --- regions --------------------------------------------------------------------------------------------
+
+
+def segments(function: Callable[..., Any], *arguments: Any) -> list[tuple[str, bool]]:
+    cut = regions.cut(jax.make_jaxpr(function)(*arguments))
+    return [("+".join(each.primitives), each.fusable) for each in cut.segments]
+
+
+def test_regions_lie_between_library_calls() -> None:
+    found = segments(lambda x: jnp.sort(jnp.sin(x) * 2) + jnp.cos(x) * x, X)
+    assert found == [("sin+mul+cos+mul", True), ("sort", False), ("add", False)]
+
+
+def test_a_constant_belongs_to_the_region_that_reads_it() -> None:
+    found = segments(lambda x: jnp.where(jnp.sort(x) > 0, jnp.zeros_like(x), x) * 2, X)
+    assert [fusable for _, fusable in found] == [False, True]
+    assert "broadcast_in_dim" in found[1][0]
+
+
+def test_one_function_called_twice_has_its_values_twice(answered: Callable[..., Any], db: Path) -> None:
+    answered()
+    inner = jax.jit(lambda a, b: (a * b + 1, a - b))
+
+    def twice(x: Any) -> Any:
+        one, two = inner(x, x + 1)
+        return inner(two, one)
+
+    same(fused.fuse(twice, always=True, db=db)(X), jax.jit(twice)(X))

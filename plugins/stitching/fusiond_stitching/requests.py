@@ -15,7 +15,7 @@ from fusiond.model import Job, frozen
 from fusiond.program import Fill
 from fusiond.strategy import Inputs
 from fusiond_stitching.analysis.parts import Part
-from fusiond_stitching.frontend import fills, importer, scatter_updates
+from fusiond_stitching.frontend import fills, importer, scatter_updates, stablehlo
 from fusiond_stitching.frontend.graph import Module
 
 KEYS = ("module", "frame", "inputs", "dots", "accuracy", "deterministic", "probes", "groups", "group")
@@ -55,16 +55,16 @@ def read(job: Job, inputs: Inputs) -> tuple[str, Request, Mapping[str, str]]:
         raise RequestError("the key 'module' is missing: a catalogue name, or the path of an HLO text", where=job.path)
     root = _node(job, "module")
     name = root.text()
-    if name.lstrip().startswith("HloModule"):
+    if name.lstrip().startswith("HloModule") or stablehlo.is_text(name):
         path, hashes = root.where, {}
-        module = importer.read(name, path)
+        module = importer.read(_hlo(name, path), path)
         title = module.name
     else:
-        if "/" not in name and PurePath(name).suffix in (".hlo", ".txt"):
+        if "/" not in name and PurePath(name).suffix in (".hlo", ".txt", ".mlir"):
             name = f"./{name}"
         path = inputs.resolve("module", name, where=root.where)
         text = inputs.text(path, where=root.where)
-        module = importer.read(text, path)
+        module = importer.read(_hlo(text, path), path)
         title, hashes = PurePath(path).stem, {path: text_key(text)}
     if "frame" in job.request:
         module = _frame(module, _node(job, "frame"))
@@ -133,6 +133,10 @@ def of_group(request: Request, part: Part) -> Request:
 
 def _count(job: Job, key: str, missing: int, most: int) -> int:
     return _node(job, key).integer(least=0, most=most) if key in job.request else missing
+
+
+def _hlo(text: str, path: str) -> str:
+    return stablehlo.to_hlo(text, path) if stablehlo.is_text(text) else text
 
 
 def _frame(module: Module, node: Node) -> Module:
